@@ -10,10 +10,15 @@ use serde_json::Value;
 pub struct Query(String);
 
 impl Query {
+    /// Adds a parameter that is left out where it has no value.
     pub fn add(&mut self, name: &str, value: &str) {
-        if value.is_empty() {
-            return;
+        if !value.is_empty() {
+            self.add_item(name, value);
         }
+    }
+
+    /// Adds one value of a list (`command` of `exec`), in which an empty value counts as well.
+    pub fn add_item(&mut self, name: &str, value: &str) {
         let mut pair = String::new();
         encode(&mut pair, name);
         pair.push('=');

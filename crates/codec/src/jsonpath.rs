@@ -1,7 +1,9 @@
 //! kubectl's dialect of JSONPath (`k8s.io/client-go/util/jsonpath`), which is older than RFC 9535 and differs from it.
 //!
 //! A template is text with `{expressions}` in it. `$` and `@` both mean the value at hand, `range … end` repeats, and what
-//! cannot be found is nothing or an error as the caller wants. Invariant: no template and no document makes it panic.
+//! cannot be found is nothing or an error as the caller wants. What upstream's evaluation does that a reader may not expect is
+//! followed, since scripts have it: a slice that is empty ends the list of results, and a wildcard takes a string apart into bytes.
+//! Invariant: no template and no document makes it panic.
 
 mod eval;
 mod parse;
@@ -42,7 +44,6 @@ enum Node {
     Text(String),
     /// One pair of braces.
     List(Vec<Step>),
-    Range(Vec<Step>, Vec<Node>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +52,8 @@ enum Step {
     Int(i64),
     Float(f64),
     Bool(bool),
+    /// `range`, `end`, or what is no identifier of the language.
+    Identifier(String),
     Field(String),
     Wildcard,
     Recursive,
@@ -61,11 +64,11 @@ enum Step {
         derived: bool,
         step: Option<i64>,
     },
-    Filter(Box<Template>, Comparison, Box<Template>),
-    Union(Vec<Template>),
+    Filter(Vec<Step>, Comparison, Vec<Step>),
+    Union(Vec<Vec<Step>>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Comparison {
     Exists,
     Equal,
@@ -74,7 +77,12 @@ enum Comparison {
     LessOrEqual,
     Greater,
     GreaterOrEqual,
+    /// An operator that there is not: an error once two values are compared.
+    Unknown(String),
 }
+
+/// How deep filters may be nested in each other, and ranges: those who read and evaluate them go as deep.
+const DEPTH: usize = 64;
 
 impl Template {
     pub fn parse(text: &str) -> Result<Self, Error> {
@@ -106,14 +114,14 @@ impl Template {
 
     /// What each expression finds, in order.
     pub fn find(&self, document: &Value, missing: Missing) -> Result<Vec<Vec<Value>>, Error> {
-        let found = Evaluation { missing, work: usize::MAX }.find(&self.nodes, &Cow::Borrowed(document))?;
+        let found = Evaluation::new(missing, usize::MAX).find(&self.nodes, &Cow::Borrowed(document))?;
         Ok(found.into_iter().map(|all| all.into_iter().map(Cow::into_owned).collect()).collect())
     }
 
     /// The first value that is found, for templates and documents of others: it looks at no more values than `work`, and takes away from
     /// it what it looks at. Errors if that is not enough.
     pub fn first_within(&self, document: &Value, work: &mut usize) -> Result<Option<Value>, Error> {
-        let mut evaluation = Evaluation { missing: Missing::Allowed, work: *work };
+        let mut evaluation = Evaluation::new(Missing::Allowed, *work);
         let found = evaluation.find(&self.nodes, &Cow::Borrowed(document));
         *work = evaluation.work;
         Ok(found?.into_iter().next().and_then(|all| all.into_iter().next()).map(Cow::into_owned))

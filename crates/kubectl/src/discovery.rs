@@ -228,8 +228,10 @@ impl Discovery {
     pub fn of_word(&self, word: &str) -> Option<Arc<Resource>> {
         let lower = word.to_lowercase();
         let (name, rest) = lower.split_once('.').unwrap_or((&lower, ""));
+        let short = word.split('.').next().unwrap_or_default();
+        // Short names are as they are written.
         let named = |r: &Resource, n: &str| {
-            r.plural == n || r.singular == n || r.kind.to_lowercase() == n || r.short_names.iter().any(|s| s == n)
+            r.plural == n || r.singular == n || r.kind.to_lowercase() == n || r.short_names.iter().any(|s| s == short)
         };
         let pick = |accept: &dyn Fn(&Resource) -> bool| {
             let mut found: Vec<&Arc<Resource>> = self.resources.iter().filter(|r| accept(r)).collect();
@@ -246,7 +248,6 @@ impl Discovery {
             return Some(r);
         }
         pick(&|r| named(r, name) && r.group == rest)
-            .or_else(|| pick(&|r| named(r, name) && r.group.is_empty() && r.version == rest))
             .or_else(|| pick(&|r| named(r, name) && !r.group.is_empty() && r.group.starts_with(rest)))
     }
 

@@ -49,8 +49,22 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Runs a command line in a shell and gives back its exit code.
+/// The exit code of a program that `SIGPIPE` ends, as shells have it.
+const BROKEN_PIPE: u8 = 128 + 13;
+
+/// Runs a command line in a shell and gives back its exit code. As `SIGPIPE` ends upstream's program, a command ends, whatever it still
+/// waits for, once it has written to a pipe that has no reader.
 pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
+    let (out, err) = (shell.out.clone(), shell.err.clone());
+    let code = tokio::select! {
+        code = command_line(args, shell) => code,
+        () = out.broken() => BROKEN_PIPE,
+        () = err.broken() => BROKEN_PIPE,
+    };
+    if out.is_broken() || err.is_broken() { BROKEN_PIPE } else { code }
+}
+
+async fn command_line(args: Vec<OsString>, shell: Shell) -> u8 {
     let (out, err) = (shell.out.clone(), shell.err.clone());
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let words = match kuberc::apply(words, &shell) {
@@ -104,6 +118,45 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
             err.write(e.report().as_bytes());
             err.flush();
             e.exit_code()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::shell::Stream;
+    use crate::testing::{Server, shell};
+    use futures::SinkExt as _;
+    use serde_json::json;
+    use std::io::{Error, ErrorKind, Write};
+    use tokio_tungstenite::tungstenite::Message;
+
+    /// A pipe whose reader goes after some bytes, as `head` does.
+    struct Head(usize);
+
+    impl Write for Head {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or_else(|| Error::from(ErrorKind::BrokenPipe))?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// `kubectl exec POD -- yes | head -2` ended only when the program in the container did.
+    #[tokio::test]
+    async fn commands_end_when_nobody_reads_their_output() {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}});
+        let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod).on_upgrade(|mut ws| {
+            Box::pin(async move { while ws.send(Message::Binary(b"\x01y\ny\n".to_vec().into())).await.is_ok() {} })
+        });
+        for line in [&["exec", "a", "--", "yes"][..], &["get", "pod", "a", "-o", "json"]] {
+            let (mut shell, _, err) = shell(&s, "", |_| None);
+            shell.out = Stream::new(Head(8));
+            let args = std::iter::once("kubectl").chain(line.iter().copied()).map(Into::into).collect();
+            assert_eq!((super::run(args, shell).await, err.text().as_str()), (141, ""), "{line:?}");
         }
     }
 }

@@ -79,13 +79,14 @@ impl Output {
                 Err(e) => Err(Error::Text(format!("error parsing jsonpath {text}, {e}"))),
             }
         };
+        let bare = rest.is_none();
         match name {
             "" => Ok(Self::Human),
-            "wide" if formats == Formats::Tables => Ok(Self::Wide),
-            "name" => Ok(Self::Name),
-            "json" => Ok(Self::Json),
-            "yaml" => Ok(Self::Yaml),
-            "kyaml" => Ok(Self::Kyaml),
+            "wide" if bare && formats == Formats::Tables => Ok(Self::Wide),
+            "name" if bare => Ok(Self::Name),
+            "json" if bare => Ok(Self::Json),
+            "yaml" if bare => Ok(Self::Yaml),
+            "kyaml" if bare => Ok(Self::Kyaml),
             "jsonpath" => path(template()?).map(|(template, text)| Self::JsonPath { template, text, missing }),
             "jsonpath-file" => {
                 let t = template()?;

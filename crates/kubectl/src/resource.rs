@@ -64,19 +64,24 @@ pub enum Target {
     All(Collection),
 }
 
+/// An object of a kind that the server does not serve.
+pub fn unmapped(source: &str, object: &Object) -> Error {
+    Error::Text(format!(
+        "resource mapping not found for name: {:?} namespace: {:?} from {source:?}: no matches for kind {:?} in version {:?}\nensure CRDs are installed first",
+        object.name(),
+        object.namespace(),
+        object.kind(),
+        object.api_version(),
+    ))
+}
+
 /// Finds the resource of an object from a file, and puts it into its namespace.
 pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<Info> {
     let Some(gvk) = object.gvk() else {
         return text(format!("unable to decode {source:?}: unexpected GroupVersion string: {}", object.api_version()));
     };
     let Some(resource) = k.resource_of(&gvk).await? else {
-        return text(format!(
-            "resource mapping not found for name: {:?} namespace: {:?} from {source:?}: no matches for kind {:?} in version {:?}\nensure CRDs are installed first",
-            object.name(),
-            object.namespace(),
-            gvk.kind,
-            gvk.api_version(),
-        ));
+        return Err(unmapped(source, &object));
     };
     let mut namespace = String::new();
     if resource.namespaced {

@@ -7,27 +7,52 @@ use meta::{Clock, Rng};
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
 
 /// A stream that several may write to: commands and the printer of warnings.
 #[derive(Clone)]
-pub struct Stream(Arc<Mutex<Box<dyn Write + Send>>>);
+pub struct Stream {
+    writer: Arc<Mutex<Box<dyn Write + Send>>>,
+    /// Whether the reader of the pipe is gone.
+    broken: Arc<watch::Sender<bool>>,
+}
 
 impl Stream {
     pub fn new(w: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Box::new(w))))
+        Self { writer: Arc::new(Mutex::new(Box::new(w))), broken: Arc::new(watch::Sender::new(false)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Box<dyn Write + Send>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as it is. Whoever reads may have gone (`kubectl get pods | head -1`), which is no error.
+    /// Writes as it is. A reader that is gone (`kubectl get pods | head -1`) is no error here: it ends the command.
     pub fn write(&self, bytes: &[u8]) {
-        let _ = self.lock().write_all(bytes);
+        let written = self.lock().write_all(bytes);
+        self.check(written);
     }
 
     pub fn flush(&self) {
-        let _ = self.lock().flush();
+        let flushed = self.lock().flush();
+        self.check(flushed);
+    }
+
+    fn check(&self, result: std::io::Result<()>) {
+        if result.is_err_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
+            self.broken.send_replace(true);
+        }
+    }
+
+    /// Whether a write has found a pipe without a reader.
+    pub fn is_broken(&self) -> bool {
+        *self.broken.borrow()
+    }
+
+    /// Returns once a write has found a pipe without a reader.
+    pub async fn broken(&self) {
+        let mut broken = self.broken.subscribe();
+        // The sender lives as long as `self`.
+        let _ = broken.wait_for(|b| *b).await;
     }
 }
 

@@ -1,319 +1,294 @@
-//! Text to templates.
+//! Text to templates, by the grammar of upstream's parser: quotes count only where it counts them (a bracket ends at the next `]`).
 
-use super::{Comparison, Error, Node, Step, Template};
+use super::{Comparison, DEPTH, Error, Node, Step, Template};
 
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// Ranges, filters and unions around it.
+    /// Filters around it.
     depth: usize,
 }
 
-/// What a pair of braces holds.
-enum Action {
-    Steps(Vec<Step>),
-    Range(Vec<Step>),
-    End,
-}
-
 pub(super) fn template(text: &str) -> Result<Template, Error> {
-    within(text, 0)
-}
-
-/// A template, or a part of one that is so deep in it.
-fn within(text: &str, depth: usize) -> Result<Template, Error> {
-    let mut p = Parser { text, at: 0, depth };
-    let (nodes, ended) = p.block()?;
-    if ended {
-        return Err(wrong("not in range, nothing to end"));
+    let mut p = Parser { text, at: 0, depth: 0 };
+    let nodes = p.nodes()?;
+    let mut open = 0usize;
+    for step in nodes.iter().flat_map(|n| if let Node::List(steps) = n { steps.as_slice() } else { &[] }) {
+        match step {
+            Step::Identifier(i) if i == "range" => open += 1,
+            Step::Identifier(i) if i == "end" => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open > DEPTH {
+            return Err(wrong("too many nested ranges"));
+        }
     }
     Ok(Template { nodes })
+}
+
+/// The steps of an expression without its braces, which is so deep in filters. What follows a closing brace does not count.
+fn action(text: &str, depth: usize) -> Result<Vec<Step>, Error> {
+    if depth > DEPTH {
+        return Err(wrong("too many nested filters"));
+    }
+    let text = format!("{{{text}}}");
+    let nodes = Parser { text: &text, at: 0, depth }.nodes()?;
+    Ok(nodes.into_iter().find_map(|n| if let Node::List(steps) = n { Some(steps) } else { None }).unwrap_or_default())
 }
 
 fn wrong(why: impl Into<String>) -> Error {
     Error::Parse(why.into())
 }
 
-/// How deep ranges, filters and unions may be nested in each other: those who read and evaluate them go as deep.
-const DEPTH: usize = 64;
+/// Where a name ends.
+fn terminates(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\r' | '.' | ',' | '[' | ']' | '$' | '@' | '{' | '}')
+}
+
+fn is_word(c: char) -> bool {
+    c == '_' || c.is_alphanumeric()
+}
 
 impl<'a> Parser<'a> {
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
 
-    /// Reads to the end of the text, or past an `{end}`.
-    fn block(&mut self) -> Result<(Vec<Node>, bool), Error> {
-        if self.depth > DEPTH {
-            return Err(wrong("too many nested ranges, filters and unions"));
-        }
+    fn nodes(&mut self) -> Result<Vec<Node>, Error> {
         let mut nodes = Vec::new();
-        loop {
-            let Some(open) = self.rest().find('{') else {
-                if !self.rest().is_empty() {
-                    nodes.push(Node::Text(self.rest().to_owned()));
-                }
-                self.at = self.text.len();
-                return Ok((nodes, false));
-            };
+        while let Some(open) = self.rest().find('{') {
             if open > 0 {
                 nodes.push(Node::Text(self.rest()[..open].to_owned()));
             }
             self.at += open + 1;
-            match self.action()? {
-                Action::Steps(steps) => nodes.push(Node::List(steps)),
-                Action::End => return Ok((nodes, true)),
-                Action::Range(steps) => {
-                    self.depth += 1;
-                    let (body, ended) = self.block()?;
-                    self.depth -= 1;
-                    if !ended {
-                        return Err(wrong("unterminated range"));
-                    }
-                    nodes.push(Node::Range(steps, body));
-                }
-            }
+            nodes.push(Node::List(self.steps()?));
         }
+        if !self.rest().is_empty() {
+            nodes.push(Node::Text(self.rest().to_owned()));
+        }
+        Ok(nodes)
     }
 
-    fn action(&mut self) -> Result<Action, Error> {
+    /// Reads past the closing brace.
+    fn steps(&mut self) -> Result<Vec<Step>, Error> {
         let mut steps = Vec::new();
-        let mut range = false;
         loop {
             let rest = self.rest();
             let Some(c) = rest.chars().next() else { return Err(wrong("unclosed action")) };
             match c {
                 '\n' | '\r' => return Err(wrong("unclosed action")),
-                ' ' | '\t' | '@' | '$' => self.at += 1,
+                ' ' | '@' | '$' => self.at += 1,
                 '}' => {
                     self.at += 1;
-                    return Ok(if range { Action::Range(steps) } else { Action::Steps(steps) });
+                    return Ok(steps);
                 }
-                '[' => steps.push(self.bracket()?),
-                '"' | '\'' => {
-                    let text = self.quoted()?;
-                    steps.push(Step::Text(text));
-                }
+                '[' if rest.starts_with("[?(") => steps.push(self.filter()?),
+                '[' => self.bracket(&mut steps)?,
+                '"' | '\'' => steps.push(Step::Text(self.quoted(c)?)),
                 '.' if rest.starts_with("..") => {
+                    if steps.last() == Some(&Step::Recursive) {
+                        return Err(wrong("invalid multiple recursive descent"));
+                    }
                     self.at += 2;
                     steps.push(Step::Recursive);
-                    // `..name` goes on with a field, `..[` with a bracket.
-                    if self.rest().starts_with(|c: char| c.is_alphabetic() || c == '_' || c == '*') {
-                        self.field(&mut steps);
+                    if self.rest().starts_with(is_word) {
+                        steps.push(self.field());
                     }
                 }
                 '.' => {
                     self.at += 1;
-                    if self.rest().starts_with(['[', '}', ' ']) {
-                        continue;
-                    }
-                    self.field(&mut steps);
+                    steps.push(self.field());
                 }
                 '+' | '-' | '0'..='9' => {
-                    let n = rest.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c))).unwrap_or(rest.len());
-                    let number = &rest[..n];
-                    self.at += n;
+                    let digits = rest[1..].find(|c: char| !(c.is_ascii_digit() || c == '.'));
+                    let number = &rest[..digits.map_or(rest.len(), |n| n + 1)];
+                    self.at += number.len();
                     steps.push(match (number.parse(), number.parse()) {
                         (Ok(i), _) => Step::Int(i),
                         (_, Ok(f)) => Step::Float(f),
                         _ => return Err(wrong(format!("cannot parse number {number}"))),
                     });
                 }
-                c if c.is_alphabetic() || c == '_' => {
-                    let n = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
-                    let word = &rest[..n];
-                    self.at += n;
-                    match word {
-                        "true" => steps.push(Step::Bool(true)),
-                        "false" => steps.push(Step::Bool(false)),
-                        "range" => range = true,
-                        "end" => {
-                            let rest = self.rest().trim_start();
-                            let Some(after) = rest.strip_prefix('}') else { return Err(wrong("unclosed action")) };
-                            self.at = self.text.len() - after.len();
-                            return Ok(Action::End);
-                        }
-                        other => return Err(wrong(format!("unrecognized identifier {other}"))),
-                    }
+                c if is_word(c) => {
+                    let word = &rest[..rest.find(terminates).unwrap_or(rest.len())];
+                    self.at += word.len();
+                    steps.push(match word {
+                        "true" => Step::Bool(true),
+                        "false" => Step::Bool(false),
+                        other => Step::Identifier(other.to_owned()),
+                    });
+                }
+                c if c.is_control() => {
+                    return Err(wrong(format!("unrecognized character in action: U+{:04X}", c as u32)));
                 }
                 c => return Err(wrong(format!("unrecognized character in action: U+{:04X} '{c}'", c as u32))),
             }
         }
     }
 
-    /// A name after a dot; a backslash makes the next character part of it.
-    fn field(&mut self, steps: &mut Vec<Step>) {
-        let mut name = String::new();
-        let mut chars = self.rest().char_indices();
-        let mut end = self.rest().len();
+    /// A name after a dot, which may be empty. The character after a backslash does not end it.
+    fn field(&mut self) -> Step {
+        let rest = self.rest();
+        let mut chars = rest.char_indices();
+        let mut end = rest.len();
         while let Some((i, c)) = chars.next() {
-            match c {
-                '\\' => name.extend(chars.next().map(|(_, c)| c)),
-                ' ' | '\t' | '\n' | '\r' | '.' | '[' | ']' | '}' | '{' | ',' | '|' | '$' | '@' | ')' | '(' => {
-                    end = i;
-                    break;
-                }
-                c => name.push(c),
+            if c == '\\' {
+                chars.next();
+            } else if terminates(c) {
+                end = i;
+                break;
             }
         }
         self.at += end;
-        match name.as_str() {
-            "*" => steps.push(Step::Wildcard),
-            "" => {}
-            _ => steps.push(Step::Field(name)),
+        match &rest[..end] {
+            "*" => Step::Wildcard,
+            name => Step::Field(name.replace('\\', "")),
         }
     }
 
-    fn quoted(&mut self) -> Result<String, Error> {
+    fn quoted(&mut self, quote: char) -> Result<String, Error> {
         let rest = self.rest();
-        let mut chars = rest.char_indices();
-        let quote = chars.next().map_or('"', |(_, c)| c);
-        let mut out = String::new();
-        while let Some((i, c)) = chars.next() {
-            if c == quote {
-                self.at += i + c.len_utf8();
-                return Ok(out);
+        let mut before = quote;
+        for (i, c) in rest.char_indices().skip(1) {
+            if c == '\n' {
+                break;
             }
-            if c != '\\' {
-                out.push(c);
-                continue;
+            if c == quote && before != '\\' {
+                self.at += i + 1;
+                let invalid = || wrong(format!("unquote string {} error invalid syntax", &rest[..=i]));
+                return unquote(&rest[1..i], quote).ok_or_else(invalid);
             }
-            match chars.next() {
-                Some((_, 'n')) => out.push('\n'),
-                Some((_, 't')) => out.push('\t'),
-                Some((_, 'r')) => out.push('\r'),
-                Some((_, 'u')) => {
-                    let code = (0..4).filter_map(|_| chars.next()?.1.to_digit(16)).fold(0, |a, d| a * 16 + d);
-                    out.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
-                }
-                Some((_, c)) => out.push(c),
-                None => break,
-            }
+            before = c;
         }
         Err(wrong("unterminated quoted string"))
     }
 
-    /// From `[` to its `]`.
-    fn bracket(&mut self) -> Result<Step, Error> {
+    /// From `[` to the next `]`.
+    fn bracket(&mut self, steps: &mut Vec<Step>) -> Result<(), Error> {
         let rest = self.rest();
-        let inside = inside_brackets(rest)?;
-        self.at += inside.len() + 2;
-        let inside = inside.trim();
-        if let Some(f) = inside.strip_prefix("?(") {
-            let f = f.strip_suffix(')').ok_or_else(|| wrong("unterminated filter"))?;
-            return filter(f, self.depth + 1);
+        let end = rest.find([']', '\n']).filter(|i| rest[*i..].starts_with(']'));
+        let text = &rest[1..end.ok_or_else(|| wrong("unterminated array"))?];
+        self.at += text.len() + 2;
+        if text.contains(',') {
+            let part = |p: &str| action(&format!("[{}]", p.trim_matches(' ')), self.depth + 1);
+            steps.push(Step::Union(text.split(',').map(part).collect::<Result<_, _>>()?));
+            return Ok(());
         }
-        if inside == "*" {
-            return Ok(Step::Wildcard);
+        // A quoted name is read as the path behind a dot.
+        let name = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')).filter(|t| !t.contains('\''));
+        if let Some(path) = name {
+            steps.extend(action(&format!(".{path}"), self.depth + 1)?);
+            return Ok(());
         }
-        let parts = split(inside, ',');
-        if parts.len() > 1 {
-            let parse = |p: &&str| within(&format!("{{[{}]}}", p.trim()), self.depth + 1);
-            return parts.iter().map(parse).collect::<Result<_, _>>().map(Step::Union);
-        }
-        if inside.len() > 1 && inside.starts_with(['\'', '"']) {
-            let mut p = Parser { text: inside, at: 0, depth: self.depth };
-            let name = p.quoted()?;
-            return if p.rest().is_empty() {
-                Ok(Step::Field(name))
-            } else {
-                Err(wrong(format!("invalid array index {inside}")))
-            };
-        }
-        let bounds: Vec<&str> = inside.split(':').collect();
-        let number = |s: &str| -> Result<Option<i64>, Error> {
-            match s.trim() {
-                "" => Ok(None),
-                s => s.parse().map(Some).map_err(|_| wrong(format!("invalid array index {inside}"))),
-            }
-        };
-        match bounds.as_slice() {
-            [one] => {
-                let i = number(one)?.ok_or_else(|| wrong(format!("invalid array index {inside}")))?;
-                Ok(Step::Slice { from: Some(i), to: i.checked_add(1), derived: true, step: None })
-            }
-            [a, b] => Ok(Step::Slice { from: number(a)?, to: number(b)?, derived: false, step: None }),
-            [a, b, c] => Ok(Step::Slice { from: number(a)?, to: number(b)?, derived: false, step: number(c)? }),
-            _ => Err(wrong(format!("invalid array index {inside}"))),
-        }
+        steps.push(slice(if text == "*" { ":" } else { text })?);
+        Ok(())
     }
-}
 
-/// The text between the bracket at the start and the one that closes it.
-fn inside_brackets(text: &str) -> Result<&str, Error> {
-    let (mut depth, mut quote, mut escaped) = (0usize, None, false);
-    for (i, c) in text.char_indices() {
-        match (quote, c) {
-            (_, '\n') => break,
-            _ if escaped => escaped = false,
-            (_, '\\') => escaped = true,
-            (Some(q), c) if c == q => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '[') => depth += 1,
-            (None, ']') => {
-                depth -= 1;
-                if depth == 0 {
-                    return Ok(&text[1..i]);
+    /// From `[?(` to the first `)` that is not in the first quotes, and the `]` after it.
+    fn filter(&mut self) -> Result<Step, Error> {
+        let rest = &self.rest()[3..];
+        let (mut quote, mut closed, mut before) = (None, false, '(');
+        let mut end = None;
+        for (i, c) in rest.char_indices() {
+            match c {
+                '\n' => break,
+                '"' | '\'' if quote.is_none() => quote = Some(c),
+                '"' | '\'' => closed |= quote == Some(c) && before != '\\',
+                ')' if quote.is_some() == closed => {
+                    end = Some(i);
+                    break;
                 }
+                _ => {}
             }
-            _ => {}
+            before = c;
         }
+        let end = end.ok_or_else(|| wrong("unterminated filter"))?;
+        if !rest[end + 1..].starts_with(']') {
+            return Err(wrong("unclosed array expect ]"));
+        }
+        self.at += 3 + end + 2;
+        comparison(&rest[..end], self.depth + 1)
     }
-    Err(wrong(if text.starts_with("[?") { "unterminated filter" } else { "unterminated array" }))
 }
 
-/// Cuts at a separator that is not in quotes, brackets or parentheses.
-fn split(text: &str, separator: char) -> Vec<&str> {
-    let (mut out, mut from, mut depth, mut quote) = (Vec::new(), 0, 0i32, None);
-    for (i, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(q), c) if c == q => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '(' | '[') => depth += 1,
-            (None, ')' | ']') => depth -= 1,
-            (None, c) if c == separator && depth == 0 => {
-                out.push(&text[from..i]);
-                from = i + c.len_utf8();
-            }
-            _ => {}
+/// The text of a quoted string (`strconv.UnquoteChar`). None if an escape is not one of Go's.
+fn unquote(text: &str, quote: char) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c == quote {
+            return None;
+        }
+        let mut push = |c: char| out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+        if c != '\\' {
+            push(c);
+            continue;
+        }
+        match chars.next()? {
+            'a' => push('\x07'),
+            'b' => push('\x08'),
+            'f' => push('\x0c'),
+            'n' => push('\n'),
+            'r' => push('\r'),
+            't' => push('\t'),
+            'v' => push('\x0b'),
+            '\\' => push('\\'),
+            'x' => out.push(u8::try_from(digits(&mut chars, 0, 2, 16)?).ok()?),
+            'u' => push(char::from_u32(digits(&mut chars, 0, 4, 16)?)?),
+            'U' => push(char::from_u32(digits(&mut chars, 0, 8, 16)?)?),
+            c @ '0'..='7' => out.push(u8::try_from(digits(&mut chars, c.to_digit(8)?, 2, 8)?).ok()?),
+            c if c == quote => push(c),
+            _ => return None,
         }
     }
-    out.push(&text[from..]);
-    out
+    Some(String::from_utf8_lossy(&out).into_owned())
 }
 
-fn filter(text: &str, depth: usize) -> Result<Step, Error> {
-    use Comparison::*;
-    let mut quote = None;
-    let mut found = None;
-    for (i, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(q), c) if c == q => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '!' | '<' | '>' | '=') => {
-                found = Some(i);
-                break;
-            }
-            _ => {}
-        }
+/// A number that begins with one digit and has `n` more.
+fn digits(chars: &mut std::str::Chars, first: u32, n: usize, radix: u32) -> Option<u32> {
+    (0..n).try_fold(first, |value, _| value.checked_mul(radix)?.checked_add(chars.next()?.to_digit(radix)?))
+}
+
+/// `1`, `1:2` or `1:2:3`, each of which may be left out; no index at all is the first.
+fn slice(text: &str) -> Result<Step, Error> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let shaped = |p: &&str| p.strip_prefix('-').unwrap_or(p).bytes().all(|b| b.is_ascii_digit());
+    if parts.len() > 3 || !parts.iter().all(shaped) {
+        return Err(wrong(format!("invalid array index {text}")));
     }
-    let side = |s: &str| within(&format!("{{{}}}", s.trim()), depth).map(Box::new);
-    let Some(i) = found else {
-        return Ok(Step::Filter(side(text)?, Exists, Box::new(Template { nodes: Vec::new() })));
+    let number = |i: usize| match parts.get(i) {
+        None | Some(&"") => Ok(None),
+        Some(p) => p.parse::<i64>().map(Some).map_err(|_| wrong(format!("array index {p} is not a number"))),
     };
-    let sign = &text[i..];
-    let n = sign.find(|c: char| !"!<>=".contains(c)).unwrap_or(sign.len());
-    let how = match &sign[..n] {
-        "==" | "=" if n == 2 => Equal,
+    let (from, to, step) = (number(0)?, number(1)?, number(2)?);
+    let derived = parts.len() == 1;
+    let to = if derived { Some(from.unwrap_or(0).wrapping_add(1)) } else { to };
+    Ok(Step::Slice { from, to, derived, step })
+}
+
+/// Both sides of the first characters of `!<>=`, or what has to exist.
+fn comparison(text: &str, depth: usize) -> Result<Step, Error> {
+    use Comparison::*;
+    let operators = ['!', '<', '>', '='];
+    let sides = text.split_once(operators).and_then(|(left, _)| {
+        let behind = &text[left.len()..];
+        let right = behind.trim_start_matches(operators);
+        // What is compared with has to be something, if only a part of the operator.
+        let right = if right.is_empty() { &behind[behind.len() - 1..] } else { right };
+        let operator = &behind[..behind.len() - right.len()];
+        (!left.is_empty() && !operator.is_empty()).then_some((left, operator, right))
+    });
+    let Some((left, operator, right)) = sides else {
+        return Ok(Step::Filter(action(text, depth)?, Exists, Vec::new()));
+    };
+    let how = match operator {
+        "==" => Equal,
         "!=" => NotEqual,
         "<" => Less,
         "<=" => LessOrEqual,
         ">" => Greater,
         ">=" => GreaterOrEqual,
-        other => return Err(wrong(format!("unrecognized filter operator {other}"))),
+        other => Unknown(other.to_owned()),
     };
-    Ok(Step::Filter(side(&text[..i])?, how, side(&sign[n..])?))
+    Ok(Step::Filter(action(left, depth)?, how, action(right, depth)?))
 }

@@ -98,7 +98,7 @@ async fn execute(
     streams: (Stream, Stream),
 ) -> Result {
     let mut q = Query::default();
-    command.iter().for_each(|c| q.add("command", c));
+    command.iter().for_each(|c| q.add_item("command", c));
     q.add("container", &t.container);
     let wants = Wants { stdin: input.is_some(), tty: false, detach: None };
     let old = (k.out.clone(), k.err.clone());

@@ -403,7 +403,7 @@ mod tests {
             (
                 "create -f -",
                 "a: b\n---\napiVersion: v1\n",
-                "! error validating \"STDIN\": error validating data: [apiVersion not set, kind not set]; if you choose to ignore these errors, turn validation off with --validate=false\n! error validating \"STDIN\": error validating data: kind not set; if you choose to ignore these errors, turn validation off with --validate=false\nexit 1\n",
+                "! error: error validating \"STDIN\": error validating data: [apiVersion not set, kind not set]; if you choose to ignore these errors, turn validation off with --validate=false\nexit 1\n",
             ),
             (
                 "create -f - --validate=false",

@@ -7,9 +7,9 @@ pub mod editor;
 use super::create::annotate;
 use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
-use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
+use crate::flags::{Dry, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
-use crate::printer::{name_of, without_managed_fields};
+use crate::printer::{Printer, name_of, without_managed_fields};
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
@@ -83,12 +83,13 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
     let mut session = Session::new(form, &shown(&found, a.print.show_managed_fields), what);
     session.windows_line_endings = a.windows_line_endings;
     session.validates = options.field_validation != FieldValidation::Ignore;
-    while let Some((draft, read)) = session.edit(k)? {
+    let mut printer = Printer::new(&a.print, Dry::None)?;
+    while let Some((draft, read)) = session.edit(k).await? {
         let mut reasons: Vec<Reason> = Vec::new();
         let (mut retryable, mut missing) = (false, false);
         for d in read {
             let done = match original_of(&found, &d.object) {
-                Some(i) => one(a, k, i, d.object, options).await,
+                Some(i) => one(a, k, i, d.object, options, &mut printer).await,
                 None => {
                     let what = name_of(&d.object);
                     Err(Failure::Stop(Error::Text(format!("no original object found for {what}"))))
@@ -165,6 +166,7 @@ async fn one(
     i: &Info,
     mut edited: Object,
     options: &WriteOptions,
+    printer: &mut Printer,
 ) -> std::result::Result<(), Failure> {
     let mut before = i.object.clone().unwrap_or_default();
     if !a.print.show_managed_fields {
@@ -176,8 +178,7 @@ async fn one(
     }
     k.record(&mut edited);
     if before == edited {
-        k.say(format!("{} skipped", name_of(&edited)));
-        return Ok(());
+        return Ok(printer.print(k, &edited, "skipped")?);
     }
     if before.api_version() != edited.api_version() || before.kind() != edited.kind() || before.name() != edited.name()
     {
@@ -193,8 +194,7 @@ async fn one(
         sub => api.patch_subresource(&i.name, sub, options, &patch).await,
     };
     let done: Object = done.map_err(|e| Failure::Refused(named(i), e.into()))?;
-    k.say(format!("{} edited", name_of(&done)));
-    Ok(())
+    Ok(printer.print(k, &done, "edited")?)
 }
 
 fn changes(before: &Map<String, Value>, after: &Map<String, Value>, schema: Option<&schema::Schema>) -> Result<Patch> {
@@ -264,6 +264,23 @@ mod tests {
         assert!(saw.contains("# configmaps \"a\" was not valid:\n# * <nil>: Invalid value: "), "{saw}");
         let (code, _, err, _) = with_editor(&s, "edit cm/a -o json", "cp $1 saw; sed -i 's/\"a\"/\"b\"/' $1").await;
         assert!(code == 1 && err.ends_with("error: At least one of apiVersion, kind and name was changed\n"), "{err}");
+        // The object is printed in the format that was edited.
+        let (code, out, err, _) = with_editor(&s, "edit cm/a -o json", "sed -i 's/\"v\"/\"w\"/' $1").await;
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert!(out.starts_with("{\n    \"apiVersion\": \"v1\",\n    \"data\": {\n        \"k\": \"w\""), "{out}");
+        // Another way to write the same is no change.
+        let same = "printf '{\"kind\": \"ConfigMap\", \"apiVersion\": \"v1\", \"metadata\": {\"uid\": \"u\", \"name\": \"a\", \"namespace\": \"default\"}, \"data\": {\"k\": \"v\"}}' > $1";
+        let (code, out, err, _) = with_editor(&s, "edit cm/a", same).await;
+        assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, no changes made.\n"));
+        // A kind that is not served comes back with the reason.
+        let (code, out, err, dir) = with_editor(&s, "edit cm/a", "cp $1 saw; sed -i 's/ConfigMap/Nonesuch/' $1").await;
+        assert_eq!((code, out.as_str()), (1, ""));
+        assert!(err.starts_with("A copy of your changes") && err.ends_with("no valid changes were saved.\n"), "{err}");
+        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        assert!(
+            saw.contains("# The edited file had a syntax error: resource mapping not found for name: \"a\""),
+            "{saw}"
+        );
         let (code, _, err, _) = with_editor(&s, "edit cm/a", "exit 3").await;
         assert!(code == 1 && err.contains("there was a problem with the editor"), "{err}");
     }
@@ -290,6 +307,38 @@ mod tests {
             let (code, out, err, _) = with_editor(&s, &format!("{line} --validate=false"), ": > $1").await;
             assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, saved file was empty.\n"));
         }
+    }
+
+    #[tokio::test]
+    async fn editors_that_fail_are_named_as_they_are_run() {
+        let s = Server::new().on(&format!("GET {A}"), 200, config_map("v"));
+        for (editor, want) in [
+            ("/nosuch/ed", "there was a problem with the editor \"/nosuch/ed\""),
+            ("no-such-editor -x", "unable to launch the editor \"no-such-editor -x\""),
+            ("sh -c \"exit 3\"", r#"there was a problem with the editor "/bin/sh -c sh -c \"exit 3\"""#),
+        ] {
+            let (code, _, err) = run_in(&s, &["edit", "cm/a"], "", move |n| match n {
+                "KUBE_EDITOR" => Some(editor.into()),
+                "SHELL" => Some("/bin/sh".into()),
+                "PATH" => std::env::var(n).ok(),
+                _ => None,
+            })
+            .await;
+            assert_eq!((code, err), (1, format!("error: {want}\n")));
+        }
+    }
+
+    /// A file that is written anew with the same mistake ends the session, whatever its comments say.
+    #[tokio::test]
+    async fn the_same_mistake_in_other_words_ends_the_session() {
+        let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
+        let refused =
+            json!({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": "long"});
+        let s = Server::new().on(&format!("GET {A}"), 200, config_map("v")).on(&patch, 422, refused);
+        let script = "sed -i 's/^metadata:/metadata:\\n  foo: 3/' $1";
+        let (code, _, err, _) = with_editor(&s, "edit cm/a", script).await;
+        assert!(code == 1 && err.ends_with("error: Edit cancelled, no valid changes were saved.\n"), "{err}");
+        assert_eq!(s.asked().iter().filter(|l| **l == patch).count(), 1);
     }
 
     #[tokio::test]

@@ -48,13 +48,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let container = pods::container(k, &o, &a.session.container, a.session.quiet)?;
     let tty = terminal::set_up(k, a.session.tty && a.session.stdin, a.session.quiet);
     let mut q = Query::default();
-    for c in &a.command {
-        // An empty argument is an argument.
-        if c.is_empty() {
-            return text("an empty argument cannot be sent to the container");
-        }
-        q.add("command", c);
-    }
+    a.command.iter().for_each(|c| q.add_item("command", c));
     q.add("container", &container);
     stream(k, &pod, &o, "exec", q, Wants { stdin: a.session.stdin, tty, detach: None }).await
 }
@@ -134,6 +128,22 @@ mod tests {
         assert_eq!(
             s.asked().last().unwrap(),
             "GET /api/v1/namespaces/default/pods/a/exec?command=sh&command=-c&command=exit%203&container=c&stderr=true&stdout=true"
+        );
+    }
+
+    #[tokio::test]
+    async fn empty_arguments_reach_the_container() {
+        let s = server().on_upgrade(|mut ws| {
+            Box::pin(async move {
+                ws.send(frame(3, "{\"status\":\"Success\"}")).await.unwrap();
+                ws.close(None).await.unwrap();
+            })
+        });
+        let (code, _, err) = run_with(&s, &["exec", "a", "--", "printf", "[%s]", "", "x", ""], "").await;
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert_eq!(
+            s.asked().last().unwrap(),
+            "GET /api/v1/namespaces/default/pods/a/exec?command=printf&command=%5B%25s%5D&command=&command=x&command=&container=c&stderr=true&stdout=true"
         );
     }
 

@@ -131,6 +131,9 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     if !labels.is_empty() {
         metadata["labels"] = labels.into();
     }
+    if !["", "None", "ClientIP"].contains(&a.session_affinity.as_str()) {
+        return text(format!("unknown session affinity: {}", a.session_affinity));
+    }
     let mut spec = json!({"selector": selector, "ports": ports});
     for (key, v) in [("type", &a.ty), ("clusterIP", &a.cluster_ip), ("sessionAffinity", &a.session_affinity)] {
         if !v.is_empty() {

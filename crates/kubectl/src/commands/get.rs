@@ -208,6 +208,9 @@ mod tests {
             ),
             ("get pod/web", "NAME   STATUS\nweb    Running\n"),
             ("get pod nope --ignore-not-found", ""),
+            ("get PO", "! error: the server doesn't have a resource type \"PO\"\nexit 1\n"),
+            ("get pods.v1", "! error: the server doesn't have a resource type \"pods\"\nexit 1\n"),
+            ("get PODS.v1. --no-headers", "web            Running\na-longer-one   Pending\n"),
             ("get bananas", "! error: the server doesn't have a resource type \"bananas\"\nexit 1\n"),
             (
                 "get pods -o frob",
@@ -242,6 +245,23 @@ mod tests {
             ("get pod web -o jsonpath-as-json={.metadata.uid}", "[\n    \"u\"\n]\n"),
             ("get pods -o custom-columns=N:.metadata.name,U:metadata.uid,X:.x", "N     U     X\nweb   u     <none>\n"),
             ("get --raw /readyz?verbose", "\"ok\""),
+            ("get --raw https://10.0.0.1:6443/readyz?verbose", "\"ok\""),
+            (
+                "get pods a b -o name",
+                "! Error from server (NotFound): pods \"a\" not found\n! Error from server (NotFound): pods \"b\" not found\nexit 1\n",
+            ),
+            (
+                "get pods a b -o jsonpath={.kind}",
+                "List! Error from server (NotFound): pods \"a\" not found\n! Error from server (NotFound): pods \"b\" not found\nexit 1\n",
+            ),
+            (
+                "get pods -o json=x",
+                "! error: unable to match a printer suitable for the output format \"json=x\", allowed formats are: custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,wide,yaml\nexit 1\n",
+            ),
+            (
+                "get pods -o custom-columns=N:.metadata.name,X:.metadata.managedFields[3]",
+                "N     X\n! error: array index out of bounds: index 3, length 1\nexit 1\n",
+            ),
             (
                 "get pods -o json",
                 "{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n        {\n            \"apiVersion\": \"v1\",\n            \"kind\": \"Pod\",\n            \"metadata\": {\n                \"name\": \"web\",\n                \"namespace\": \"default\",\n                \"uid\": \"u\"\n            },\n            \"spec\": {\n                \"n\": 2\n            }\n        }\n    ],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n",
@@ -265,6 +285,25 @@ mod tests {
             snapshot(&s, "get pods -w", "").await,
             "NAME   STATUS\nweb    Running\nb      New\na-longer-one   Done\n"
         );
+        let sorted = "GET /api/v1/namespaces/default/pods";
+        let s = s.on(sorted, 200, table(&[("web", "Running")]));
+        assert_eq!(
+            snapshot(&s, "get pods --watch-only --sort-by=.metadata.name", "").await,
+            "NAME   STATUS\nb      New\na-longer-one   Done\n! warning: --watch-only requested, --sort-by will be ignored\n"
+        );
+        let pod = |version: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web", "resourceVersion": version}});
+        let list =
+            json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": [pod("6")]});
+        let documents = Server::new().on(PODS, 200, list).on_bytes(
+            "GET /api/v1/namespaces/default/pods?watch=true&resourceVersion=7",
+            200,
+            event("MODIFIED", pod("8")).into_bytes(),
+        );
+        assert_eq!(
+            snapshot(&documents, "get pods -w --output-watch-events -o json", "").await,
+            "{\"object\":{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"web\",\"resourceVersion\":\"6\"}},\"type\":\"ADDED\"}\n{\"object\":{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"web\",\"resourceVersion\":\"8\"}},\"type\":\"MODIFIED\"}\n"
+        );
+        assert_eq!(snapshot(&documents, "get pods -w --output-watch-events -o name", "").await, "pod/web\npod/web\n");
         assert_eq!(
             snapshot(&s, "get pods --watch-only --output-watch-events", "").await,
             "EVENT   NAME   STATUS\nADDED   b      New\nDELETED   a-longer-one   Done\n"

@@ -109,6 +109,11 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     if a.list && !a.print.output.is_empty() {
         return text("--list and --output may not be specified together");
     }
+    for (given, flag) in [(&a.which.selector, "--selector"), (&a.which.field_selector, "--field-selector")] {
+        if a.which.all && !given.is_empty() {
+            return text(format!("cannot set --all and {flag} at the same time"));
+        }
+    }
     let mut printer = Printer::new(&a.print, dry)?;
     if a.local && dry == Dry::Server {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
@@ -120,6 +125,12 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
         true => gather_alone(k, &resources, &a.files).await?,
         false => gather(k, &resources, &a.files, &a.which.selection()).await?,
     };
+    let chosen = a.which.all || !a.which.selector.is_empty() || !a.which.field_selector.is_empty();
+    let single = !chosen && found.len() + errors.len() == 1;
+    if !single && !a.resource_version.is_empty() {
+        Error::collect(errors)?;
+        return text("--resource-version may only be used with a single resource");
+    }
     for i in found {
         let o = i.object.clone().unwrap_or_default();
         if a.list {
@@ -209,6 +220,26 @@ async fn one(
 mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn flags_for_one_object_or_for_all() {
+        let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}});
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "items": [pod("a"), pod("b")]});
+        let s = Server::new().on("GET /api/v1/namespaces/default/pods?limit=500", 200, list);
+        let single = "! error: --resource-version may only be used with a single resource\nexit 1\n";
+        for (line, want) in [
+            ("label pods --all --resource-version=1 x=y", single),
+            ("annotate pods --all --resource-version=1 x=y", single),
+            (
+                "label pods --all --field-selector=a=b x=y",
+                "! error: cannot set --all and --field-selector at the same time\nexit 1\n",
+            ),
+            ("label pods --all -l a=b x=y", "! error: cannot set --all and --selector at the same time\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+        assert!(s.asked().iter().all(|l| l.starts_with("GET ")), "{:?}", s.asked());
+    }
 
     #[tokio::test]
     async fn without_a_server() {

@@ -74,7 +74,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         );
     }
     if !a.target.is_empty() && !a.selector.is_empty() {
-        return text("only a selector (-l) or a POD name is allowed");
+        return text("only a selector (-l) or a POD name is allowed\nSee 'kubectl logs -h' for help and examples");
     }
     if a.target.len() == 2 {
         if !a.container.is_empty() {
@@ -89,6 +89,9 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     if a.all_containers && !a.container.is_empty() {
         return text("--all-containers=true should not be specified with container name ".to_owned() + &a.container);
+    }
+    if a.limit_bytes < 0 {
+        return text("--limit-bytes must be greater than 0");
     }
     if a.tail < -1 {
         return text("--tail must be greater than or equal to -1");
@@ -276,7 +279,12 @@ mod tests {
             ("logs deploy/w -c c", "one\ntwo\n! Found 2 pods, using pod/a\n".into()),
             ("logs a -c zz", "! error: container zz is not valid for pod a out of: c, d, i (init)\nexit 1\n".into()),
             ("logs nope", "! error: error from server (NotFound): pods \"nope\" not found in namespace \"default\"\nexit 1\n".into()),
-            ("logs a -l x=y", "! error: only a selector (-l) or a POD name is allowed\nexit 1\n".into()),
+            (
+                "logs a -l x=y",
+                "! error: only a selector (-l) or a POD name is allowed\n! See 'kubectl logs -h' for help and examples\nexit 1\n"
+                    .into(),
+            ),
+            ("logs a -c c --limit-bytes=-1", "! error: --limit-bytes must be greater than 0\nexit 1\n".into()),
             ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");

@@ -66,11 +66,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.local && dry == Dry::Server {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
     }
-    let patch = match a.ty.as_str() {
+    let patch = match a.ty.to_lowercase().as_str() {
         "strategic" => Patch::Strategic(document),
         "merge" => Patch::Merge(document),
         "json" => Patch::Json(document),
-        other => return text(format!("--type must be one of [json merge strategic], not {other:?}")),
+        _ => return text(format!("--type must be one of [json merge strategic], not {:?}", a.ty)),
     };
     if a.resources.is_empty() && a.files.is_empty() {
         return text("must specify a resource by argument or filename");
@@ -113,6 +113,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             })
         }
         .await;
+        let done = done.map_err(|e| match e.status() {
+            Some(s) if s.is(meta::Reason::UnsupportedMediaType) => Error::Text(format!(
+                "{} is not supported by {}, Kind={}: {}",
+                patch.content_type(),
+                i.resource.gvk().api_version(),
+                i.resource.kind,
+                s.message
+            )),
+            _ => e,
+        });
         match done {
             Ok(mut o) => {
                 let said = if o == before && !a.local { "patched (no change)" } else { "patched" };
@@ -163,6 +173,24 @@ pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn a_kind_without_strategic_patches_is_named() {
+        let path = "/apis/example.com/v1/namespaces/default/widgets/w";
+        let no = json!({"kind": "Status", "status": "Failure", "reason": "UnsupportedMediaType", "code": 415, "message": "no"});
+        let s = Server::new()
+            .on(
+                &format!("GET {path}"),
+                200,
+                json!({"kind": "Widget", "apiVersion": "example.com/v1", "metadata": {"name": "w"}}),
+            )
+            .on(&format!("PATCH {path}?fieldManager=kubectl-patch"), 415, no);
+        assert_eq!(
+            snapshot(&s, "patch widget w -p {}", "").await,
+            "! error: application/strategic-merge-patch+json is not supported by example.com/v1, Kind=Widget: no\nexit 1\n"
+        );
+    }
 
     #[tokio::test]
     async fn files_are_patched_alone_where_that_can_be_done() {
@@ -173,6 +201,7 @@ mod tests {
                 r#"patch --local -f - -p {"spec":1}"#,
                 "! error: strategic merge patch is not supported for example.com/v1, Kind=Widget locally, try --type merge\nexit 1\n",
             ),
+            (r#"patch --local -f - --type=Merge -p {"spec":2} -o jsonpath={.spec}"#, "2"),
             (r#"patch --local -f - --type=merge -p {"spec":1} -o jsonpath={.spec}"#, "1"),
             ("patch --local -f /dev/null -p {}", "! error: no objects passed to patch\nexit 1\n"),
             ("patch --local widget/w -p {}", "! error: cannot specify --local and server resources\nexit 1\n"),

@@ -175,9 +175,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         out: k.out.clone(),
         err: k.err.clone(),
     };
+    let named = |a: &&String| *a != "localhost" && a.parse::<std::net::IpAddr>().is_err();
+    if let Some(wrong) = a.address.iter().find(named) {
+        return text(format!("{wrong} is not a valid IP"));
+    }
+    let loopback = a.address.iter().any(|a| a == "localhost");
+    let mut addresses: Vec<String> = Vec::new();
+    for address in a.address {
+        if !addresses.contains(&address) && !(loopback && ["127.0.0.1", "::1"].contains(&address.as_str())) {
+            addresses.push(address);
+        }
+    }
     let mut listening = Vec::new();
     for p in &pairs {
-        match listen(&a.address, p.local).await {
+        match listen(&addresses, p.local).await {
             Ok(all) => listening.extend(all.into_iter().map(|l| (l, p.remote))),
             Err(e) => k.warn(format!("Unable to listen on port {}: {e}", p.local)),
         }
@@ -391,6 +402,7 @@ mod tests {
             ("port-forward a dns".into(), "! error: UDP protocol is not supported for dns\nexit 1\n".into()),
             ("port-forward a x".into(), "! error: Pod 'a' does not have a named port 'x'\nexit 1\n".into()),
             ("port-forward svc/s 81".into(), "! error: Service s does not have a service port 81\nexit 1\n".into()),
+            ("port-forward a :80 --address=bad".into(), "! error: bad is not a valid IP\nexit 1\n".into()),
             ("port-forward a x:80".into(), "! error: error parsing local port 'x': strconv.ParseUint: parsing \"x\": invalid syntax\nexit 1\n".into()),
             (
                 format!("port-forward a {port}:80 --address=127.0.0.1"),

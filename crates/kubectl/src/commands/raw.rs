@@ -25,15 +25,22 @@ pub fn check(path: &str, files: &FileFlags, exclusive: &[(&str, bool)]) -> Resul
 }
 
 fn valid(path: &str) -> Result {
-    match path.starts_with('/') && path.parse::<http::Uri>().is_ok() {
-        true => Ok(()),
-        false => text(format!("--raw must be a valid URL path: parse {path:?}: invalid URI for request")),
+    request_uri(path).map(drop)
+}
+
+/// What is asked for, with its query. Of a whole URL, the host does not count.
+fn request_uri(path: &str) -> Result<String> {
+    let uri = path.parse::<http::Uri>().ok().filter(|u| path.starts_with('/') || u.scheme().is_some());
+    match uri.as_ref().map(http::Uri::path_and_query) {
+        Some(Some(asked)) => Ok(asked.to_string()),
+        Some(None) => Ok("/".into()),
+        None => text(format!("--raw must be a valid URL path: parse {path:?}: invalid URI for request")),
     }
 }
 
 /// Sends the file and prints the answer while it arrives.
 pub async fn send(k: &mut Kube, method: Method, path: &str, files: &FileFlags) -> Result {
-    valid(path)?;
+    let path = &request_uri(path)?;
     let body = match files.filename.first().map(String::as_str) {
         None => None,
         Some("-") => {

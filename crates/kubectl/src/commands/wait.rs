@@ -127,7 +127,7 @@ impl Until {
                     ([], _) => Ok(false),
                     (_, None) => Ok(true),
                     ([v], Some(_)) if v.is_object() || v.is_array() => {
-                        text("jsonpath leads to a nested object or list, but only primitive values can be compared")
+                        text("jsonpath leads to a nested object or list which is not supported")
                     }
                     ([v], Some(want)) => Ok(codec::jsonpath::text(std::slice::from_ref(v)).trim() == want.trim()),
                     (_, Some(_)) => text("given jsonpath expression matches more than one value"),

@@ -72,7 +72,11 @@ impl Columns {
     pub fn render(&self, objects: &[Value]) -> Result<String> {
         let mut rows: Vec<Vec<String>> = self.header().into_iter().collect();
         for o in objects {
-            rows.push(self.row(o)?);
+            match self.row(o) {
+                Ok(row) => rows.push(row),
+                // What was found until then is printed.
+                Err(e) => return Err(Error::Said { out: Aligner::default().lines(&rows), error: Box::new(e) }),
+            }
         }
         Ok(Aligner::default().lines(&rows))
     }

@@ -107,7 +107,7 @@ pub fn labels_text(labels: &Value) -> String {
 fn cell(v: &Value) -> String {
     let text = match v {
         Value::String(s) => s.clone(),
-        Value::Null => "<nil>".into(),
+        Value::Null => String::new(),
         other => codec::jsonpath::text(std::slice::from_ref(other)),
     };
     // Only the first line of a cell is shown, and nothing that moves the cursor.
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(show(Options::default()), "NAME          READY\na             1/1\nlonger-name   two...\n");
         assert_eq!(
             show(Options { wide: true, no_headers: true, with_kind: Some("pod".into()), ..Options::default() }),
-            "pod/a             1/1      10.0.0.1\npod/longer-name   two...   <nil>\n"
+            "pod/a             1/1      10.0.0.1\npod/longer-name   two...   \n"
         );
         assert_eq!(
             show(Options {

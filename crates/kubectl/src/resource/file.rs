@@ -4,6 +4,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use meta::{Object, Value};
+use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,9 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
                 let name = path.to_string_lossy().into_owned();
                 match std::fs::read(&path) {
                     Ok(bytes) => documents(&name, &bytes, refusal, &mut out),
+                    Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
+                        out.push(text(format!("error parsing {name}: read {name}: {}", os(&e))));
+                    }
                     Err(e) => out.push(text(format!("open {name}: {}", os(&e)))),
                 }
             }
@@ -78,7 +82,10 @@ fn kustomization(k: &Kube, flags: &FileFlags, refusal: Refusal) -> Result<Vec<Re
     let built = super::kustomization::build(k, &flags.kustomize, kustomize::Options::default())?;
     let mut out = Vec::new();
     for o in built.0 {
-        object(&flags.kustomize, o.into_value(), refusal, &mut out);
+        if let Err(e) = object(&flags.kustomize, o.into_value(), refusal, &mut out) {
+            out.push(Err(e));
+            break;
+        }
     }
     Ok(out)
 }
@@ -94,10 +101,11 @@ pub fn os(e: &std::io::Error) -> String {
 }
 
 fn expand(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
-    let Ok(meta) = std::fs::metadata(path) else {
+    if std::fs::metadata(path).is_err() {
         return glob(path, given, recursive);
-    };
-    if meta.is_file() || !meta.is_dir() {
+    }
+    // A link to a directory is not followed.
+    if std::fs::symlink_metadata(path).is_ok_and(|m| !m.is_dir()) {
         return Ok(vec![path.to_owned()]);
     }
     let mut out = Vec::new();
@@ -144,7 +152,7 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for e in entries {
         let path = e.path();
-        if path.is_dir() {
+        if e.file_type().is_ok_and(|t| t.is_dir()) {
             if recursive {
                 directory(&path, recursive, out)?;
             }
@@ -155,11 +163,41 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
     Ok(())
 }
 
-/// Reads the documents of one text. A bad one does not hide the others.
+/// Reads the documents of one text, up to the first that is no YAML or not valid: what follows it is not looked at. One that is no
+/// object does not hide the others.
 pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Result<Document>>) {
-    let text_of = String::from_utf8_lossy(bytes);
-    // YAML may begin with a brace as well.
-    if codec::json::is_json(bytes) && !is_flow(bytes, &text_of) {
+    let text_of = decoded(bytes);
+    for value in values(&text_of) {
+        let failed = match value {
+            Ok(v) => object(source, v, refusal, out).err(),
+            Err(why) => Some(Error::Text(format!("error parsing {source}: {why}"))),
+        };
+        if let Some(e) = failed {
+            return out.push(Err(e));
+        }
+    }
+}
+
+/// A text without its byte order mark, which may be one of UTF-16.
+fn decoded(bytes: &[u8]) -> Cow<'_, str> {
+    let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
+        let units: Vec<u16> = bytes.chunks_exact(2).map(|c| unit([c[0], c[1]])).collect();
+        Cow::Owned(String::from_utf16_lossy(&units))
+    };
+    match bytes {
+        [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest),
+        [0xff, 0xfe, rest @ ..] => wide(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => wide(rest, u16::from_be_bytes),
+        all => String::from_utf8_lossy(all),
+    }
+}
+
+/// The documents of a stream that begins as JSON or as YAML, or why one of them cannot be read, which is the last then. As upstream's
+/// decoder, it takes what is behind the first JSON value for YAML if it is no JSON, and what begins with a brace as well.
+fn values(stream: &str) -> Vec<std::result::Result<Value, String>> {
+    let bytes = stream.as_bytes();
+    let (mut out, mut yaml, mut json_error) = (Vec::new(), stream, None);
+    if codec::json::is_json(bytes) {
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         if meta::depth::of_text(bytes) <= meta::depth::READ {
             reader.disable_recursion_limit();
@@ -168,24 +206,35 @@ pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Res
         loop {
             let begins = values.byte_offset();
             match values.next() {
-                None => break,
-                Some(Ok(v)) => object(source, v, refusal, out),
+                None => return out,
+                Some(Ok(v)) => out.push(Ok(v)),
                 Some(Err(e)) => {
                     let why = syntax_error(bytes, begins).unwrap_or_else(|| e.to_string());
-                    return out.push(text(format!("error parsing {source}: {why}")));
+                    if out.len() > 1 || meta::depth::of_text(bytes) > meta::depth::READ {
+                        out.push(Err(why));
+                        return out;
+                    }
+                    let rest = &stream[begins..];
+                    let space = rest.len() - rest.trim_start().len();
+                    yaml = &rest[rest[..space].find('\n').map_or(space, |i| i + 1)..];
+                    json_error = Some(why);
+                    break;
                 }
             }
         }
-        return;
     }
-    for part in parts(&text_of) {
-        match codec::yaml::parse(&part) {
-            Ok(all) => all.into_iter().for_each(|v| object(source, v, refusal, out)),
-            Err(e) => {
-                out.push(text(format!("error parsing {source}: error converting YAML to JSON: {e}")));
+    for part in parts(yaml) {
+        let read = part.and_then(|p| codec::yaml::parse(&p).map_err(|e| format!("error converting YAML to JSON: {e}")));
+        match read {
+            Ok(all) => out.extend(all.into_iter().map(Ok)),
+            Err(why) => {
+                out.push(Err(json_error.unwrap_or(why)));
+                return out;
             }
         }
+        json_error = None;
     }
+    out
 }
 
 /// Why there is no JSON value at `begins`, in the words of upstream's decoder of streams.
@@ -198,83 +247,125 @@ fn syntax_error(text: &[u8], begins: usize) -> Option<String> {
     })
 }
 
-/// Whether a text that begins with a brace is YAML and no JSON.
-fn is_flow(bytes: &[u8], text: &str) -> bool {
-    let mut reader = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
-    let first_is_json = reader.next().is_none_or(|r| !matches!(r, Err(e) if e.is_syntax()));
-    let nested = meta::depth::of_text(bytes) > meta::depth::READ;
-    !first_is_json && !nested && codec::yaml::parse(text).is_ok_and(|all| all.iter().all(|v| v.is_object()))
-}
-
-/// The documents between lines of three dashes.
-fn parts(text: &str) -> Vec<String> {
-    let mut out = vec![String::new()];
+/// The documents between lines of three dashes, behind which only a comment may stand.
+fn parts(text: &str) -> Vec<std::result::Result<String, String>> {
+    let mut out = Vec::new();
+    let mut part = String::new();
     for line in text.split_inclusive('\n') {
-        if line.starts_with("---") && line[3..].chars().next().is_none_or(char::is_whitespace) {
-            out.push(String::new());
-        } else if let Some(last) = out.last_mut() {
-            last.push_str(line);
+        let Some(behind) = line.strip_prefix("---") else {
+            part.push_str(line);
+            continue;
+        };
+        let behind = behind.trim();
+        if !behind.is_empty() && !behind.starts_with('#') {
+            out.push(Err(format!("invalid Yaml document separator: {behind}")));
+            return out;
         }
+        out.push(Ok(std::mem::take(&mut part)));
     }
-    out.retain(|p| p.lines().any(|l| !l.trim().is_empty() && !l.trim_start().starts_with('#')));
+    out.push(Ok(part));
+    let empty = |p: &String| p.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#'));
+    out.retain(|p| !p.as_ref().is_ok_and(empty));
     out
 }
 
-fn object(source: &str, v: Value, refusal: Refusal, out: &mut Vec<Result<Document>>) {
-    let shown = codec::json::to_string(&v, codec::json::Html::Keep);
-    let Some(o) = Object::from_value(v) else {
-        if shown != "null" {
-            out.push(text(format!("unable to decode {source:?}: json: cannot unmarshal {shown} into Go value of type unstructured.detector")));
-        }
-        return;
-    };
-    if o.0.is_empty() {
-        return;
-    }
-    let missing: Vec<&str> = [("apiVersion", o.api_version()), ("kind", o.kind())]
-        .iter()
-        .filter(|(_, v)| v.is_empty())
-        .map(|(n, _)| *n)
-        .collect();
-    if missing.contains(&"kind") && refusal == Refusal::Decoding {
-        return out.push(text(format!("unable to decode {source:?}: Object 'Kind' is missing in '{shown}'")));
-    }
-    if !missing.is_empty() {
-        let what = match missing.as_slice() {
-            [one] => format!("{one} not set"),
-            many => format!("[{}]", many.iter().map(|n| format!("{n} not set")).collect::<Vec<_>>().join(", ")),
-        };
-        return out.push(text(format!(
-            "error validating {source:?}: error validating data: {what}; if you choose to ignore these errors, turn validation off with --validate=false"
-        )));
-    }
-    if o.kind().ends_with("List")
-        && let Some(items) = o.get("items").and_then(Value::as_array)
-    {
-        for item in items.clone() {
-            object(source, item, refusal, out);
-        }
-        return;
-    }
-    if let Some(why) = mistyped(o.get("metadata").unwrap_or(&Value::Null)) {
-        return out.push(text(format!("unable to decode {source:?}: json: cannot unmarshal {why}")));
-    }
-    out.push(Ok(Document { source: source.to_owned(), object: o }));
-}
-
-/// What of the metadata no `ObjectMeta` can hold, as Go's decoder complains: a name like `y` or `12` that YAML does not take for
-/// a text, for instance.
-fn mistyped(metadata: &Value) -> Option<String> {
-    let is = |v: &Value| match v {
+/// How Go's decoder of JSON names what a value is.
+fn json_type(v: &Value) -> Option<&'static str> {
+    match v {
         Value::Null => None,
         Value::Bool(_) => Some("bool"),
         Value::Number(_) => Some("number"),
         Value::String(_) => Some("string"),
         Value::Array(_) => Some("array"),
         Value::Object(_) => Some("object"),
+    }
+}
+
+/// Adds the object of a document, those of a list, or why they cannot be decoded. Errors if the document is not valid.
+fn object(source: &str, v: Value, refusal: Refusal, out: &mut Vec<Result<Document>>) -> Result {
+    let invalid = |what: &str| {
+        text(format!(
+            "error validating {source:?}: error validating data: {what}; if you choose to ignore these errors, turn validation off with --validate=false"
+        ))
     };
+    let mut refuse = |why: String| {
+        out.push(text(format!("unable to decode {source:?}: {why}")));
+        Ok(())
+    };
+    let shown = codec::json::to_string(&v, codec::json::Html::Keep);
+    let Some(is) = json_type(&v) else { return Ok(()) };
+    let Some(o) = Object::from_value(v) else {
+        return match refusal {
+            Refusal::Validation => invalid("invalid object to validate"),
+            Refusal::Decoding => {
+                refuse(format!("json: cannot unmarshal {is} into Go value of type unstructured.detector"))
+            }
+        };
+    };
+    let missing: Vec<&str> = [("apiVersion", o.api_version()), ("kind", o.kind())]
+        .iter()
+        .filter(|(_, v)| v.is_empty())
+        .map(|(n, _)| *n)
+        .collect();
+    if missing.contains(&"kind") && refusal == Refusal::Decoding {
+        return refuse(format!("Object 'Kind' is missing in '{shown}'"));
+    }
+    match missing.as_slice() {
+        [] => {}
+        [one] => return invalid(&format!("{one} not set")),
+        many => {
+            let all: Vec<String> = many.iter().map(|n| format!("{n} not set")).collect();
+            return invalid(&format!("[{}]", all.join(", ")));
+        }
+    }
+    if let Some(items) = o.get("items") {
+        let mut read = Vec::new();
+        for item in items.as_array().into_iter().flatten() {
+            let Some(mut i) = Object::from_value(item.clone()) else {
+                let is = json_type(item).unwrap_or("null");
+                return refuse(format!("json: cannot unmarshal {is} into Go value of type map[string]interface {{}}"));
+            };
+            // Lists of one kind, as the API answers with, do not repeat it.
+            if i.kind().is_empty() && i.api_version().is_empty() {
+                i.set(&["kind"], o.kind().strip_suffix("List").unwrap_or(o.kind()));
+                i.set(&["apiVersion"], o.api_version());
+            }
+            if let Some(why) = mistyped(i.get("metadata").unwrap_or(&Value::Null)) {
+                return refuse(format!("json: cannot unmarshal {why}"));
+            }
+            read.push(i);
+        }
+        for i in read {
+            flatten(source, i, out);
+        }
+        return Ok(());
+    }
+    if let Some(why) = mistyped(o.get("metadata").unwrap_or(&Value::Null)) {
+        return refuse(format!("json: cannot unmarshal {why}"));
+    }
+    out.push(Ok(Document { source: source.to_owned(), object: o }));
+    Ok(())
+}
+
+/// Adds an item of a list, or those of a list inside of it.
+fn flatten(source: &str, o: Object, out: &mut Vec<Result<Document>>) {
+    if let Some(items) = o.get("items").and_then(Value::as_array) {
+        return items.iter().filter_map(|i| Object::from_value(i.clone())).for_each(|i| flatten(source, i, out));
+    }
+    let lacks = [("Kind", o.kind(), "kind"), ("apiVersion", o.api_version(), "version")];
+    out.push(match lacks.iter().find(|(_, has, _)| has.is_empty()) {
+        Some((field, _, what)) => text(format!(
+            "unable to get type info from the object \"*unstructured.Unstructured\": Object '{field}' is missing in 'unstructured object has no {what}'"
+        )),
+        None => Ok(Document { source: source.to_owned(), object: o }),
+    });
+}
+
+/// What of the metadata no `ObjectMeta` can hold, as Go's decoder complains: a name like `y` or `12` that YAML does not take for
+/// a text, for instance.
+fn mistyped(metadata: &Value) -> Option<String> {
     let wrong = |v: &Value, wanted: &str, go: &str, field: &str| {
-        let found = is(v).filter(|f| *f != wanted)?;
+        let found = json_type(v).filter(|f| *f != wanted)?;
         Some(format!("{found} into Go struct field ObjectMeta.metadata.{field} of type {go}"))
     };
     for field in ["name", "generateName", "namespace", "uid", "resourceVersion"] {
@@ -320,12 +411,70 @@ mod tests {
             ),
             ["B/x", "C/"]
         );
-        let mixed = read(&format!("{}---\na: [\n---\nkind: X\n---\napiVersion: v1\n---\n{}", doc("a"), doc("b")));
-        assert_eq!(mixed.len(), 5);
-        assert_eq!((mixed[0].as_str(), mixed[4].as_str()), ("A/a", "A/b"));
-        assert!(mixed[1].starts_with("!error parsing f: error converting YAML to JSON: yaml:"), "{}", mixed[1]);
-        assert!(mixed[2].contains("apiVersion not set"));
-        assert_eq!(mixed[3], "!unable to decode \"f\": Object 'Kind' is missing in '{\"apiVersion\":\"v1\"}'");
+        // What is no YAML or not valid ends a file; what cannot be decoded does not.
+        for (bad, ends, want) in [
+            ("a: [\n", true, "error parsing f: error converting YAML to JSON: yaml:"),
+            ("--- foo\n", true, "error parsing f: invalid Yaml document separator: foo"),
+            ("kind: X\n", true, "error validating \"f\": error validating data: apiVersion not set; "),
+            (
+                "apiVersion: v1\n",
+                false,
+                "unable to decode \"f\": Object 'Kind' is missing in '{\"apiVersion\":\"v1\"}'",
+            ),
+            ("{}\n", false, "unable to decode \"f\": Object 'Kind' is missing in '{}'"),
+            (
+                "foo\n",
+                false,
+                "unable to decode \"f\": json: cannot unmarshal string into Go value of type unstructured.detector",
+            ),
+            (
+                "[1]\n",
+                false,
+                "unable to decode \"f\": json: cannot unmarshal array into Go value of type unstructured.detector",
+            ),
+            (
+                "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: L}, 3]}\n",
+                false,
+                "unable to decode \"f\": json: cannot unmarshal number into Go value of type map[string]interface {}",
+            ),
+        ] {
+            let mixed = read(&format!("{}---\n{bad}---\n{}", doc("a"), doc("b")));
+            assert_eq!((mixed.len(), mixed[0].as_str()), (if ends { 2 } else { 3 }, "A/a"), "{bad}: {mixed:?}");
+            assert!(mixed[1].starts_with(&format!("!{want}")), "{bad}: {}", mixed[1]);
+            assert!(ends || mixed[2] == "A/b", "{bad}: {mixed:?}");
+        }
+        let validated = |text: &str| {
+            let mut out = Vec::new();
+            documents("f", text.as_bytes(), Refusal::Validation, &mut out);
+            out.remove(0).unwrap_err().to_string()
+        };
+        for (bad, why) in [
+            ("{}", "[apiVersion not set, kind not set]"),
+            ("foo", "invalid object to validate"),
+            ("[]", "invalid object to validate"),
+        ] {
+            let want = format!(
+                "error validating \"f\": error validating data: {why}; if you choose to ignore these errors, turn validation off with --validate=false"
+            );
+            assert_eq!(validated(bad), want);
+        }
+        assert_eq!(read(&format!("\u{feff}{}", doc("a"))), ["A/a"]);
+        assert_eq!(read(&format!("{{\"apiVersion\":\"v1\",\"kind\":\"C\"}}\n---\n{}", doc("b"))), ["C/", "A/b"]);
+        assert_eq!(read("# only a comment\n--- # and another\nnull\n"), Vec::<String>::new());
+        let directive = read(&format!("%YAML 1.2\n---\n{}", doc("a")));
+        assert!(directive.len() == 1 && directive[0].starts_with("!error parsing f: "), "{directive:?}");
+        // Items of a list of one kind need not repeat it; one that names half of it is an error of its own.
+        let item = "metadata: {name: x}";
+        assert_eq!(
+            read(&format!(
+                "{{apiVersion: v1, kind: CList, items: [{{{item}}}, {{kind: D, {item}}}, {{kind: E, apiVersion: v1}}]}}"
+            )),
+            [
+                "C/x",
+                "!unable to get type info from the object \"*unstructured.Unstructured\": Object 'apiVersion' is missing in 'unstructured object has no version'",
+                "E/",
+            ]
+        );
         assert!(read("").is_empty());
         let good = r#"{"apiVersion":"v1","kind":"C"}"#;
         for (json, why) in [

@@ -275,11 +275,12 @@ mod tests {
 
     #[test]
     fn queries_are_decoded() {
-        let r = Request::get("/exec/a/b/c?command=sh&command=-c&command=echo+%22a%20b%22&tty=true&n=5&bad=%zz")
-            .body(Bytes::new())
-            .unwrap();
+        let r =
+            Request::get("/exec/a/b/c?command=sh&command=-c&command=echo+%22a%20b%22&command=&tty=true&n=5&bad=%zz")
+                .body(Bytes::new())
+                .unwrap();
         let q = Query::of(&r);
-        assert_eq!(q.all("command"), ["sh", "-c", "echo \"a b\""]);
+        assert_eq!(q.all("command"), ["sh", "-c", "echo \"a b\"", ""]);
         assert!(q.flag("tty") && !q.flag("stdin"));
         assert_eq!(q.number("n").unwrap(), Some(5));
         assert_eq!(q.get("bad"), Some("%zz"));

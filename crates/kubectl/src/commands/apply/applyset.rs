@@ -97,11 +97,12 @@ impl Set {
     }
 
     async fn check_parent(&self, k: &mut Kube) -> Result {
+        let mut wrong = Vec::new();
         if self.parent.namespaced && self.namespace.is_empty() {
-            return text("namespace is required to use namespace-scoped ApplySet");
+            wrong.push(Error::Text("namespace is required to use namespace-scoped ApplySet".into()));
         }
         if self.builtin() {
-            return Ok(());
+            return Error::collect(wrong);
         }
         let crd = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
         let allowed = match k.resource_of(&crd).await? {
@@ -112,14 +113,14 @@ impl Set {
             }
             None => false,
         };
-        if allowed {
-            return Ok(());
+        if !allowed {
+            let p = &self.parent;
+            wrong.push(Error::Text(format!(
+                "resource \"{}/{}, Resource={}\" is not permitted as an ApplySet parent",
+                p.group, p.version, p.plural
+            )));
         }
-        let p = &self.parent;
-        text(format!(
-            "resource \"{}/{}, Resource={}\" is not permitted as an ApplySet parent",
-            p.group, p.version, p.plural
-        ))
+        Error::collect(wrong)
     }
 
     /// The label's value: a hash of what the parent is and is called.

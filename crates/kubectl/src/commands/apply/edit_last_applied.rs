@@ -5,9 +5,9 @@ use super::super::delete::NOTHING_GIVEN;
 use super::super::edit::editor::{Explanation, Form, Session};
 use super::super::edit::named;
 use crate::error::{Error, Result, text};
-use crate::flags::{FileFlags, PrintFlags, ValidateFlag};
+use crate::flags::{Dry, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
-use crate::printer::name_of;
+use crate::printer::{Printer, name_of};
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
 use meta::{Object, Value};
@@ -66,7 +66,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     session.explanation = Explanation::LastApplied;
     session.windows_line_endings = a.windows_line_endings;
     session.validates = validation != FieldValidation::Ignore;
-    let Some((draft, read)) = session.edit(k)? else { return Ok(()) };
+    let Some((draft, read)) = session.edit(k).await? else { return Ok(()) };
+    let mut printer = Printer::new(&a.print, Dry::None)?;
     for d in read {
         let same = |o: &Object, v: &Value| {
             v["apiVersion"] == o.api_version() && v["kind"] == o.kind() && v["metadata"]["name"] == o.name()
@@ -76,7 +77,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             return draft.keep(k, Error::Text(format!("no original object found for {what}")));
         };
         if d.object.clone().into_value() == *before {
-            k.say(format!("{} skipped", name_of(&d.object)));
+            printer.print(k, &d.object, "skipped")?;
             continue;
         }
         let wanted = format!("{}\n", codec::json::to_string(&d.object.into_value(), codec::json::Html::Escape));
@@ -84,7 +85,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let api = k.api(&i.resource, &i.namespace).await?;
         let options = WriteOptions { field_validation: validation, ..WriteOptions::manager(&a.field_manager) };
         match api.patch(&i.name, &options, &patch).await {
-            Ok(o) => k.say(format!("{} edited", name_of(&o))),
+            Ok(o) => printer.print(k, &o, "edited")?,
             Err(e) => return draft.keep(k, e.into()),
         }
     }

@@ -344,6 +344,9 @@ impl Generator for Registry {
     fn make(&self) -> Result<Value> {
         let key = ".dockerconfigjson";
         let ty = "kubernetes.io/dockerconfigjson";
+        if self.from_file.len() > 1 {
+            return text(twice(key));
+        }
         if !self.from_file.is_empty() {
             let sources = Sources { from_file: self.from_file.clone(), ..Sources::default() };
             let data =

@@ -31,7 +31,7 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Pr
     let mut session = Session::new(form, &v, named(i));
     session.windows_line_endings = a.windows_line_endings;
     session.validates = a.write.options()?.field_validation != FieldValidation::Ignore;
-    let Some((draft, read)) = session.edit(k)? else { return Ok(()) };
+    let Some((draft, read)) = session.edit(k).await? else { return Ok(()) };
     for d in read {
         match create(a, k, d, printer).await {
             Ok(()) => {}

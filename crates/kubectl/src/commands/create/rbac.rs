@@ -9,18 +9,33 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// `pods`, `deployments.apps`, `pods/log`: the resource and its subresource.
 fn words(resources: &[String]) -> Vec<&str> {
-    resources.iter().filter(|r| *r != "*").map(|r| r.split('/').next().unwrap_or(r)).collect()
+    meant(resources).iter().filter(|r| any(r).is_none()).map(|r| r.split('/').next().unwrap_or(r)).collect()
+}
+
+/// `*` alone is meant for all.
+fn meant(resources: &[String]) -> &[String] {
+    let all = resources.iter().position(|r| r == "*");
+    all.map_or(resources, |i| &resources[i..=i])
+}
+
+/// The group and the name of `*`, `*.apps` or `*/scale`, which no server is asked about.
+fn any(resource: &str) -> Option<(String, String)> {
+    let (name, sub) = resource.split_once('/').unwrap_or((resource, ""));
+    let (name, group) = name.split_once('.').unwrap_or((name, ""));
+    let sub = if sub.is_empty() { String::new() } else { format!("/{sub}") };
+    (name == "*").then(|| (group.to_owned(), format!("*{sub}")))
 }
 
 /// Rules over what was found for each word, one rule per group.
 fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<'_>) -> Result<Vec<Value>> {
     let Found::Resources(found) = found else { return Ok(Vec::new()) };
+    let resources = meant(resources);
     let mut found = found.into_iter();
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for r in resources {
-        let (group, name) = match r.as_str() {
-            "*" => (String::new(), "*".to_owned()),
-            r => {
+        let (group, name) = match any(r) {
+            Some(all) => all,
+            None => {
                 let Some(of) = found.next() else { continue };
                 for (verb, only) in SPECIAL.iter().filter(|(v, _)| verbs.iter().any(|given| given == v)) {
                     if !only.contains(&(of.group.as_str(), of.plural.as_str())) {
@@ -49,6 +64,7 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<
         }
         seen
     };
+    groups.sort();
     Ok(groups
         .into_iter()
         .map(|(g, r)| {
@@ -318,6 +334,10 @@ mod tests {
             (
                 "create role r --verb=get --resource=nope --dry-run=client",
                 "! the server doesn't have a resource type \"nope\"\nexit 1\n",
+            ),
+            (
+                "create role r --verb=* --resource=*.apps,pods,*/scale --dry-run=client -o jsonpath={.rules}",
+                r#"[{"apiGroups":[""],"resources":["pods","*/scale"],"verbs":["*"]},{"apiGroups":["apps"],"resources":["*"],"verbs":["*"]}]"#,
             ),
             (
                 "create clusterrole r --verb=list --non-resource-url=/a --dry-run=client",

@@ -43,9 +43,11 @@ fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
     all.iter()
         .map(|p| {
             let (port, target) = p.split_once(':').unwrap_or((p, p));
-            let n: u16 = port
-                .parse()
-                .map_err(|_| Error::Text(format!("strconv.ParseUint: parsing {port:?}: invalid syntax")))?;
+            let n: u16 = port.parse().map_err(|_| {
+                let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+                let why = if digits { "value out of range" } else { "invalid syntax" };
+                Error::Text(format!("strconv.ParseUint: parsing {port:?}: {why}"))
+            })?;
             let target: Value = match target.parse::<i64>() {
                 Ok(n) if !(1..65536).contains(&n) => {
                     return text(format!("invalid port {n}: must be between 1 and 65535, inclusive"));
@@ -55,7 +57,7 @@ fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
             };
             let name = if p.contains(':') { p.replace(':', "-") } else { port.to_owned() };
             let mut v = json!({"name": name, "port": n, "protocol": "TCP", "targetPort": target});
-            if node_port > 0 {
+            if node_port != 0 {
                 v["nodePort"] = node_port.into();
             }
             Ok(v)

@@ -6,6 +6,7 @@ use crate::kube::Kube;
 use crate::printer::kyaml;
 use crate::printer::shape::{Order, Shape};
 use crate::resource::file::{Document, Refusal, documents};
+use crate::resource::unmapped;
 use meta::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -104,13 +105,13 @@ impl Session {
         }
     }
 
-    /// Opens the editor until it leaves a file that can be read: the file and its objects. None if nothing was changed, or nothing
-    /// is left. Errors if the editor fails, and if a wrong file was saved unchanged.
-    pub fn edit(&mut self, k: &Kube) -> Result<Option<(Draft, Vec<Document>)>> {
+    /// Opens the editor until it leaves a file that can be read, of kinds that the server serves: the file and its objects. None if
+    /// nothing was changed, or nothing is left. Errors if the editor fails, and if a wrong file was saved unchanged.
+    pub async fn edit(&mut self, k: &mut Kube) -> Result<Option<(Draft, Vec<Document>)>> {
         loop {
             let draft = Draft::edit(k, &self.page(), self.form)?;
             let edited = stripped(&draft.text);
-            if self.wrong.as_deref().is_some_and(|w| stripped(w) == edited) {
+            if self.wrong.as_deref().is_some_and(|w| normalized(w) == normalized(&edited)) {
                 return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
             }
             // Validation comes first.
@@ -125,7 +126,14 @@ impl Session {
                 read.into_iter().collect::<Result<Vec<_>>>()
             };
             let e = match read {
-                Ok(all) => return Ok(Some((draft, all))),
+                Ok(all) => match unserved(k, &all).await? {
+                    None => return Ok(Some((draft, all))),
+                    Some(e) => {
+                        let head = format!("The edited file had a syntax error: {e}");
+                        self.refused(&draft, vec![Reason { head, causes: Vec::new() }]);
+                        continue;
+                    }
+                },
                 Err(e) => e,
             };
             k.warn(format!("error: {} is invalid", self.what));
@@ -163,6 +171,28 @@ impl Session {
 fn stripped(text: &str) -> String {
     let lines = text.lines().filter(|l| !l.starts_with('#')).map(|l| l.trim_end_matches('\r'));
     lines.map(|l| format!("{l}\n")).collect()
+}
+
+/// What a text means: neither comments nor the form it is written in count. Of a text that is no YAML, the lines.
+fn normalized(text: &str) -> String {
+    match codec::yaml::parse(text) {
+        Ok(all) => all.iter().map(codec::yaml::to_string).collect::<Vec<_>>().join("---\n"),
+        Err(_) => stripped(text),
+    }
+}
+
+/// The error of the first object of a kind that the server does not serve.
+async fn unserved(k: &mut Kube, all: &[Document]) -> Result<Option<Error>> {
+    for d in all {
+        let served = match d.object.gvk() {
+            Some(gvk) => k.resource_of(&gvk).await?.is_some(),
+            None => false,
+        };
+        if !served {
+            return Ok(Some(unmapped(&d.source, &d.object)));
+        }
+    }
+    Ok(None)
 }
 
 /// A file of a new name in the directory for temporary files, which only this user can read.
@@ -212,7 +242,7 @@ impl Draft {
     /// Whether something was made of `body`, comments aside. If not, somebody is told.
     fn changed(&self, k: &Kube, body: &str) -> bool {
         let edited = stripped(&self.text);
-        if edited == stripped(body) {
+        if normalized(&edited) == normalized(body) {
             k.warn("Edit cancelled, no changes made.");
             return false;
         }
@@ -242,26 +272,29 @@ fn private(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// `KUBE_EDITOR`, else `EDITOR`, else vi; a shell reads it when it has quotes.
+/// `KUBE_EDITOR`, else `EDITOR`, else vi; a shell reads it when it has spaces and quotes.
 fn open(k: &Kube, path: &Path) -> Result {
     let of = |n: &str| (k.shell.environment)(n).filter(|v| !v.is_empty());
     let editor = of("KUBE_EDITOR").or_else(|| of("EDITOR")).unwrap_or_else(|| "vi".into());
-    let mut command = if editor.contains(['"', '\'', '\\']) {
-        let mut c = Command::new(of("SHELL").unwrap_or_else(|| "/bin/bash".into()));
+    let in_shell = editor.contains(' ') && editor.contains(['"', '\'', '\\']);
+    let (mut command, shown) = if in_shell {
+        let shell = of("SHELL").unwrap_or_else(|| "/bin/bash".into());
+        let mut c = Command::new(&shell);
         c.arg("-c").arg(format!("{editor} \"{}\"", path.display()));
-        c
+        (c, format!("{shell} -c {editor}"))
     } else {
         let mut words = editor.split(' ').filter(|w| !w.is_empty());
         let mut c = Command::new(words.next().unwrap_or("vi"));
         c.args(words).arg(path);
-        c
+        (c, editor)
     };
+    let searched = !command.get_program().to_string_lossy().contains('/');
     match k.shell.status(&mut command) {
         Ok(s) if s.success() => Ok(()),
-        Ok(_) => Err(Error::Text(format!("there was a problem with the editor {editor:?}"))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            Err(Error::Text(format!("unable to launch the editor {editor:?}")))
+        // Only a program that no directory of PATH has counts as not found.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && searched => {
+            text(format!("unable to launch the editor {shown:?}"))
         }
-        Err(e) => Err(Error::Text(format!("there was a problem with the editor {editor:?}: {e}"))),
+        _ => text(format!("there was a problem with the editor {shown:?}")),
     }
 }

@@ -187,7 +187,7 @@ impl<'a> Show<'a> {
         if !self.a.sort_by.is_empty() {
             sort::by(&self.a.sort_by, &mut objects, |o| o)?;
         }
-        if objects.is_empty() && (self.a.ignore_not_found || !errors.is_empty()) {
+        if objects.is_empty() && self.a.ignore_not_found {
             return Ok(());
         }
         let list = json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}});

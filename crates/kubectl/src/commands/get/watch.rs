@@ -10,6 +10,7 @@ use crate::resource::select::info;
 use crate::resource::{Collection, Target};
 use client::client::JSON;
 use client::{WatchEvent, WatchOptions};
+use codec::json::{Html, to_string};
 use futures::StreamExt as _;
 use meta::{Object, Value};
 use serde_json::json;
@@ -17,6 +18,12 @@ use serde_json::json;
 pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Target>) -> Result {
     if all.len() != 1 {
         return text("you may only specify a single resource type");
+    }
+    if !a.sort_by.is_empty() {
+        k.warn(match a.watch_only && !a.watch {
+            true => "warning: --watch-only requested, --sort-by will be ignored",
+            false => "warning: --watch requested, --sort-by will be ignored for watch events received",
+        });
     }
     let mut show = Show::new(a, k, &all)?;
     let Some(target) = all.pop() else { return Ok(()) };
@@ -151,11 +158,18 @@ impl Screen {
             if !self.managed {
                 crate::printer::without_managed_fields(&mut o);
             }
-            Object::from_value(json!({"object": o, "type": event})).unwrap_or_default()
+            match self.output {
+                Output::Name => o,
+                _ => Object::from_value(json!({"object": o, "type": event})).unwrap_or_default(),
+            }
         } else {
             o
         };
-        let mut text = document(&self.output, o, self.managed)?;
+        let mut text = match self.output {
+            // An event is one line.
+            Output::Json if self.events => format!("{}\n", to_string(&o.into_value(), Html::Escape)),
+            _ => document(&self.output, o, self.managed)?,
+        };
         // Headers of custom columns come once.
         if let Output::Columns(c) = &self.output
             && self.documents > 1
