@@ -3,6 +3,7 @@
 use crate::Value;
 use std::cell::Cell;
 use std::fmt;
+use std::fmt::Write as _;
 
 /// A path such as `spec.containers[0].env[name]`. Cheap to extend, printed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,8 +194,27 @@ impl FieldError {
     }
 
     pub fn not_supported_as<S: AsRef<str>>(path: &FieldPath, shown: &str, allowed: &[S]) -> Self {
-        let quoted: Vec<String> = allowed.iter().map(|a| format!("{:?}", a.as_ref())).collect();
-        let body = format!("Unsupported value: {shown}: supported values: {}", quoted.join(", "));
+        Self::unsupported(path, shown, allowed.iter())
+    }
+
+    /// The same with values that are made one by one, as many as the error keeps.
+    pub fn not_supported_of<S: AsRef<str>>(
+        path: &FieldPath,
+        value: impl Into<Value>,
+        allowed: impl Iterator<Item = S>,
+    ) -> Self {
+        Self::unsupported(path, &show(&value.into()), allowed)
+    }
+
+    fn unsupported<S: AsRef<str>>(path: &FieldPath, shown: &str, allowed: impl Iterator<Item = S>) -> Self {
+        let mut body = format!("Unsupported value: {shown}: supported values: ");
+        let most = if is_full() { 0 } else { ROOM.get().max(CUT) };
+        for (i, a) in allowed.enumerate() {
+            if body.len() > most {
+                break;
+            }
+            let _ = write!(body, "{}{:?}", if i > 0 { ", " } else { "" }, a.as_ref());
+        }
         Self::make(ErrorType::NotSupported, path, body)
     }
 

@@ -16,6 +16,8 @@ pub use validate::validate;
 use crate::types::{Field, Fill, ListType, Presence, Schema, SchemaRef, Str, Type};
 use regex::Regex;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// What validation asks of a value beyond its type.
@@ -31,12 +33,65 @@ pub struct Constraints {
     pub length: Bounds,
     pub items: Bounds,
     pub properties: Bounds,
-    pub allowed: Vec<Value>,
+    pub allowed: Allowed,
     pub required: Vec<Str>,
     pub all_of: Vec<Schema>,
     pub any_of: Vec<Schema>,
     pub one_of: Vec<Schema>,
     pub not: Option<Box<Schema>>,
+}
+
+/// The values of an `enum`, in their order; found without looking at each of them.
+#[derive(Clone, Debug, Default)]
+pub struct Allowed {
+    values: Vec<Value>,
+    /// Places of the values that are neither lists nor objects, sorted by value.
+    sorted: Box<[u32]>,
+    /// Places of the others.
+    rest: Box<[u32]>,
+}
+
+impl Allowed {
+    pub fn new(values: Vec<Value>) -> Self {
+        let places = (0..).zip(&values).map(|(i, v)| (i, v.is_array() || v.is_object()));
+        let (rest, sorted): (Vec<_>, Vec<_>) = places.partition(|(_, compound)| *compound);
+        let only = |places: Vec<(u32, bool)>| places.into_iter().map(|(i, _)| i).collect::<Box<[u32]>>();
+        let (mut sorted, rest) = (only(sorted), only(rest));
+        sorted.sort_by(|a, b| Self::order(&values[*a as usize], &values[*b as usize]));
+        Self { values, sorted, rest }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Whether a value is one of them; numbers are compared by value.
+    pub fn has(&self, v: &Value) -> bool {
+        if v.is_array() || v.is_object() {
+            return self.rest.iter().any(|i| self.values[*i as usize] == *v);
+        }
+        self.sorted.binary_search_by(|i| Self::order(&self.values[*i as usize], v)).is_ok()
+    }
+
+    /// As errors list them.
+    pub fn texts(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.values.iter().map(|v| v.as_str().map_or_else(|| v.to_string().into(), Cow::Borrowed))
+    }
+
+    fn order(a: &Value, b: &Value) -> Ordering {
+        let kind = |v: &Value| match v {
+            Value::Null => 0,
+            Value::Bool(_) => 1,
+            Value::Number(_) => 2,
+            _ => 3,
+        };
+        match (a, b) {
+            (Value::String(a), Value::String(b)) => a.cmp(b),
+            (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+            (Value::Number(a), Value::Number(b)) => a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal),
+            (a, b) => kind(a).cmp(&kind(b)),
+        }
+    }
 }
 
 /// The least and the greatest number of something.
@@ -194,7 +249,7 @@ fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option
         length: bounds("minLength", "maxLength"),
         items: bounds("minItems", "maxItems"),
         properties: bounds("minProperties", "maxProperties"),
-        allowed: v["enum"].as_array().cloned().unwrap_or_default(),
+        allowed: Allowed::new(v["enum"].as_array().cloned().unwrap_or_default()),
         required: strings(&v["required"]),
         all_of: schemas("allOf"),
         any_of,
@@ -211,6 +266,37 @@ pub fn is_int_or_string(any_of: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn enumerated_values_are_found() {
+        let values = json!(["b", "a", 1, 2.5, true, null, {"k": 1}, [1], "c"]);
+        let allowed = Allowed::new(values.as_array().cloned().unwrap());
+        for v in values.as_array().unwrap().iter().chain([&json!(1.0)]) {
+            assert!(allowed.has(v), "{v}");
+        }
+        for v in [json!("d"), json!(2), json!(false), json!({"k": 2}), json!([]), json!("1")] {
+            assert!(!allowed.has(&v), "{v}");
+        }
+        assert_eq!(allowed.texts().take(3).collect::<Vec<_>>(), ["b", "a", "1"]);
+        assert!(Allowed::new(Vec::new()).is_empty());
+    }
+
+    /// Two requests of a few kilobytes stopped the API for half a minute: each item made a text of the whole enumeration.
+    #[test]
+    fn errors_list_only_what_they_keep() {
+        let texts: Vec<Value> = (0..100_000).map(|i| format!("value-{i}").into()).collect();
+        let s = node(
+            &json!({"type": "array", "items": {"type": "string", "enum": texts}}),
+            &Arc::new(Schema::of(Type::Struct)),
+        );
+        let all = Value::Array(vec!["none".into(); 50_000]);
+        let errors = meta::field::bounded(|| {
+            let mut errors = Vec::new();
+            validate(&all, None, &s, &meta::FieldPath::root(), &mut errors);
+            errors
+        });
+        assert!(errors.len() > 1000 && errors[0].body.contains("\"value-99999\""), "{}", errors.len());
+    }
 
     #[test]
     fn patterns_know_unicode() {

@@ -55,10 +55,8 @@ impl Check<'_> {
             Value::Array(a) => self.array(a, old, s, c, name),
             _ => {}
         }
-        if let Some(c) = c.filter(|c| !c.allowed.is_empty() && !c.allowed.iter().any(|e| same(e, v))) {
-            let texts: Vec<String> =
-                c.allowed.iter().map(|e| e.as_str().map_or_else(|| e.to_string(), str::to_owned)).collect();
-            self.errors.push(FieldError::not_supported(&self.path(name), v.clone(), &texts));
+        if let Some(c) = c.filter(|c| !c.allowed.is_empty() && !c.allowed.has(v)) {
+            self.errors.push(FieldError::not_supported_of(&self.path(name), v.clone(), c.allowed.texts()));
         }
         if let Value::Object(m) = v {
             self.object(m, old, s, c, name);
@@ -263,11 +261,6 @@ fn type_of(v: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-/// Equal as JSON Schema has it: numbers by value.
-fn same(a: &Value, b: &Value) -> bool {
-    a == b || matches!((a, b), (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64())
 }
 
 /// A number as Go prints a float.
