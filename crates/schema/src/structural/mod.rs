@@ -266,6 +266,7 @@ pub fn is_int_or_string(any_of: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn enumerated_values_are_found() {
