@@ -182,7 +182,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let loopback = a.address.iter().any(|a| a == "localhost");
     let mut addresses: Vec<String> = Vec::new();
     for address in a.address {
-        if !addresses.contains(&address) && !(loopback && ["127.0.0.1", "::1"].contains(&address.as_str())) {
+        let known = loopback && ["127.0.0.1", "::1"].contains(&address.as_str());
+        if !known && !addresses.contains(&address) {
             addresses.push(address);
         }
     }
