@@ -378,7 +378,7 @@ mod tests {
         std::fs::write(dir.path().join("f"), vec![b'x'; 1 << 20]).unwrap();
         let f = dir.path().join("f").to_string_lossy().into_owned();
         let (code, _, err) = run_with(&server(), &["cp", &f, "n/p:/tmp/f"], "").await;
-        assert!(code == 1 && err.starts_with("Error from server"), "{code} {err}");
+        assert!(code == 1 && err == "error: this transport has no upgraded streams\n", "{code} {err}");
     }
 
     #[tokio::test]
