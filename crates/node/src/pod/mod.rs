@@ -12,6 +12,7 @@ mod messages;
 pub mod plan;
 mod ports;
 pub mod probes;
+mod pulls;
 pub mod security;
 mod start;
 pub(crate) mod starts;

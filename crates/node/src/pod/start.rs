@@ -24,9 +24,6 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(120);
 /// A container that cannot be made is tried again as upstream's kubelet does it: with the pod's next synchronization after a failed one.
 const SYNC_RETRY: Duration = Duration::from_secs(10);
-/// Image pulls wait as restarts do.
-const FIRST_PULL_RETRY: Duration = Duration::from_secs(10);
-const LAST_PULL_RETRY: Duration = Duration::from_secs(300);
 
 /// A network namespace of a new user namespace.
 async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
@@ -298,11 +295,13 @@ impl Worker {
                 let message =
                     format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
                 self.event(Some(name), Severity::Normal, "Pulled", message);
+                self.pulls.forget(&image);
                 return Some(found.config.user);
             }
             Err(error) => {
                 let never = spec.image_pull_policy.as_deref() == Some("Never");
                 let invalid = matches!(error, runtime::image::Error::Name { .. });
+                let (now, mut look) = (self.now(), SYNC_RETRY);
                 let (reason, message) = if invalid {
                     let m = format!("Failed to apply default image tag \"{image}\": {error}");
                     self.event(Some(name), Severity::Warning, "InspectFailed", m.clone());
@@ -311,27 +310,25 @@ impl Worker {
                     let m = format!("Container image \"{image}\" is not present with pull policy of Never");
                     self.event(Some(name), Severity::Warning, "ErrImageNeverPull", m.clone());
                     ("ErrImageNeverPull", m)
+                } else if let Some(failure) = self.pulls.backs_off(&image, now) {
+                    let m = format!("Back-off pulling image \"{image}\"");
+                    let message = format!("{m}: ErrImagePull: {failure}");
+                    self.event(Some(name), Severity::Normal, "BackOff", m);
+                    look = self.pulls.next_look(&image, false, now);
+                    ("ImagePullBackOff", message)
                 } else {
                     let m = format!(
                         "failed to pull image \"{image}\": it is not on this node, and this node has no registry to get it from"
                     );
-                    if !self.holds.contains_key(name) {
-                        self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
-                        self.event(
-                            Some(name),
-                            Severity::Warning,
-                            "Failed",
-                            format!("Failed to pull image \"{image}\": {m}"),
-                        );
-                        ("ErrImagePull", m)
-                    } else {
-                        let back = format!("Back-off pulling image \"{image}\"");
-                        self.event(Some(name), Severity::Normal, "BackOff", back.clone());
-                        ("ImagePullBackOff", format!("{back}: ErrImagePull: {m}"))
-                    }
+                    self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
+                    let failed = format!("Failed to pull image \"{image}\": {m}");
+                    self.event(Some(name), Severity::Warning, "Failed", failed);
+                    self.pulls.failed(&image, &m, now);
+                    look = self.pulls.next_look(&image, true, now);
+                    ("ErrImagePull", m)
                 };
                 self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
-                self.hold(name, FIRST_PULL_RETRY, LAST_PULL_RETRY);
+                self.hold(name, look, look);
                 self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
             }
         }
@@ -426,6 +423,6 @@ mod tests {
             [(); 4].map(|()| next())
         };
         assert_eq!(delays(SYNC_RETRY, SYNC_RETRY), [10, 10, 10, 10]);
-        assert_eq!(delays(FIRST_PULL_RETRY, LAST_PULL_RETRY), [10, 20, 40, 80]);
+        assert_eq!(delays(FIRST_RETRY, LAST_RETRY), [1, 2, 4, 8]);
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
+use super::pulls::Pulls;
 use super::start::SANDBOX;
 use super::status::{self, Facts, Waiting};
 use super::stop::Stopped;
@@ -90,6 +91,7 @@ pub(crate) struct Worker {
     pub(super) waiting: BTreeMap<String, Waiting>,
     pub(super) holds: BTreeMap<String, Hold>,
     pub(super) backoffs: Backoffs,
+    pub(super) pulls: Pulls,
     /// The sandbox that was lost last, and when that was seen.
     pub(super) lost: Option<(String, Timestamp)>,
     pub(super) probes: Probes,
@@ -160,6 +162,7 @@ impl Worker {
             waiting: BTreeMap::new(),
             holds: BTreeMap::new(),
             backoffs: Backoffs::default(),
+            pulls: Pulls::default(),
             lost: None,
             probes: Probes::default(),
             messages: BTreeMap::new(),
@@ -219,6 +222,10 @@ impl Worker {
         }
         let (old, new) = (&self.pod.metadata, &pod.metadata);
         self.relabelled |= old.labels != new.labels || old.annotations != new.annotations;
+        if old.generation != new.generation {
+            // Another image, perhaps.
+            self.holds.clear();
+        }
         self.pod = pod;
     }
 
