@@ -90,7 +90,7 @@ impl<'a> Show<'a> {
         if !self.a.sort_by.is_empty() && groups.len() > 1 {
             let mut tables: Vec<Value> = groups.iter().map(|g| g.table.clone()).collect();
             if let Err(e) = sort::by(&self.a.sort_by, &mut tables, |t| t) {
-                return errors.push(e);
+                return errors.push(e.error(k, false));
             }
         }
         let mut first = true;
@@ -99,9 +99,12 @@ impl<'a> Show<'a> {
             if !self.a.sort_by.is_empty()
                 && !self.single
                 && let Some(Value::Array(rows)) = g.table.get_mut("rows")
-                && sort::by(&self.a.sort_by, rows, |row| &row["object"]).is_err()
+                && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
             {
-                continue;
+                match e {
+                    sort::Failure::Path(_) => continue,
+                    e => return errors.push(e.error(k, true)),
+                }
             }
             if !std::mem::take(&mut first) && !self.table.no_headers {
                 k.out.write(b"\n");
@@ -185,7 +188,7 @@ impl<'a> Show<'a> {
             return Ok(());
         }
         if !self.a.sort_by.is_empty() {
-            sort::by(&self.a.sort_by, &mut objects, |o| o)?;
+            sort::by(&self.a.sort_by, &mut objects, |o| o).map_err(|e| e.error(k, false))?;
         }
         if objects.is_empty() && self.a.ignore_not_found {
             return Ok(());

@@ -1,29 +1,96 @@
 //! `--sort-by`.
 
-use crate::error::{Result, text};
+use crate::error::Error;
+use crate::kube::Kube;
 use codec::jsonpath::{Missing, Template};
 use meta::{Quantity, Value};
 use std::cmp::Ordering;
 
+/// Why a list cannot be sorted.
+#[derive(Debug)]
+pub enum Failure {
+    /// The path is wrong, or no object has it.
+    Path(Error),
+    /// Two values cannot be compared.
+    Types(String),
+}
+
+impl Failure {
+    /// The error as upstream's client ends with it; `table` says that rows were sorted.
+    pub fn error(self, k: &Kube, table: bool) -> Error {
+        match self {
+            Self::Path(e) => e,
+            Self::Types(text) => {
+                let (line, of) = match table {
+                    true => ("sorter.go:375", "[][][]reflect.Value"),
+                    false => ("sorter.go:329", "*unstructured.Unstructured"),
+                };
+                let head = client::log::head('F', k.now(), &k.shell.zone, line);
+                Error::Bare(format!("{head}{}", text.replacen(SUBJECT, of, 1)))
+            }
+        }
+    }
+}
+
+/// Stands for the Go type of what is sorted.
+const SUBJECT: &str = "\0";
+
 /// Sorts by what a path finds; objects without it come first. `of` says where the object is in an item.
-pub fn by(path: &str, items: &mut [Value], of: impl Fn(&Value) -> &Value) -> Result {
-    let template = Template::relaxed(path)?;
+pub fn by(path: &str, items: &mut [Value], of: impl Fn(&Value) -> &Value) -> Result<(), Failure> {
+    let template = Template::relaxed(path).map_err(|e| Failure::Path(e.into()))?;
     let mut keyed: Vec<(Option<Value>, Value)> = Vec::with_capacity(items.len());
     for i in items.iter_mut() {
-        let key = template.find(of(i), Missing::Allowed)?.concat().into_iter().next();
+        let key = template.find(of(i), Missing::Allowed).map_err(|e| Failure::Path(e.into()))?;
+        let key = key.concat().into_iter().next();
         keyed.push((key, i.take()));
     }
     if !keyed.is_empty() && keyed.iter().all(|(k, _)| k.is_none()) {
-        return text(format!("couldn't find any field with path {:?} in the list of objects", shown(path)));
+        let message = format!("couldn't find any field with path {:?} in the list of objects", shown(path));
+        return Err(Failure::Path(Error::Text(message)));
     }
-    keyed.sort_by(|(a, _), (b, _)| match (a, b) {
-        (None, None) => Ordering::Equal,
-        (None, _) => Ordering::Less,
-        (_, None) => Ordering::Greater,
-        (Some(a), Some(b)) => compare(a, b),
-    });
+    sort(&mut keyed).map_err(|e| Failure::Types(format!("Field {} in {SUBJECT} is {e}", shown(path))))?;
     for (to, (_, v)) in items.iter_mut().zip(keyed) {
         *to = v;
+    }
+    Ok(())
+}
+
+/// Longer lists are sorted in another way by Go, too.
+const SHORT: usize = 12;
+
+/// Sorts as Go's `sort.Sort` does, which shows where the order is not strict: objects without the field all come before each other, so
+/// that a short list has them in reverse.
+fn sort(keyed: &mut [(Option<Value>, Value)]) -> Result<(), String> {
+    if keyed.len() > SHORT {
+        let mut failed = None;
+        keyed.sort_by(|(a, _), (b, _)| match (a, b) {
+            (None, None) => Ordering::Equal,
+            (None, _) => Ordering::Less,
+            (_, None) => Ordering::Greater,
+            (Some(a), Some(b)) => match (less(a, b), less(b, a)) {
+                (Ok(true), _) => Ordering::Less,
+                (_, Ok(true)) => Ordering::Greater,
+                (Err(e), _) | (_, Err(e)) => {
+                    failed.get_or_insert(e);
+                    Ordering::Equal
+                }
+                _ => Ordering::Equal,
+            },
+        });
+        return failed.map_or(Ok(()), Err);
+    }
+    for i in 1..keyed.len() {
+        for j in (1..=i).rev() {
+            let before = match (&keyed[j].0, &keyed[j - 1].0) {
+                (None, _) => true,
+                (_, None) => false,
+                (Some(a), Some(b)) => less(a, b)?,
+            };
+            if !before {
+                break;
+            }
+            keyed.swap(j, j - 1);
+        }
     }
     Ok(())
 }
@@ -34,41 +101,31 @@ fn shown(path: &str) -> String {
     format!("{{.{}}}", bare.trim_start_matches('.'))
 }
 
-fn compare(a: &Value, b: &Value) -> Ordering {
-    match (a, b) {
+/// Whether `a` comes before `b` (`isLess` of `cmd/get/sorter.go`). Errors with Go's words if they cannot be compared.
+fn less(a: &Value, b: &Value) -> Result<bool, String> {
+    Ok(match (a, b) {
+        (_, Value::Null) => false,
+        (Value::Null, _) => true,
         (Value::Number(x), Value::Number(y)) => match (x.as_i64(), y.as_i64()) {
-            (Some(x), Some(y)) => x.cmp(&y),
-            _ => x.as_f64().partial_cmp(&y.as_f64()).unwrap_or(Ordering::Equal),
+            (Some(x), Some(y)) => x < y,
+            (None, None) => x.as_f64() < y.as_f64(),
+            _ => return Err(UNLIKE.into()),
         },
         (Value::String(x), Value::String(y)) => match (Quantity::parse(x), Quantity::parse(y)) {
-            (Ok(x), Ok(y)) => x.nano_value().cmp(&y.nano_value()),
-            _ => natural(x, y),
+            (Ok(x), Ok(y)) => x.nano_value() < y.nano_value(),
+            _ => x < y,
         },
-        (Value::Bool(x), Value::Bool(y)) => x.cmp(y),
-        _ => Ordering::Equal,
-    }
+        (Value::Number(_) | Value::String(_), _) => return Err(UNLIKE.into()),
+        (Value::Bool(_), _) => return Err(unsortable("bool")),
+        (Value::Array(_), _) => return Err(unsortable("[]interface {}")),
+        (Value::Object(_), _) => return Err(unsortable("map[string]interface {}")),
+    })
 }
 
-/// Numbers inside texts count as numbers: `a2` before `a10`.
-fn natural(a: &str, b: &str) -> Ordering {
-    let (mut x, mut y) = (a, b);
-    loop {
-        let digits = |s: &str| s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
-        match (digits(x), digits(y)) {
-            (m, n) if m > 0 && n > 0 => {
-                let (p, q) = (x[..m].trim_start_matches('0'), y[..n].trim_start_matches('0'));
-                let order = p.len().cmp(&q.len()).then_with(|| p.cmp(q));
-                if order != Ordering::Equal {
-                    return order;
-                }
-                (x, y) = (&x[m..], &y[n..]);
-            }
-            _ => match (x.chars().next(), y.chars().next()) {
-                (Some(p), Some(q)) if p == q => (x, y) = (&x[p.len_utf8()..], &y[q.len_utf8()..]),
-                (p, q) => return p.cmp(&q).then_with(|| a.cmp(b)),
-            },
-        }
-    }
+const UNLIKE: &str = "an unsortable type: interface, err: unsortable interface: interface";
+
+fn unsortable(go_type: &str) -> String {
+    format!("an unsortable type: interface, err: unsortable type: {go_type}")
 }
 
 #[cfg(test)]
@@ -79,20 +136,43 @@ mod tests {
     #[test]
     fn items_are_sorted_by_number_quantity_and_name() {
         for (keys, want) in [
-            (json!([10, 9, 1.5]), json!([1.5, 9, 10])),
-            (json!(["a10", "a2", "a1"]), json!(["a1", "a2", "a10"])),
+            (json!([10, 9, 1]), json!([1, 9, 10])),
+            (json!([2.5, 0.5]), json!([0.5, 2.5])),
+            (json!(["a10", "a2", "a1"]), json!(["a1", "a10", "a2"])),
             (json!(["1Gi", "500m", "2"]), json!(["500m", "2", "1Gi"])),
-            (json!(["b", null, "a"]), json!([null, "a", "b"])),
+            (json!(["b", "absent", "a"]), json!([null, "a", "b"])),
+            (json!([2, null, 1]), json!([null, 1, 2])),
         ] {
             let mut items: Vec<Value> = keys
                 .as_array()
                 .unwrap()
                 .iter()
-                .map(|k| if k.is_null() { json!({}) } else { json!({"k": k}) })
+                .map(|k| if k == "absent" { json!({}) } else { json!({"k": k}) })
                 .collect();
             by(".k", &mut items, |i| i).unwrap();
             assert_eq!(Value::Array(items.iter().map(|i| i["k"].clone()).collect()), want);
         }
-        assert!(by(".x", &mut [json!({})], |i| i).is_err());
+        let mut items = vec![json!({"n": 1}), json!({"n": 2}), json!({"n": 3, "k": 1})];
+        by(".k", &mut items, |i| i).unwrap();
+        assert_eq!(items.iter().map(|i| &i["n"]).collect::<Vec<_>>(), [2, 1, 3], "what lacks the field is reversed");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_an_error() {
+        let fails = |path: &str, mut items: Vec<Value>| match by(path, &mut items, |i| i) {
+            Err(Failure::Types(e)) => e.replace(SUBJECT, "T"),
+            Err(Failure::Path(e)) => e.to_string(),
+            Ok(()) => "sorted".into(),
+        };
+        let item = |k: Value| json!({"k": k});
+        let bools = "Field {.k} in T is an unsortable type: interface, err: unsortable type: bool";
+        assert_eq!(fails(".k", vec![item(json!(true)), item(json!(false))]), bools);
+        let many = (0..20).map(|n| item(json!(n % 2 == 0))).collect();
+        assert_eq!(fails(".k", many), bools);
+        let unlike = "Field {.k} in T is an unsortable type: interface, err: unsortable interface: interface";
+        assert_eq!(fails(".k", vec![item(json!(1)), item(json!("a"))]), unlike);
+        assert_eq!(fails(".k", vec![item(json!(true))]), "sorted");
+        let none = "couldn't find any field with path \"{.x}\" in the list of objects";
+        assert_eq!(fails(".x", vec![item(json!(1))]), none);
     }
 }
