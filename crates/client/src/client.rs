@@ -421,6 +421,16 @@ fn warning_text(header: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_body_that_never_ends_is_given_up() {
+        use http_body_util::BodyExt as _;
+        let chunk = Bytes::from(vec![b' '; 1 << 20]);
+        let endless = futures::stream::repeat_with(move || Ok(http_body::Frame::data(chunk.clone())));
+        let body = http_body_util::StreamBody::new(endless).boxed_unsync();
+        let error = collect_at_most(body, 8 << 20).await.unwrap_err().to_string();
+        assert!(error.contains("the answer has more than 8 MiB"), "{error}");
+    }
+
     /// Answers at once, with a body that says one thing and never ends.
     struct Endless;
 

@@ -238,6 +238,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_event_that_never_ends_is_given_up() {
+        let chunk = Bytes::from(vec![b' '; 1 << 20]);
+        let endless = futures::stream::repeat_with(move || Ok(http_body::Frame::data(chunk.clone())));
+        let mut events = RawEvents::new(StreamBody::new(endless).boxed_unsync());
+        let error = events.next().await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("an event of the watch has more than 64 MiB"), "{error}");
+        assert!(events.next().await.is_none());
+    }
+
+    #[tokio::test]
     async fn an_error_event_is_an_error_and_the_end() {
         let text = concat!(
             r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old"}}"#,

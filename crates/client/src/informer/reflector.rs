@@ -23,6 +23,8 @@ const PAGE: u32 = 500;
 
 /// Bytes of a list of a server in another process. One whose pages never end is given up.
 const MOST_COPIED: usize = 512 << 20;
+/// What a page counts for besides its items.
+const LEAST_OF_PAGE: usize = 64 << 10;
 
 /// Where a reflector stands.
 enum State {
@@ -142,12 +144,13 @@ impl<V: View> Reflector<V> {
                     (page.resource_version, page.continue_token)
                 }
                 Listed::Encoded(page) => {
+                    // Pages without items must not go on for ever either.
+                    copied += LEAST_OF_PAGE + page.items.iter().map(Bytes::len).sum::<usize>();
+                    if copied > MOST_COPIED {
+                        let why = format!("the list has more than {} MiB", MOST_COPIED >> 20);
+                        return Err(Error::Unexpected(why));
+                    }
                     for b in page.items {
-                        copied += b.len();
-                        if copied > MOST_COPIED {
-                            let why = format!("the list has more than {} MiB", MOST_COPIED >> 20);
-                            return Err(Error::Unexpected(why));
-                        }
                         // A page is one allocation: an entry that kept a slice would keep it all.
                         entries.extend(self.read(self.whole(Bytes::copy_from_slice(&b))?));
                     }

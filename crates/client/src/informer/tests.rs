@@ -30,6 +30,8 @@ struct Server {
     requests: Vec<String>,
     /// Watches from before this revision are refused.
     compacted: u64,
+    /// Each page of a list names another one.
+    endless: bool,
 }
 
 impl Server {
@@ -65,6 +67,9 @@ impl Server {
             Response::builder().status(code).body(body).unwrap()
         };
         if !query.contains("watch=true") {
+            if self.endless {
+                return full(200, json!({"metadata": {"resourceVersion": "1", "continue": "more"}, "items": []}));
+            }
             let items: Vec<&Value> = self.objects.values().collect();
             return full(200, json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items}));
         }
@@ -273,4 +278,27 @@ async fn what_a_server_of_the_same_process_hands_over_is_kept_as_it_is() {
 fn metadata_alone_is_a_view() {
     let e = Entry::<()>::new(Bytes::from_static(br#"{"metadata":{"name":"n","labels":null}}"#)).unwrap();
     assert_eq!((&*e.meta.name, e.meta.labels.len()), ("n", 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_pages_never_end_is_given_up() {
+    let t = start();
+    t.informer.synced().await;
+    {
+        let mut s = t.server.lock();
+        (s.endless, s.compacted) = (true, u64::MAX);
+        s.requests.clear();
+        s.watchers.clear();
+    }
+    let lists =
+        || t.server.lock().requests.iter().filter(|q| !q.contains("watch=true") && !q.contains("continue=")).count();
+    while lists() < 3 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    t.server.lock().endless = false;
+    t.server.lock().compacted = 0;
+    t.server.lock().put("a", 9, "x");
+    while t.seen.lock().last().is_none_or(|l| l != "d/a 1>9") {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
