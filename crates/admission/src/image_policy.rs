@@ -4,7 +4,7 @@
 use crate::plugin::Remote;
 use crate::{Operation, Review};
 use async_trait::async_trait;
-use auth::remote::{self, Failure, Remembered};
+use auth::remote::{self, Failure, Question, Remembered};
 use meta::{Clock, Object, Status, Value, names};
 use serde_json::json;
 use std::path::PathBuf;
@@ -65,8 +65,8 @@ impl ImagePolicyWebhook {
 
     /// The status of a review, from memory or from outside.
     async fn ask(&self, spec: &Value) -> Result<Value, String> {
-        let key = spec.to_string();
-        if let Some(known) = self.known.get(&key) {
+        let key = Question::new([spec.to_string().as_str()]);
+        if let Some(known) = self.known.get(key) {
             return Ok(known);
         }
         let remote = self.remote.as_ref().ok_or("the webhook's kubeconfig was not read")?;

@@ -26,6 +26,7 @@ mod namespace_lifecycle;
 mod node_declared_features;
 mod node_restriction;
 mod owner_references;
+mod pace;
 mod persistent_volume_claim_resize;
 mod plugin;
 mod pod_node_selector;
@@ -49,6 +50,6 @@ mod webhook;
 pub use choice::{chain, configured, default_plugins};
 pub use configuration::Configuration;
 pub use plugin::{
-    Asked, Chain, Decided, Event, Host, Labels, Lookup, Matching, Mutated, Operation, Outcome, Passed, Plugin,
-    Reinvoked, Remote, Review, Rounds, Unanswered, Whose, is_terminating,
+    Asked, Chain, Decided, Event, Found, Host, Labels, Lookup, Matching, Mutated, Operation, Outcome, Passed, Plugin,
+    Reinvoked, Remote, Review, Rounds, TOO_MANY_OUTSIDE, Unanswered, Whose, is_terminating,
 };

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use auth::{Attributes, Caller, Decision, Endpoint};
-use meta::{Clock, GroupResource, Gvk, Gvr, Object, Status, Value};
+use meta::{Clock, GroupResource, Gvk, Gvr, LabelSelector, Object, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,10 +83,20 @@ impl Review<'_> {
 /// Names and values.
 pub type Labels = HashMap<String, String>;
 
+/// An object that was found and is read when it is its turn ([`Lookup::get`]): what a user stores is not decoded all at once.
+#[derive(Debug)]
+pub struct Found {
+    pub name: String,
+    /// Bytes as stored.
+    pub size: usize,
+}
+
 /// Other objects, as they are stored now.
 pub trait Lookup: Sync {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
+    /// The objects that a selector chooses, without decoding any: of a resource, in one namespace or of the whole cluster.
+    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found>;
     /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
     fn fingerprint(&self, group: &str, resource: &str) -> u64;
 
@@ -170,7 +180,12 @@ pub enum Unanswered {
     Unasked(String),
     /// With the HTTP code, if there was one.
     Asked { code: Option<u16>, why: String },
+    /// Too many requests of this user wait for webhooks. This one is refused, whatever the policy for failures.
+    Busy,
 }
+
+/// The refusal of a request that would be one too many of those that wait for webhooks.
+pub const TOO_MANY_OUTSIDE: &str = "too many large requests wait for webhooks";
 
 /// A warning about an object that is on its way to the store.
 pub struct Event<'a> {

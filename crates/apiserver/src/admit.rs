@@ -1,18 +1,21 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
+use crate::aside;
 use crate::handle::{Call, as_identity};
-use crate::webhooks::own_path;
+use crate::webhooks::{MAX_ANSWER, own_path};
 use admission::{
-    Asked, Decided, Event, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Whose, is_terminating,
+    Asked, Decided, Event, Found, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Whose, is_terminating,
 };
 use async_trait::async_trait;
 use auth::remote::refusal;
 use auth::{Attributes, Caller, Endpoint, User};
+use bytes::Bytes;
 use http::Method;
 use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
-use meta::{Gvk, Gvr, Object, Status, Value};
+use meta::{Gvk, Gvr, LabelSelector, Object, Status, Value};
 use parking_lot::Mutex;
 use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
 use serde_json::json;
@@ -82,27 +85,56 @@ fn itself() -> User {
     User::new("system:apiserver", &["system:masters"])
 }
 
+/// How many requests of the server to itself led to this one.
+#[derive(Clone, Copy, Default)]
+struct Depth(u8);
+
+/// A webhook that an API server behind this one serves, called for a namespace that is provisioned.
+const DEEPEST: u8 = 2;
+
 impl Admission<'_> {
     /// A webhook that an API server behind this one serves.
     async fn ask_itself(&self, path: &str, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
         let what = format!("{path}?timeout={}s", timeout.as_secs());
         let request = http::Request::post(&what).header(CONTENT_TYPE, "application/json").body(body.into());
         let request = request.map_err(|e| Unanswered::Unasked(e.to_string()))?;
-        let work = async {
-            let answer = self.server.handle(as_identity(request, itself())).await;
-            (answer.status(), answer.into_body().collect().await)
-        };
+        let work = self.handle_itself(request);
         let late = |_| {
             let why = format!("Post \"https://kubernetes.default.svc:443{what}\": context deadline exceeded");
             Unanswered::Asked { code: None, why }
         };
-        let (code, body) = tokio::time::timeout(timeout, work).await.map_err(late)?;
+        let done = tokio::time::timeout(timeout, work).await.map_err(late)?;
+        let (code, body) = done.map_err(|why| Unanswered::Asked { code: None, why })?;
         if code.is_success() {
             return Ok(body.to_vec());
         }
         let said = serde_json::from_slice(&body).ok().as_ref().and_then(Status::from_value);
         let why = said.map_or_else(|| refusal(code, &body), |s| s.message);
         Err(Unanswered::Asked { code: Some(code.as_u16()), why })
+    }
+
+    /// Handles a request of the server itself. It has a task, and so a stack, of its own, and may lead to others like it only so often:
+    /// a webhook that matches the calls of itself would never end. Errors if it goes too deep.
+    async fn handle_itself(&self, mut request: http::Request<Bytes>) -> Result<(http::StatusCode, Bytes), String> {
+        let Depth(depth) = self.call.parts.extensions.get().copied().unwrap_or_default();
+        if depth >= DEEPEST {
+            return Err(format!(
+                "requests of the server to itself may lead to {DEEPEST} others like them only: the webhook calls itself"
+            ));
+        }
+        request.extensions_mut().insert(Depth(depth + 1));
+        let server = self.server.clone();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let answer = server.handle(as_identity(request, itself())).await;
+            let code = answer.status();
+            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+            body.map(|b| (code, b.to_bytes())).map_err(|e| e.to_string())
+        });
+        match tasks.join_next().await {
+            Some(Ok(done)) => done,
+            _ => Err("the server's request to itself failed".into()),
+        }
     }
 }
 
@@ -296,10 +328,13 @@ impl Host for Admission<'_> {
         body: Vec<u8>,
     ) -> Result<Vec<u8>, Unanswered> {
         let begun = Instant::now();
-        let answer = match own_path(to) {
-            Some(path) => self.ask_itself(&path, timeout, body).await,
-            None => self.server.webhooks.ask(&self.server.registry, to, caller, timeout, body).await,
-        };
+        let answer = aside::outside(async {
+            match own_path(to) {
+                Some(path) => self.ask_itself(&path, timeout, body).await,
+                None => self.server.webhooks.ask(&self.server.registry, to, caller, timeout, body).await,
+            }
+        });
+        let answer = answer.await.unwrap_or(Err(Unanswered::Busy));
         self.call.trace.spent_outside(begun.elapsed());
         answer
     }
@@ -308,11 +343,11 @@ impl Host for Admission<'_> {
         let body = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}).to_string();
         let request = http::Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
         let request = request.body(body.into()).map_err(Status::internal)?;
-        let answer = self.server.handle(as_identity(request, itself())).await;
-        if answer.status().is_success() {
+        let (code, body) = self.handle_itself(request).await.map_err(Status::internal)?;
+        if code.is_success() {
             return Ok(());
         }
-        let said = serde_json::from_slice(&answer.into_body().collect().await).ok();
+        let said = serde_json::from_slice(&body).ok();
         Err(said
             .as_ref()
             .and_then(Status::from_value)
@@ -412,6 +447,21 @@ impl Lookup for Stored<'_> {
             return Vec::new();
         };
         self.registry.store.snapshot().range(&name, namespace, None).map(|e| encode::decode(e)).collect()
+    }
+
+    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {
+        let rows = self.registry.rows();
+        let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
+            return Vec::new();
+        };
+        let namespace = Some(namespace).filter(|n| !n.is_empty());
+        let chosen = |e: &Arc<Entry>| {
+            let labels = &e.index().labels;
+            selector.matches(|k| labels.iter().find(|(l, _)| **l == *k).map(|(_, v)| &**v))
+        };
+        let snapshot = self.registry.store.snapshot();
+        let all = snapshot.range(&name, namespace, None).filter(|e| chosen(e));
+        all.map(|e| Found { name: e.key.name.to_string(), size: e.value.len() }).collect()
     }
 
     fn fingerprint(&self, group: &str, resource: &str) -> u64 {

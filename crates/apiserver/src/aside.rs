@@ -28,6 +28,8 @@ const LARGE: usize = 64 << 10;
 const MANY: usize = 500;
 /// What is worked on at a time, in KiB: a few bodies of the largest size.
 const AT_A_TIME: usize = 16 << 10;
+/// What waits for webhooks, in KiB. Its objects stay in memory, though nobody works on them.
+const OUTSIDE: usize = 64 << 10;
 /// How long a request waits to be read for the audit log.
 const TURN_PATIENCE: Duration = Duration::from_secs(30);
 const TOO_MANY: &str = "too many large requests of this user are being worked on";
@@ -79,6 +81,8 @@ pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> 
 pub(crate) struct Aside {
     threads: Option<Handle>,
     room: Budget,
+    /// What waits meanwhile for somebody outside, in KiB.
+    outside: Budget,
     /// What is read in place at a time, in KiB.
     turns: Budget,
 }
@@ -86,7 +90,8 @@ pub(crate) struct Aside {
 impl Aside {
     pub fn new(threads: Option<Handle>) -> Self {
         let turns = Budget::new(AT_A_TIME / 2, AT_A_TIME / 4);
-        Self { threads, room: Budget::new(AT_A_TIME, AT_A_TIME / 2), turns }
+        let outside = Budget::new(OUTSIDE, OUTSIDE / 4);
+        Self { threads, room: Budget::new(AT_A_TIME, AT_A_TIME / 2), outside, turns }
     }
 
     /// A user's turn to have something large read with [`in_place`]: few do so at a time, so that few threads wait there.
@@ -101,6 +106,7 @@ impl Aside {
     /// Those that wait are refused from now on.
     pub fn end(&self) {
         self.room.close();
+        self.outside.close();
         self.turns.close();
     }
 }
@@ -114,6 +120,61 @@ impl<T> Drop for Task<T> {
     }
 }
 
+tokio::task_local! {
+    static HELD: Arc<Held>;
+}
+
+/// What a request that is worked on aside holds.
+struct Held {
+    user: String,
+    kib: usize,
+    patience: Duration,
+    room: Budget,
+    outside: Budget,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Among those that are worked on, or among those that wait outside.
+    room: Option<Room>,
+    /// For how many outside it waits now.
+    waits: usize,
+}
+
+/// One of those that are waited for is not any more.
+struct Waiting<'a>(&'a Held);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().waits -= 1;
+    }
+}
+
+/// Waits for somebody outside (a webhook). Meanwhile the request leaves its room to others, since nobody knows for how long. `None`:
+/// too many wait so already.
+pub(crate) async fn outside<T>(work: impl Future<Output = T>) -> Option<T> {
+    let Ok(held) = HELD.try_with(Arc::clone) else { return Some(work.await) };
+    {
+        let mut state = held.state.lock();
+        if state.waits == 0 {
+            state.room = Some(held.outside.take_now(&held.user, held.kib)?);
+        }
+        state.waits += 1;
+    }
+    let waiting = Waiting(&held);
+    let done = work.await;
+    drop(waiting);
+    if held.state.lock().waits == 0 {
+        let room = held.room.take(&held.user, held.kib, held.patience).await?;
+        let mut state = held.state.lock();
+        // Another one may be waited for by now.
+        if state.waits == 0 {
+            state.room = Some(room);
+        }
+    }
+    Some(done)
+}
+
 /// Works on a request, here or aside.
 pub(crate) async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
     let threads = server.aside.threads.as_ref().filter(|_| !HERE.get());
@@ -121,19 +182,24 @@ pub(crate) async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource
         return verbs::dispatch(server, call, row).await;
     };
     let kib = (size >> 10).clamp(1, AT_A_TIME / 2);
-    let room = &server.aside.room;
-    let Some(room) = room.take(&call.user.name, kib, server.options.request_timeout).await else {
-        return Err(match room.is_closed() {
+    let (aside, patience) = (&server.aside, server.options.request_timeout);
+    let Some(room) = aside.room.take(&call.user.name, kib, patience).await else {
+        return Err(match aside.room.is_closed() {
             true => Status::unavailable("the server is shutting down"),
             false => Status::too_many_requests(TOO_MANY, 1),
         });
     };
+    let held = Held {
+        user: call.user.name.clone(),
+        kib,
+        patience,
+        room: aside.room.clone(),
+        outside: aside.outside.clone(),
+        state: Mutex::new(State { room: Some(room), waits: 0 }),
+    };
     let server = server.clone();
-    let mut task = Task(threads.spawn(async move {
-        let answer = verbs::dispatch(&server, call, row).await;
-        drop(room);
-        answer
-    }));
+    let work = async move { verbs::dispatch(&server, call, row).await };
+    let mut task = Task(threads.spawn(HELD.scope(Arc::new(held), work)));
     (&mut task.0).await.unwrap_or_else(|e| Err(Status::internal(format!("working on the request failed: {e}"))))
 }
 
@@ -194,4 +260,39 @@ fn parts(call: &Call) -> usize {
         }
     };
     count * PART
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(room: &Budget, outside: &Budget) -> Arc<Held> {
+        let state = Mutex::new(State { room: room.take_now("jane", 6), waits: 0 });
+        let (room, outside) = (room.clone(), outside.clone());
+        Arc::new(Held { user: "jane".into(), kib: 6, patience: Duration::from_secs(9), room, outside, state })
+    }
+
+    #[tokio::test]
+    async fn who_waits_outside_leaves_room_to_others() {
+        let (room, waiting) = (Budget::new(10, 10), Budget::new(10, 6));
+        let request = HELD.scope(held(&room, &waiting), async {
+            assert!(room.take_now("joe", 5).is_none(), "it is worked on");
+            let (one, two) = tokio::join!(
+                outside(async { assert!(room.take_now("joe", 10).is_some()) }),
+                outside(async {
+                    tokio::task::yield_now().await;
+                    assert!(room.take_now("joe", 10).is_some(), "one of two is still waited for");
+                    let another = HELD.scope(held(&room, &waiting), outside(async {}));
+                    assert!(another.await.is_none(), "too many wait already");
+                }),
+            );
+            assert!(one.and(two).is_some());
+            assert!(room.take_now("joe", 5).is_none(), "it is worked on again");
+            assert!(waiting.take_now("joe", 6).is_some());
+        });
+        request.await;
+        assert!(room.take_now("joe", 10).is_some(), "nothing is left behind");
+        // What is small holds nothing.
+        assert!(outside(async {}).await.is_some());
+    }
 }

@@ -22,6 +22,7 @@ const IDLE: usize = 1024;
 
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
+#[derive(Clone)]
 pub(crate) struct Budget {
     line: Arc<Mutex<Line>>,
     per_flow: usize,
@@ -102,17 +103,25 @@ impl Budget {
         self.line.lock().closed
     }
 
+    /// Room that is free now, for nobody waits for it; else none.
+    pub fn take_now(&self, user: &str, bytes: usize) -> Option<Room> {
+        let mut line = self.line.lock();
+        let flow = line.flow(flow(user));
+        let free = !line.closed && line.waiting == 0 && line.fits(&flow, bytes);
+        free.then(|| line.grant(&flow, bytes))?;
+        Some(Room { line: self.line.clone(), flow, size: bytes })
+    }
+
     /// Waits at most `patience` for room; none when there was none in that time, or too many wait already.
     pub async fn take(&self, user: &str, bytes: usize, patience: Duration) -> Option<Room> {
         let mut ticket = {
+            if let Some(room) = self.take_now(user, bytes) {
+                return Some(room);
+            }
             let mut line = self.line.lock();
             let flow = line.flow(flow(user));
             if line.closed || bytes > self.per_flow {
                 return None;
-            }
-            if line.waiting == 0 && line.fits(&flow, bytes) {
-                line.grant(&flow, bytes);
-                return Some(Room { line: self.line.clone(), flow, size: bytes });
             }
             let (number, granted) = line.wait(&flow, bytes)?;
             line.serve();

@@ -10,6 +10,7 @@ use crate::verbs;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request as HttpRequest, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
 use meta::{FieldError, FieldPath, GroupKind, Object, Reason, Status};
 use registry::{Admit, Operation, Request, WriteOptions};
 use std::sync::Arc;
@@ -163,11 +164,15 @@ async fn admit(server: &Arc<Server>, call: &Call, request: &Request) -> Result<(
     admit.validate(Operation::Connect, Some(&options), None).await
 }
 
+/// Bytes of a refusal.
+const MOST_SAID: usize = 1 << 20;
+
 /// What an agent says in plain words, as a `Status` (`registry/generic/rest` `GenericHttpResponseChecker`).
 async fn refusal(response: Response<Body>, pod: &str) -> Status {
     let code = response.status();
-    let said = response.into_body().collect().await;
-    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    // A node is not trusted to end.
+    let said = Limited::new(response.into_body(), MOST_SAID).collect().await;
+    let said = said.map(|b| String::from_utf8_lossy(&b.to_bytes()).trim().to_owned()).unwrap_or_default();
     match code {
         StatusCode::BAD_REQUEST => Status::bad_request(said),
         StatusCode::NOT_FOUND => {

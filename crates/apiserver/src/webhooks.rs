@@ -6,7 +6,8 @@
 
 use crate::Metrics;
 use crate::admit::{Decoded, Stored};
-use admission::{Lookup, Unanswered};
+use crate::aside;
+use admission::{Lookup, TOO_MANY_OUTSIDE, Unanswered};
 use async_trait::async_trait;
 use auth::remote::refusal;
 use auth::{Caller, Endpoint, Place};
@@ -28,7 +29,7 @@ use std::time::Duration;
 /// Connections are kept to so many; with more, all are made anew.
 const KEPT: usize = 128;
 /// No answer is longer: a patch may add as much as a request.
-const MAX_ANSWER: usize = 2 * crate::content::MAX_BODY;
+pub(crate) const MAX_ANSWER: usize = 2 * crate::content::MAX_BODY;
 
 /// A server, whom to trust, the name it must have, and as whom it is asked.
 type To = (String, Vec<u8>, Option<String>, Option<String>);
@@ -61,8 +62,10 @@ impl Outside for Clients {
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
-        self.ask(registry, to, None, timeout, body).await.map_err(|e| match e {
+        let answer = aside::outside(self.ask(registry, to, None, timeout, body)).await;
+        answer.unwrap_or(Err(Unanswered::Busy)).map_err(|e| match e {
             Unanswered::Unasked(why) | Unanswered::Asked { why, .. } => why,
+            Unanswered::Busy => TOO_MANY_OUTSIDE.into(),
         })
     }
 

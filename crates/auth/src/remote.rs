@@ -1,5 +1,6 @@
 //! Asking others over HTTPS: the one way out of this crate.
 
+use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use client::https::{Config, Https};
 use client::kubeconfig::{Kubeconfig, Overrides, Sources};
@@ -136,9 +137,27 @@ fn read(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
+/// What an answer is remembered by: the SHA-256 digest of the question's parts, so that its size does not matter and no token is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Question([u8; 32]);
+
+impl Question {
+    /// Each part with its length before it: no two lists of parts are the same question.
+    pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut digest = Context::new(&SHA256);
+        for part in parts {
+            digest.update(&(part.len() as u64).to_be_bytes());
+            digest.update(part.as_bytes());
+        }
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.finish().as_ref());
+        Self(bytes)
+    }
+}
+
 /// Answers that are remembered for some time, each for its own.
 pub struct Remembered<T> {
-    held: Mutex<HashMap<String, (Instant, T)>>,
+    held: Mutex<HashMap<Question, (Instant, T)>>,
 }
 
 impl<T> Default for Remembered<T> {
@@ -151,11 +170,11 @@ impl<T> Default for Remembered<T> {
 const REMEMBERED: usize = 4_096;
 
 impl<T: Clone> Remembered<T> {
-    pub fn get(&self, key: &str) -> Option<T> {
-        self.held.lock().get(key).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v.clone())
+    pub fn get(&self, question: Question) -> Option<T> {
+        self.held.lock().get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v.clone())
     }
 
-    pub fn put(&self, key: String, value: T, lasts: Duration) {
+    pub fn put(&self, question: Question, value: T, lasts: Duration) {
         if lasts.is_zero() {
             return;
         }
@@ -167,6 +186,33 @@ impl<T: Clone> Remembered<T> {
                 held.clear();
             }
         }
-        held.insert(key, (Instant::now() + lasts, value));
+        held.insert(question, (Instant::now() + lasts, value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_told_apart_by_their_parts() {
+        let questions =
+            [vec!["T", "a", "b"], vec!["T", "a b"], vec!["T a", "b"], vec!["Ta", "b"], vec!["T", "a", "b", ""]];
+        let distinct: std::collections::HashSet<Question> = questions.map(Question::new).into_iter().collect();
+        assert_eq!(distinct.len(), 5);
+        assert_eq!(Question::new(["T", "a"]), Question::new(["T", "a"]));
+    }
+
+    #[test]
+    fn an_answer_is_forgotten_when_its_time_is_over() {
+        let (known, question) = (Remembered::default(), Question::new(["T"]));
+        known.put(question, 1, Duration::ZERO);
+        assert_eq!(known.get(question), None);
+        known.put(question, 1, Duration::from_secs(600));
+        assert_eq!(known.get(question), Some(1));
+        for n in 0..REMEMBERED {
+            known.put(Question::new([n.to_string().as_str()]), 2, Duration::from_secs(600));
+        }
+        assert!(known.held.lock().len() <= REMEMBERED);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::attributes::Attributes;
 use crate::conditions::{Conditions, Matched};
-use crate::remote::{Remembered, Remote};
+use crate::remote::{Question, Remembered, Remote};
 use crate::{Authenticated, Authorizer, Decision, TokenAuthenticator, User};
 use async_trait::async_trait;
 use meta::Value;
@@ -26,8 +26,8 @@ pub struct WebhookTokens {
 #[async_trait]
 impl TokenAuthenticator for WebhookTokens {
     async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
-        let key = format!("{token} {}", audiences.join(" "));
-        if let Some(found) = self.known.get(&key) {
+        let key = Question::new(std::iter::once(token).chain(audiences.iter().map(String::as_str)));
+        if let Some(found) = self.known.get(key) {
             return Ok(found);
         }
         let question = json!({"apiVersion": format!("authentication.k8s.io/{}", self.version), "kind": "TokenReview",
@@ -93,8 +93,8 @@ impl Authorizer for WebhookAuthorizer {
         if let Some(d) = self.spared(a) {
             return d;
         }
-        let key = self.question(a);
-        if let Some(known) = self.known.get(&key.to_string()) {
+        let key = Question::new([self.question(a).to_string().as_str()]);
+        if let Some(known) = self.known.get(key) {
             return known;
         }
         let handle = tokio::runtime::Handle::current();
@@ -112,8 +112,8 @@ impl Authorizer for WebhookAuthorizer {
             return d;
         }
         let question = self.question(a);
-        let key = question.to_string();
-        if let Some(known) = self.known.get(&key) {
+        let key = Question::new([question.to_string().as_str()]);
+        if let Some(known) = self.known.get(key) {
             return known;
         }
         let answer = match self.remote.post(&question).await {

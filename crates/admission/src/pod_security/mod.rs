@@ -11,9 +11,11 @@ use crate::configuration::aggregate;
 use crate::plugin::Labels;
 use crate::{Operation, Plugin, Review};
 use configuration::Exemptions;
-use meta::{FieldError, GroupKind, Object, Status, Value};
+
+use meta::{FieldError, GroupKind, LabelSelector, Object, Status, Value};
 use policy::{BadLabel, LevelVersion, Policy};
 use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
 
 pub struct PodSecurity {
     /// Where a namespace says nothing.
@@ -31,6 +33,8 @@ const HARMLESS: [&str; 8] = ["exec", "attach", "binding", "eviction", "log", "po
 
 /// Pods that are looked at when a namespace asks for more.
 const MOST_PODS: usize = 3_000;
+/// How long they are looked at.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where kinds have their pod's metadata and spec; the part before it, empty for pods themselves.
 const TEMPLATES: &[(&str, &str, &[&str])] = &[
@@ -183,26 +187,37 @@ impl PodSecurity {
     }
 
     fn existing(&self, review: &Review<'_>, namespace: &str, enforce: &LevelVersion) -> Vec<String> {
-        let mut pods = review.lookup.list("", "pods", Some(namespace));
-        pods.retain(|p| !self.exempt.runtime_class(p.at(&["spec"])));
-        // One pod of each controller first: its others are like it.
-        let mut seen = HashSet::new();
-        let (mut first, rest): (Vec<&Object>, Vec<&Object>) =
-            pods.iter().partition(|p| p.controller_of().is_none_or(|o| seen.insert(o.uid.to_owned())));
-        first.extend(rest);
-        let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for p in first.iter().take(MOST_PODS) {
+        let begun = Instant::now();
+        let pods: Vec<String> = {
+            let all = review.lookup.find("", "pods", namespace, &LabelSelector::default());
+            all.into_iter().map(|f| f.name).collect()
+        };
+        let pod = |name: &str| review.lookup.get("", "pods", namespace, name);
+        let in_time = || begun.elapsed() < PATIENCE;
+        // One pod of each controller first, if not all can be looked at: its others are like it.
+        let mut order: Vec<&str> = pods.iter().map(String::as_str).collect();
+        if order.len() > MOST_PODS {
+            let mut seen = HashSet::new();
+            order.sort_by_cached_key(|n| {
+                let owner = pod(n).filter(|_| in_time()).and_then(|p| p.controller_of().map(|o| o.uid.to_owned()));
+                owner.is_some_and(|o| !seen.insert(o))
+            });
+        }
+        let (mut by_reason, mut checked) = (BTreeMap::<String, Vec<&str>>::new(), 0);
+        for name in order.iter().take(MOST_PODS).take_while(|_| in_time()) {
+            checked += 1;
+            let Some(p) = pod(name).filter(|p| !self.exempt.runtime_class(p.at(&["spec"]))) else { continue };
             let found = checks::violations(enforce, &checks::Pod::of(p.at(&["metadata"]), p.at(&["spec"])));
             if !found.is_empty() {
                 let reasons: Vec<String> = found.into_iter().map(|v| v.reason).collect();
-                by_reason.entry(reasons.join(", ")).or_default().push(p.name());
+                by_reason.entry(reasons.join(", ")).or_default().push(name);
             }
         }
         let mut out = Vec::new();
-        if pods.len() > MOST_PODS {
+        if pods.len() > checked {
             let n = pods.len();
             out.push(format!(
-                "new PodSecurity enforce level only checked against the first {MOST_PODS} of {n} existing pods"
+                "new PodSecurity enforce level only checked against the first {checked} of {n} existing pods"
             ));
         }
         if !by_reason.is_empty() {

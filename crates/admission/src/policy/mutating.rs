@@ -5,6 +5,7 @@ use super::read::{Binding, Family, Form, Mutation, Policies, Policy, error_type}
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
+use crate::pace;
 use crate::plugin::{Decided, Remote, Review, Rounds};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET};
@@ -12,6 +13,9 @@ use merge::json_patch::Patch;
 use meta::status::{Cause, Reason};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use tokio::time::Instant;
+
+/// So many failures are told: each binding, parameter and mutation may have one.
+const MOST_TOLD: usize = 100;
 
 pub struct Mutating {
     policies: Policies,
@@ -52,8 +56,9 @@ impl Remote for Mutating {
                 Ok(Some((resource, kind))) => {
                     for b in &p.bindings {
                         let why = bound(p, b, review, object, (&resource, &kind), rounds).await;
+                        let left = MOST_TOLD.saturating_sub(wrong.len());
                         wrong.extend(
-                            why.into_iter().filter(|_| !p.ignores_failure).map(|why| {
+                            why.into_iter().take(left).filter(|_| !p.ignores_failure).map(|why| {
                                 format!("policy '{}' with binding '{}' denied request: {why}", p.name, b.name)
                             }),
                         );
@@ -93,15 +98,19 @@ async fn bound(
         Ok(None) => return Vec::new(),
         Err(e) => return unusable(e.message),
     }
-    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review).await {
+    let mut params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
         Ok(found) => found,
         Err(e) => return unusable(e),
     };
     let mut wrong = Vec::new();
-    for param in &params {
+    while let Some(param) = params.next(review).await {
+        let param = match param {
+            Ok(param) => param,
+            Err(e) => return unusable(e),
+        };
         match applied(p, b, review, object, meant, param.as_ref(), rounds).await {
             Ok(()) => {}
-            Err(why) => wrong.extend(why),
+            Err(why) => wrong.extend(why.into_iter().take(MOST_TOLD.saturating_sub(wrong.len()))),
         }
     }
     wrong
@@ -127,13 +136,15 @@ async fn applied(
         None => None,
     };
     let before = new.clone();
-    {
+    let turn = pace::turn().await;
+    let held = turn.take(|| {
         let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
-        match p.conditions.hold(&subject, review) {
-            Matched::Yes => {}
-            Matched::No => return Ok(()),
-            Matched::Failed(why) => return Err(vec![why]),
-        }
+        p.conditions.hold(&subject, review)
+    });
+    match held {
+        Matched::Yes => {}
+        Matched::No => return Ok(()),
+        Matched::Failed(why) => return Err(vec![why]),
     }
     let of_param = param.map(|o| format!("{}/{}", o.namespace(), o.name())).unwrap_or_default();
     let key = format!("policy/{}/{}/{of_param}", p.name, b.name);
@@ -143,11 +154,12 @@ async fn applied(
     }
     let (mut wrong, mut applied) = (Vec::new(), false);
     for m in &p.mutations {
+        let turn = pace::turn().await;
         let begun = Instant::now();
-        let made = {
+        let made = turn.take(|| {
             let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
             mutate(m, p, &subject, &new, review, kind)
-        };
+        });
         let error = made.as_ref().err().map_or("no_error", |why| error_type(why));
         let (policy, binding) = (p.name.as_str(), b.name.as_str());
         review.host.decided(&Decided { policy, binding, error, action: None, took: begun.elapsed() });

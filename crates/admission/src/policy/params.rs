@@ -2,16 +2,27 @@
 
 use super::read::ParamRef;
 use crate::plugin::Review;
-use meta::{Gvk, Object};
+use meta::{Gvk, Gvr, Object};
 use std::sync::Arc;
 
-/// The parameters of a binding: one evaluation is made for each. A policy without any is evaluated once.
-pub(super) async fn find(
-    kind: Option<&Gvk>,
+/// How many objects a selector may choose, and how many bytes of them as stored: whoever may label objects of the kind makes every request
+/// that the binding matches as slow as they are many.
+const MOST: usize = 1_000;
+const MOST_BYTES: usize = 16 << 20;
+
+/// The parameters of a binding, which are read one by one: one evaluation is made for each. A policy without any is evaluated once.
+pub(super) enum Params<'a> {
+    None { over: bool },
+    Some { kind: &'a Gvk, resource: Gvr, namespace: String, names: std::vec::IntoIter<String> },
+}
+
+/// Finds the parameters of a binding. Errors if the reference makes no sense, or as the policy says if there are none.
+pub(super) fn find<'a>(
+    kind: Option<&'a Gvk>,
     reference: Option<&ParamRef>,
     review: &Review<'_>,
-) -> Result<Vec<Option<Object>>, String> {
-    let (Some(kind), Some(r)) = (kind, reference) else { return Ok(vec![None]) };
+) -> Result<Params<'a>, String> {
+    let (Some(kind), Some(r)) = (kind, reference) else { return Ok(Params::None { over: false }) };
     let named = || format!("paramKind kind `{}, Kind={}` not known", kind.api_version(), kind.kind);
     let (resource, namespaced) = review.host.resource(kind).ok_or_else(named)?;
     let namespace = match (namespaced, r.namespace.as_str(), review.attributes.namespace.as_str()) {
@@ -23,31 +34,51 @@ pub(super) async fn find(
         (true, "", of_request) => of_request,
         (true, said, _) => said,
     };
-    let found: Vec<Object> = match (&r.selector, r.name.is_empty()) {
-        (_, false) => review
-            .lookup
-            .get(&resource.group, &resource.resource, namespace, &r.name)
-            .map(Arc::unwrap_or_clone)
-            .into_iter()
-            .collect(),
+    let lookup = review.lookup;
+    let names = match (&r.selector, r.name.is_empty()) {
+        (_, false) => {
+            let known = lookup.get(&resource.group, &resource.resource, namespace, &r.name).is_some();
+            known.then(|| r.name.clone()).into_iter().collect()
+        }
         (Some(selector), true) => {
             let selector = selector.as_ref().map_err(Clone::clone)?;
-            let scope = namespaced.then_some(namespace);
-            let mut all = review.lookup.list(&resource.group, &resource.resource, scope);
-            all.retain(|o| selector.matches(|k| o.label(k)));
-            all
+            let found = lookup.find(&resource.group, &resource.resource, namespace, selector);
+            if found.len() > MOST || found.iter().map(|f| f.size).sum::<usize>() > MOST_BYTES {
+                return Err(format!(
+                    "the selector of paramRef chooses {} objects, more than {MOST} or than {} MiB in all",
+                    found.len(),
+                    MOST_BYTES >> 20
+                ));
+            }
+            found.into_iter().map(|f| f.name).collect::<Vec<_>>()
         }
         (None, true) => return Err("one of name or selector must be provided".into()),
     };
-    if found.is_empty() && r.denies_absence {
+    if names.is_empty() && r.denies_absence {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".into());
     }
-    let mut versioned = Vec::with_capacity(found.len());
-    for o in found {
-        versioned.push(Some(match o.api_version() == kind.api_version() {
-            true => o,
-            false => review.host.convert(o, kind).await.map_err(|s| s.message)?,
-        }));
+    let namespace = namespace.to_owned();
+    Ok(Params::Some { kind, resource, namespace, names: names.into_iter() })
+}
+
+impl Params<'_> {
+    /// The next one, in the version that the policy names; the only one of a policy without parameters is `None`. Others have their turn
+    /// in between. Errors if it cannot be converted.
+    pub(super) async fn next(&mut self, review: &Review<'_>) -> Option<Result<Option<Object>, String>> {
+        let (kind, resource, namespace, names) = match self {
+            Self::None { over } => return (!std::mem::replace(over, true)).then_some(Ok(None)),
+            Self::Some { kind, resource, namespace, names } => (kind, resource, namespace, names),
+        };
+        loop {
+            let name = names.next()?;
+            // One that went meanwhile is none any more.
+            let Some(o) = review.lookup.get(&resource.group, &resource.resource, namespace, &name) else { continue };
+            tokio::task::yield_now().await;
+            let o = Arc::unwrap_or_clone(o);
+            return Some(match o.api_version() == kind.api_version() {
+                true => Ok(Some(o)),
+                false => review.host.convert(o, kind).await.map(Some).map_err(|s| s.message),
+            });
+        }
     }
-    Ok(versioned)
 }

@@ -5,6 +5,7 @@ use super::read::{Action, Binding, Family, Policies, Policy, Validation, error_t
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
+use crate::pace;
 use crate::plugin::{Decided, Remote, Review};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET, Val};
@@ -42,21 +43,40 @@ const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 /// Longer values of annotations are cut, in bytes.
 const LONGEST_ANNOTATION: usize = 10 * 1024;
+/// Values of one annotation: each binding and parameter may have another.
+const MOST_TOLD: usize = 100;
 
 /// What all policies have to say of a request.
 #[derive(Default)]
 struct Found {
-    denials: Vec<Denial>,
-    /// For the audit log alone.
-    failures: Vec<Value>,
+    /// The first one is told; there may be any number.
+    denial: Option<Denial>,
+    /// For the audit log alone: an annotation is not written twice, so that it is a list of one, the first.
+    failure: Option<Value>,
     /// By policy and key, what its bindings say, each once.
     annotations: BTreeMap<String, Vec<String>>,
 }
 
 impl Found {
+    fn deny(&mut self, denial: Denial) {
+        self.denial.get_or_insert(denial);
+    }
+
+    /// A policy or a binding cannot be applied.
+    fn unusable(&mut self, p: &Policy, b: Option<&Binding>, why: &str) {
+        if !p.ignores_failure {
+            let what = if b.is_some() { "binding" } else { "policy" };
+            self.deny(Denial {
+                policy: p.name.clone(),
+                binding: b.map(|b| b.name.clone()),
+                message: format!("failed to configure {what}: {why}"),
+                reason: String::new(),
+            });
+        }
+    }
+
     fn told(&self, review: &Review<'_>) {
-        // An annotation is not written twice: it is a list of one, the first.
-        if let Some(first) = self.failures.first() {
+        if let Some(first) = &self.failure {
             review.host.annotate(FAILURES, &Value::from(vec![first.clone()]));
         }
         for (key, values) in &self.annotations {
@@ -93,25 +113,11 @@ impl Remote for Validating {
                         bound(p, b, review, object, (&resource, &kind), &mut found).await;
                     }
                 }
-                Err(e) => unusable(p, None, &e.message, &mut found.denials),
+                Err(e) => found.unusable(p, None, &e.message),
             }
         }
-        // The first denial is the one that is told.
         found.told(review);
-        found.denials.into_iter().next().map_or(Ok(()), |d| Err(refusal(review, &d)))
-    }
-}
-
-/// A policy or a binding cannot be applied.
-fn unusable(p: &Policy, b: Option<&Binding>, why: &str, denials: &mut Vec<Denial>) {
-    if !p.ignores_failure {
-        let what = if b.is_some() { "binding" } else { "policy" };
-        denials.push(Denial {
-            policy: p.name.clone(),
-            binding: b.map(|b| b.name.clone()),
-            message: format!("failed to configure {what}: {why}"),
-            reason: String::new(),
-        });
+        found.denial.map_or(Ok(()), |d| Err(refusal(review, &d)))
     }
 }
 
@@ -127,14 +133,14 @@ async fn bound<'o>(
         Ok(Some(_)) => {}
         Ok(None) => return,
         Err(e) => {
-            unusable(p, Some(b), &e.message, &mut found.denials);
+            found.unusable(p, Some(b), &e.message);
             return;
         }
     }
-    let params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review).await {
+    let mut params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
         Ok(params) => params,
         Err(e) => {
-            unusable(p, Some(b), &e, &mut found.denials);
+            found.unusable(p, Some(b), &e);
             return;
         }
     };
@@ -147,26 +153,37 @@ async fn bound<'o>(
     let (new, old) = match (versioned(object).await, versioned(review.old).await) {
         (Ok(new), Ok(old)) => (new, old),
         (Err(e), _) | (_, Err(e)) => {
-            unusable(p, Some(b), &format!("failed to convert object version: {}", e.message), &mut found.denials);
+            found.unusable(p, Some(b), &format!("failed to convert object version: {}", e.message));
             return;
         }
     };
-    for param in &params {
-        let mut wrong = Vec::new();
-        let subject =
-            Subject::new(review, meant.0, meant.1, new.as_deref(), old.as_deref()).with_params(param.as_ref());
-        let against = match p.conditions.hold(&subject, review) {
-            Matched::No => continue,
-            Matched::Failed(_) if p.ignores_failure => continue,
-            Matched::Failed(message) => vec![Against { message, ..Against::default() }],
-            Matched::Yes => {
-                for message in annotate(p, &subject, &mut found.annotations) {
-                    review.host.decided(&decided(p, b, &message, "deny", Duration::ZERO));
-                    wrong.push(message);
-                }
-                evaluate(p, &subject)
+    while let Some(param) = params.next(review).await {
+        let param = match param {
+            Ok(param) => param,
+            Err(e) => {
+                found.unusable(p, Some(b), &e);
+                return;
             }
         };
+        let turn = pace::turn().await;
+        let (against, wrong) = turn.take(|| {
+            let mut wrong = Vec::new();
+            let subject =
+                Subject::new(review, meant.0, meant.1, new.as_deref(), old.as_deref()).with_params(param.as_ref());
+            let against = match p.conditions.hold(&subject, review) {
+                Matched::No => Vec::new(),
+                Matched::Failed(_) if p.ignores_failure => Vec::new(),
+                Matched::Failed(message) => vec![Against { message, ..Against::default() }],
+                Matched::Yes => {
+                    for message in annotate(p, &subject, &mut found.annotations) {
+                        review.host.decided(&decided(p, b, &message, "deny", Duration::ZERO));
+                        wrong.push(message);
+                    }
+                    evaluate(p, &subject)
+                }
+            };
+            (against, wrong)
+        });
         for against in against {
             if against.no_value && p.ignores_failure {
                 review.host.decided(&decided(p, b, &against.message, "allow", against.took));
@@ -176,7 +193,7 @@ async fn bound<'o>(
             for action in &b.actions {
                 review.host.decided(&decided(p, b, &against.message, action.word(), against.took));
                 match action {
-                    Action::Deny => found.denials.push(Denial {
+                    Action::Deny => found.deny(Denial {
                         policy: p.name.clone(),
                         binding: Some(b.name.clone()),
                         message: against.message.clone(),
@@ -189,14 +206,14 @@ async fn bound<'o>(
                     Action::Audit => audited = true,
                 }
             }
-            if audited {
-                found.failures.push(json!({"message": against.message, "policy": p.name, "binding": b.name,
+            if audited && found.failure.is_none() {
+                found.failure = Some(json!({"message": against.message, "policy": p.name, "binding": b.name,
                     "expressionIndex": against.index, "validationActions": actions(b)}));
             }
         }
         for message in wrong {
             let (policy, binding) = (p.name.clone(), Some(b.name.clone()));
-            found.denials.push(Denial { policy, binding, message, reason: String::new() });
+            found.deny(Denial { policy, binding, message, reason: String::new() });
         }
     }
 }
@@ -278,7 +295,7 @@ fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<St
                 Some(text) => {
                     let text = &text[..text.floor_char_boundary(LONGEST_ANNOTATION)];
                     let said = all.entry(format!("{}/{key}", p.name)).or_default();
-                    if !said.iter().any(|s| s == text) {
+                    if said.len() < MOST_TOLD && !said.iter().any(|s| s == text) {
                         said.push(text.to_owned());
                     }
                 }

@@ -3,7 +3,7 @@
 use super::exchange::{self, Answer};
 use super::hook::DryRun;
 use super::select::Invocation;
-use crate::plugin::{Asked, Outcome, Review, Unanswered};
+use crate::plugin::{Asked, Outcome, Review, TOO_MANY_OUTSIDE, Unanswered};
 use meta::{Object, Status, names};
 use tokio::time::Instant;
 
@@ -85,6 +85,7 @@ async fn ask(
         Unanswered::Asked { code, why } => {
             Failure::Calling { why: format!("failed to call webhook: {why}"), code: code.unwrap_or(503) }
         }
+        Unanswered::Busy => Failure::Unfit(Status::too_many_requests(TOO_MANY_OUTSIDE, 1)),
     };
     let body = sent.map_err(unanswered)?;
     let answer = exchange::answer(&question, &body, mutating).map_err(Failure::nonsense)?;

@@ -3,6 +3,7 @@
 use super::call::versioned;
 use super::select::Invocation;
 use crate::expressions::{Matched, Subject};
+use crate::pace;
 use crate::plugin::Review;
 use meta::{Object, Status};
 
@@ -19,8 +20,12 @@ pub(super) async fn hold(
     }
     let new = versioned(invocation, review, object).await?;
     let old = versioned(invocation, review, review.old).await?;
-    let subject = Subject::new(review, &invocation.resource, &invocation.kind, new.as_ref(), old.as_ref());
-    match hook.conditions.hold(&subject, review) {
+    let turn = pace::turn().await;
+    let held = turn.take(|| {
+        let subject = Subject::new(review, &invocation.resource, &invocation.kind, new.as_ref(), old.as_ref());
+        hook.conditions.hold(&subject, review)
+    });
+    match held {
         Matched::Yes => Ok(true),
         Matched::Failed(why) if !hook.ignores_failure => Err(review.forbidden(&why)),
         Matched::No | Matched::Failed(_) => {

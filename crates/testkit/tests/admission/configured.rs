@@ -278,6 +278,27 @@ async fn who_cannot_be_asked_is_told_of_why() {
     assert_eq!((code, why), (500, want));
 }
 
+/// On one stack, each call of itself deeper than the one before, the server would end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_webhook_that_leads_to_itself_is_called_twice_and_no_more() {
+    let c = introduced(&json!({"apiVersion": "v1", "kind": "Config"})).await;
+    let path = "/api/v1/namespaces/golden/services/x/proxy/";
+    let own = json!({"service": {"namespace": "default", "name": "kubernetes", "path": path}});
+    for (policy, want) in [("Fail", 500), ("Ignore", 404)] {
+        call(&c, "DELETE", &format!("{HOOKS}/v"), Value::Null).await;
+        let rules = json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["services/proxy"]}]);
+        let hook = json!({"name": "a.example.com", "clientConfig": own, "sideEffects": "None", "failurePolicy": policy,
+            "admissionReviewVersions": ["v1"], "timeoutSeconds": 30, "rules": rules});
+        let (code, answer, _) = call(&c, "POST", HOOKS, json!({"metadata": {"name": "v"}, "webhooks": [hook]})).await;
+        assert_eq!(code, 201, "{answer}");
+        let (code, answer, _) = call(&c, "POST", path, json!({})).await;
+        assert_eq!(code, want, "{answer}");
+        let told = answer["message"].as_str().unwrap();
+        assert_eq!(told.matches("failed calling webhook").count(), if policy == "Fail" { 3 } else { 0 }, "{told}");
+        assert_eq!(told.contains("the webhook calls itself"), policy == "Fail", "{told}");
+    }
+}
+
 #[tokio::test]
 async fn a_wrong_configuration_of_webhooks_is_refused() {
     let of = async |plugin: &str, more: Value| {

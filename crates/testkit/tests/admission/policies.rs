@@ -155,6 +155,21 @@ async fn a_policy_has_parameters() {
     let (code, answer, _) = call(&c, "PATCH", &path, chosen).await;
     assert_eq!(code, 200, "{answer}");
     assert_eq!(call(&c, "POST", MAPS, map("y", "1")).await.0, 201, "nothing is selected");
+    let selector = json!({"spec": {"paramRef": {"selector": {"matchLabels": {"p": "yes"}}}}});
+    assert_eq!(call(&c, "PATCH", &path, selector).await.0, 200);
+    let param = |name: String, wanted: &str| json!({"metadata": {"name": name, "labels": {"p": "yes"}}, "data": {"wanted": wanted}});
+    let maps = "/api/v1/namespaces/default/configmaps";
+    assert_eq!(call(&c, "POST", maps, param("param2".into(), "3")).await.0, 201);
+    let (code, answer, _) = call(&c, "POST", MAPS, map("z", "2")).await;
+    assert!(code == 422 && answer["message"].as_str().unwrap().ends_with("denied request: wanted 3"), "{answer}");
+    // Whoever may label config maps makes no request slow.
+    let large = "a".repeat(1_000_000);
+    for n in 0..17 {
+        assert_eq!(call(&c, "POST", maps, param(format!("param-large-{n}"), &large)).await.0, 201);
+    }
+    let (code, answer, _) = call(&c, "POST", MAPS, map("z", "2")).await;
+    let why = "the selector of paramRef chooses 19 objects, more than 1000 or than 16 MiB in all";
+    assert!(code == 422 && answer["message"].as_str().unwrap().ends_with(why), "{answer}");
 }
 
 #[tokio::test]
