@@ -22,6 +22,14 @@ static LAST_SLOW: Mutex<Option<Instant>> = Mutex::new(None);
 static PLACES: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2))));
 
+/// Does work that may take long while another thread answers the requests of this one.
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => work(),
+        _ => tokio::task::block_in_place(work),
+    }
+}
+
 /// The turn to evaluate expressions once.
 #[must_use]
 pub(crate) struct Turn {
@@ -31,7 +39,7 @@ pub(crate) struct Turn {
 /// Waits for a turn. Others that are ready have theirs before.
 pub(crate) async fn turn() -> Turn {
     let slow = LAST_SLOW.lock().is_some_and(|at| at.elapsed() < COUNTS);
-    if !slow || Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+    if !slow {
         tokio::task::coop::consume_budget().await;
         return Turn { place: None };
     }
@@ -42,7 +50,7 @@ impl Turn {
     pub(crate) fn take<T>(self, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = match &self.place {
-            Some(_) => tokio::task::block_in_place(work),
+            Some(_) => aside(work),
             None => work(),
         };
         if begun.elapsed() > SLOW {

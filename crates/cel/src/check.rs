@@ -30,7 +30,11 @@ impl Env {
     /// A variable. Its name may have dots in it (`variables.x`).
     #[must_use]
     pub fn with(mut self, name: &str, decl: impl Into<Decl>) -> Self {
-        self.vars.push((name.to_owned(), decl.into()));
+        let mut decl = decl.into();
+        if decl.ty.is_deep() {
+            decl.ty = Type::Dyn;
+        }
+        self.vars.push((name.to_owned(), decl));
         self
     }
 
@@ -61,7 +65,7 @@ impl Env {
 
     pub fn compile(&self, text: &str) -> Result<Compiled, Issues> {
         let made = source::on_large_stack(|| {
-            let Parsed { expr, info } = source::parse(text)?;
+            let Parsed { expr, info, depth } = source::parse(text)?;
             let at = |id: u64| info.offset_for(id).map_or(0, |(start, _)| start as usize);
             let mut c = Checker {
                 env: self,
@@ -74,7 +78,7 @@ impl Env {
             let ty = c.known.settled(&t.ty);
             if c.issues.is_empty() {
                 let names = c.used.into_iter().map(Box::from).collect();
-                return Ok(Compiled { program: Program::new(t.node, names), ty, cost: t.cost });
+                return Ok(Compiled { program: Program::new(t.node, names, depth), ty, cost: t.cost });
             }
             let issues = c.issues.into_iter().map(|(id, message)| {
                 let (line, column) = position(text, at(id));

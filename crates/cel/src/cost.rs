@@ -73,7 +73,12 @@ pub struct Budget {
     work: u64,
     /// Tells budgets apart.
     id: u64,
+    /// How deep the expressions under way are nested, one within the other.
+    depth: usize,
 }
+
+/// Expressions within each other may be nested so deep together: one and as much again. Evaluation recurses.
+const DEEPEST: usize = 2 * crate::source::DEEPEST;
 
 /// There is nothing left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +88,18 @@ impl Budget {
     pub fn new(total: u64) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let work = total.saturating_mul(work::PER_COST).max(work::PER_CALL);
-        Self { left: total, call: PER_CALL_LIMIT, work, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+        Self { left: total, call: PER_CALL_LIMIT, work, id: NEXT.fetch_add(1, Ordering::Relaxed), depth: 0 }
+    }
+
+    /// An expression of this depth begins within those that are under way; not if that would be too deep.
+    pub(crate) fn enter(&mut self, depth: usize) -> bool {
+        let fits = self.depth + depth <= DEEPEST;
+        self.depth += if fits { depth } else { 0 };
+        fits
+    }
+
+    pub(crate) fn leave(&mut self, depth: usize) {
+        self.depth -= depth;
     }
 
     pub(crate) fn id(&self) -> u64 {

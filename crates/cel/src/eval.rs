@@ -15,6 +15,8 @@ pub struct Program {
     node: Node,
     /// The names of the variables it uses.
     names: Box<[Box<str>]>,
+    /// How deep its syntax is nested.
+    depth: usize,
 }
 
 /// Where variables come from. Each is asked for when it is used.
@@ -54,8 +56,8 @@ impl From<cost::Exceeded> for Error {
 }
 
 impl Program {
-    pub(crate) fn new(node: Node, names: Box<[Box<str>]>) -> Self {
-        Self { node, names }
+    pub(crate) fn new(node: Node, names: Box<[Box<str>]>, depth: usize) -> Self {
+        Self { node, names, depth }
     }
 
     /// The variables the expression mentions.
@@ -74,7 +76,18 @@ impl Program {
         })
     }
 
+    /// A variable may be an expression of its own, which is evaluated within this one. Errors with [`Error::Fault`] if the expressions that
+    /// are under way are nested too deep together.
     pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, Error> {
+        if !budget.enter(self.depth) {
+            return Err(Error::Fault("expressions and the variables that they use are nested too deep".into()));
+        }
+        let value = self.evaluated(vars, budget);
+        budget.leave(self.depth);
+        value
+    }
+
+    fn evaluated<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, Error> {
         let (outer, work) = (budget.begin(), budget.work());
         let meter = Meter::begin(work);
         regexes::begin(budget.id());

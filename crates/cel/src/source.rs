@@ -66,6 +66,8 @@ const STACK: usize = 128 << 20;
 pub(crate) struct Parsed {
     pub expr: IdedExpr,
     pub info: SourceInfo,
+    /// How deep the syntax is nested.
+    pub depth: usize,
 }
 
 /// Runs what recurses through syntax on a stack that it cannot outgrow.
@@ -87,8 +89,10 @@ pub(crate) fn parse(source: &str) -> Result<Parsed, Issues> {
     }
     let parser = cel_syntax::Env::default().parser().max_recursion_depth(250);
     match parser.parse_with_source_info(source) {
-        Ok((expr, info)) if depth(&expr) <= DEEPEST => Ok(Parsed { expr, info }),
-        Ok(_) => Err(whole(source, format!("max recursion depth exceeded: {DEEPEST}"))),
+        Ok((expr, info)) => match depth(&expr) {
+            depth @ 0..=DEEPEST => Ok(Parsed { expr, info, depth }),
+            _ => Err(whole(source, format!("max recursion depth exceeded: {DEEPEST}"))),
+        },
         Err(e) => {
             let place = |n: isize| usize::try_from(n).unwrap_or(0);
             let issue = |e: cel_syntax::ParseError| Issue {

@@ -66,7 +66,25 @@ pub struct Field {
     pub decl: Decl,
 }
 
+/// So many types may be within each other in the type of a variable.
+const DEEPEST: usize = 32;
+
 impl Type {
+    /// Whether lists, maps and optional values are nested so deep that a variable of the type is taken as dynamic: a variable that is made
+    /// of another one, and so on, has a type as deep as there are variables, and each expression that is checked walks it.
+    pub(crate) fn is_deep(&self) -> bool {
+        self.is_deeper(DEEPEST)
+    }
+
+    fn is_deeper(&self, than: usize) -> bool {
+        let Some(left) = than.checked_sub(1) else { return true };
+        match self {
+            Self::List(of) | Self::Optional(of) => of.ty.is_deeper(left),
+            Self::Map(key, value) => key.ty.is_deeper(left) || value.ty.is_deeper(left),
+            _ => false,
+        }
+    }
+
     pub fn list(of: impl Into<Decl>) -> Self {
         Self::List(Arc::new(of.into()))
     }

@@ -108,6 +108,12 @@ impl Registry {
         }
     }
 
+    /// Errors if a resource version is not reached yet: what is read must not be older. An empty one may be any.
+    pub fn check_not_older(&self, revision: &str) -> Result<(), Status> {
+        let (wanted, now) = (parse_revision(revision)?, self.store.snapshot().revision());
+        if wanted > now { Err(too_new(wanted, now)) } else { Ok(()) }
+    }
+
     pub async fn get(&self, request: &Request) -> Result<Object, Status> {
         match &request.resource.backend {
             Backend::Function(f) => f.get(self.env(), request).await,

@@ -58,6 +58,11 @@ pub trait Function: Send + Sync {
         }
     }
 
+    /// Whether an object of another version than the one that is spoken may be sent.
+    fn accepts(&self, _sent: &Gvk) -> bool {
+        false
+    }
+
     async fn get(&self, _env: Env<'_>, request: &Request) -> Result<Object, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "get"))
     }

@@ -126,7 +126,17 @@ impl Authorizer for Subject<'_> {
 /// Named expressions that others may use as `variables.NAME`: each is evaluated when first used, and once.
 #[derive(Default)]
 pub struct Variables {
-    pub all: Vec<(String, Result<Program, String>)>,
+    all: Vec<Result<Program, String>>,
+    /// Where each is, by its name.
+    places: HashMap<String, usize>,
+}
+
+impl Variables {
+    /// Adds one, or why it could not be compiled. Of two with one name the first counts.
+    pub fn add(&mut self, name: &str, made: Result<Program, String>) {
+        self.places.entry(name.to_owned()).or_insert(self.all.len());
+        self.all.push(made);
+    }
 }
 
 /// A subject with its variables.
@@ -145,15 +155,14 @@ impl<'s> Composed<'s> {
 impl<'s> Vars<'s> for Composed<'s> {
     fn get(&self, name: &str, budget: &mut Budget) -> Result<Val<'s>, Error> {
         let Some(name) = name.strip_prefix("variables.") else { return self.subject.get(name, budget) };
-        let all = &self.variables.all;
-        let Some(i) = all.iter().position(|(n, _)| n == name) else {
+        let Some(&i) = self.variables.places.get(name) else {
             return Err(Error::Fault(format!("no such key: {name}")));
         };
         if let Some(v) = self.known.borrow().get(&i) {
             return v.clone();
         }
         let fault = |what: &str, e: String| Error::Fault(format!("composited variable {name:?} fails to {what}: {e}"));
-        let value = match &all[i].1 {
+        let value = match &self.variables.all[i] {
             Err(e) => Err(fault("compile", e.clone())),
             Ok(p) => p.eval(self, budget).map_err(|e| match e {
                 Error::Cost => Error::Cost,

@@ -1,7 +1,7 @@
 //! The plugin MutatingAdmissionPolicy: policies are applied one after the other, and each sees what the ones before made.
 
 use super::params;
-use super::read::{Binding, Family, Form, Mutation, Policies, Policy, error_type};
+use super::read::{Binding, Bound, Family, Form, Mutation, Policies, Policy, error_type};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
@@ -50,11 +50,11 @@ impl Remote for Mutating {
             rounds.policies.begin_again(Some(object));
         }
         let (mut wrong, before) = (Vec::new(), std::mem::take(&mut rounds.again));
-        for p in self.policies.get(review.lookup).iter() {
+        for Bound { policy: p, bindings } in self.policies.get(review.lookup).await.iter() {
             match p.matcher.matches(review, Some(object)) {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {
-                    for b in &p.bindings {
+                    for b in bindings {
                         let why = bound(p, b, review, object, (&resource, &kind), rounds).await;
                         let left = MOST_TOLD.saturating_sub(wrong.len());
                         wrong.extend(

@@ -3,7 +3,7 @@
 use crate::expressions::{self, Conditions, Expression, Params, Variables, Wanted, compile, message_env, policy_env};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, Whose};
-use crate::remembered::Remembered;
+use crate::remembered::{Each, Remembered};
 use cel::{Env, Program, Type};
 use meta::{Gvk, LabelSelector, Object, Value};
 use std::sync::Arc;
@@ -22,6 +22,11 @@ pub(super) struct Policy {
     pub mutations: Vec<Mutation>,
     /// Asked again when another changes the object after it.
     pub reinvoked: bool,
+}
+
+/// A policy with what binds it.
+pub(super) struct Bound {
+    pub policy: Arc<Policy>,
     pub bindings: Vec<Binding>,
 }
 
@@ -73,37 +78,52 @@ pub(super) struct Family {
 
 pub(super) struct Policies {
     family: Family,
-    read: Remembered<(u64, u64), Vec<Policy>>,
+    read: Remembered<(u64, u64), Vec<Bound>>,
+    compiled: Each<Policy>,
 }
 
 impl Policies {
     pub fn new(family: Family) -> Self {
-        Self { family, read: Remembered::default() }
+        Self { family, read: Remembered::default(), compiled: Each::default() }
+    }
+
+    fn fingerprint(&self, lookup: &dyn Lookup) -> (u64, u64) {
+        (lookup.fingerprint(GROUP, self.family.policies), lookup.fingerprint(GROUP, self.family.bindings))
     }
 
     /// Whether anything is bound at all, which is cheap to find out.
     pub fn any(&self, lookup: &dyn Lookup) -> bool {
-        lookup.fingerprint(GROUP, self.family.bindings) != 0 && lookup.fingerprint(GROUP, self.family.policies) != 0
+        let (policies, bindings) = self.fingerprint(lookup);
+        policies != 0 && bindings != 0
     }
 
-    /// Policies that are bound, in the order of their names.
-    pub fn get(&self, lookup: &dyn Lookup) -> Arc<Vec<Policy>> {
-        let Family { policies, bindings } = self.family;
-        let now = (lookup.fingerprint(GROUP, policies), lookup.fingerprint(GROUP, bindings));
+    /// Policies that are bound, in the order of their names. Those that changed are compiled again.
+    pub async fn get(&self, lookup: &dyn Lookup) -> Arc<Vec<Bound>> {
+        if let Some(known) = self.read.known(&self.fingerprint(lookup)) {
+            return known;
+        }
+        let mut compiled = self.compiled.begin().await;
+        let now = self.fingerprint(lookup);
+        if let Some(known) = self.read.known(&now) {
+            return known;
+        }
         let sorted = |resource: &str| {
             let mut all = lookup.list(GROUP, resource, None);
             all.sort_by(|a, b| a.name().cmp(b.name()));
             all
         };
-        self.read.get(now, || {
-            let bindings = sorted(bindings);
-            let made = sorted(policies).into_iter().filter_map(|p| {
-                let of = |b: &&Object| b.str_at(&["spec", "policyName"]) == Some(p.name());
-                let bindings: Vec<Binding> = bindings.iter().filter(of).map(binding).collect();
-                (!bindings.is_empty()).then(|| policy(&p, bindings))
-            });
-            made.collect()
-        })
+        let mut all = Vec::new();
+        let bindings = sorted(self.family.bindings);
+        for p in sorted(self.family.policies) {
+            let of = |b: &&Object| b.str_at(&["spec", "policyName"]) == Some(p.name());
+            let bindings: Vec<Binding> = bindings.iter().filter(of).map(binding).collect();
+            if bindings.is_empty() {
+                continue;
+            }
+            all.push(Bound { policy: compiled.of(&p, policy).await, bindings });
+        }
+        compiled.end();
+        self.read.put(now, all)
     }
 }
 
@@ -118,19 +138,19 @@ fn items<'a>(v: &'a Value, k: &str) -> impl Iterator<Item = &'a Value> {
 /// The variables of a policy, and environments in which they are known: with and without an authorizer.
 fn variables(spec: &Value, params: Params) -> (Variables, Env, Env) {
     let (mut env, mut quiet) = (policy_env(params), message_env(params));
-    let mut all = Vec::new();
+    let mut all = Variables::default();
     for v in items(spec, "variables") {
-        let name = text(v, "name").to_owned();
+        let name = text(v, "name");
         let made = compile(&env, text(v, "expression"), Wanted::Any);
         let ty = made.as_ref().map_or(Type::Dyn, |(_, t)| t.clone());
         env = env.with(&format!("variables.{name}"), ty.clone());
         quiet = quiet.with(&format!("variables.{name}"), ty);
-        all.push((name, made.map(|(p, _)| p)));
+        all.add(name, made.map(|(p, _)| p));
     }
-    (Variables { all }, env, quiet)
+    (all, env, quiet)
 }
 
-fn policy(o: &Object, bindings: Vec<Binding>) -> Policy {
+fn policy(o: &Object) -> Policy {
     let none = Value::Null;
     let spec = o.get("spec").unwrap_or(&none);
     let param_kind = spec["paramKind"].is_object().then(|| {
@@ -175,7 +195,6 @@ fn policy(o: &Object, bindings: Vec<Binding>) -> Policy {
         validations: validations.collect(),
         annotations,
         variables,
-        bindings,
     }
 }
 

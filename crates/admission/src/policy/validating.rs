@@ -1,7 +1,7 @@
 //! The plugin ValidatingAdmissionPolicy.
 
 use super::params;
-use super::read::{Action, Binding, Family, Policies, Policy, Validation, error_type};
+use super::read::{Action, Binding, Bound, Family, Policies, Policy, Validation, error_type};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
@@ -105,11 +105,11 @@ impl Remote for Validating {
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let mut found = Found::default();
-        for p in self.policies.get(review.lookup).iter() {
+        for Bound { policy: p, bindings } in self.policies.get(review.lookup).await.iter() {
             match p.matcher.matches(review, object) {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {
-                    for b in &p.bindings {
+                    for b in bindings {
                         bound(p, b, review, object, (&resource, &kind), &mut found).await;
                     }
                 }

@@ -4,7 +4,7 @@ use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifes
 use crate::expressions::{self, Conditions};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, Whose};
-use crate::remembered::Remembered;
+use crate::remembered::{Each, Remembered};
 use auth::{Callers, Endpoint};
 use meta::{FieldError, FieldPath, Object, Value};
 use std::path::PathBuf;
@@ -36,7 +36,8 @@ pub(super) enum DryRun {
 
 /// The hooks of one kind of configuration, and as whom they are asked.
 pub(super) struct Hooks {
-    read: Remembered<u64, Vec<Hook>>,
+    read: Remembered<u64, Vec<Arc<Hook>>>,
+    compiled: Each<Vec<Arc<Hook>>>,
     kubeconfig: Option<PathBuf>,
     pub callers: Callers,
 }
@@ -56,7 +57,12 @@ impl Hooks {
             return Err(FieldError::invalid(&path, file, "must be an absolute file path").to_string());
         }
         without_manifests(&said)?;
-        Ok(Self { read: Remembered::default(), kubeconfig: file.map(PathBuf::from), callers: Callers::default() })
+        Ok(Self {
+            read: Remembered::default(),
+            compiled: Each::default(),
+            kubeconfig: file.map(PathBuf::from),
+            callers: Callers::default(),
+        })
     }
 
     /// Reads who the server is.
@@ -68,13 +74,24 @@ impl Hooks {
     }
 
     /// All hooks: configurations in the order of their names, hooks as they stand there.
-    pub fn get(&self, lookup: &dyn Lookup, resource: &str) -> Arc<Vec<Hook>> {
-        self.read.get(lookup.fingerprint(GROUP, resource), || {
-            let mut configurations = lookup.list(GROUP, resource, None);
-            configurations.sort_by(|a, b| a.name().cmp(b.name()));
-            let when = if resource.starts_with("mutating") { "admit" } else { "validating" };
-            configurations.iter().flat_map(|c| hooks(c, when)).collect()
-        })
+    pub async fn get(&self, lookup: &dyn Lookup, resource: &str) -> Arc<Vec<Arc<Hook>>> {
+        if let Some(known) = self.read.known(&lookup.fingerprint(GROUP, resource)) {
+            return known;
+        }
+        let mut compiled = self.compiled.begin().await;
+        let now = lookup.fingerprint(GROUP, resource);
+        if let Some(known) = self.read.known(&now) {
+            return known;
+        }
+        let mut configurations = lookup.list(GROUP, resource, None);
+        configurations.sort_by(|a, b| a.name().cmp(b.name()));
+        let when = if resource.starts_with("mutating") { "admit" } else { "validating" };
+        let mut all = Vec::new();
+        for c in &configurations {
+            all.extend(compiled.of(c, |c| hooks(c, when)).await.iter().cloned());
+        }
+        compiled.end();
+        self.read.put(now, all)
     }
 
     pub fn any(&self, lookup: &dyn Lookup, resource: &str) -> bool {
@@ -82,10 +99,10 @@ impl Hooks {
     }
 }
 
-fn hooks(configuration: &Object, when: &'static str) -> Vec<Hook> {
+fn hooks(configuration: &Object, when: &'static str) -> Vec<Arc<Hook>> {
     let list = configuration.get("webhooks").and_then(Value::as_array);
     let all = list.into_iter().flatten().enumerate();
-    all.map(|(i, h)| hook(configuration.name(), i, h, when)).collect()
+    all.map(|(i, h)| Arc::new(hook(configuration.name(), i, h, when))).collect()
 }
 
 fn hook(configuration: &str, index: usize, h: &Value, when: &'static str) -> Hook {

@@ -110,11 +110,31 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     Ok(bytes(200, media, body))
 }
 
+/// Refuses a body that says to be something else: who sends an object where options are wanted does not mean to delete without any.
+/// `DeleteOptions` are those of each group and version.
+fn check_kind(sent: &Value) -> Result<(), Status> {
+    let text = |k: &str| sent.get(k).and_then(Value::as_str).unwrap_or_default();
+    let (kind, version) = (text("kind"), text("apiVersion"));
+    match kind {
+        "" | "DeleteOptions" => Ok(()),
+        "ListOptions" | "GetOptions" | "CreateOptions" | "UpdateOptions" | "PatchOptions" => {
+            Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"))
+        }
+        _ => {
+            let version = if version.is_empty() { "v1" } else { version };
+            let scheme = "pkg/apis/meta/internalversion/scheme/register.go:27";
+            let why = format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}");
+            Err(Status::bad_request(why))
+        }
+    }
+}
+
 /// The options of a deletion: the body's, then the query's.
 fn options(call: &Call) -> Result<DeleteOptions, Status> {
     let mut options = DeleteOptions::default();
     if !call.body.is_empty() {
         let sent = call.sent()?;
+        check_kind(&sent.value)?;
         let schema = kinds::catalog().definitions.get("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
         let mut value = sent.value;
         if let Some(schema) = schema {

@@ -11,6 +11,9 @@ use registry::{Backend, Request};
 pub async fn get(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     let row = &request.resource;
     super::list::check_revision(call)?;
+    if matches!(row.backend, Backend::Stored { .. }) {
+        server.registry.check_not_older(call.query.get("resourceVersion"))?;
+    }
     if call.wanted.is_plain() && matches!(row.backend, Backend::Stored { .. }) {
         let entry = server.registry.entry(request)?;
         if !row.serves_bytes(&entry) {

@@ -18,7 +18,7 @@ use crate::content::{self, Shape};
 use crate::handle::Call;
 use crate::{admit::Admission, connect, table};
 use http::{Method, Response};
-use meta::{GroupVersion, Object, Status, Value};
+use meta::{GroupVersion, Gvk, Object, Status, Value};
 use registry::{Preconditions, Request, Resource, Sub, WriteOptions, Written, encode};
 use std::sync::Arc;
 use store::Entry;
@@ -211,21 +211,45 @@ fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
         .ok_or_else(|| Status::bad_request(format!("unexpected GroupVersion string: {version}")))?;
     let have = gv.with_kind(kind.clone());
     if have != want {
-        let known = kinds::catalog().kind(&have).is_some();
-        let message = if known || have.group == want.group && have.kind == want.kind {
-            format!(
-                "the API version in the data ({version}) does not match the expected API version ({})",
-                want.api_version()
-            )
-        } else {
-            format!("no kind {kind:?} is registered for version {version:?} in scheme {:?}", row.strategy.scheme())
-        };
-        return Err(Status::bad_request(format!(
-            "{} in version {:?} cannot be handled as a {}: {message}",
-            kind, gv.version, want.kind
-        )));
+        if !function_accepts(request, &have) {
+            return Err(Status::bad_request(mismatch(&version, &have, &want, row.strategy.scheme())));
+        }
+        map.insert("apiVersion".into(), want.api_version().into());
     }
     to_typed(call, request, &want, map, sent.duplicates)
+}
+
+/// Whether a subresource takes an object of this version as well.
+fn function_accepts(request: &Request, have: &Gvk) -> bool {
+    match request.resource.strategy.subresource(&request.subresource) {
+        Some(Sub::Function(f)) => f.accepts(have),
+        _ => false,
+    }
+}
+
+/// What upstream says of an object of another kind or version than that of the path (`transformDecodeError` of `handlers/rest.go`).
+fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
+    let catalog = kinds::catalog();
+    let same = have.group == want.group && have.kind == want.kind;
+    let other_version = format!(
+        "the API version in the data ({version}) does not match the expected API version ({})",
+        want.api_version()
+    );
+    let why = match (catalog.kind(have).is_some(), catalog.kind(want).is_some()) {
+        (true, true) if same => return other_version,
+        (true, true) => {
+            let internal = match want.group.split('.').next().unwrap_or_default() {
+                "" | "events" => "core",
+                "internal" => "apiserverinternal",
+                first => first,
+            };
+            let (from, to) = (format!("{}.{}", have.version, have.kind), format!("{internal}.{}", want.kind));
+            format!("converting ({from}) to ({to}): unknown conversion")
+        }
+        (_, false) if same => other_version,
+        _ => format!("no kind {:?} is registered for version {version:?} in scheme {scheme:?}", have.kind),
+    };
+    format!("{} in version {:?} cannot be handled as a {}: {why}", have.kind, have.version, want.kind)
 }
 
 /// What names the version and kind of an object, as Go prints its type.

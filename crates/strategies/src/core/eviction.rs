@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use meta::status::{Cause, Details};
-use meta::{GroupResource, LabelSelector, Object, Reason, Status, Value};
+use meta::{GroupResource, Gvk, LabelSelector, Object, Reason, Status, Value};
 use registry::{AdmitAll, DeleteOptions, Env, Function, Preconditions, Request, Target, WriteOptions, encode};
 use serde_json::json;
 
@@ -15,6 +15,11 @@ impl Function for Eviction {
             true => Ok(()),
             false => Err(Status::bad_request("name in URL does not match name in Eviction object")),
         }
+    }
+
+    /// Clients from before v1.22 send `policy/v1beta1`.
+    fn accepts(&self, sent: &Gvk) -> bool {
+        (&*sent.group, &*sent.version, &*sent.kind) == ("policy", "v1beta1", "Eviction")
     }
 
     async fn create(

@@ -172,6 +172,47 @@ async fn a_policy_has_parameters() {
     assert!(code == 422 && answer["message"].as_str().unwrap().ends_with(why), "{answer}");
 }
 
+/// A variable is evaluated within the expression that uses it first, and its type is made of those of others.
+#[tokio::test]
+async fn variables_that_are_made_of_each_other_have_an_end() {
+    let c = Cluster::start(1).await;
+    let chain = |first: &str, next: &str, count: usize| {
+        let one = |i: usize| match i {
+            0 => json!({"name": "v0", "expression": first}),
+            _ => json!({"name": format!("v{i}"), "expression": next.replace('@', &format!("variables.v{}", i - 1))}),
+        };
+        (0..count).map(one).collect::<Vec<_>>()
+    };
+    let everywhere = json!({"matchResources": {}});
+    for (n, (first, next, count, last, refused)) in [
+        ("1", "@ + 1", 100, "variables.v99 == 100", false),
+        ("1", "@ + 1", 5000, "variables.v4999 > 0", true),
+        ("[1]", "[@]", 100, "variables.v99.size() == 1", false),
+        ("[1]", "[@]", 1200, "variables.v1199.size() == 1", true),
+        (
+            "[1]",
+            "[1].map(a, [2].map(b, [3].map(c, @.size() + a + b + c))).size() > 0 ? [1] : [2]",
+            300,
+            "variables.v299.size() == 1",
+            true,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let spec = json!({"variables": chain(first, next, count), "validations": [{"expression": last}]});
+        install(&c, &format!("p{n}"), spec, everywhere.clone()).await;
+        let (code, answer, _) = call(&c, "POST", &format!("{MAPS}?dryRun=All"), config_map("x")).await;
+        let told = answer["message"].as_str().unwrap_or_default();
+        let deep = told.contains("expressions and the variables that they use are nested too deep");
+        assert_eq!((code, deep), if refused { (422, true) } else { (201, false) }, "{next}: {answer}");
+        if refused {
+            let path = format!("{GROUP}/validatingadmissionpolicies/p{n}");
+            assert_eq!(call(&c, "DELETE", &path, Value::Null).await.0, 200);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_policy_that_cannot_be_evaluated_fails_or_is_ignored() {
     let c = Cluster::start(1).await;

@@ -419,7 +419,7 @@ async fn what_is_not_there_is_not_found() {
     check(&c, ("PATCH", &at, MERGE_PATCH), "{}", nowhere(gone)).await;
     let kind =
         |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}).to_string();
-    check(&c, ("POST", MAPS, JSON), kind("v1", "Secret"), bad("cannot be handled as a ConfigMap")).await;
+    check(&c, ("POST", MAPS, JSON), kind("v1", "Secret"), bad("Secret in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion")).await;
     check(&c, ("POST", MAPS, JSON), kind("v1", "Nosuch"), bad("no kind \"Nosuch\" is registered for version \"v1\""))
         .await;
     check(&c, ("POST", MAPS, JSON), kind("v7", "ConfigMap"), bad("cannot be handled as a ConfigMap")).await;
@@ -427,7 +427,7 @@ async fn what_is_not_there_is_not_found() {
         &c,
         ("POST", DEPLOYMENTS, JSON),
         kind("apps/v1beta9", "Deployment"),
-        bad("the API version in the data (apps/v1beta9) does not match the expected API version (apps/v1)"),
+        bad("no kind \"Deployment\" is registered for version \"apps/v1beta9\" in scheme \"pkg/api/legacyscheme/scheme.go:30\""),
     )
     .await;
     check(&c, ("POST", MAPS, JSON), kind("a/b/c", "ConfigMap"), bad("unexpected GroupVersion string: a/b/c")).await;
@@ -501,6 +501,22 @@ async fn parameters_that_make_no_sense_are_refused() {
     .await;
     check(&c, ("DELETE", &at(""), JSON), "{", bad("")).await;
     check(&c, ("DELETE", &at(""), JSON), r#"{"gracePeriodSeconds": "soon"}"#, bad("")).await;
+    // Who sends an object does not mean to delete without options.
+    let no_options = r#"{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}"#;
+    let scheme = "in scheme \"pkg/apis/meta/internalversion/scheme/register.go:27\"";
+    let unknown_kind = format!("no kind \"ConfigMap\" is registered for version \"v1\" {scheme}");
+    for path in [at(""), format!("{MAPS}?labelSelector=a=b")] {
+        check(&c, ("DELETE", &path, JSON), no_options, bad(&unknown_kind)).await;
+        let wrong_options = r#"{"kind": "CreateOptions", "apiVersion": "v1"}"#;
+        check(&c, ("DELETE", &path, JSON), wrong_options, bad("decoded object cannot be converted to DeleteOptions"))
+            .await;
+    }
+    // What is read is not older than what was asked for.
+    let future = c.call("GET", &at("resourceVersion=999999999"), Value::Null).await;
+    assert_eq!((future.code, &future.body["details"]["causes"][0]["reason"]), (504, &json!("ResourceVersionTooLarge")));
+    assert_eq!(c.call("GET", &at("resourceVersion=1"), Value::Null).await.code, 200);
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "apps/v1"});
+    assert_eq!(c.call("DELETE", &at(""), options).await.code, 200);
 }
 
 #[tokio::test]

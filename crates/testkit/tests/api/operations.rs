@@ -217,7 +217,12 @@ async fn options_of_logs_and_evictions_are_checked() {
         let why = "name in URL does not match name in Eviction object";
         assert_eq!((a.code, a.body["message"].as_str().unwrap()), (400, why));
     }
-    assert_eq!(c.call("POST", &format!("{pods}/p/eviction"), json!({"metadata": {"name": "p"}})).await.code, 201);
+    // Clients from before v1.22 send another version.
+    let evict = |version: &str| json!({"apiVersion": version, "kind": "Eviction", "metadata": {"name": "p"}});
+    for (version, code) in [("policy/v1beta2", 400), ("apps/v1", 400), ("policy/v1beta1", 201)] {
+        let a = c.call("POST", &format!("{pods}/p/eviction"), evict(version)).await;
+        assert_eq!(a.code, code, "{version}: {}", a.body);
+    }
     // Such a path leads nowhere; that of all namespaces is there, but nothing is created by it.
     for (method, path, code) in [
         ("GET", "/api/v1/pods/p", 404),
