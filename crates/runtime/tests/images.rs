@@ -8,6 +8,7 @@ use std::path::Path;
 
 use host::{Host, log, shell};
 use kemudi_runtime::*;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// One entry of a layer: path and content; `None` is a directory, `link:` a symlink, `hard:` a hard link.
@@ -214,6 +215,40 @@ async fn bad_archives_are_refused_and_leave_nothing() {
     let file = host.directory.path().join("text");
     std::fs::write(&file, "no archive").unwrap();
     assert!(images.import(&file, None, None).is_err());
+    assert_eq!(images.list(), before);
+    host.finish().await;
+}
+
+/// An archive of kilobytes may describe any number of images, layers, and any amount of words.
+#[tokio::test]
+async fn what_an_archive_describes_is_bounded() {
+    let host = Host::new().await;
+    let images = host.runtime.images().clone();
+    let before = images.list();
+    let root = host.directory.path().join("saved");
+    std::fs::create_dir_all(&root).unwrap();
+    let blob = layer(&[("file", Some("x"))]);
+    std::fs::write(root.join("l"), &blob).unwrap();
+    let import = |config: Value, layers: usize, count: usize| {
+        let diff_ids = vec![format!("sha256:{}", sha(&blob)); layers];
+        let text = json!({"config": config, "rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string();
+        std::fs::write(root.join("c"), text).unwrap();
+        let one = json!({"Config": "c", "RepoTags": ["saved:1"], "Layers": vec!["l"; layers]});
+        std::fs::write(root.join("manifest.json"), Value::from(vec![one; count]).to_string()).unwrap();
+        images.import(&root, None, None)
+    };
+    let error = |r: Result<Vec<image::Image>, image::Error>| r.unwrap_err().to_string();
+    assert!(error(import(json!({}), 501, 1)).contains("501 layers, more than 500"));
+    assert!(error(import(json!({}), 1, 1001)).contains("1001 images in it, more than 1000"));
+    let labels = json!({"Labels": {"a": "b".repeat(300_000)}});
+    assert!(error(import(labels, 1, 1)).contains("a configuration of 300"));
+    assert_eq!(images.list(), before);
+    // What nobody needs is not kept, and an equal layer is checked and counted once.
+    let ports = json!({"ExposedPorts": {"80/tcp": vec![0; 500_000]}, "Cmd": ["/bin/true"]});
+    let made = import(ports, 400, 2).unwrap().remove(0);
+    assert_eq!((made.layers.len(), &*made.config.cmd), (1, &["/bin/true".to_owned()][..]));
+    assert!(std::fs::metadata(images.layers_root().with_file_name("index.json")).unwrap().len() < 100_000);
+    images.remove("saved:1", |_| None).unwrap();
     assert_eq!(images.list(), before);
     host.finish().await;
 }

@@ -6,7 +6,7 @@ use super::select::{Invocation, select};
 use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review};
 use async_trait::async_trait;
-use futures::future::join_all;
+use futures::StreamExt;
 use meta::{Clock, Object, Status, Value};
 use std::sync::Arc;
 
@@ -40,16 +40,16 @@ impl Remote for Validating {
         let hooks = self.hooks.get(review.lookup, RESOURCE).await;
         let mut chosen = Vec::new();
         for hook in hooks.iter() {
-            if let Some(i) = select(&self.hooks.callers, hook, review, object).await? {
-                let new = versioned(&i, review, object).await?;
-                let old = versioned(&i, review, review.old).await?;
-                chosen.push((i, new, old));
-            }
+            chosen.extend(select(&self.hooks.callers, hook, review, object).await?);
         }
-        let calls = chosen.iter().enumerate().map(|(n, (i, new, old))| ask(n, i, review, new.as_ref(), old.as_ref()));
-        join_all(calls).await.into_iter().collect()
+        let calls: Vec<_> = chosen.iter().enumerate().map(|(n, i)| ask(n, i, review, object)).collect();
+        let answers: Vec<_> = futures::stream::iter(calls).buffered(AT_A_TIME).collect().await;
+        answers.into_iter().collect()
     }
 }
+
+/// So many hooks are asked at a time: each has a copy of the object.
+const AT_A_TIME: usize = 32;
 
 /// `index` is the place among the hooks that are asked.
 async fn ask(
@@ -57,9 +57,10 @@ async fn ask(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
     object: Option<&Object>,
-    old: Option<&Object>,
 ) -> Result<(), Status> {
-    match call(invocation, review, object, old, false).await {
+    let new = versioned(invocation, review, object).await?;
+    let old = versioned(invocation, review, review.old).await?;
+    match call(invocation, review, new.as_ref(), old.as_ref(), false).await {
         Ok(_) => Ok(()),
         Err(f) => {
             f.under_policy(invocation)?;

@@ -1,6 +1,7 @@
 //! Reading image archives and unpacking layers, with the marks of deletion ("whiteouts") turned into overlayfs' own.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek};
@@ -23,11 +24,22 @@ use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
 /// Bytes of a manifest or a configuration, which are read into memory.
-const LARGEST_DOCUMENT: u64 = 16 << 20;
+const LARGEST_DOCUMENT: u64 = 4 << 20;
+/// Bytes of what is kept of a configuration: names, variables, commands, labels.
+const LARGEST_KEPT: usize = 256 << 10;
+/// Images in one archive, and layers of one image (overlayfs takes 500).
+const MOST_IMAGES: usize = 1_000;
+const MOST_LAYERS: usize = 500;
+/// Bytes that may be decompressed to check layers that are there already, if the disk has less room.
+const MOST_CHECKED: u64 = 64 << 30;
 
 /// Name → path of the blobs and files of an archive, unpacked or as they were.
 struct Source<'a> {
     budget: &'a Budget,
+    /// For layers that are only read.
+    checks: Budget,
+    /// The size of each layer, by its digest, that was found in the source already.
+    found: RefCell<HashMap<String, u64>>,
     /// What it is called in errors.
     shown: PathBuf,
     root: PathBuf,
@@ -110,7 +122,9 @@ fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &
         }
         directory
     };
-    let source = Source { root, shown: path.to_owned(), budget };
+    let checks =
+        Budget::new(&root, Some(budget.limit.max(MOST_CHECKED))).map_err(Error::io(root.display().to_string()))?;
+    let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default() };
     let found = if source.root.join("index.json").is_file() {
         from_oci(store, &source, name)
     } else if source.root.join("manifest.json").is_file() {
@@ -183,9 +197,17 @@ fn build(
             configuration.rootfs.diff_ids.len()
         )));
     }
-    let names = names.iter().map(|n| normalize(n)).collect::<Result<_>>()?;
+    let too_much = |what: String| Error::TooMuch { path: source.shown.clone(), what };
+    if blobs.len() > MOST_LAYERS {
+        return Err(too_much(format!("{} layers, more than {MOST_LAYERS}", blobs.len())));
+    }
+    let names: BTreeSet<String> = names.iter().map(|n| normalize(n)).collect::<Result<_>>()?;
     let mut made = Vec::new();
     let config = configuration.config.clone().unwrap_or_default();
+    let kept = serde_json::to_vec(&(&config, &names)).map_err(|e| source.error(e.to_string()))?.len();
+    if kept > LARGEST_KEPT {
+        return Err(too_much(format!("a configuration of {kept} bytes, more than {LARGEST_KEPT}")));
+    }
     let added = layers(store, source, blobs, &configuration, &mut made)
         .and_then(|(layers, size)| store.add(Image { id: format!("sha256:{id}"), names, config, layers, size }));
     if added.is_err() {
@@ -208,27 +230,40 @@ fn layers(
             diff_id.strip_prefix("sha256:").filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
         let expected = expected.ok_or_else(|| source.error(format!("unknown digest {diff_id}")))?;
         let short = expected[..16].to_owned();
-        let target = store.layers_root().join(&short);
-        if !target.exists() {
-            let incoming = store.incoming(&short)?;
-            let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
-            if let Err(e) = unpack_blob(file, blob, &incoming, expected, source.budget) {
-                let _ = remove_tree(&incoming); // else it goes when the store is opened again
-                return Err(e);
+        let known = source.found.borrow().get(expected).copied();
+        size += match known {
+            Some(size) => size,
+            None => {
+                let size = layer(store, source, blob, expected, made)?;
+                source.found.borrow_mut().insert(expected.to_owned(), size);
+                size
             }
-            fs::rename(&incoming, &target).map_err(Error::io(target.display().to_string()))?;
-            made.push(short.clone());
-        } else {
-            // Only who has a layer gets it: it is not enough to name another's.
-            let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
-            checked(file, blob, expected)?;
-        }
-        size += tree_size(&target)?;
+        };
         if !layers.contains(&short) {
             layers.push(short); // overlayfs refuses the same directory twice; an equal layer adds nothing
         }
     }
     Ok((layers, size))
+}
+
+/// Brings one layer into the store, or finds that it is there and that the source has it. Gives its size in bytes.
+fn layer(store: &Writing<'_>, source: &Source<'_>, blob: &Path, expected: &str, made: &mut Vec<String>) -> Result<u64> {
+    let short = &expected[..16];
+    let target = store.layers_root().join(short);
+    let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
+    if target.exists() {
+        // Only who has a layer gets it: it is not enough to name another's.
+        checked(file, blob, expected, &source.checks)?;
+        return tree_size(&target);
+    }
+    let incoming = store.incoming(short)?;
+    if let Err(e) = unpack_blob(file, blob, &incoming, expected, source.budget) {
+        let _ = remove_tree(&incoming); // else it goes when the store is opened again
+        return Err(e);
+    }
+    fs::rename(&incoming, &target).map_err(Error::io(target.display().to_string()))?;
+    made.push(short.to_owned());
+    tree_size(&target)
 }
 
 /// Unpacks a layer and holds it against its digest.
@@ -246,9 +281,10 @@ fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str, budget: &Bu
 }
 
 /// Holds a layer that is there already against its digest.
-fn checked(file: File, blob: &Path, expected: &str) -> Result<()> {
+fn checked(file: File, blob: &Path, expected: &str, budget: &Budget) -> Result<()> {
     let failed = || Error::io(blob.display().to_string());
-    let found = digest(decompressed(file).map_err(failed())?).map_err(failed())?;
+    let reader = budget.reader(decompressed(file).map_err(failed())?);
+    let found = digest(reader).map_err(failed())?;
     if found == expected {
         return Ok(());
     }
@@ -269,6 +305,9 @@ impl Source<'_> {
     fn names_fit(&self, name: Option<&str>, count: usize) -> Result<()> {
         match name {
             Some(_) if count > 1 => Err(Error::OneName { path: self.shown.clone(), count }),
+            _ if count > MOST_IMAGES => {
+                Err(self.error(format!("there are {count} images in it, more than {MOST_IMAGES}")))
+            }
             _ => Ok(()),
         }
     }

@@ -52,6 +52,10 @@ pub enum Error {
         brief(format!("{start:?}"))
     )]
     PathTooLong { start: PathBuf, length: usize, most: usize },
+    #[error("an image of {} has {what}", brief(path.display()))]
+    TooMuch { path: PathBuf, what: String },
+    #[error("the index of the images would be larger than {} MiB: remove some first", LARGEST_INDEX >> 20)]
+    Full,
     #[error("{path} unpacks to more than {limit} bytes, the limit for this import; nothing of it was kept")]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("{}: {}", brief(what), brief(source))]
@@ -63,6 +67,9 @@ pub enum Error {
     #[error("image index: {}", brief(_0))]
     Index(String),
 }
+
+/// Bytes of the index: the node keeps it in memory.
+const LARGEST_INDEX: usize = 32 << 20;
 
 /// A text without its middle, if it is longer than some 256 bytes.
 fn brief(text: impl ToString) -> String {
@@ -99,9 +106,6 @@ pub struct ImageConfig {
     pub user: String,
     pub working_dir: String,
     pub stop_signal: String,
-    /// `80/tcp` → {}.
-    #[serde(deserialize_with = "null_as_default")]
-    pub exposed_ports: BTreeMap<String, serde_json::Value>,
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,
 }
@@ -344,6 +348,10 @@ impl Writing<'_> {
     }
 
     fn save(&self, index: &Index) -> Result<()> {
+        let failed = |e: serde_json::Error| Error::Index(e.to_string());
+        if serde_json::to_vec(index).map_err(failed)?.len() > LARGEST_INDEX {
+            return Err(Error::Full);
+        }
         spec::write(&self.store.root.join("index.json"), index).map_err(Error::io("image index"))
     }
 }
