@@ -559,3 +559,34 @@ async fn the_reaper_of_a_pod_has_nothing_to_take() {
     assert!(rest.contains("can't create /proc/1/exe") && rest.contains("/sandbox\n"), "{text}");
     host.finish().await;
 }
+
+/// The mode, owner and times of a device belong to its node: the nodes of a container are nobody else's.
+#[tokio::test]
+async fn devices_of_a_container_are_its_own() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    host.pod("b").await;
+    let seen = |path: &str| std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(path).unwrap());
+    let before = DEVICE_NAMES.map(|n| seen(&format!("/dev/{n}")));
+    let spoiled = host.start("a", shell("root", FOREVER)).await;
+    let other = host.start("b", shell("other", FOREVER)).await;
+    let spoil = "cd /dev && chmod 600 null zero full random urandom tty && chown 1234:1234 null full && touch -d 2000-01-01 null";
+    let (code, _) = sh(&host, &spoiled, spoil).await;
+    let after = DEVICE_NAMES.map(|n| seen(&format!("/dev/{n}")));
+    for (name, mode) in DEVICE_NAMES.iter().zip(&before) {
+        // Whatever comes of it, the machine goes on.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777);
+        std::fs::set_permissions(format!("/dev/{name}"), mode).unwrap();
+    }
+    assert_eq!((code, after), (0, before), "changed, but not for the host");
+    let look = "cd /dev && stat -c '%n %a %u:%g %t:%T' null zero full random urandom tty; head -c 2 zero | od -An -tx1; echo x > null";
+    let (_, text) = sh(&host, &other, look).await;
+    let want = "null 666 0:0 1:3\nzero 666 0:0 1:5\nfull 666 0:0 1:7\nrandom 666 0:0 1:8\nurandom 666 0:0 1:9\ntty 666 0:0 5:0\n 00 00\n";
+    assert_eq!(text, want);
+    // A node that a container makes itself opens nothing, wherever it lies.
+    let made = "for d in /dev /tmp /; do mknod $d/mine c 1 3 && echo x > $d/mine; done 2>&1 | grep -c 'Permission denied'; mount | grep -c ' /dev/null '";
+    assert_eq!(sh(&host, &other, made).await.1, "3\n1\n");
+    host.finish().await;
+}
+
+const DEVICE_NAMES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];

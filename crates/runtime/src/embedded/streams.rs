@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
+use tokio::sync::watch;
 
 use super::Inner;
 use super::containers::late;
@@ -140,10 +141,10 @@ impl Inner {
             Some((Ok(()), _)) => {}
         }
         let (link, container) = (self.link(pod)?, id.to_owned());
-        let resizer: Resizer = Arc::new(move |size: TerminalSize| {
+        let resizer = newest(move |size: TerminalSize| {
             let (link, container) = (link.clone(), container.clone());
             let call = Call::Resize { container, rows: size.rows, columns: size.columns };
-            tokio::spawn(async move { link.call(call).await });
+            async move { drop(link.call(call).await) }
         });
         Ok(AttachSession {
             stdin: if stdin { Some(sender(input).map_err(fail)?) } else { None },
@@ -152,6 +153,23 @@ impl Inner {
             resizer,
         })
     }
+}
+
+/// Resizes one after the other. What comes while one is under way waits, and only the newest of it is carried out.
+fn newest<F: Future<Output = ()> + Send>(resize: impl Fn(TerminalSize) -> F + Send + 'static) -> Resizer {
+    let (wanted, mut newest) = watch::channel(None);
+    tokio::spawn(async move {
+        // Ends with the session.
+        while newest.changed().await.is_ok() {
+            let size = *newest.borrow_and_update();
+            if let Some(size) = size {
+                resize(size).await;
+            }
+        }
+    });
+    Arc::new(move |size| {
+        wanted.send_replace(Some(size));
+    })
 }
 
 #[derive(Default)]
@@ -222,5 +240,34 @@ impl ExecControl for Control {
     async fn kill(&mut self) -> Result<()> {
         let request = Request { seq: 2, call: Call::KillExec };
         self.peer.send(&request, &[]).await.map_err(Error::io("killing a command"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_storm_of_resizes_is_one_at_a_time() {
+        let (done, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let resize = newest(move |size: TerminalSize| {
+            let done = done.clone();
+            async move {
+                tokio::task::yield_now().await;
+                let _ = done.send(size.rows);
+            }
+        });
+        for round in 0..3 {
+            for n in 0..1000 {
+                resize(TerminalSize { rows: n, columns: 1 });
+            }
+            let mut carried_out = Vec::new();
+            while carried_out.last() != Some(&999) {
+                carried_out.push(seen.recv().await.unwrap_or(999));
+            }
+            assert!(carried_out.len() <= 2, "{round}: {carried_out:?}");
+        }
+        drop(resize);
+        assert!(seen.recv().await.is_none(), "the task ends with the session");
     }
 }

@@ -4,11 +4,12 @@
 //! Sources of bind mounts are opened before the root is changed, where the host's paths hold; they are placed after it. Another
 //! container may change a shared volume meanwhile, so sources and targets are descriptors ([`crate::beneath`]) from the moment
 //! they are looked at, and no path is walked twice. Every mount is `nodev` unless the container is privileged, so a device node
-//! made inside cannot be opened; the few devices containers get are bound one by one.
+//! made inside cannot be opened; the few devices containers get are nodes of their own (whoever is root changes the mode and owner of
+//! what is in `/dev`, and the host's nodes are everybody's), bound one by one.
 //!
 //! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
 //! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
-//! they stay the host's. Read-only mounts are locked there: root inside could make them writable again.
+//! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,9 +17,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mknod};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
@@ -29,7 +30,9 @@ use crate::spec::{CgroupDirectory, ContainerRecord};
 /// Of directories that are made for mounts.
 const MODE: Mode = Mode::from_bits_truncate(0o755);
 
-const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+/// Name and numbers (`admin-guide/devices.txt` of the kernel).
+const DEVICES: &[(&str, u64, u64)] =
+    &[("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
 /// As kubelet has the CRI runtimes mask them.
 const MASKED: &[&str] = &[
@@ -172,6 +175,7 @@ fn has_devices(record: &ContainerRecord) -> bool {
 struct Sources {
     /// One per mount of the record.
     mounts: Vec<Option<Bind>>,
+    /// The host's, or none yet.
     devices: Vec<Bind>,
     shm: Bind,
     cgroups: Vec<Bind>,
@@ -194,17 +198,34 @@ impl Sources {
             Ok(bind)
         };
         let mounts = record.mounts.iter().map(one).collect::<Result<_>>()?;
-        let devices = if has_devices(record) {
-            vec![bind_host("/dev", "/dev")?]
-        } else {
-            let device = |name: &&str| bind_host(Path::new("/dev").join(name), Path::new("/dev").join(name));
-            DEVICES.iter().map(device).collect::<Result<_>>()?
-        };
+        let devices = if has_devices(record) { vec![bind_host("/dev", "/dev")?] } else { Vec::new() };
         let shm = bind_host(&record.shm, "/dev/shm")?;
         map(&shm, &record.shm.display())?;
         let cgroup = |c: &CgroupDirectory| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name));
         let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<_>>()?;
         Ok(Sources { mounts, devices, shm, cgroups })
+    }
+
+    /// Makes the container's device nodes, unless it has the host's. They lie in a file system in memory that is mounted on `place` while
+    /// they are made; the caller's mount namespace is its own.
+    fn make_devices(&mut self, place: &Path) -> Result<()> {
+        if !self.devices.is_empty() {
+            return Ok(());
+        }
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+        mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some("mode=755,size=64k"))
+            .map_err(|e| format!("mounting tmpfs for devices: {e}"))?;
+        let made = DEVICES.iter().map(|(name, major, minor)| {
+            let (node, mode) = (place.join(name), Mode::from_bits_truncate(0o666));
+            mknod(&node, SFlag::S_IFCHR, mode, makedev(*major, *minor))?;
+            // The umask is not asked.
+            fchmodat(AT_FDCWD, &node, mode, FchmodatFlags::FollowSymlink)?;
+            let file = open(&node, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+            let target = Path::new("/dev").join(name);
+            Ok(Bind { tree: sys::clone_mount(file.as_fd(), false)?, target, kind: FileKind::CharacterDevice })
+        });
+        self.devices = made.collect::<io::Result<_>>().map_err(stage("making devices"))?;
+        umount2(place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving the file system of devices: {e}"))
     }
 
     fn all(&self) -> impl Iterator<Item = &Bind> {
@@ -223,8 +244,9 @@ impl Prepared {
     /// The caller is in a fresh mount namespace, which nobody else ever enters but those who copy it. Its working directory is where
     /// [`Prepared::enter`] finds what is locked.
     pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd) -> Result<Prepared> {
-        let sources = Sources::open(record, Some(users))?;
+        let mut sources = Sources::open(record, Some(users))?;
         detach_from_host()?;
+        sources.make_devices(&state.join("rootfs"))?;
         overlay(record, state, Some(users))?;
         let here = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         let root = here.map_err(Into::into).and_then(|here| sys::clone_mount(here.as_fd(), false));
@@ -296,8 +318,9 @@ fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> 
 /// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
 /// gives that one's /proc.
 pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
-    let sources = Sources::open(record, None)?;
+    let mut sources = Sources::open(record, None)?;
     detach_from_host()?;
+    sources.make_devices(&state.join("rootfs"))?;
     overlay(record, state, None)?;
     change_root()?;
     fill(record, &sources, proc, None)
