@@ -68,6 +68,9 @@ impl Plugin for CertificateSubjectRestriction {
         let Some(groups) = groups else {
             return Err(review.forbidden("failed to parse CSR: it is no certificate signing request in PEM"));
         };
+        let Some(groups) = groups else {
+            return Err(review.forbidden("failed to parse CSR: the subject has a value that is no text"));
+        };
         if groups.iter().any(|g| g == auth::user::GROUP_MASTERS) {
             let group = auth::user::GROUP_MASTERS;
             return Err(review.forbidden(&format!("use of {SIGNER} signer with {group} group is not allowed")));
@@ -76,10 +79,12 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The groups that the subject of a request (PEM in base64) wants to be in.
-fn organizations(request: &str) -> Option<Vec<String>> {
-    let found =
-        |subject: &X509Name| subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+/// The groups that the subject of a request (PEM in base64) wants to be in; none if not all of it can be read.
+fn organizations(request: &str) -> Option<Option<Vec<String>>> {
+    let found = |subject: &X509Name| {
+        let all = subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned);
+        certificate::is_readable(subject).then(|| all.collect())
+    };
     subject(request, found)
 }
 

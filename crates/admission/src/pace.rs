@@ -7,8 +7,8 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use auth::aside;
 use parking_lot::Mutex;
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// What takes longer is slow.
@@ -21,14 +21,6 @@ static LAST_SLOW: Mutex<Option<Instant>> = Mutex::new(None);
 /// So many slow ones are evaluated at a time: half of the cores is left to other requests.
 static PLACES: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2))));
-
-/// Does work that may take long while another thread answers the requests of this one.
-pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::current().runtime_flavor() {
-        RuntimeFlavor::CurrentThread => work(),
-        _ => tokio::task::block_in_place(work),
-    }
-}
 
 /// The turn to evaluate expressions once.
 #[must_use]
@@ -50,7 +42,7 @@ impl Turn {
     pub(crate) fn take<T>(self, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = match &self.place {
-            Some(_) => aside(work),
+            Some(_) => aside::run(work),
             None => work(),
         };
         if begun.elapsed() > SLOW {

@@ -1,6 +1,6 @@
 //! What is made of stored objects, until they change.
 
-use crate::pace;
+use auth::aside;
 use meta::Object;
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ impl<T> Making<'_, T> {
             Some((then, made)) if then == version => made,
             _ => {
                 tokio::task::yield_now().await;
-                Arc::new(pace::aside(|| make(o)))
+                Arc::new(aside::run(|| make(o)))
             }
         };
         self.now.insert(o.name().to_owned(), (version, made.clone()));

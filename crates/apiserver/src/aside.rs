@@ -214,9 +214,11 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
         Some(server.registry.store.snapshot().get(&key)?.value.len())
     };
     if matches!(call.parts.method, Method::GET | Method::HEAD) {
+        // What is stored in another version, or from before the definition changed, is not sent as it is.
+        let decodes = row.converts() || row.reshaped > 0;
         let shown = match call.wanted.shape {
-            Shape::Object => call.wanted.is_plain(),
-            Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json,
+            Shape::Object => call.wanted.is_plain() && !decodes,
+            Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json && !decodes,
             Shape::Table => false,
         };
         if shown {

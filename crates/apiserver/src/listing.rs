@@ -124,10 +124,11 @@ fn text(wanted: &Wanted, list: &mut Value, field: &'static str) -> Form {
     Form::Text { media, before, between, after }
 }
 
-/// The objects of a page in pieces that are decoded one after the other.
+/// The objects of a page in pieces that are decoded one after the other. Those for a conversion webhook are larger: each is a request to it.
 pub fn pieces<'a>(row: &Resource, entries: &'a [Arc<Entry>]) -> impl Iterator<Item = &'a [Arc<Entry>]> {
     let defaults = row.strategy.adds_defaults();
-    pieces_by(entries, move |e| e.value.len() + defaults)
+    let parts = if row.strategy.converter().is_some() { 4 } else { 1 };
+    pieces_by(entries, move |e| (e.value.len() + defaults) / parts)
 }
 
 /// Parts of a slice, of one element at least, and of as many as are small enough together.

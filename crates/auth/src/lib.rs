@@ -3,6 +3,7 @@
 //! Invariant: an identity only comes from an authenticator or, in one process, from a request extension that no socket can set.
 
 pub mod abac;
+pub mod aside;
 pub mod attributes;
 mod callers;
 pub mod claims;

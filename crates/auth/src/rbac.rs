@@ -2,10 +2,11 @@
 
 pub mod cover;
 
+use crate::aside;
 use crate::{Attributes, Authorizer, Decision, User};
 use imbl::{HashMap, OrdMap};
 use meta::{Object, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// All roles and bindings, indexed by what they are asked for. A copy costs next to nothing.
@@ -196,11 +197,25 @@ impl Rbac {
         })
     }
 
-    /// The rules that hold for a user in a namespace (empty: cluster-wide).
-    pub fn rules_for<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a PolicyRule> {
-        self.grants(user, namespace).filter_map(|g| self.roles.get(&g.role)).flat_map(|rules| rules.iter())
+    /// The rules of each role that a user has in a namespace (empty: cluster-wide), with the first grant of it. A role that is bound many times
+    /// comes once.
+    fn roles_of<'a>(
+        &'a self,
+        user: &'a User,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a Grant, &'a Arc<[PolicyRule]>)> {
+        let mut seen = HashSet::new();
+        let all = self.grants(user, namespace).filter_map(|g| Some((g, self.roles.get(&g.role)?)));
+        all.filter(move |(_, rules)| rules.len() < FEW || seen.insert(rules.as_ptr()))
     }
 }
+
+/// A role of so few rules is looked through as often as it is bound.
+const FEW: usize = 8;
+/// After so many rules the decision goes on while another thread answers requests.
+const MANY: usize = 5_000;
+/// So many rules are listed for one user; what is more is left out.
+pub const MOST_LISTED: usize = 50_000;
 
 impl Authorizer for Rbac {
     fn authorize(&self, a: &Attributes) -> Decision {
@@ -208,21 +223,31 @@ impl Authorizer for Rbac {
         if a.user.is_in(crate::user::GROUP_MASTERS) {
             return Decision::Allow(String::new());
         }
-        for g in self.grants(&a.user, &a.namespace) {
-            if self.roles.get(&g.role).is_some_and(|rules| rules.iter().any(|r| r.allows(a))) {
-                return Decision::Allow(g.why());
+        let mut roles = self.roles_of(&a.user, &a.namespace);
+        let allows = |(_, rules): &(&Grant, &Arc<[PolicyRule]>)| rules.iter().any(|r| r.allows(a));
+        let mut looked_at = 0;
+        let found = loop {
+            let Some(role) = roles.next() else { break None };
+            if allows(&role) {
+                break Some(role);
             }
-        }
-        Decision::NoOpinion(String::new())
+            looked_at += role.1.len();
+            if looked_at > MANY {
+                break aside::run(|| roles.find(allows));
+            }
+        };
+        found.map_or(Decision::NoOpinion(String::new()), |(grant, _)| Decision::Allow(grant.why()))
     }
 
     fn rules(&self, user: &User, namespace: &str) -> Vec<PolicyRule> {
         let all = || vec!["*".to_owned()];
-        let mut rules: Vec<PolicyRule> = self.rules_for(user, namespace).cloned().collect();
+        let mut rules = Vec::new();
         if user.is_in(crate::user::GROUP_MASTERS) {
             rules.push(PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() });
             rules.push(PolicyRule { verbs: all(), urls: all(), ..PolicyRule::default() });
         }
+        let of_roles = self.roles_of(user, namespace).flat_map(|(_, rules)| rules.iter());
+        rules.extend(of_roles.take(MOST_LISTED).cloned());
         rules
     }
 }
@@ -305,6 +330,31 @@ mod tests {
         assert!(asks(&team, "list", "x", "pods", "", ""));
         assert!(!asks(&User::new("other", &[]), "list", "x", "pods", "", ""));
         assert!(asks(&User::new("root", &["system:masters"]), "delete", "y", "nodes", "", "n"));
+    }
+
+    #[test]
+    fn a_role_that_is_bound_many_times_counts_once() {
+        let mut r = Rbac::default();
+        let object = |v: Value| Object::from_value(v).unwrap();
+        let rule = |n: usize| json!({"verbs": ["get"], "apiGroups": [""], "resources": [format!("r{n}")]});
+        for role in 0..2 {
+            let rules: Vec<Value> = (0..40_000).map(|n| rule(role * 40_000 + n)).collect();
+            let name = format!("role{role}");
+            r.put_role(&object(json!({"metadata": {"name": name, "namespace": "x"}, "rules": rules})));
+            for n in 0..100 {
+                r.put_binding(&object(json!({"metadata": {"name": format!("b{role}-{n}"), "namespace": "x"},
+                    "roleRef": {"kind": "Role", "name": name}, "subjects": [{"kind": "User", "name": "joe"}]})));
+            }
+        }
+        let joe = User::new("joe", &[]);
+        assert_eq!(r.rules(&joe, "x").len(), MOST_LISTED);
+        let decide = |resource: &str| {
+            let (verb, namespace, resource) = ("get".into(), "x".into(), resource.into());
+            r.authorize(&Attributes { user: joe.clone(), verb, namespace, resource, ..Attributes::default() })
+        };
+        assert!(decide("r1").allowed() && decide("r79999").allowed() && !decide("r80000").allowed());
+        let Decision::Allow(why) = decide("r79999") else { panic!("refused") };
+        assert_eq!(why, "RBAC: allowed by RoleBinding \"b1-0/x\" of Role \"role1\" to User \"joe\"");
     }
 
     #[test]

@@ -8,6 +8,12 @@ pub fn common_name<'a>(subject: &'a X509Name<'_>) -> Option<&'a str> {
     subject.iter_common_name().last()?.as_str().ok()
 }
 
+/// Whether every value of a subject is text that is read here. What is left out here may be read by somebody else (Go reads BMPString and
+/// T61String), who then sees another name or group in the same certificate.
+pub fn is_readable(subject: &X509Name<'_>) -> bool {
+    subject.iter_attributes().all(|a| a.as_str().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +47,7 @@ mod tests {
             let der = subject(&names);
             let (_, parsed) = X509Name::from_der(&der).unwrap();
             assert_eq!(common_name(&parsed), want, "{names:?}");
+            assert_eq!(is_readable(&parsed), names.iter().all(|(tag, _)| *tag == UTF8), "{names:?}");
         }
     }
 }

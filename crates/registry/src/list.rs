@@ -331,8 +331,21 @@ impl Registry {
         mut entries: Vec<Arc<Entry>>,
     ) -> Result<Vec<Arc<Entry>>, Status> {
         let others: Vec<Arc<Entry>> = entries.iter().filter(|e| selector.converts(row, e)).cloned().collect();
-        let objects = if others.is_empty() { Vec::new() } else { self.all_from_stored(row, &others).await? };
-        let mut matching = objects.iter().map(|o| selector.matches_object(o));
+        let mut matching = Vec::with_capacity(others.len());
+        let mut rest = &others[..];
+        while !rest.is_empty() {
+            // Few bytes at a time: decoded objects take many times as many.
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|e| {
+                bytes += e.value.len();
+                bytes <= CONVERTED_AT_A_TIME
+            });
+            let (piece, after) = rest.split_at(fits.count().max(1));
+            let objects = self.all_from_stored(row, piece).await?;
+            matching.extend(objects.iter().map(|o| selector.matches_object(o)));
+            rest = after;
+        }
+        let mut matching = matching.into_iter();
         entries.retain(|e| match selector.converts(row, e) {
             true => matching.next().unwrap_or_default(),
             false => selector.matches(e),
@@ -340,6 +353,9 @@ impl Registry {
         Ok(entries)
     }
 }
+
+/// Bytes as stored of the objects that are converted at a time to see whether they match.
+const CONVERTED_AT_A_TIME: usize = 2 << 20;
 
 /// A resource version as a number; empty is 0.
 pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {

@@ -151,6 +151,9 @@ fn user_of(spec: &Value) -> User {
     }
 }
 
+/// Rules in one answer. A role may have tens of thousands.
+const MOST_SHOWN: usize = 10_000;
+
 /// What the caller may do in a namespace, as far as the rules can be listed.
 pub struct RulesReview {
     pub authorizer: Arc<dyn Authorizer>,
@@ -170,7 +173,9 @@ impl Function for RulesReview {
             return Err(Status::bad_request("no namespace on request"));
         }
         let (mut resource, mut path) = (Vec::new(), Vec::new());
-        for r in self.authorizer.rules(&request.user, &namespace) {
+        let rules = self.authorizer.rules(&request.user, &namespace);
+        let too_many = rules.len() > MOST_SHOWN;
+        for r in rules.into_iter().take(MOST_SHOWN) {
             if r.urls.is_empty() {
                 let mut v = json!({"verbs": r.verbs, "apiGroups": r.groups, "resources": r.resources});
                 if !r.names.is_empty() {
@@ -181,7 +186,10 @@ impl Function for RulesReview {
                 path.push(json!({"verbs": r.verbs, "nonResourceURLs": r.urls}));
             }
         }
-        let unlisted = self.authorizer.unlisted(&request.user);
+        let mut unlisted = self.authorizer.unlisted(&request.user);
+        if too_many {
+            unlisted.push("the user has too many rules to list them all");
+        }
         let mut status =
             json!({"resourceRules": resource, "nonResourceRules": path, "incomplete": !unlisted.is_empty()});
         if !unlisted.is_empty() {

@@ -41,7 +41,7 @@ impl BootstrapTokens {
         let same = held.len() == secret.len() && held.bytes().zip(secret.bytes()).fold(0, |d, (a, b)| d | (a ^ b)) == 0;
         let ended = match &*text(&o, "expiration") {
             "" => false,
-            t => t.parse::<jiff::Timestamp>().map_or(true, |t| t < self.clock.now()),
+            t => meta::time::parse(t).is_none_or(|t| t < self.clock.now()),
         };
         if !same || ended || text(&o, "usage-bootstrap-authentication") != "true" {
             return None;

@@ -50,10 +50,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
         }
     }
     let mut listing = Objects::new(server, call, request, list_meta(&page));
-    // A conversion webhook gets all objects in one request.
-    let together = row.strategy.converter().is_some();
-    let whole = together.then_some(&page.entries[..]).into_iter();
-    for piece in whole.chain(pieces(row, if together { &[] } else { &page.entries })) {
+    for piece in pieces(row, &page.entries) {
         listing.push(server.registry.all_from_stored(row, piece).await?)?;
         tokio::task::yield_now().await;
     }

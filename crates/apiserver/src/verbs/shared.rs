@@ -5,6 +5,7 @@ use crate::answer::bytes;
 use crate::body::Body;
 use crate::content::{Encoding, Shape};
 use crate::handle::Call;
+use crate::listing::pieces;
 use crate::metrics::table::WATCH_EVENTS;
 use crate::trace::{Running, Trace};
 use bytes::Bytes;
@@ -57,13 +58,20 @@ async fn all_stored(
         let kept = |e: &Arc<Entry>| e.memo.get_or_make(|| stored(e, e.value.clone(), e.index().mark as usize));
         return entries.iter().map(kept).collect();
     }
-    let objects = server.registry.all_from_stored(row, entries).await?;
     let one = |(e, o): (&Arc<Entry>, Object)| {
         let value = encode::encode(&o);
         let mark = encode::mark(&value);
         stored(e, value, mark).map(Arc::new)
     };
-    entries.iter().zip(objects).map(one).collect()
+    let mut all = Vec::with_capacity(entries.len());
+    for piece in pieces(row, entries) {
+        let objects = server.registry.all_from_stored(row, piece).await?;
+        for pair in piece.iter().zip(objects) {
+            all.push(one(pair)?);
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(all)
 }
 
 fn stored(e: &Entry, value: Bytes, mark: usize) -> Result<Stored, Status> {

@@ -1,7 +1,7 @@
 //! What a certificate signing request asks for (PKCS #10 in PEM), and which of the signers of Kubernetes may give it
 //! (`k8s.io/kubernetes/pkg/apis/certificates/helpers.go`).
 
-use client::certificate::common_name;
+use client::certificate::{common_name, is_readable};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
@@ -42,6 +42,9 @@ impl Request {
         let (_, csr) = X509CertificationRequest::from_der(&pem.contents).map_err(|e| e.to_string())?;
         csr.verify_signature().map_err(|e| e.to_string())?;
         let info = &csr.certification_request_info;
+        if !is_readable(&info.subject) {
+            return Err("the subject has a value that is no text".into());
+        }
         let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().unwrap_or_default().to_owned();
         let mut r = Self {
             subject: info.subject.as_raw().to_vec(),

@@ -187,12 +187,14 @@ async fn resize(from: Option<Input>, resizer: Resizer) {
     let mut pending = Vec::new();
     while let Some(piece) = from.next().await {
         pending.extend_from_slice(&piece);
-        while let Some(end) = pending.iter().position(|b| *b == b'}') {
-            let message: Vec<u8> = pending.drain(..=end).collect();
-            if let Some(size) = stream::terminal_size(&message) {
+        let mut read = 0;
+        while let Some(end) = pending[read..].iter().position(|b| *b == b'}') {
+            if let Some(size) = stream::terminal_size(&pending[read..=read + end]) {
                 resizer(size);
             }
+            read += end + 1;
         }
+        pending.drain(..read);
         if pending.len() > SIZE {
             return;
         }

@@ -100,6 +100,28 @@ async fn objects_are_read_and_written_in_every_version() {
     assert_eq!(c.call("GET", &format!("{CRONTABS}/b"), Value::Null).await.code, 404);
 }
 
+/// Decoded objects take many times the bytes of their text, and a webhook may take its time.
+#[tokio::test]
+async fn large_objects_are_converted_few_at_a_time() {
+    let (c, h) = start().await;
+    for n in 0..30 {
+        let address = format!("{}:1", "h".repeat(300_000 + n));
+        assert_eq!(c.call("POST", CRONTABS, crontab(&format!("n{n:02}"), json!({"address": address}))).await.code, 201);
+    }
+    for query in ["", "?labelSelector=a!=b", "?fieldSelector=metadata.name!=n00"] {
+        let before = h.heard("/convert").len();
+        let list = c.call("GET", &format!("{V2}{query}"), Value::Null).await.body;
+        let items = list["items"].as_array().unwrap();
+        assert!(items.len() >= 29 && items.iter().all(|i| i["spec"]["port"] == "1"));
+        let heard = &h.heard("/convert")[before..];
+        assert!(before > 0 || heard.len() >= 4, "{} reviews", heard.len());
+        for review in heard {
+            let bytes: usize = review["objects"].as_array().unwrap().iter().map(|o| o.to_string().len()).sum();
+            assert!(bytes < 3 << 20, "{bytes}");
+        }
+    }
+}
+
 /// A list is one review, of those objects that need it; tables, watches and informers of the same process are converted too.
 #[tokio::test]
 async fn lists_and_watches_are_converted_together() {
