@@ -300,16 +300,9 @@ impl Generator for Tls {
         }
         let pem =
             |path: &String| read(Path::new(path)).map_err(|e| Error::Text(format!("Cannot read file {path}, {e}")));
-        let (key, cert) = (pem(&self.key)?, pem(&self.cert)?);
-        let has = |b: &[u8], what: &str| {
-            String::from_utf8_lossy(b).lines().any(|l| l.starts_with("-----BEGIN") && l.contains(what))
-        };
-        if !has(&cert, "CERTIFICATE") {
-            return text("tls: failed to find any PEM data in certificate input");
-        }
-        if !has(&key, "PRIVATE KEY") {
-            return text("tls: failed to find any PEM data in key input");
-        }
+        let cert = pem(&self.cert)?;
+        let key = pem(&self.key)?;
+        super::key_pair::check(&cert, &key).map_err(Error::Text)?;
         Ok(secret(
             &self.name,
             "kubernetes.io/tls",
