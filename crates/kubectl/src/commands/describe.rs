@@ -25,7 +25,7 @@ use crate::kube::Kube;
 use crate::printer::tabwriter;
 use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Collection, Info, Target, from_files};
-use meta::Object;
+use meta::{Gvk, Object};
 use page::Page;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -174,7 +174,9 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "LimitRange" if core => limits::range(&mut p, &o),
         "PodDisruptionBudget" if i.resource.group == "policy" => limits::budget(&mut p, &o),
         "PriorityClass" if i.resource.group == "scheduling.k8s.io" => limits::priority(&mut p, &o),
-        "HorizontalPodAutoscaler" if i.resource.group == "autoscaling" => limits::autoscaler(&mut p, &o),
+        "HorizontalPodAutoscaler" if i.resource.group == "autoscaling" => {
+            limits::autoscaler(&mut p, &newest_autoscaler(k, i, o.clone()).await);
+        }
         "StorageClass" if i.resource.group == "storage.k8s.io" => limits::storage_class(&mut p, &o),
         "VolumeAttributesClass" if i.resource.group == "storage.k8s.io" => limits::attributes_class(&mut p, &o),
         "PersistentVolumeClaim" if core => volumes::claim(&mut p, &o, k).await?,
@@ -196,6 +198,16 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         events::write(&mut p, &e, k.now());
     }
     Ok(tabwriter::describe(&p.text))
+}
+
+/// An autoscaler in the version that has all of its metrics, or as it was read if the server does not have that.
+async fn newest_autoscaler(k: &mut Kube, i: &Info, read: Object) -> Object {
+    let gvk = Gvk::new("autoscaling", "v2", "HorizontalPodAutoscaler");
+    if i.resource.gvk() == gvk {
+        return read;
+    }
+    let Ok(Some(resource)) = k.resource_of(&gvk).await else { return read };
+    Info { resource, ..i.clone() }.fetch(k).await.unwrap_or(read)
 }
 
 fn name_and_namespace(p: &mut Page, o: &Object) {

@@ -172,12 +172,7 @@ fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
         let all = ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|of| pods::names(pod, of));
         return Ok(all.map(str::to_owned).collect());
     }
-    match pods::container(k, pod, &a.container, false) {
-        Ok(c) => Ok(vec![c]),
-        // Others of the selection may have it.
-        Err(_) if !a.selector.is_empty() => Ok(Vec::new()),
-        Err(e) => Err(e),
-    }
+    Ok(vec![pods::container(k, pod, &a.container, false)?])
 }
 
 fn query(a: &Arguments) -> Result<Query> {
@@ -245,6 +240,7 @@ mod tests {
     #[tokio::test]
     async fn of_pods_and_what_has_pods() {
         let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}, "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}});
+        let other = json!({"metadata": {"name": "e"}, "spec": {"containers": [{"name": "z"}]}});
         let at = |n: &str, q: &str| format!("GET /api/v1/namespaces/default/pods/{n}/log?{q}");
         let s = Server::new()
             .on("GET /api/v1/namespaces/default/pods/a", 200, pod("a"))
@@ -257,6 +253,11 @@ mod tests {
                 "GET /apis/apps/v1/namespaces/default/deployments/w",
                 200,
                 json!({"spec": {"selector": {"matchLabels": {"app": "x"}}}}),
+            )
+            .on(
+                "GET /api/v1/namespaces/default/pods?labelSelector=q%3Dr&limit=500",
+                200,
+                json!({"items": [pod("a"), other]}),
             )
             .on_bytes(&at("a", "container=c"), 200, b"one\ntwo\n".to_vec())
             .on_bytes(&at("a", "container=i"), 200, b"init\n".to_vec())
@@ -276,6 +277,7 @@ mod tests {
             ("logs a --all-containers --prefix", "[pod/a/i] init\n[pod/a/c] one\n[pod/a/c] two\n[pod/a/d] no end".into()),
             ("logs a d -p --timestamps --tail=5 --since=90s", "x\n".into()),
             ("logs -l app=x -c c", "A\nB\n".into()),
+            ("logs -l q=r -c c", "! error: container c is not valid for pod e out of: z\nexit 1\n".into()),
             ("logs deploy/w -c c", "one\ntwo\n! Found 2 pods, using pod/a\n".into()),
             ("logs a -c zz", "! error: container zz is not valid for pod a out of: c, d, i (init)\nexit 1\n".into()),
             ("logs nope", "! error: error from server (NotFound): pods \"nope\" not found in namespace \"default\"\nexit 1\n".into()),
