@@ -89,8 +89,8 @@ pub async fn stream(
     match done? {
         0 => Ok(()),
         code => {
-            k.warn(format!("command terminated with exit code {code}"));
-            Err(Error::Exit(code))
+            let why = format!("command terminated with exit code {code}");
+            Err(Error::Code { code, error: Box::new(Error::Bare(why)) })
         }
     }
 }

@@ -37,9 +37,14 @@ impl Validator {
         if self.validation == FieldValidation::Warn {
             return Ok(Ok(()));
         }
-        // The server validates what it lets patch.
-        if !is_list && k.resource_of(&gvk).await?.is_some_and(|r| r.verbs.iter().any(|v| v == "patch")) {
-            return Ok(Ok(()));
+        if !is_list {
+            match k.resource_of(&gvk).await? {
+                // The server validates what it lets patch.
+                Some(r) if r.verbs.iter().any(|v| v == "patch") => return Ok(Ok(())),
+                // A kind that is not served has no schema, unless it is the list of one that is.
+                None if !gvk.kind.ends_with("List") => return Ok(Ok(())),
+                _ => {}
+            }
         }
         let openapi = match self.openapi.take() {
             Some(known) => known,

@@ -73,7 +73,10 @@ impl Sources {
         let mut out: Vec<(String, Vec<u8>)> = Vec::new();
         let mut add = |key: String, value: Vec<u8>| -> Result {
             if let Some(why) = meta::names::config_map_key(&key).first() {
-                return text(format!("{key:?} is not a valid key name for a {kind}: {why}"));
+                return text(match kind {
+                    "Secret" => format!("{key:?} is not valid key name for a Secret {why}"),
+                    kind => format!("{key:?} is not a valid key name for a {kind}: {why}"),
+                });
             }
             if out.iter().any(|(k, _)| *k == key) {
                 return text(twice(&key));
