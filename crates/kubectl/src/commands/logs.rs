@@ -194,7 +194,7 @@ fn query(a: &Arguments) -> Result<Query> {
     }
     if !a.since_time.is_empty() {
         if meta::time::parse(&a.since_time).is_none() {
-            return text(format!("parsing time {:?}: it is not in RFC 3339", a.since_time));
+            return text(not_a_time(&a.since_time));
         }
         q.add("sinceTime", &a.since_time);
     }
@@ -205,6 +205,24 @@ fn query(a: &Arguments) -> Result<Query> {
         q.add("limitBytes", &a.limit_bytes.to_string());
     }
     Ok(q)
+}
+
+/// Why a text is no time in RFC 3339, in the words of Go's package `time`.
+fn not_a_time(given: &str) -> String {
+    const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+    let mut rest = given;
+    for part in ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05"] {
+        let fits = |c: &str| match part.bytes().all(|b| b.is_ascii_digit()) {
+            true => c.bytes().all(|b| b.is_ascii_digit()),
+            false => c == part,
+        };
+        match rest.split_at_checked(part.len()) {
+            Some((head, tail)) if fits(head) => rest = tail,
+            _ => return format!("parsing time {given:?} as {LAYOUT:?}: cannot parse {rest:?} as {part:?}"),
+        }
+    }
+    let fraction = rest.strip_prefix('.').map(|r| r.trim_start_matches(|c: char| c.is_ascii_digit()));
+    format!("parsing time {given:?} as {LAYOUT:?}: cannot parse {:?} as \"Z07:00\"", fraction.unwrap_or(rest))
 }
 
 /// Copies one stream, whole lines at a time where they carry a prefix.
@@ -285,6 +303,14 @@ mod tests {
                 "logs a -l x=y",
                 "! error: only a selector (-l) or a POD name is allowed\n! See 'kubectl logs -h' for help and examples\nexit 1\n"
                     .into(),
+            ),
+            (
+                "logs a --since-time=bad",
+                "! error: parsing time \"bad\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"bad\" as \"2006\"\nexit 1\n".into(),
+            ),
+            (
+                "logs a --since-time=2026-01-02",
+                "! error: parsing time \"2026-01-02\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"\" as \"T\"\nexit 1\n".into(),
             ),
             ("logs a -c c --limit-bytes=-1", "! error: --limit-bytes must be greater than 0\nexit 1\n".into()),
             ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),
