@@ -355,15 +355,18 @@ pub async fn failure(response: Response<Body>) -> Error {
     Error::Api(Box::new(status))
 }
 
-/// Reads the answer to an upgrade that the server refused: its `Status`, or its body as it is (client-go, `transport/spdy`).
+/// Reads the answer to an upgrade that the server refused: the message in it, or its body as it is (`httpstream/spdy`).
 pub async fn upgrade_failure(response: Response<Body>) -> Error {
     let Ok(bytes) = collect(response.into_body()).await else {
         return Error::UpgradeRefused("unable to read error from server response".into());
     };
-    match status_of(&bytes) {
-        Some(status) => Error::Api(Box::new(status)),
-        None => Error::UpgradeRefused(String::from_utf8_lossy(&bytes).trim().to_owned()),
-    }
+    let body: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let said = ["message", "error"].iter().filter_map(|f| body[f].as_str()).map(str::trim).find(|m| !m.is_empty());
+    let text = String::from_utf8_lossy(&bytes);
+    Error::UpgradeRefused(match said.unwrap_or(text.trim()) {
+        "" => "empty server response".into(),
+        said => said.to_owned(),
+    })
 }
 
 fn status_of(body: &[u8]) -> Option<Status> {

@@ -237,7 +237,8 @@ pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
 /// A selector of the command line as the field of an object has it (`metav1.ParseToLabelSelector`).
 pub fn label_selector(given: &str) -> Result<meta::Value> {
     use meta::selector::Operator as Is;
-    let parsed = meta::LabelSelector::parse(given).map_err(crate::error::Error::Text)?;
+    let parsed = meta::LabelSelector::parse(given)
+        .map_err(|why| crate::error::Error::Text(format!("couldn't parse the selector string \"{given}\": {why}")))?;
     let (mut labels, mut expressions) = (meta::Map::new(), Vec::new());
     for r in parsed.requirements {
         let operator = match r.operator {

@@ -267,16 +267,20 @@ impl Kube {
         Ok(find(&*self.refresh().await?))
     }
 
+    /// The resource that a word means; `None` when the server has none.
+    pub async fn find_resource(&mut self, word: &str) -> Result<Option<Arc<Resource>>> {
+        let Some(r) = self.look_up(|d| d.of_word(word)).await? else { return Ok(None) };
+        for other in self.discovery().await?.also_named(word, &r) {
+            let name = word.split('.').next().unwrap_or(word);
+            self.warn(format!("Warning: short name {name:?} could also match lower priority resource {other}"));
+        }
+        Ok(Some(r))
+    }
+
     /// The resource that a word means.
     pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
-        match self.look_up(|d| d.of_word(word)).await? {
-            Some(r) => {
-                for other in self.discovery().await?.also_named(word, &r) {
-                    let name = word.split('.').next().unwrap_or(word);
-                    self.warn(format!("Warning: short name {name:?} could also match lower priority resource {other}"));
-                }
-                Ok(r)
-            }
+        match self.find_resource(word).await? {
+            Some(r) => Ok(r),
             // As upstream's, without the group that was asked for.
             None => {
                 text(format!("the server doesn't have a resource type {:?}", word.split('.').next().unwrap_or(word)))

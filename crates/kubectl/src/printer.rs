@@ -131,8 +131,7 @@ pub fn name_of(o: &Object) -> String {
         Some((g, _)) => g,
         None => "",
     };
-    let name = if o.name().is_empty() { o.generate_name() } else { o.name() };
-    let name = if name.is_empty() { "<unknown>" } else { name };
+    let name = if o.name().is_empty() { "<unknown>" } else { o.name() };
     format!("{}/{name}", crate::discovery::dotted(&o.kind().to_lowercase(), group))
 }
 

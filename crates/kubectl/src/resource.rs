@@ -5,12 +5,12 @@ pub mod file;
 pub mod kustomization;
 pub mod select;
 mod url;
+mod validation;
 
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use client::FieldValidation;
-use file::Refusal;
 use meta::Object;
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
 
 /// The objects of files, each located or with its error.
 pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
-    let documents = file::read_for(k, flags, Refusal::Decoding).await?;
+    let documents = file::read(k, flags).await?;
     located(k, documents).await
 }
 
@@ -114,9 +114,7 @@ pub async fn from_files_validated(
     flags: &crate::flags::FileFlags,
     validation: FieldValidation,
 ) -> Result<Vec<Result<Info>>> {
-    let ignored = validation == FieldValidation::Ignore;
-    let refusal = if ignored { Refusal::Decoding } else { Refusal::Validation };
-    let documents = file::read_for(k, flags, refusal).await?;
+    let documents = file::read_for(k, flags, validation).await?;
     located(k, documents).await
 }
 

@@ -72,6 +72,7 @@ pub fn adjust(c: &mut Command) {
         if let Some(sub) = at(c, path) {
             let flag = clap::Arg::new("record")
                 .long("record")
+                .hide(true)
                 .help("Keep this command line as the cause of the change; deprecated");
             let flag =
                 flag.num_args(0..=1).require_equals(true).default_missing_value("true").action(clap::ArgAction::Append);

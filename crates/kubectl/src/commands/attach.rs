@@ -134,7 +134,7 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options) -> 
     if !ended {
         match attach(k, &pod, container, w).await {
             Ok(()) => return Ok(()),
-            Err(e @ Error::Exit(_)) => return Err(e),
+            Err(e @ Error::Code { .. }) => return Err(e),
             Err(e) => {
                 k.warn(format!("warning: couldn't attach to pod/{}, falling back to streaming logs: {e}", pod.name))
             }

@@ -177,12 +177,16 @@ fn stripped(path: &str) -> String {
 }
 
 async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Result {
-    let t = target(a, k, from).await?;
+    // What is said of the container goes where the command's own errors go.
+    let err = std::mem::replace(&mut k.err, k.out.clone());
+    let found = target(a, k, from).await;
+    k.err = err;
+    let t = found?;
     let (reader, writer) = std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {e}")))?;
     let (prefix, to) = (stripped(&from.path), to.to_owned());
     let hint = format!(
         " (consider using \"kubectl exec -n {:?} {:?} -- tar cf - {:?} | tar xf -\")",
-        t.pod.namespace, t.pod.name, from.path
+        from.namespace, t.pod.name, from.path
     );
     let err = k.err.clone();
     let unpacking = std::thread::spawn(move || unpack(reader, &prefix, &to, &hint, &err));
@@ -319,6 +323,9 @@ mod tests {
             })
         });
         let t = to.to_string_lossy().into_owned();
+        // Where the command names no namespace, the hint has none.
+        let (_, _, err) = run_with(&s, &["cp", "p:/tmp/d", &t, "-n", "n"], "").await;
+        assert!(err.contains("kubectl exec -n \"\" \"p\" -- tar"), "{err}");
         let (code, out, err) = run_with(&s, &["cp", "n/p:/tmp/d", &t], "").await;
         assert_eq!((code, out.as_str()), (0, ""));
         assert_eq!(
@@ -394,5 +401,23 @@ mod tests {
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");
         }
+    }
+
+    /// What the command in the container says goes to standard output, how it ended to standard error.
+    #[tokio::test]
+    async fn a_command_that_fails() {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "c"}, {"name": "d"}]}, "status": {"phase": "Running"}});
+        let s = Server::new().on("GET /api/v1/namespaces/n/pods/p", 200, pod).on_upgrade(|mut ws| {
+            Box::pin(async move {
+                ws.send(Message::Binary(b"\x02tar: no\n".to_vec().into())).await.unwrap();
+                let status = json!({"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": "1"}]}});
+                ws.send(Message::Binary([b"\x03", status.to_string().as_bytes()].concat().into())).await.unwrap();
+                ws.close(None).await.unwrap();
+            })
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let done = run_with(&s, &["cp", "n/p:/nosuch", &dir.path().join("x").to_string_lossy()], "").await;
+        let out = "Defaulted container \"c\" out of: c, d\ntar: no\n";
+        assert_eq!(done, (1, out.to_owned(), "command terminated with exit code 1\n".to_owned()));
     }
 }

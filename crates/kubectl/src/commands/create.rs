@@ -3,6 +3,7 @@
 mod config;
 mod edit;
 mod ingress;
+mod key_pair;
 mod policy;
 mod rbac;
 mod service;

@@ -25,7 +25,7 @@ use crate::kube::Kube;
 use crate::printer::tabwriter;
 use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Collection, Info, Target, from_files};
-use meta::Object;
+use meta::{Gvk, Object};
 use page::Page;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -174,7 +174,9 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         "LimitRange" if core => limits::range(&mut p, &o),
         "PodDisruptionBudget" if i.resource.group == "policy" => limits::budget(&mut p, &o),
         "PriorityClass" if i.resource.group == "scheduling.k8s.io" => limits::priority(&mut p, &o),
-        "HorizontalPodAutoscaler" if i.resource.group == "autoscaling" => limits::autoscaler(&mut p, &o),
+        "HorizontalPodAutoscaler" if i.resource.group == "autoscaling" => {
+            limits::autoscaler(&mut p, &newest_autoscaler(k, i, o.clone()).await);
+        }
         "StorageClass" if i.resource.group == "storage.k8s.io" => limits::storage_class(&mut p, &o),
         "VolumeAttributesClass" if i.resource.group == "storage.k8s.io" => limits::attributes_class(&mut p, &o),
         "PersistentVolumeClaim" if core => volumes::claim(&mut p, &o, k).await?,
@@ -196,6 +198,16 @@ async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
         events::write(&mut p, &e, k.now());
     }
     Ok(tabwriter::describe(&p.text))
+}
+
+/// An autoscaler in the version that has all of its metrics, or as it was read if the server does not have that.
+async fn newest_autoscaler(k: &mut Kube, i: &Info, read: Object) -> Object {
+    let gvk = Gvk::new("autoscaling", "v2", "HorizontalPodAutoscaler");
+    if i.resource.gvk() == gvk {
+        return read;
+    }
+    let Ok(Some(resource)) = k.resource_of(&gvk).await else { return read };
+    Info { resource, ..i.clone() }.fetch(k).await.unwrap_or(read)
 }
 
 fn name_and_namespace(p: &mut Page, o: &Object) {
@@ -407,5 +419,45 @@ Subject Alternative Names:
             said,
             "Name:         s\nNamespace:    default\nLabels:       <none>\nAnnotations:  <none>\n\nType:  Opaque\n\nData\n====\npassword:  7 bytes\n"
         );
+    }
+
+    /// The token of a service account is read from its description.
+    #[tokio::test]
+    async fn tokens_are_shown() {
+        let o = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default", "uid": "u"}, "type": "kubernetes.io/service-account-token", "data": {"token": "aHVudGVyMg==", "x": "eA=="}});
+        let s = server("GET /api/v1/namespaces/default/secrets/s", o);
+        let page = snapshot(&s, "describe secret s", "").await;
+        assert!(page.ends_with("token:  hunter2\nx:      1 bytes\n"), "{page}");
+    }
+
+    #[tokio::test]
+    async fn fields_of_workloads_and_services() {
+        let has = async |path: &str, o: meta::Value, parts: &[&str]| {
+            let (name, kind) = (o["metadata"]["name"].as_str().unwrap(), o["kind"].as_str().unwrap().to_lowercase());
+            let line = format!("describe {kind} {name} --show-events=false");
+            let s = Server::new().on(&format!("GET {path}/{name}"), 200, o).on(
+                "GET /api/v1/namespaces/default/pods?labelSelector=a%2C%21b%2Cz%3Dz&limit=500",
+                200,
+                json!({"items": []}),
+            );
+            let page = snapshot(&s, &line, "").await;
+            parts.iter().for_each(|part| assert!(page.contains(part), "{part}: {page}"));
+        };
+        let metadata = json!({"name": "x", "namespace": "default", "uid": "u"});
+        has(
+            "/api/v1/namespaces/default/services",
+            json!({"kind": "Service", "apiVersion": "v1", "metadata": metadata, "status": {"loadBalancer": {"ingress": [{"ip": "1.1.1.1", "ipMode": "Proxy"}, {"hostname": "h"}]}}}),
+            &["1.1.1.1 (Proxy), h\n"],
+        )
+        .await;
+        has(
+            "/apis/apps/v1/namespaces/default/replicasets",
+            json!({"kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": metadata, "spec": {
+                "selector": {"matchLabels": {"z": "z"}, "matchExpressions": [{"key": "b", "operator": "DoesNotExist"}, {"key": "a", "operator": "Exists"}]},
+                "template": {"spec": {"containers": [{"name": "c", "livenessProbe": {"httpGet": {"path": "/x?y=%20", "port": 80, "host": "fe80::1"}}}]}},
+            }}),
+            &["a,!b,z=z\n", "http-get http://[fe80::1]:80/x%3Fy=%2520 delay"],
+        )
+        .await;
     }
 }

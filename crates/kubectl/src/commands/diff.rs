@@ -223,9 +223,7 @@ impl Sides {
                 !found.is_empty()
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return text(format!(
-                    "failed to run {program:?}: exec: {program:?}: executable file not found in $PATH"
-                ));
+                return text(format!("failed to run {program:?}: executable file not found in $PATH"));
             }
             Err(e) => return text(format!("failed to run {program:?}: {e}")),
         };
@@ -300,10 +298,7 @@ mod tests {
         let (code, _, err) = run(&s, "diff -f -", Some("no-such-program")).await;
         assert_eq!(
             (code, err.as_str()),
-            (
-                2,
-                "error: failed to run \"no-such-program\": exec: \"no-such-program\": executable file not found in $PATH\n"
-            )
+            (2, "error: failed to run \"no-such-program\": executable file not found in $PATH\n")
         );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 

@@ -1,7 +1,7 @@
 //! `kubectl events`.
 
 use crate::commands::describe::events::{interval, last};
-use crate::error::{Result, text};
+use crate::error::{Error, Result, text};
 use crate::flags::{Dry, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::shape::Order;
@@ -35,6 +35,9 @@ pub struct Arguments {
     pub chunk_size: i64,
     #[command(flatten)]
     pub print: PrintFlags,
+    /// Upstream's takes words and does nothing with them.
+    #[arg(hide = true)]
+    pub ignored: Vec<String>,
 }
 
 impl Arguments {
@@ -67,7 +70,10 @@ impl Arguments {
     }
 }
 
-pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    if a.types == [""] {
+        a.types.clear();
+    }
     let output = Output::parse(&a.print, Formats::Objects, true)?;
     if a.types.iter().any(|t| !t.eq_ignore_ascii_case("Normal") && !t.eq_ignore_ascii_case("Warning")) {
         return text("valid --types are Normal or Warning");
@@ -80,8 +86,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         if name.contains('/') {
             return text("arguments in resource/name form may not have more than one slash");
         }
-        let r = k.resource(word).await?;
-        fields = format!("involvedObject.kind={},involvedObject.name={name}", r.kind);
+        // Kinds of other groups may have the same name.
+        let Some(r) = k.find_resource(word).await? else {
+            let group = word.split_once('.').map(|(_, g)| format!(" in group {g:?}")).unwrap_or_default();
+            let resource = word.split('.').next().unwrap_or(word);
+            return Err(Error::Bare(format!("the server doesn't have a resource type {resource:?}{group}")));
+        };
+        fields = format!(
+            "involvedObject.kind={},involvedObject.apiVersion={},involvedObject.name={name}",
+            r.kind,
+            r.group_version()
+        );
     }
     let resource = k.resource("events").await?;
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
@@ -167,6 +182,9 @@ mod tests {
             200,
             changes.into_bytes(),
         );
+        let selector =
+            "involvedObject.kind%3DDeployment%2CinvolvedObject.apiVersion%3Dapps%2Fv1%2CinvolvedObject.name%3Dp";
+        let s = s.on(&format!("{path}?fieldSelector={selector}&limit=500"), 200, json!({"items": []}));
         for (line, want) in [
             (
                 "events --chunk-size=7",
@@ -174,6 +192,9 @@ mod tests {
             ),
             ("events --chunk-size=7 -o jsonpath={.items[*].reason}", "A"),
             ("events --chunk-size=7 -o name", ""),
+            ("events --chunk-size=7 --types= word -o jsonpath={.items[*].reason}", "A"),
+            ("events --for=deploy/p", "! No events found in default namespace.\n"),
+            ("events --for=pod.v1/p", "! the server doesn't have a resource type \"pod\" in group \"v1\"\nexit 1\n"),
             ("events --chunk-size=7 --types=Warning", "! No events found in default namespace.\n"),
             (
                 "events -w --types=warning",

@@ -89,8 +89,8 @@ pub async fn stream(
     match done? {
         0 => Ok(()),
         code => {
-            k.warn(format!("command terminated with exit code {code}"));
-            Err(Error::Exit(code))
+            let why = format!("command terminated with exit code {code}");
+            Err(Error::Code { code, error: Box::new(Error::Bare(why)) })
         }
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(s.asked().iter().filter(|l| **l == session).count(), 2);
     }
 
-    /// A body that is no `Status` is shown as it is; a `Status` is an error of the server.
+    /// Of a `Status` the message is shown, another body as it is.
     #[tokio::test]
     async fn a_refused_upgrade_shows_the_body() {
         let session = "GET /api/v1/namespaces/default/pods/a/exec?command=ls&container=c&stderr=true&stdout=true";
@@ -217,7 +217,8 @@ mod tests {
                 "! error: unable to upgrade connection: container not found (\"c\")\nexit 1\n",
             ),
             (404, "gone", "! error: unable to upgrade connection: gone\nexit 1\n"),
-            (400, &status.to_string(), "! Error from server (BadRequest): no\nexit 1\n"),
+            (400, &status.to_string(), "! error: unable to upgrade connection: no\nexit 1\n"),
+            (400, " ", "! error: unable to upgrade connection: empty server response\nexit 1\n"),
         ] {
             let s = server().on_bytes(session, code, body.into());
             assert_eq!(snapshot(&s, "exec a -- ls", "").await, want, "{body}");

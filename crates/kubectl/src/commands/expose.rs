@@ -91,36 +91,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     let selector: Map<String, Value> = match (a.selector.as_str(), kind) {
-        ("", "Pod") => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
-        ("", "Service" | "ReplicationController") => {
-            from.at(&["spec", "selector"]).and_then(Value::as_object).cloned().unwrap_or_default()
-        }
-        ("", "Deployment" | "ReplicaSet") => {
-            if from.at(&["spec", "selector", "matchExpressions"]).is_some() {
-                return text("couldn't convert expressions to map-based selector format");
-            }
-            from.at(&["spec", "selector", "matchLabels"]).and_then(Value::as_object).cloned().unwrap_or_default()
-        }
+        ("", "Pod" | "Service" | "ReplicationController" | "Deployment" | "ReplicaSet") => introspected(from, kind)
+            .map_err(|why| {
+                Error::Text(format!("couldn't retrieve selectors via --selector flag or introspection: {why}"))
+            })?,
         ("", other) => {
             let group = from.api_version().split_once('/').map_or("", |(g, _)| g);
             return text(format!("cannot expose a {}", crate::discovery::dotted(other, group)));
         }
         (s, _) => pairs(s)?,
     };
-    if selector.is_empty() && kind == "Service" {
-        return text(
-            "couldn't retrieve selectors via --selector flag or introspection: the service has no pod selector set",
-        );
-    }
     if selector.is_empty() {
-        return text("couldn't retrieve selectors via --selector flag or introspection: the object has no labels");
+        return text("selector must be specified");
     }
-    let mut ports = ports(a, from, kind)?;
-    if ports.len() > 1 {
-        for (n, p) in ports.iter_mut().enumerate() {
-            p["name"] = format!("port-{}", n + 1).into();
-        }
-    }
+    let ports = ports(a, from, kind)?;
     let labels = match a.labels.as_str() {
         "" => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
         l => pairs(l)?,
@@ -134,7 +118,10 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     if !["", "None", "ClientIP"].contains(&a.session_affinity.as_str()) {
         return text(format!("unknown session affinity: {}", a.session_affinity));
     }
-    let mut spec = json!({"selector": selector, "ports": ports});
+    let mut spec = json!({"selector": selector});
+    if !ports.is_empty() {
+        spec["ports"] = ports.into();
+    }
     for (key, v) in [("type", &a.ty), ("clusterIP", &a.cluster_ip), ("sessionAffinity", &a.session_affinity)] {
         if !v.is_empty() {
             spec[key] = v.clone().into();
@@ -151,41 +138,103 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     )
 }
 
-fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
-    let target = |default: Value| match a.target_port.as_str() {
-        "" => default,
-        t => t.parse::<i64>().map_or_else(|_| t.into(), Value::from),
+/// The labels by which an object selects pods, or why it has none.
+fn introspected(from: &Object, kind: &str) -> std::result::Result<Map<String, Value>, String> {
+    let map = |path: &[&str]| from.at(path).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (selector, missing) = match kind {
+        "Pod" => (map(&["metadata", "labels"]), "the pod has no labels and cannot be exposed"),
+        "Service" => (map(&["spec", "selector"]), "the service has no pod selector set"),
+        "ReplicationController" => return Ok(map(&["spec", "selector"])),
+        "Deployment" => {
+            (map(&["spec", "selector", "matchLabels"]), "invalid deployment: no selectors, therefore cannot be exposed")
+        }
+        _ => {
+            (map(&["spec", "selector", "matchLabels"]), "invalid replicaset: no selectors, therefore cannot be exposed")
+        }
     };
-    if !a.port.is_empty() {
-        let protocol = if a.protocol.is_empty() { "TCP" } else { &a.protocol };
-        return a
-            .port
-            .split(',')
-            .map(|p| {
-                let n: i64 =
-                    p.parse().map_err(|_| Error::Text(format!("strconv.Atoi: parsing {p:?}: invalid syntax")))?;
-                Ok(json!({"port": n, "protocol": protocol, "targetPort": target(n.into())}))
-            })
-            .collect();
+    if selector.is_empty() {
+        return Err(missing.into());
     }
-    if kind == "Service" {
-        return Ok(from.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default());
+    match from.at(&["spec", "selector", "matchExpressions"]).and_then(Value::as_array).map(Vec::as_slice) {
+        None | Some([]) => Ok(selector),
+        Some(_) if kind == "Service" => Ok(selector),
+        Some(all) => {
+            // As Go shows them.
+            let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+            let one = |e: &Value| {
+                let values: Vec<String> = e["values"].as_array().into_iter().flatten().map(text).collect();
+                format!("{{Key:{} Operator:{} Values:[{}]}}", text(&e["key"]), text(&e["operator"]), values.join(" "))
+            };
+            let all: Vec<String> = all.iter().map(one).collect();
+            Err(format!("couldn't convert expressions - \"[{}]\" to map-based selector format", all.join(" ")))
+        }
     }
-    let spec: &[&str] =
-        if kind == "Pod" { &["spec", "containers"] } else { &["spec", "template", "spec", "containers"] };
-    let containers = from.at(spec).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let found: Vec<Value> = containers
-        .iter()
-        .flat_map(|c| c["ports"].as_array().cloned().unwrap_or_default())
-        .map(|p| {
-            let n = p["containerPort"].clone();
-            json!({"port": n, "protocol": p["protocol"].as_str().unwrap_or("TCP"), "targetPort": target(n.clone())})
-        })
-        .collect();
-    if found.is_empty() {
-        return text("couldn't find port via --port flag or introspection");
+}
+
+/// The ports that an object declares, with their protocols, each pair once.
+fn declared(from: &Object, kind: &str) -> Vec<(i64, String)> {
+    let list = |path: &[&str]| from.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
+    let of_containers = |all: Vec<Value>| -> Vec<Value> {
+        all.iter().flat_map(|c| c["ports"].as_array().cloned().unwrap_or_default()).collect()
+    };
+    let (all, number) = match kind {
+        "Service" => (list(&["spec", "ports"]), "port"),
+        "Pod" => (of_containers(list(&["spec", "containers"])), "containerPort"),
+        _ => (of_containers(list(&["spec", "template", "spec", "containers"])), "containerPort"),
+    };
+    let mut out: Vec<(i64, String)> = Vec::new();
+    for p in all {
+        let one = (p[number].as_i64().unwrap_or(0), p["protocol"].as_str().unwrap_or("TCP").to_owned());
+        if !out.contains(&one) {
+            out.push(one);
+        }
     }
-    Ok(found)
+    out
+}
+
+/// The ports of the service: those of the flag, or all that the object declares, to the same port of the pods unless the flag
+/// names another.
+fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
+    let declared = declared(from, kind);
+    let mut numbers: Vec<i64> = Vec::new();
+    if a.port.is_empty() {
+        for (n, _) in &declared {
+            if !numbers.contains(n) {
+                numbers.push(*n);
+            }
+        }
+        if numbers.is_empty() && a.cluster_ip != "None" {
+            return text("couldn't find port via --port flag or introspection");
+        }
+    } else {
+        for p in a.port.split(',') {
+            numbers.push(p.parse().map_err(|_| Error::Text(format!("strconv.Atoi: parsing {p:?}: invalid syntax")))?);
+        }
+    }
+    let mut out = Vec::new();
+    for (i, n) in numbers.iter().enumerate() {
+        let target = match a.target_port.as_str() {
+            "" => (*n).into(),
+            t => t.parse::<i64>().map_or_else(|_| t.into(), Value::from),
+        };
+        let of_port = || declared.iter().filter(|(d, _)| d == n).map(|(_, p)| p.as_str());
+        let protocols: Vec<&str> = match (a.protocol.as_str(), of_port().count()) {
+            ("", 0) => vec!["TCP"],
+            ("", _) => of_port().collect(),
+            (given, _) => vec![given],
+        };
+        for protocol in &protocols {
+            let mut port = json!({"port": n, "protocol": protocol, "targetPort": target});
+            // Several ports have names.
+            if protocols.len() > 1 {
+                port["name"] = format!("port-{}-{}", i + 1, protocol.to_lowercase()).into();
+            } else if numbers.len() > 1 {
+                port["name"] = format!("port-{}", i + 1).into();
+            }
+            out.push(port);
+        }
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -246,5 +295,51 @@ mod tests {
         assert!(
             snapshot(&s, wrong, "").await.starts_with("! error: json: cannot unmarshal number into Go struct field")
         );
+    }
+
+    /// The service of a service leads to its ports, not to what those lead to; protocols are those of the object.
+    #[tokio::test]
+    async fn ports_and_selectors_of_what_is_exposed() {
+        let spec =
+            |spec: meta::Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": spec});
+        let s = Server::new()
+            .on(
+                "GET /api/v1/namespaces/default/services/a",
+                200,
+                spec(json!({"selector": {"a": "b"}, "ports": [{"port": 80, "targetPort": "web", "name": "n", "appProtocol": "http"}]})),
+            )
+            .on(
+                "GET /api/v1/namespaces/default/services/dns",
+                200,
+                spec(json!({"selector": {"a": "b"}, "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 54, "protocol": "UDP"}]})),
+            )
+            .on("GET /api/v1/namespaces/default/services/none", 200, spec(json!({"ports": [{"port": 53}]})))
+            .on(
+                "GET /apis/apps/v1/namespaces/default/deployments/d",
+                200,
+                json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "z", "operator": "Exists"}, {"key": "y", "operator": "In", "values": ["1", "2"]}]}}}),
+            );
+        for (line, want) in [
+            ("svc a -o jsonpath={.spec.ports}", "[{\"port\":80,\"protocol\":\"TCP\",\"targetPort\":80}]"),
+            (
+                "svc a --target-port=x --protocol=UDP -o jsonpath={.spec.ports}",
+                "[{\"port\":80,\"protocol\":\"UDP\",\"targetPort\":\"x\"}]",
+            ),
+            (
+                "svc dns -o jsonpath={.spec.ports[*].name}:{.spec.ports[*].protocol}",
+                "port-1-udp port-1-tcp port-2:UDP TCP UDP",
+            ),
+            (
+                "svc none",
+                "! error: couldn't retrieve selectors via --selector flag or introspection: the service has no pod selector set\nexit 1\n",
+            ),
+            (
+                "deploy d --port=80",
+                "! error: couldn't retrieve selectors via --selector flag or introspection: couldn't convert expressions - \"[{Key:z Operator:Exists Values:[]} {Key:y Operator:In Values:[1 2]}]\" to map-based selector format\nexit 1\n",
+            ),
+        ] {
+            let line = format!("expose {line} --dry-run=client --name=x");
+            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+        }
     }
 }

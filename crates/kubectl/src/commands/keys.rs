@@ -73,14 +73,6 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
         match change {
             None if out.is_empty() => resources.push(w.clone()),
             None => return text(format!("all resources must be specified before {} changes: {w}", keys.word())),
-            Some((k, _)) if out.iter().any(|(o, _)| *o == k) => {
-                return text(match keys {
-                    Keys::Labels => "can not both modify and remove a label in the same command".to_owned(),
-                    Keys::Annotations => {
-                        format!("can not both modify and remove the following annotation(s) in the same command: {k}")
-                    }
-                });
-            }
             Some((k, v)) => {
                 if keys == Keys::Labels
                     && let Some(v) = &v
@@ -90,16 +82,30 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
                         return text(format!("invalid label value: {w:?}: {why}"));
                     }
                 }
-                out.push((k, v));
+                // Of a key that is set twice the last value counts.
+                match out.iter_mut().find(|(o, was)| *o == k && was.is_some() && v.is_some()) {
+                    Some(twice) => twice.1 = v,
+                    None => out.push((k, v)),
+                }
             }
         }
     }
     Ok((resources, out))
 }
 
+/// The keys that a command both sets and removes.
+fn torn(changes: &[Change]) -> Vec<&str> {
+    let set = |key: &str| changes.iter().any(|(k, v)| k == key && v.is_some());
+    changes.iter().filter(|(k, v)| v.is_none() && set(k)).map(|(k, _)| k.as_str()).collect()
+}
+
 pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     let dry = a.dry.strategy()?;
     let (resources, changes) = changes(&a.words, keys)?;
+    let torn = torn(&changes);
+    if keys == Keys::Labels && !torn.is_empty() {
+        return text("can not both modify and remove a label in the same command");
+    }
     if resources.is_empty() && a.files.is_empty() {
         return text("one or more resources must be specified as <resource> <name> or <resource>/<name>");
     }
@@ -114,6 +120,12 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
             return text(format!("cannot set --all and {flag} at the same time"));
         }
     }
+    if !torn.is_empty() {
+        return text(format!(
+            "can not both modify and remove the following annotation(s) in the same command: {}",
+            torn.join(", ")
+        ));
+    }
     let mut printer = Printer::new(&a.print, dry)?;
     if a.local && dry == Dry::Server {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
@@ -126,19 +138,26 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
         false => gather(k, &resources, &a.files, &a.which.selection()).await?,
     };
     let chosen = a.which.all || !a.which.selector.is_empty() || !a.which.field_selector.is_empty();
-    let single = !chosen && found.len() + errors.len() == 1;
+    let single = match a.files.is_empty() {
+        true => !chosen && found.len() + errors.len() == 1,
+        false => a.files.is_one(),
+    };
     if !single && !a.resource_version.is_empty() {
         Error::collect(errors)?;
         return text("--resource-version may only be used with a single resource");
     }
     for i in found {
         let o = i.object.clone().unwrap_or_default();
-        if a.list {
-            let all = if keys == Keys::Labels { o.labels().collect::<Vec<_>>() } else { o.annotations().collect() };
-            all.iter().for_each(|(key, v)| k.say(format!("{key}={v}")));
-            continue;
-        }
         match one(&a, k, &i, &o, &changes, keys, dry).await {
+            Ok((o, _)) if a.list => {
+                let all = if keys == Keys::Labels { o.labels().collect::<Vec<_>>() } else { o.annotations().collect() };
+                let indent = if single { "" } else { " " };
+                if !single {
+                    let group = o.gvk().unwrap_or_default().group;
+                    k.say(format!("Listing {} for {}.{group}/{}:", keys.field(), o.kind(), i.name));
+                }
+                all.iter().for_each(|(key, v)| k.say(format!("{indent}{key}={v}")));
+            }
             Ok((o, said)) => printer.print(k, &o, said)?,
             Err(e) => errors.push(e),
         }
@@ -155,6 +174,8 @@ async fn one(
     keys: Keys,
     dry: Dry,
 ) -> Result<(Object, &'static str)> {
+    // Nothing is sent: the object in memory is changed.
+    let alone = a.local || a.list || dry == Dry::Client;
     let now = |key: &str| if keys == Keys::Labels { o.label(key) } else { o.annotation(key) };
     let mut map = Map::new();
     let (mut set, mut removed) = (false, false);
@@ -170,6 +191,7 @@ async fn one(
             }
             (Some(old), Some(new)) if old == new => {}
             (None, None) if keys == Keys::Annotations => {}
+            (None, None) if alone => {}
             (None, None) => k.say(format!("{} {key:?} not found.", keys.word())),
             (_, None) => {
                 removed = true;
@@ -190,7 +212,7 @@ async fn one(
     if map.is_empty() && (keys == Keys::Labels || k.global.cause.is_none()) {
         return Ok((o.clone(), said));
     }
-    if a.local || dry == Dry::Client {
+    if alone {
         let mut o = o.clone();
         for (key, v) in &map {
             match v {
@@ -223,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn flags_for_one_object_or_for_all() {
-        let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}});
+        let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default", "labels": {"l": "1"}}});
         let list = json!({"kind": "PodList", "apiVersion": "v1", "items": [pod("a"), pod("b")]});
         let s = Server::new().on("GET /api/v1/namespaces/default/pods?limit=500", 200, list);
         let single = "! error: --resource-version may only be used with a single resource\nexit 1\n";
@@ -235,6 +257,8 @@ mod tests {
                 "! error: cannot set --all and --field-selector at the same time\nexit 1\n",
             ),
             ("label pods --all -l a=b x=y", "! error: cannot set --all and --selector at the same time\nexit 1\n"),
+            ("label pods --all --list", "Listing labels for Pod./a:\n l=1\nListing labels for Pod./b:\n l=1\n"),
+            ("annotate pods --all --list", "Listing annotations for Pod./a:\nListing annotations for Pod./b:\n"),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");
         }
@@ -307,6 +331,13 @@ mod tests {
             ("label pod a x=1", "pod/a not labeled\n"),
             ("label pod a x=2", "! error: 'x' already has a value (1), and --overwrite is false\nexit 1\n"),
             ("label pod a --list", "x=1\n"),
+            ("label pod a --list y=2", "x=1\ny=2\n"),
+            ("label pod a y=3 y=4 --list", "x=1\ny=4\n"),
+            ("label pod a y=3 y-", "! error: can not both modify and remove a label in the same command\nexit 1\n"),
+            (
+                "annotate pod a y=3 z- y- z=1",
+                "! error: can not both modify and remove the following annotation(s) in the same command: z, y\nexit 1\n",
+            ),
             ("label pod a", "! error: at least one label update is required\nexit 1\n"),
             ("annotate pod a y=2", "pod/a annotated\n"),
             ("label pod a --overwrite x=2 z-", "label \"z\" not found.\npod/a labeled\n"),

@@ -61,6 +61,9 @@ pub struct Arguments {
 const ROOT_ONLY: &str = "LoadRestrictionsRootOnly";
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    if !a.reorder.is_empty() {
+        k.warn("Flag --reorder has been deprecated, use the new 'sortOptions' field in kustomization.yaml instead.");
+    }
     let dir = match &a.dirs[..] {
         [] => ".",
         [dir] => dir,
@@ -137,7 +140,9 @@ mod tests {
         let over = at("over");
         assert_eq!(snapshot(&s, &format!("kustomize {over}"), "").await, format!("{config_map}---\n{service}{warned}"));
         let line = format!("kustomize {over} --reorder none");
-        assert_eq!(snapshot(&s, &line, "").await, format!("{service}---\n{config_map}{warned}"));
+        let old =
+            "! Flag --reorder has been deprecated, use the new 'sortOptions' field in kustomization.yaml instead.\n";
+        assert_eq!(snapshot(&s, &line, "").await, format!("{service}---\n{config_map}{old}{warned}"));
         assert_eq!(snapshot(&s, &format!("kustomize {over} -o {}", at("out")), "").await, warned);
         assert_eq!(std::fs::read_to_string(at("out/v1_configmap_p-c.yaml")).unwrap(), config_map);
         for (line, want) in [

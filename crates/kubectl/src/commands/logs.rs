@@ -172,12 +172,7 @@ fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
         let all = ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|of| pods::names(pod, of));
         return Ok(all.map(str::to_owned).collect());
     }
-    match pods::container(k, pod, &a.container, false) {
-        Ok(c) => Ok(vec![c]),
-        // Others of the selection may have it.
-        Err(_) if !a.selector.is_empty() => Ok(Vec::new()),
-        Err(e) => Err(e),
-    }
+    Ok(vec![pods::container(k, pod, &a.container, false)?])
 }
 
 fn query(a: &Arguments) -> Result<Query> {
@@ -199,7 +194,7 @@ fn query(a: &Arguments) -> Result<Query> {
     }
     if !a.since_time.is_empty() {
         if meta::time::parse(&a.since_time).is_none() {
-            return text(format!("parsing time {:?}: it is not in RFC 3339", a.since_time));
+            return text(not_a_time(&a.since_time));
         }
         q.add("sinceTime", &a.since_time);
     }
@@ -210,6 +205,24 @@ fn query(a: &Arguments) -> Result<Query> {
         q.add("limitBytes", &a.limit_bytes.to_string());
     }
     Ok(q)
+}
+
+/// Why a text is no time in RFC 3339, in the words of Go's package `time`.
+fn not_a_time(given: &str) -> String {
+    const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+    let mut rest = given;
+    for part in ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05"] {
+        let fits = |c: &str| match part.bytes().all(|b| b.is_ascii_digit()) {
+            true => c.bytes().all(|b| b.is_ascii_digit()),
+            false => c == part,
+        };
+        match rest.split_at_checked(part.len()) {
+            Some((head, tail)) if fits(head) => rest = tail,
+            _ => return format!("parsing time {given:?} as {LAYOUT:?}: cannot parse {rest:?} as {part:?}"),
+        }
+    }
+    let fraction = rest.strip_prefix('.').map(|r| r.trim_start_matches(|c: char| c.is_ascii_digit()));
+    format!("parsing time {given:?} as {LAYOUT:?}: cannot parse {:?} as \"Z07:00\"", fraction.unwrap_or(rest))
 }
 
 /// Copies one stream, whole lines at a time where they carry a prefix.
@@ -245,6 +258,7 @@ mod tests {
     #[tokio::test]
     async fn of_pods_and_what_has_pods() {
         let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}, "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}});
+        let other = json!({"metadata": {"name": "e"}, "spec": {"containers": [{"name": "z"}]}});
         let at = |n: &str, q: &str| format!("GET /api/v1/namespaces/default/pods/{n}/log?{q}");
         let s = Server::new()
             .on("GET /api/v1/namespaces/default/pods/a", 200, pod("a"))
@@ -257,6 +271,11 @@ mod tests {
                 "GET /apis/apps/v1/namespaces/default/deployments/w",
                 200,
                 json!({"spec": {"selector": {"matchLabels": {"app": "x"}}}}),
+            )
+            .on(
+                "GET /api/v1/namespaces/default/pods?labelSelector=q%3Dr&limit=500",
+                200,
+                json!({"items": [pod("a"), other]}),
             )
             .on_bytes(&at("a", "container=c"), 200, b"one\ntwo\n".to_vec())
             .on_bytes(&at("a", "container=i"), 200, b"init\n".to_vec())
@@ -276,6 +295,7 @@ mod tests {
             ("logs a --all-containers --prefix", "[pod/a/i] init\n[pod/a/c] one\n[pod/a/c] two\n[pod/a/d] no end".into()),
             ("logs a d -p --timestamps --tail=5 --since=90s", "x\n".into()),
             ("logs -l app=x -c c", "A\nB\n".into()),
+            ("logs -l q=r -c c", "! error: container c is not valid for pod e out of: z\nexit 1\n".into()),
             ("logs deploy/w -c c", "one\ntwo\n! Found 2 pods, using pod/a\n".into()),
             ("logs a -c zz", "! error: container zz is not valid for pod a out of: c, d, i (init)\nexit 1\n".into()),
             ("logs nope", "! error: error from server (NotFound): pods \"nope\" not found in namespace \"default\"\nexit 1\n".into()),
@@ -283,6 +303,14 @@ mod tests {
                 "logs a -l x=y",
                 "! error: only a selector (-l) or a POD name is allowed\n! See 'kubectl logs -h' for help and examples\nexit 1\n"
                     .into(),
+            ),
+            (
+                "logs a --since-time=bad",
+                "! error: parsing time \"bad\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"bad\" as \"2006\"\nexit 1\n".into(),
+            ),
+            (
+                "logs a --since-time=2026-01-02",
+                "! error: parsing time \"2026-01-02\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"\" as \"T\"\nexit 1\n".into(),
             ),
             ("logs a -c c --limit-bytes=-1", "! error: --limit-bytes must be greater than 0\nexit 1\n".into()),
             ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),

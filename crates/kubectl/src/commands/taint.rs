@@ -155,7 +155,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         .add
         .iter()
         .flat_map(|t| changes.remove.iter().filter(|o| o.key == t.key && (o.effect.is_empty() || o.effect == t.effect)))
-        .map(|o| format!("{{{:?}:{:?}}}", o.key, o.effect))
+        .map(|o| format!("{}={}", o.key, o.effect))
         .collect();
     if !both.is_empty() {
         return text(format!(
@@ -308,7 +308,7 @@ mod tests {
             ("taint node n a=2", format!("! error: invalid taint spec: a=2, a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')\n{see}").replace("a qualified name", "name part")),
             (
                 "taint node n b:NoSchedule b:NoSchedule-",
-                "! error: can not both modify and remove the following taint(s) in the same command: {\"b\":\"NoSchedule\"}\nexit 1\n".into(),
+                "! error: can not both modify and remove the following taint(s) in the same command: b=NoSchedule\nexit 1\n".into(),
             ),
             ("taint node n", "! error: at least one taint update is required\nexit 1\n".into()),
             ("taint pods n a-", "! error: invalid resource type pods, only node types are supported\nexit 1\n".into()),

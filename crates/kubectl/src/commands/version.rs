@@ -52,7 +52,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Some(Err(e)) => Some(e),
         None => None,
     };
-    let text = if a.output == "json" { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
+    // Two spaces, where other commands have four, and an empty line behind YAML, as upstream.
+    let text = if a.output == "json" { format!("{v:#}\n") } else { format!("{}\n", codec::yaml::to_string(&v)) };
     k.out.write(text.as_bytes());
     failed.map_or(Ok(()), |e| Err(e.into()))
 }

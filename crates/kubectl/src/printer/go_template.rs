@@ -207,7 +207,7 @@ mod tests {
             ("{{eq .metadata.name}}", "1:2: <eq .metadata.name>: error calling eq: missing argument for comparison"),
             (
                 "{{lt .metadata.name 1}}",
-                "1:2: <lt .metadata.name 1>: error calling lt: incompatible types for comparison",
+                "1:2: <lt .metadata.name 1>: error calling lt: incompatible types for comparison: string and int",
             ),
             (
                 "{{base64decode \"%%\"}}",

@@ -59,7 +59,7 @@ pub enum Shape<'a> {
 }
 
 /// Fields that came later and stand before one of a lower number: the field, and the one that it precedes.
-const EARLIER: [(&str, &str, &str); 9] = [
+const EARLIER: [(&str, &str, &str); 11] = [
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "singularName", "namespaced"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "group", "kind"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "version", "kind"),
@@ -69,6 +69,8 @@ const EARLIER: [(&str, &str, &str); 9] = [
     ("io.k8s.api.core.v1.ServicePort", "appProtocol", "port"),
     ("io.k8s.api.core.v1.ServiceSpec", "clusterIPs", "type"),
     ("io.k8s.api.batch.v1.JobSpec", "backoffLimit", "selector"),
+    ("io.k8s.api.networking.v1.HTTPIngressPath", "pathType", "backend"),
+    ("io.k8s.api.authentication.v1.TokenRequestSpec", "expirationSeconds", "boundObjectRef"),
 ];
 
 impl<'a> Shape<'a> {

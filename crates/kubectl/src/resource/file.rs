@@ -1,8 +1,10 @@
 //! Objects in files, directories, standard input and behind URLs: YAML or JSON, several to a file, lists taken apart.
 
+use super::validation::Validator;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
+use client::FieldValidation;
 use meta::{Object, Value};
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -15,25 +17,18 @@ pub struct Document {
     pub object: Object,
 }
 
-/// How an object that does not say what it is gets refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// It cannot be read.
-    Decoding,
-    /// It is not valid, as commands that send it say first (unless `--validate=false`).
-    Validation,
-}
-
 /// Files with other names in a directory are not read.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
-    read_for(k, flags, Refusal::Decoding).await
+    read_for(k, flags, FieldValidation::Ignore).await
 }
 
-pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Result<Vec<Result<Document>>> {
+/// [`read`], and validates what is read.
+pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidation) -> Result<Vec<Result<Document>>> {
+    let mut validator = Validator::new(validation);
     if !flags.kustomize.is_empty() {
-        return kustomization(k, flags, refusal);
+        return kustomization(k, flags, &mut validator).await;
     }
     // Every path is looked at before anything is read.
     let local = |f: &str| f != "-" && !f.starts_with("http://") && !f.starts_with("https://");
@@ -50,14 +45,14 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
         if f == "-" {
             let mut bytes = Vec::new();
             k.shell.input.read_to_end(&mut bytes).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
-            documents("STDIN", &bytes, refusal, &mut out);
+            validated(k, "STDIN", &bytes, &mut validator, &mut out).await?;
         } else if f.starts_with("http://") || f.starts_with("https://") {
-            documents(f, &super::url::fetch(f).await?, refusal, &mut out);
+            validated(k, f, &super::url::fetch(f).await?, &mut validator, &mut out).await?;
         } else {
             for path in paths {
                 let name = path.to_string_lossy().into_owned();
                 match std::fs::read(&path) {
-                    Ok(bytes) => documents(&name, &bytes, refusal, &mut out),
+                    Ok(bytes) => validated(k, &name, &bytes, &mut validator, &mut out).await?,
                     Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
                         out.push(text(format!("error parsing {name}: read {name}: {}", os(&e))));
                     }
@@ -70,7 +65,7 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, refusal: Refusal) -> Resu
 }
 
 /// The objects of a kustomization directory, in an order in which they can be made.
-fn kustomization(k: &Kube, flags: &FileFlags, refusal: Refusal) -> Result<Vec<Result<Document>>> {
+async fn kustomization(k: &mut Kube, flags: &FileFlags, validator: &mut Validator) -> Result<Vec<Result<Document>>> {
     let mut wrong = Vec::new();
     if !flags.filename.is_empty() {
         wrong.push(Error::Text("only one of -f or -k can be specified".into()));
@@ -82,7 +77,7 @@ fn kustomization(k: &Kube, flags: &FileFlags, refusal: Refusal) -> Result<Vec<Re
     let built = super::kustomization::build(k, &flags.kustomize, kustomize::Options::default())?;
     let mut out = Vec::new();
     for o in built.0 {
-        if let Err(e) = object(&flags.kustomize, o.into_value(), refusal, &mut out) {
+        if let Err(e) = document(k, &flags.kustomize, o.into_value(), validator, &mut out).await? {
             out.push(Err(e));
             break;
         }
@@ -165,17 +160,64 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
 
 /// Reads the documents of one text, up to the first that is no YAML or not valid: what follows it is not looked at. One that is no
 /// object does not hide the others.
-pub fn documents(source: &str, bytes: &[u8], refusal: Refusal, out: &mut Vec<Result<Document>>) {
-    let text_of = decoded(bytes);
-    for value in values(&text_of) {
+pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
+    for value in values(&decoded(bytes)) {
         let failed = match value {
-            Ok(v) => object(source, v, refusal, out).err(),
-            Err(why) => Some(Error::Text(format!("error parsing {source}: {why}"))),
+            Ok(v) => object(source, v, out).err(),
+            Err(why) => Some(unreadable(source, &why)),
         };
         if let Some(e) = failed {
             return out.push(Err(e));
         }
     }
+}
+
+/// [`documents`], each validated before anything of it is taken.
+async fn validated(
+    k: &mut Kube,
+    source: &str,
+    bytes: &[u8],
+    validator: &mut Validator,
+    out: &mut Vec<Result<Document>>,
+) -> Result {
+    for value in values(&decoded(bytes)) {
+        let failed = match value {
+            Ok(v) => document(k, source, v, validator, out).await?.err(),
+            Err(why) => Some(unreadable(source, &why)),
+        };
+        if let Some(e) = failed {
+            out.push(Err(e));
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Adds what a document has. The inner error is that of the document, the outer one that of the server.
+async fn document(
+    k: &mut Kube,
+    source: &str,
+    v: Value,
+    validator: &mut Validator,
+    out: &mut Vec<Result<Document>>,
+) -> Result<Result> {
+    if v.is_null() {
+        return Ok(Ok(()));
+    }
+    Ok(match validator.check(k, &v).await? {
+        Ok(()) => object(source, v, out),
+        Err(why) => Err(invalid(source, &why)),
+    })
+}
+
+fn unreadable(source: &str, why: &str) -> Error {
+    Error::Text(format!("error parsing {source}: {why}"))
+}
+
+fn invalid(source: &str, why: &str) -> Error {
+    Error::Text(format!(
+        "error validating {source:?}: error validating data: {why}; if you choose to ignore these errors, turn validation off with --validate=false"
+    ))
 }
 
 /// A text without its byte order mark, which may be one of UTF-16.
@@ -282,12 +324,7 @@ fn json_type(v: &Value) -> Option<&'static str> {
 }
 
 /// Adds the object of a document, those of a list, or why they cannot be decoded. Errors if the document is not valid.
-fn object(source: &str, v: Value, refusal: Refusal, out: &mut Vec<Result<Document>>) -> Result {
-    let invalid = |what: &str| {
-        text(format!(
-            "error validating {source:?}: error validating data: {what}; if you choose to ignore these errors, turn validation off with --validate=false"
-        ))
-    };
+fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) -> Result {
     let mut refuse = |why: String| {
         out.push(text(format!("unable to decode {source:?}: {why}")));
         Ok(())
@@ -295,31 +332,21 @@ fn object(source: &str, v: Value, refusal: Refusal, out: &mut Vec<Result<Documen
     let shown = codec::json::to_string(&v, codec::json::Html::Keep);
     let Some(is) = json_type(&v) else { return Ok(()) };
     let Some(o) = Object::from_value(v) else {
-        return match refusal {
-            Refusal::Validation => invalid("invalid object to validate"),
-            Refusal::Decoding => {
-                refuse(format!("json: cannot unmarshal {is} into Go value of type unstructured.detector"))
-            }
-        };
+        return refuse(format!("json: cannot unmarshal {is} into Go value of type unstructured.detector"));
     };
-    let missing: Vec<&str> = [("apiVersion", o.api_version()), ("kind", o.kind())]
-        .iter()
-        .filter(|(_, v)| v.is_empty())
-        .map(|(n, _)| *n)
-        .collect();
-    if missing.contains(&"kind") && refusal == Refusal::Decoding {
+    if o.kind().is_empty() {
         return refuse(format!("Object 'Kind' is missing in '{shown}'"));
     }
-    match missing.as_slice() {
-        [] => {}
-        [one] => return invalid(&format!("{one} not set")),
-        many => {
-            let all: Vec<String> = many.iter().map(|n| format!("{n} not set")).collect();
-            return invalid(&format!("[{}]", all.join(", ")));
-        }
+    if o.api_version().is_empty() {
+        return Err(invalid(source, "apiVersion not set"));
     }
     if let Some(items) = o.get("items") {
         let mut read = Vec::new();
+        if let Some(is) = json_type(items).filter(|is| *is != "array") {
+            return refuse(format!(
+                "json: cannot unmarshal {is} into Go struct field decodeList.items of type []json.RawMessage"
+            ));
+        }
         for item in items.as_array().into_iter().flatten() {
             let Some(mut i) = Object::from_value(item.clone()) else {
                 let is = json_type(item).unwrap_or("null");
@@ -329,9 +356,6 @@ fn object(source: &str, v: Value, refusal: Refusal, out: &mut Vec<Result<Documen
             if i.kind().is_empty() && i.api_version().is_empty() {
                 i.set(&["kind"], o.kind().strip_suffix("List").unwrap_or(o.kind()));
                 i.set(&["apiVersion"], o.api_version());
-            }
-            if let Some(why) = mistyped(i.get("metadata").unwrap_or(&Value::Null)) {
-                return refuse(format!("json: cannot unmarshal {why}"));
             }
             read.push(i);
         }
@@ -352,11 +376,15 @@ fn flatten(source: &str, o: Object, out: &mut Vec<Result<Document>>) {
     if let Some(items) = o.get("items").and_then(Value::as_array) {
         return items.iter().filter_map(|i| Object::from_value(i.clone())).for_each(|i| flatten(source, i, out));
     }
-    let lacks = [("Kind", o.kind(), "kind"), ("apiVersion", o.api_version(), "version")];
+    let lacks = [
+        ("Kind", o.kind(), "object has no kind field "),
+        ("apiVersion", o.api_version(), "object has no apiVersion field"),
+    ];
     out.push(match lacks.iter().find(|(_, has, _)| has.is_empty()) {
-        Some((field, _, what)) => text(format!(
-            "unable to get type info from the object \"*unstructured.Unstructured\": Object '{field}' is missing in 'unstructured object has no {what}'"
-        )),
+        // One of the errors of a list, which are told as several are.
+        Some((field, _, what)) => Err(Error::Many(vec![Error::Text(format!(
+            "unable to get type info from the object \"*unstructured.Unstructured\": Object '{field}' is missing in '{what}'"
+        ))])),
         None => Ok(Document { source: source.to_owned(), object: o }),
     });
 }
@@ -391,7 +419,7 @@ mod tests {
 
     fn read(text: &str) -> Vec<String> {
         let mut out = Vec::new();
-        documents("f", text.as_bytes(), Refusal::Decoding, &mut out);
+        documents("f", text.as_bytes(), &mut out);
         out.iter()
             .map(|r| match r {
                 Ok(d) => format!("{}/{}", d.object.kind(), d.object.name()),
@@ -443,21 +471,6 @@ mod tests {
             assert!(mixed[1].starts_with(&format!("!{want}")), "{bad}: {}", mixed[1]);
             assert!(ends || mixed[2] == "A/b", "{bad}: {mixed:?}");
         }
-        let validated = |text: &str| {
-            let mut out = Vec::new();
-            documents("f", text.as_bytes(), Refusal::Validation, &mut out);
-            out.remove(0).unwrap_err().to_string()
-        };
-        for (bad, why) in [
-            ("{}", "[apiVersion not set, kind not set]"),
-            ("foo", "invalid object to validate"),
-            ("[]", "invalid object to validate"),
-        ] {
-            let want = format!(
-                "error validating \"f\": error validating data: {why}; if you choose to ignore these errors, turn validation off with --validate=false"
-            );
-            assert_eq!(validated(bad), want);
-        }
         assert_eq!(read(&format!("\u{feff}{}", doc("a"))), ["A/a"]);
         assert_eq!(read(&format!("{{\"apiVersion\":\"v1\",\"kind\":\"C\"}}\n---\n{}", doc("b"))), ["C/", "A/b"]);
         assert_eq!(read("# only a comment\n--- # and another\nnull\n"), Vec::<String>::new());
@@ -471,7 +484,7 @@ mod tests {
             )),
             [
                 "C/x",
-                "!unable to get type info from the object \"*unstructured.Unstructured\": Object 'apiVersion' is missing in 'unstructured object has no version'",
+                "!unable to get type info from the object \"*unstructured.Unstructured\": Object 'apiVersion' is missing in 'object has no apiVersion field'",
                 "E/",
             ]
         );

@@ -44,7 +44,10 @@ pub struct Set {
 
 pub async fn view(a: View, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(NOTHING_GIVEN);
+        return match a.selector.as_str() {
+            "" => text(NOTHING_GIVEN),
+            _ => text("at least one resource must be specified to use a selector"),
+        };
     }
     let s = Selection { labels: &a.selector, all: a.all, nothing_but_all: a.all, ..Selection::default() };
     let (found, errors) = gather(k, &a.resources, &a.files, &s).await?;

@@ -73,7 +73,10 @@ impl Sources {
         let mut out: Vec<(String, Vec<u8>)> = Vec::new();
         let mut add = |key: String, value: Vec<u8>| -> Result {
             if let Some(why) = meta::names::config_map_key(&key).first() {
-                return text(format!("{key:?} is not a valid key name for a {kind}: {why}"));
+                return text(match kind {
+                    "Secret" => format!("{key:?} is not valid key name for a Secret {why}"),
+                    kind => format!("{key:?} is not a valid key name for a {kind}: {why}"),
+                });
             }
             if out.iter().any(|(k, _)| *k == key) {
                 return text(twice(&key));
@@ -300,16 +303,9 @@ impl Generator for Tls {
         }
         let pem =
             |path: &String| read(Path::new(path)).map_err(|e| Error::Text(format!("Cannot read file {path}, {e}")));
-        let (key, cert) = (pem(&self.key)?, pem(&self.cert)?);
-        let has = |b: &[u8], what: &str| {
-            String::from_utf8_lossy(b).lines().any(|l| l.starts_with("-----BEGIN") && l.contains(what))
-        };
-        if !has(&cert, "CERTIFICATE") {
-            return text("tls: failed to find any PEM data in certificate input");
-        }
-        if !has(&key, "PRIVATE KEY") {
-            return text("tls: failed to find any PEM data in key input");
-        }
+        let cert = pem(&self.cert)?;
+        let key = pem(&self.key)?;
+        super::key_pair::check(&cert, &key).map_err(Error::Text)?;
         Ok(secret(
             &self.name,
             "kubernetes.io/tls",

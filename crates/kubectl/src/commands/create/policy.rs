@@ -67,12 +67,26 @@ impl Generator for Budget {
         if self.selector.is_empty() {
             return text("a selector must be specified");
         }
+        let (min, max) = (self.min_available.as_str(), self.max_unavailable.as_str());
+        let counts = |s: &str| {
+            let digits = s.strip_suffix('%').unwrap_or(s);
+            !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+        };
+        if min.is_empty() == max.is_empty() {
+            return text(match min {
+                "" => "one of min-available or max-unavailable must be specified",
+                _ => "min-available and max-unavailable cannot be both specified",
+            });
+        }
+        for (given, flag) in [(min, "min-available"), (max, "max-unavailable")] {
+            if !given.is_empty() && !counts(given) {
+                return text(format!("invalid format specified for {flag}"));
+            }
+        }
         let mut spec = json!({"selector": crate::flags::label_selector(&self.selector)?});
-        match (self.min_available.as_str(), self.max_unavailable.as_str()) {
-            ("", "") => return text("one of min-available or max-unavailable must be specified"),
-            (m, "") => spec["minAvailable"] = number(m),
-            ("", m) => spec["maxUnavailable"] = number(m),
-            _ => return text("min-available and max-unavailable cannot be both specified"),
+        match min {
+            "" => spec["maxUnavailable"] = number(max),
+            min => spec["minAvailable"] = number(min),
         }
         Ok(json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": self.name}, "spec": spec,
@@ -111,5 +125,24 @@ impl Generator for PriorityClass {
             o["description"] = self.description.clone().into();
         }
         Ok(o)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    #[tokio::test]
+    async fn a_budget_is_a_number_or_a_percentage() {
+        for (line, want) in [
+            ("--selector=a=b --max-unavailable=1 -o jsonpath={.spec.maxUnavailable}", "1"),
+            ("--selector=a=b --min-available=50% -o jsonpath={.spec.minAvailable}", "50%"),
+            ("--selector=a=b --max-unavailable=-1", "! error: invalid format specified for max-unavailable\nexit 1\n"),
+            ("--selector=a=b --min-available=bad", "! error: invalid format specified for min-available\nexit 1\n"),
+            ("--selector=a=b", "! error: one of min-available or max-unavailable must be specified\nexit 1\n"),
+        ] {
+            let line = format!("create pdb p {line} --dry-run=client");
+            assert_eq!(snapshot(&Server::new(), &line, "").await, want, "{line}");
+        }
     }
 }

@@ -42,7 +42,10 @@ impl Service {
 fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
     all.iter()
         .map(|p| {
-            let (port, target) = p.split_once(':').unwrap_or((p, p));
+            // What stands behind a second colon is not looked at.
+            let mut parts = p.split(':');
+            let port = parts.next().unwrap_or_default();
+            let target = parts.next().unwrap_or(port);
             let n: u16 = port.parse().map_err(|_| {
                 let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
                 let why = if digits { "value out of range" } else { "invalid syntax" };
@@ -53,7 +56,10 @@ fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
                     return text(format!("invalid port {n}: must be between 1 and 65535, inclusive"));
                 }
                 Ok(n) => n.into(),
-                Err(_) => target.into(),
+                Err(_) => match meta::names::port_name(target).as_slice() {
+                    [] => target.into(),
+                    wrong => return text(wrong.join(",")),
+                },
             };
             let name = if p.contains(':') { p.replace(':', "-") } else { port.to_owned() };
             let mut v = json!({"name": name, "port": n, "protocol": "TCP", "targetPort": target});
@@ -159,8 +165,30 @@ pub struct ExternalName {
 
 impl Generator for ExternalName {
     fn make(&self) -> Result<Value> {
+        if !meta::names::dns_subdomain(&self.external_name).is_empty() {
+            return text(format!("invalid service external name {}", self.external_name));
+        }
         let mut o = service(&self.name, "ExternalName", ports(&self.tcp, 0)?);
         o["spec"]["externalName"] = self.external_name.clone().into();
         Ok(o)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+
+    #[tokio::test]
+    async fn ports_and_names_are_checked() {
+        for (line, want) in [
+            ("clusterip c --tcp=1:2:3 -o jsonpath={.spec.ports[0].targetPort}{.spec.ports[0].name}", "21-2-3"),
+            ("clusterip c --tcp=1:web -o jsonpath={.spec.ports[0].targetPort}", "web"),
+            ("externalname e --external-name=a.b -o jsonpath={.spec.externalName}", "a.b"),
+            ("externalname e --external-name=a.b.", "! error: invalid service external name a.b.\nexit 1\n"),
+            ("externalname e --external-name=bad_name", "! error: invalid service external name bad_name\nexit 1\n"),
+        ] {
+            let line = format!("create service {line} --dry-run=client");
+            assert_eq!(snapshot(&Server::new(), &line, "").await, want, "{line}");
+        }
     }
 }

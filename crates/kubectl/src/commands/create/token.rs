@@ -3,7 +3,8 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{PrintFlags, duration};
 use crate::kube::Kube;
-use crate::printer::{Formats, Output, document};
+use crate::printer::shape::Order;
+use crate::printer::{Formats, Output, ordered};
 use client::WriteOptions;
 use meta::Object;
 use serde_json::json;
@@ -72,6 +73,11 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
         }
         return Ok(());
     }
-    k.out.write(document(&output, made, a.print.show_managed_fields)?.as_bytes());
+    // A field without `omitempty`.
+    let mut made = made;
+    if made.at(&["spec", "boundObjectRef"]).is_none() {
+        made.set(&["spec", "boundObjectRef"], meta::Value::Null);
+    }
+    k.out.write(ordered(&output, made, a.print.show_managed_fields, Order::ByType)?.as_bytes());
     Ok(())
 }

@@ -19,7 +19,7 @@ pub fn range(p: &mut Page, o: &Object) {
     for c in conditions {
         let since = p.time(c["lastTransitionTime"].as_str().unwrap_or_default());
         let of = |key: &str| show(&c[key]);
-        p.line(1, format!("{} \t{} \t{since} \t{} \t{} ", of("type"), of("status"), of("reason"), of("message")));
+        p.line(1, format!("{}\t{}\t{since}\t{}\t{}", of("type"), of("status"), of("reason"), of("message")));
     }
 }
 

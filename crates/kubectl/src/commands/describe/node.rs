@@ -64,6 +64,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
             }
         }
     }
+    slices(p, o, k).await;
     p.line(0, "System Info:");
     for (title, key) in [
         ("Machine ID", "machineID"),
@@ -94,6 +95,36 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         p.field("ProviderID", c);
     }
     pods(p, o, k).await
+}
+
+/// Pools of devices of this node alone, as many as are shown.
+const POOLS: usize = 10;
+
+/// What drivers offer on this node alone.
+async fn slices(p: &mut Page, o: &Object, k: &mut Kube) {
+    let Ok(Some(resource)) = k.find_resource("resourceslices.resource.k8s.io").await else { return };
+    let fields = format!("spec.nodeName={}", o.name());
+    let c = Collection { resource, namespace: String::new() };
+    let found = list_objects(k, &c, &Selection { fields: &fields, ..Selection::default() }).await.unwrap_or_default();
+    let mut pools: BTreeMap<String, (String, usize, usize)> = BTreeMap::new();
+    for slice in found.into_iter().filter_map(|i| i.object) {
+        let text = |path: &[&str]| slice.str_at(path).unwrap_or_default().to_owned();
+        let (driver, pool) = (text(&["spec", "driver"]), text(&["spec", "pool", "name"]));
+        let row = format!("{driver}\t{pool}");
+        let (_, slices, devices) = pools.entry(format!("{driver}/{pool}")).or_insert((row, 0, 0));
+        *slices += 1;
+        *devices += list(slice.at(&["spec", "devices"])).len();
+    }
+    if pools.is_empty() {
+        return;
+    }
+    p.line(0, "Node-Local ResourceSlices:\n  Driver\tPool\tSlices\tDevices\n  ------\t----\t------\t-------");
+    for (row, slices, devices) in pools.values().take(POOLS) {
+        p.line(1, format!("{row}\t{slices}\t{devices}"));
+    }
+    if pools.len() > POOLS {
+        p.line(1, format!("...and {} more pools", pools.len() - POOLS));
+    }
 }
 
 async fn lease(p: &mut Page, o: &Object, k: &mut Kube) {
@@ -195,11 +226,16 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         }
     }
     p.line(0, "Allocated resources:\n  (Total limits may be over 100 percent, i.e., overcommitted.)\n  Resource\tRequests\tLimits\n  --------\t--------\t------");
-    let mut names: Vec<String> = ["cpu", "memory", "ephemeral-storage"].map(str::to_owned).to_vec();
-    let more: Vec<String> = pairs(allocatable).map(|(n, _)| n).filter(|n| !names.contains(n) && n != "pods").collect();
-    names.extend(more);
-    for n in names {
-        p.line(1, format!("{n}\t{}\t{}", share(&n, requests.get(&n)), share(&n, limits.get(&n))));
+    let standard = ["cpu", "memory", "ephemeral-storage"].map(str::to_owned);
+    let more = pairs(allocatable).map(|(n, _)| n).filter(|n| !standard.contains(n) && n != "pods");
+    let (huge, extended): (Vec<String>, Vec<String>) = more.partition(|n| n.starts_with("hugepages-"));
+    for n in standard.iter().chain(&huge) {
+        p.line(1, format!("{n}\t{}\t{}", share(n, requests.get(n)), share(n, limits.get(n))));
+    }
+    // Of extended resources no shares are told.
+    for n in &extended {
+        let amount = |all: &Amounts| all.get(n).map_or("0".to_owned(), ToString::to_string);
+        p.line(1, format!("{n}\t{}\t{}", amount(&requests), amount(&limits)));
     }
     Ok(())
 }

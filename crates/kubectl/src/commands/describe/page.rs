@@ -117,7 +117,13 @@ pub fn selector(v: Option<&Value>) -> String {
             let all: Vec<String> = pairs(Some(v)).map(|(k, v)| format!("{k}={v}")).collect();
             if all.is_empty() { "<none>".into() } else { all.join(",") }
         }
-        Some(v) => meta::LabelSelector::from_value(Some(v)).map(|s| s.to_string()).unwrap_or_default(),
+        Some(v) => match meta::LabelSelector::from_value(Some(v)) {
+            Ok(mut s) => {
+                s.requirements.sort_by(|a, b| a.key.cmp(&b.key));
+                s.to_string()
+            }
+            Err(_) => String::new(),
+        },
     }
 }
 

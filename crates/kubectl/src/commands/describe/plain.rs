@@ -6,8 +6,8 @@ use crate::kube::Kube;
 use base64::Engine as _;
 use meta::{Object, Value};
 
-fn decoded(v: &Value) -> usize {
-    v.as_str().and_then(|s| base64::engine::general_purpose::STANDARD.decode(s).ok()).map_or(0, |b| b.len())
+fn decoded(v: &Value) -> Vec<u8> {
+    v.as_str().and_then(|s| base64::engine::general_purpose::STANDARD.decode(s).ok()).unwrap_or_default()
 }
 
 pub fn config_map(p: &mut Page, o: &Object) {
@@ -19,18 +19,22 @@ pub fn config_map(p: &mut Page, o: &Object) {
     }
     p.line(0, "\nBinaryData\n====");
     for (k, v) in o.get("binaryData").and_then(Value::as_object).into_iter().flatten() {
-        p.line(0, format!("{k}: {} bytes", decoded(v)));
+        p.line(0, format!("{k}: {} bytes", decoded(v).len()));
     }
     p.line(0, "");
 }
 
-/// Never the values, only how long they are.
+/// How long the values are. Only the token of a service account is shown, which is read from here.
 pub fn secret(p: &mut Page, o: &Object) {
     super::name_and_namespace(p, o);
     p.metadata(o);
     p.line(0, format!("\nType:\t{}\n\nData\n====", o.str_at(&["type"]).unwrap_or_default()));
     for (k, v) in o.get("data").and_then(Value::as_object).into_iter().flatten() {
-        p.at(0, k, format!("{} bytes", decoded(v)));
+        let v = decoded(v);
+        match (k.as_str(), o.str_at(&["type"])) {
+            ("token", Some("kubernetes.io/service-account-token")) => p.at(0, k, String::from_utf8_lossy(&v)),
+            _ => p.at(0, k, format!("{} bytes", v.len())),
+        }
     }
 }
 

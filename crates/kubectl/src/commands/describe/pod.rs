@@ -3,6 +3,7 @@
 use super::mounted::volumes;
 use super::page::{Page, list, pairs, show, title_bool};
 use meta::{Object, Value};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     let at = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
@@ -353,6 +354,22 @@ fn state(p: &mut Page, l: usize, title: &str, s: &Value) {
     }
 }
 
+/// What a path in a URL does not contain as it is, by Go's `net/url`.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b'@');
+
 fn probe(v: &Value) -> String {
     let n = |k: &str| v[k].as_i64().unwrap_or(0);
     let attrs = format!(
@@ -370,8 +387,15 @@ fn probe(v: &Value) -> String {
         let h = &v["httpGet"];
         let scheme = h["scheme"].as_str().unwrap_or("HTTP").to_lowercase();
         let port = show(&h["port"]);
-        let host = if port.is_empty() { show(&h["host"]) } else { format!("{}:{port}", show(&h["host"])) };
-        format!("http-get {scheme}://{host}{}", show(&h["path"]))
+        let host = show(&h["host"]);
+        let host = match (port.as_str(), host.contains(':')) {
+            ("", _) => host,
+            (port, true) => format!("[{host}]:{port}"),
+            (port, false) => format!("{host}:{port}"),
+        };
+        let path = show(&h["path"]);
+        let slash = if path.is_empty() || path.starts_with('/') { "" } else { "/" };
+        format!("http-get {scheme}://{host}{slash}{}", utf8_percent_encode(&path, PATH))
     } else if v["tcpSocket"].is_object() {
         format!("tcp-socket {}:{}", show(&v["tcpSocket"]["host"]), show(&v["tcpSocket"]["port"]))
     } else if v["grpc"].is_object() {

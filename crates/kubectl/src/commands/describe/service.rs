@@ -35,7 +35,11 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     }
     let ingress = list(o.at(&["status", "loadBalancer", "ingress"]));
     if !ingress.is_empty() {
-        let one = |i: &Value| if i["ip"].is_string() { show(&i["ip"]) } else { show(&i["hostname"]) };
+        let one = |i: &Value| match (i["ip"].as_str().unwrap_or_default(), i["ipMode"].as_str()) {
+            ("", _) => show(&i["hostname"]),
+            (ip, None) => ip.to_owned(),
+            (ip, Some(mode)) => format!("{ip} ({mode})"),
+        };
         p.field("LoadBalancer Ingress", ingress.iter().map(one).collect::<Vec<_>>().join(", "));
     }
     let slices = slices(k, o).await;

@@ -8,6 +8,9 @@ use crate::kube::Kube;
 use crate::resource::Info;
 use meta::{Object, Value};
 
+/// Names the storage class of a claim, before its field.
+const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
 fn template(p: &mut Page, o: &Object) {
     p.line(0, "Pod Template:");
     super::template(&mut p.text, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
@@ -140,6 +143,9 @@ pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Update Strategy", o.str_at(&["spec", "updateStrategy", "type"]).unwrap_or_default());
     if let Some(n) = o.int_at(&["spec", "updateStrategy", "rollingUpdate", "partition"]) {
         p.at(1, "Partition", n.to_string());
+        if let Some(n) = o.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]) {
+            p.at(1, "MaxUnavailable", show(n));
+        }
     }
     pods_status(p, o, k).await?;
     template(p, o);
@@ -150,10 +156,12 @@ pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         p.line(0, "Volume Claims:");
         for c in claims {
             p.at(1, "Name", show(&c["metadata"]["name"]));
-            p.at(1, "StorageClass", show(&c["spec"]["storageClassName"]));
-            p.labels(1, "Labels", c["metadata"].get("labels"));
-            p.annotations(1, "Annotations", c["metadata"].get("annotations"));
-            p.at(1, "Capacity", show(&c["spec"]["resources"]["requests"]["storage"]));
+            let old = &c["metadata"]["annotations"][OLD_STORAGE_CLASS];
+            p.at(1, "StorageClass", show(if old.is_null() { &c["spec"]["storageClassName"] } else { old }));
+            p.labels(0, "  Labels", c["metadata"].get("labels"));
+            p.labels(0, "  Annotations", c["metadata"].get("annotations"));
+            let capacity = &c["spec"]["resources"]["requests"]["storage"];
+            p.at(1, "Capacity", if capacity.is_null() { "<default>".into() } else { show(capacity) });
             let modes: Vec<String> = list(c["spec"].get("accessModes")).iter().map(show).collect();
             p.at(1, "Access Modes", format!("[{}]", modes.join(" ")));
         }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::printer::kyaml;
 use crate::printer::shape::{Order, Shape};
-use crate::resource::file::{Document, Refusal, documents};
+use crate::resource::file::{Document, documents};
 use crate::resource::unmapped;
 use meta::Value;
 use std::io::Write as _;
@@ -122,7 +122,7 @@ impl Session {
                     return Ok(None);
                 }
                 let mut read = Vec::new();
-                documents("edited-file", edited.as_bytes(), Refusal::Decoding, &mut read);
+                documents("edited-file", edited.as_bytes(), &mut read);
                 read.into_iter().collect::<Result<Vec<_>>>()
             };
             let e = match read {

@@ -2,6 +2,7 @@
 
 use super::history::{Revision, revisions};
 use super::{Which, object};
+use crate::commands::create::LAST_APPLIED;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, PrintFlags};
 use crate::kube::Kube;
@@ -26,7 +27,7 @@ pub struct Arguments {
 
 /// Annotations that belong to the deployment whatever its revision.
 const OWN: [&str; 6] = [
-    crate::commands::create::LAST_APPLIED,
+    LAST_APPLIED,
     "deployment.kubernetes.io/revision",
     "deployment.kubernetes.io/revision-history",
     "deployment.kubernetes.io/desired-replicas",
@@ -35,9 +36,6 @@ const OWN: [&str; 6] = [
 ];
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    if a.to_revision < 0 {
-        return text(format!("revision must be a positive integer: {}", a.to_revision));
-    }
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, unread) = a.which.gather(k).await?;
@@ -55,6 +53,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 async fn one(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> {
     let o = object(i);
+    if o.annotation(LAST_APPLIED).is_some() {
+        let name = format!("{}/{}", i.resource.plural, i.name);
+        k.warn(format!(
+            "Warning: resource {name} was previously managed with 'kubectl apply'. Rolling back will not update the {LAST_APPLIED} annotation, which may cause unexpected behavior on future 'kubectl apply' operations. Consider using 'kubectl apply' with your previous configuration file instead."
+        ));
+    }
     let all = match i.resource.kind.as_str() {
         "Deployment" | "DaemonSet" | "StatefulSet" => revisions(k, i).await?,
         other => return text(format!("no rollbacker has been implemented for {other:?}")),
@@ -140,7 +144,7 @@ mod tests {
                 json!({"items": [rs("2", "new", Some("because")), rs("1", "old", None)]}),
             )
             .on(&format!("PATCH {path}"), 200, d.clone())
-            .on(&format!("PATCH {path}?fieldManager=kubectl-rollout"), 200, d);
+            .on(&format!("PATCH {path}?fieldManager=kubectl-rollout"), 200, d.clone());
         for (line, want) in [
             (
                 "rollout history deploy/w",
@@ -155,12 +159,22 @@ mod tests {
                 "rollout undo deploy/w --to-revision=7",
                 "! error: unable to find specified revision 7 in history\nexit 1\n",
             ),
+            (
+                "rollout undo deploy/w --to-revision=-1",
+                "! error: unable to find specified revision -1 in history\nexit 1\n",
+            ),
             ("rollout pause deploy/w", "deployment.apps/w paused\n"),
             ("rollout resume deploy/w", "! error: deployments.apps \"w\" is not paused\nexit 1\n"),
             ("rollout restart deploy/w", "deployment.apps/w restarted\n"),
         ] {
             assert_eq!(snapshot(&s, line, "").await, want, "{line}");
         }
+        let mut applied = d;
+        applied["metadata"]["annotations"][super::LAST_APPLIED] = "{}".into();
+        s.replace(&format!("GET {path}"), 200, applied);
+        let warning = "! Warning: resource deployments/w was previously managed with 'kubectl apply'. Rolling back will not update the kubectl.kubernetes.io/last-applied-configuration annotation, which may cause unexpected behavior on future 'kubectl apply' operations. Consider using 'kubectl apply' with your previous configuration file instead.\n";
+        let want = format!("{warning}! error: unable to find specified revision 7 in history\nexit 1\n");
+        assert_eq!(snapshot(&s, "rollout undo deploy/w --to-revision=7", "").await, want);
         assert_eq!(
             s.body_of(&format!("PATCH {path}")),
             json!([

@@ -105,14 +105,25 @@ pub fn told(e: &TemplateError, source: &str) -> String {
     }
 }
 
+const MISMATCH: &str = "incompatible types for comparison: ";
+
 /// An error of a function of the library's own, which does not say whose it is.
 fn anonymous(text: &str, source: &str) -> (Option<Part>, String) {
-    let text =
-        if text.starts_with("incompatible types for comparison") { "incompatible types for comparison" } else { text };
+    // The types as Go calls them.
+    let named = text.strip_prefix(MISMATCH).map(|types| {
+        let go = |name: &str| match name {
+            "list" => "[]interface {}".to_owned(),
+            "map" => "map[string]interface {}".to_owned(),
+            name => name.to_owned(),
+        };
+        let types: Vec<String> = types.split(" and ").map(go).collect();
+        format!("{MISMATCH}{}", types.join(" and "))
+    });
+    let text = named.as_deref().unwrap_or(text);
     if let Some(key) = text.strip_prefix("can't evaluate field ").and_then(|t| t.split(' ').next()) {
         return (field(source, key), format!("can't evaluate field {key} in type interface {{}}"));
     }
-    let comparison = text == "incompatible types for comparison";
+    let comparison = named.is_some();
     let mut fit = CALLED.iter().filter(|f| match comparison {
         true => f.len() == 2,
         false => text.starts_with(&format!("{f}: ")),
