@@ -5,11 +5,12 @@
 //! on threads that no other request waits for (`kube-apiserver` leaves both to Go's scheduler).
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use auth::aside;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 /// What takes longer is slow.
 const SLOW: Duration = Duration::from_millis(1);

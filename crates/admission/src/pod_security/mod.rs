@@ -15,7 +15,8 @@ use configuration::Exemptions;
 use meta::{FieldError, GroupKind, LabelSelector, Object, Status, Value};
 use policy::{BadLabel, LevelVersion, Policy};
 use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 pub struct PodSecurity {
     /// Where a namespace says nothing.
