@@ -85,7 +85,9 @@ impl Authenticators {
                 }
             };
         }
-        if !peer.unknown && self.anonymous.may_ask(parts.uri.path()) {
+        // Who shows a certificate that is nobody's, or a proxy's without a user, is not anonymous but refused.
+        let shown = peer.unknown || peer.proxy.is_some();
+        if !shown && self.anonymous.may_ask(parts.uri.path()) {
             Ok(User::anonymous())
         } else {
             Err(Status::unauthorized())
