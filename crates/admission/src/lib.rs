@@ -15,6 +15,7 @@ mod deny_service_external_ips;
 mod event_rate_limit;
 pub mod expressions;
 mod extended_resource_toleration;
+mod grown;
 mod image_policy;
 mod limit_pod_hard_anti_affinity;
 mod limit_ranger;

@@ -23,6 +23,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use store::{Action, Entry, Expect, Key, Op};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -35,6 +36,8 @@ pub struct Admission<'a> {
     pub(crate) request: &'a Request,
     pub(crate) attributes: Attributes,
     pub(crate) dry_run: bool,
+    /// How many requests to itself were made.
+    pub(crate) asked: Arc<AtomicUsize>,
 }
 
 impl Admission<'_> {
@@ -85,9 +88,17 @@ fn itself() -> User {
     User::new("system:apiserver", &["system:masters"])
 }
 
-/// How many requests of the server to itself led to this one.
-#[derive(Clone, Copy, Default)]
-struct Depth(u8);
+/// Of a request of the server to itself.
+#[derive(Clone)]
+struct Within {
+    /// How many of them led to this one.
+    depth: u8,
+    /// How many were made for the request of the client, this one and all others.
+    asked: Arc<AtomicUsize>,
+}
+
+/// Requests to itself for one of a client.
+const MOST_ASKED: usize = 64;
 
 /// A webhook that an API server behind this one serves, called for a namespace that is provisioned.
 const DEEPEST: u8 = 2;
@@ -116,13 +127,17 @@ impl Admission<'_> {
     /// Handles a request of the server itself. It has a task, and so a stack, of its own, and may lead to others like it only so often:
     /// a webhook that matches the calls of itself would never end. Errors if it goes too deep.
     async fn handle_itself(&self, mut request: http::Request<Bytes>) -> Result<(http::StatusCode, Bytes), String> {
-        let Depth(depth) = self.call.parts.extensions.get().copied().unwrap_or_default();
+        let outer = self.call.parts.extensions.get().cloned();
+        let Within { depth, asked } = outer.unwrap_or_else(|| Within { depth: 0, asked: self.asked.clone() });
+        if asked.fetch_add(1, Ordering::Relaxed) >= MOST_ASKED {
+            return Err(format!("one request may lead to {MOST_ASKED} requests of the server to itself only"));
+        }
         if depth >= DEEPEST {
             return Err(format!(
                 "requests of the server to itself may lead to {DEEPEST} others like them only: the webhook calls itself"
             ));
         }
-        request.extensions_mut().insert(Depth(depth + 1));
+        request.extensions_mut().insert(Within { depth: depth + 1, asked });
         let server = self.server.clone();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {

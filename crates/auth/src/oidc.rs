@@ -8,6 +8,7 @@ use crate::{Authenticated, TokenAuthenticator, User};
 use async_trait::async_trait;
 use client::https::{Config, Roots};
 use meta::{Clock, Value};
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -15,8 +16,9 @@ use tokio::time::Instant;
 
 /// Keys are asked for again when none has signed a token, but not more often than this.
 const AGAIN: Duration = Duration::from_secs(10);
-/// And after so long in any case.
+/// And after so long in any case. The issuer has little time then: what the known keys have signed is believed if it says nothing.
 const STALE: Duration = Duration::from_secs(3600);
+const STALE_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A claim that becomes part of a user, and what is put before it.
@@ -53,18 +55,21 @@ pub struct Oidc {
     /// Who this server is.
     audiences: Vec<String>,
     clock: Arc<dyn Clock>,
-    keys: Mutex<Keys>,
+    keys: RwLock<Keys>,
+    /// Held by the one that asks the issuer. Only tokens that no known key has signed wait for it.
+    asking: Mutex<()>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Keys {
     all: Arc<Vec<PublicKey>>,
+    /// When the issuer was asked last, successfully or not: the end of that.
     asked: Option<Instant>,
 }
 
 impl Oidc {
     pub fn new(issuer: Issuer, audiences: Vec<String>, clock: Arc<dyn Clock>) -> Self {
-        Self { issuer, audiences, clock, keys: Mutex::default() }
+        Self { issuer, audiences, clock, keys: RwLock::default(), asking: Mutex::default() }
     }
 
     async fn fetch(&self, url: &str) -> Result<Value, String> {
@@ -91,18 +96,41 @@ impl Oidc {
         Ok(set["keys"].as_array().into_iter().flatten().filter_map(PublicKey::from_jwk).collect())
     }
 
-    /// One of the issuer's keys has signed it.
-    async fn verify(&self, token: &Token<'_>) -> Result<(), String> {
-        let mut keys = self.keys.lock().await;
-        let since = keys.asked.map(|t| t.elapsed());
-        if since.is_some_and(|s| s < STALE) && token.is_signed_by(&keys.all) {
+    /// Asks the issuer, unless that was done a short while ago. The caller holds the right to ask.
+    async fn refresh(&self) -> Result<(), String> {
+        if self.keys.read().asked.is_some_and(|t| t.elapsed() < AGAIN) {
             return Ok(());
         }
-        if since.is_none_or(|s| s >= AGAIN) {
-            keys.asked = Some(Instant::now());
-            keys.all = Arc::new(self.ask().await.map_err(|e| format!("oidc: authenticator not initialized: {e}"))?);
+        let asked = self.ask().await;
+        let mut keys = self.keys.write();
+        keys.asked = Some(Instant::now());
+        keys.all = Arc::new(asked.map_err(|e| format!("oidc: authenticator not initialized: {e}"))?);
+        Ok(())
+    }
+
+    /// One of the issuer's keys has signed it.
+    async fn verify(&self, token: &Token<'_>) -> Result<(), String> {
+        let known = self.keys.read().clone();
+        if known.asked.is_some() && token.is_signed_by(&known.all) {
+            if known.asked.is_some_and(|t| t.elapsed() < STALE) {
+                return Ok(());
+            }
+            // One of those that come now asks, and the others go on.
+            let Ok(_asking) = self.asking.try_lock() else { return Ok(()) };
+            match tokio::time::timeout(STALE_TIMEOUT, self.refresh()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Ok(()),
+                Err(_) => {
+                    self.keys.write().asked = Some(Instant::now());
+                    return Ok(());
+                }
+            }
+        } else {
+            let _asking = self.asking.lock().await;
+            self.refresh().await?;
         }
-        if token.is_signed_by(&keys.all) {
+        let now = self.keys.read().all.clone();
+        if token.is_signed_by(&now) {
             return Ok(());
         }
         Err("oidc: verify token: failed to verify signature: failed to verify id token signature".into())

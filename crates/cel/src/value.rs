@@ -280,8 +280,28 @@ impl<'a> Val<'a> {
         if self.most() / 4 >= bound { bound } else { self.size() }
     }
 
-    /// As JSON. What JSON does not know becomes the text it has in JSON elsewhere.
+    /// As JSON. What JSON does not know becomes the text it has in JSON elsewhere. Errors also if it would take more than [`LARGEST_JSON`]: a
+    /// value may hold one text any number of times.
     pub fn to_json(&self) -> Result<Value, String> {
+        let mut left = LARGEST_JSON;
+        self.json_within(&mut left)
+    }
+
+    /// `left`: the bytes that it may take.
+    fn json_within(&self, left: &mut usize) -> Result<Value, String> {
+        /// Bytes of a value besides its text.
+        const VALUE: usize = 16;
+        let mut take = |bytes: usize| {
+            *left = left
+                .checked_sub(bytes + VALUE)
+                .ok_or_else(|| format!("the value has more than {} MiB", LARGEST_JSON >> 20))?;
+            Ok::<(), String>(())
+        };
+        take(match self {
+            Self::Str(s) => s.as_str().len(),
+            Self::Bytes(b) => b.len() * 2,
+            _ => 0,
+        })?;
         Ok(match self {
             Self::Null => Value::Null,
             Self::Bool(b) => (*b).into(),
@@ -292,24 +312,29 @@ impl<'a> Val<'a> {
             Self::Bytes(b) => base64::Engine::encode(&base64::engine::general_purpose::STANDARD, b).into(),
             Self::Timestamp(t) => time::timestamp_text(*t).into(),
             Self::Duration(d) => time::duration_text(*d).into(),
-            Self::List(l) => l.iter().map(|v| v.to_json()).collect::<Result<Vec<_>, _>>()?.into(),
+            Self::List(l) => l.iter().map(|v| v.json_within(left)).collect::<Result<Vec<_>, _>>()?.into(),
             Self::Map(m) => {
                 let mut out = JsonMap::new();
                 for (k, v) in m.iter() {
                     match v {
                         Self::Optional(None) => {}
                         v => {
-                            out.insert(k.as_str().ok_or("keys of objects are texts")?.to_owned(), v.to_json()?);
+                            let key = k.as_str().ok_or("keys of objects are texts")?;
+                            *left = left.saturating_sub(key.len());
+                            out.insert(key.to_owned(), v.json_within(left)?);
                         }
                     }
                 }
                 out.into()
             }
-            Self::Optional(Some(v)) => v.to_json()?,
+            Self::Optional(Some(v)) => v.json_within(left)?,
             v => return Err(format!("unsupported conversion of {} to JSON", v.type_name())),
         })
     }
 }
+
+/// Bytes of a value in JSON, about: a few times the largest object.
+const LARGEST_JSON: usize = 8 << 20;
 
 impl Opaque<'_> {
     pub fn type_name(&self) -> &'static str {

@@ -218,14 +218,15 @@ fn index(value: &[u8], wanted: &Wanted, pool: &Pool, known: impl Fn(&str) -> Opt
     Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
 }
 
-/// The text of one field of a stored object; empty when it has none.
-pub fn field(value: &[u8], path: &str) -> String {
+/// The texts of fields of a stored object, in the order of their paths; empty for those that it does not have. It is read once.
+pub fn fields(value: &[u8], paths: &[String]) -> Vec<String> {
     let mut wanted = Wanted::default();
-    wanted.field(path);
+    paths.iter().for_each(|path| wanted.field(path));
     let pool = Pool::default();
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool: &pool };
     pick(&mut Scan::new(value), &wanted, &mut found, true, true);
-    found.fields.first().map(|(_, v)| v.to_string()).unwrap_or_default()
+    let text = |path: &String| found.fields.iter().find(|(name, _)| **name == **path).map(|(_, v)| v.to_string());
+    paths.iter().map(|path| text(path).unwrap_or_default()).collect()
 }
 
 /// The paths that are looked for, as a tree; everything beside it is skipped unread.
@@ -371,6 +372,6 @@ mod tests {
             (1, 0),
             "all of the metadata lies before the spec"
         );
-        assert_eq!(field(br#"{"metadata":{"name":"n","uid":..."#, NAME), "n");
+        assert_eq!(fields(br#"{"metadata":{"name":"n","uid":..."#, &[NAME.to_owned()]), ["n"]);
     }
 }

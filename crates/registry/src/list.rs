@@ -8,7 +8,6 @@ use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use meta::{FieldSelector, LabelSelector, Object, Status, Value};
 use serde::Serialize;
-use std::borrow::Cow;
 use std::sync::Arc;
 use store::{Damaged, Entry, Key, Scope, Snapshot, SnapshotError};
 
@@ -218,7 +217,18 @@ pub struct Selector {
     fields: Vec<(Target, meta::selector::FieldTerm)>,
     /// The fields are not in the index, which knows those of built-in kinds only.
     unindexed: bool,
+    /// The selectable fields that are not in the index, as they are stored.
+    names: Vec<String>,
 }
+
+/// The values of the selectable fields of an object, by these names.
+struct Values {
+    names: Vec<String>,
+    texts: Vec<String>,
+}
+
+/// Values of so many bytes are kept with their object: each watch of it looks at them.
+const KEPT: usize = 4 << 10;
 
 enum Target {
     Name,
@@ -247,6 +257,10 @@ impl Selector {
             labels: options.labels.clone(),
             fields: options.fields.terms.iter().map(|t| (target(&t.field), t.clone())).collect(),
             unindexed: !row.bare_items,
+            names: match row.bare_items {
+                true => Vec::new(),
+                false => row.kind.selectable.iter().map(|f| row.strategy.stored_field(f).to_owned()).collect(),
+            },
         }
     }
 
@@ -275,20 +289,42 @@ impl Selector {
         self.matches_entry(e, Look::Inside)
     }
 
+    /// The selectable fields of an object, which is read for all of them at once.
+    fn values(&self, e: &Entry) -> Arc<Values> {
+        if let Some(known) = e.selected.get::<Values>().filter(|known| known.names == self.names) {
+            return known;
+        }
+        let made = Values { names: self.names.clone(), texts: crate::encode::fields(&e.value, &self.names) };
+        match made.texts.iter().map(String::len).sum::<usize>() <= KEPT {
+            true => {
+                let made = Arc::new(made);
+                e.selected.keep(made.clone());
+                made
+            }
+            false => Arc::new(made),
+        }
+    }
+
     fn matches_entry(&self, e: &Entry, look: Look) -> bool {
         let labels = &e.index().labels;
         // They are sorted, and may be as many as requirements.
         let label = |k: &str| labels.binary_search_by(|(n, _)| (**n).cmp(k)).ok().map(|at| &*labels[at].1);
         let indexed = |f: &str| e.index().fields.iter().find(|(n, _)| **n == *f).map_or("", |(_, v)| &**v);
+        let values = std::cell::OnceCell::new();
+        let inside = |f: &str| {
+            let values = values.get_or_init(|| self.values(e));
+            let at = values.names.iter().position(|n| n == f);
+            at.and_then(|at| values.texts.get(at)).map_or("", String::as_str)
+        };
         let field = |t: &Target| match t {
-            Target::Name => Some(Cow::Borrowed(&*e.key.name)),
-            Target::Namespace => Some(Cow::Borrowed(&*e.key.namespace)),
+            Target::Name => Some(&*e.key.name),
+            Target::Namespace => Some(&*e.key.namespace),
             Target::Field { .. } if look == Look::Outside => None,
-            Target::Field { stored, .. } if self.unindexed => Some(Cow::Owned(crate::encode::field(&e.value, stored))),
-            Target::Field { stored, instead, .. } => Some(Cow::Borrowed(match (indexed(stored), instead) {
+            Target::Field { stored, .. } if self.unindexed => Some(inside(stored)),
+            Target::Field { stored, instead, .. } => Some(match (indexed(stored), instead) {
                 ("", Some(instead)) => indexed(instead),
                 (value, _) => value,
-            })),
+            }),
         };
         (self.labels.is_everything() || self.labels.matches(label))
             && self.fields.iter().all(|(t, term)| {
@@ -328,7 +364,7 @@ impl Registry {
         &self,
         row: &Resource,
         selector: &Selector,
-        mut entries: Vec<Arc<Entry>>,
+        entries: Vec<Arc<Entry>>,
     ) -> Result<Vec<Arc<Entry>>, Status> {
         let others: Vec<Arc<Entry>> = entries.iter().filter(|e| selector.converts(row, e)).cloned().collect();
         let mut matching = Vec::with_capacity(others.len());
@@ -346,16 +382,29 @@ impl Registry {
             rest = after;
         }
         let mut matching = matching.into_iter();
-        entries.retain(|e| match selector.converts(row, e) {
-            true => matching.next().unwrap_or_default(),
-            false => selector.matches(e),
-        });
-        Ok(entries)
+        let (mut selected, mut bytes) = (Vec::new(), 0);
+        for e in entries {
+            bytes += e.value.len();
+            if bytes > LOOKED_AT {
+                tokio::task::yield_now().await;
+                bytes = 0;
+            }
+            let matches = match selector.converts(row, &e) {
+                true => matching.next().unwrap_or_default(),
+                false => selector.matches(&e),
+            };
+            if matches {
+                selected.push(e);
+            }
+        }
+        Ok(selected)
     }
 }
 
 /// Bytes as stored of the objects that are converted at a time to see whether they match.
 const CONVERTED_AT_A_TIME: usize = 2 << 20;
+/// Bytes of the objects that are looked into before others have their turn.
+const LOOKED_AT: usize = 2 << 20;
 
 /// A resource version as a number; empty is 0.
 pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {

@@ -113,11 +113,21 @@ pub struct Entry {
     index: OnceLock<Index>,
     make: IndexFn,
     pub memo: Memo,
+    /// Fields that selectors asked for and the index does not have.
+    pub selected: Memo,
 }
 
 impl Entry {
     pub fn new(key: Key, value: Bytes, revision: u64, index: IndexFn) -> Entry {
-        Entry { key, value, revision, index: OnceLock::new(), make: index, memo: Memo::default() }
+        Entry {
+            key,
+            value,
+            revision,
+            index: OnceLock::new(),
+            make: index,
+            memo: Memo::default(),
+            selected: Memo::default(),
+        }
     }
 
     /// Made when it is first asked for: a store with much in it is open before all of it was read.
@@ -128,7 +138,8 @@ impl Entry {
     /// The same object at another revision.
     pub fn at(&self, revision: u64) -> Entry {
         let (key, value, make) = (self.key.clone(), self.value.clone(), self.make.clone());
-        Entry { key, value, revision, index: self.index.clone(), make, memo: Memo::default() }
+        let index = self.index.clone();
+        Entry { key, value, revision, index, make, memo: Memo::default(), selected: Memo::default() }
     }
 }
 
@@ -149,6 +160,16 @@ impl fmt::Debug for Entry {
 pub struct Memo(OnceLock<Arc<dyn Any + Send + Sync>>);
 
 impl Memo {
+    /// What lies here, if it is of this type.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.0.get().and_then(|kept| kept.clone().downcast().ok())
+    }
+
+    /// Keeps something, unless something was kept before.
+    pub fn keep<T: Any + Send + Sync>(&self, made: Arc<T>) {
+        let _ = self.0.set(made);
+    }
+
     /// What lies here, or is made now. What is of another type than the first that was kept is made anew every time.
     pub fn get_or_make<T: Any + Send + Sync, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         if let Some(kept) = self.0.get() {

@@ -4,6 +4,7 @@ use super::params;
 use super::read::{Binding, Bound, Family, Form, Mutation, Policies, Policy, error_type};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{Composed, Matched, Subject};
+use crate::grown;
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
 use crate::plugin::{Decided, Remote, Review, Rounds};
@@ -205,6 +206,7 @@ fn mutate(
             review.host.merge(&live, &made, kind)?
         }
     };
+    grown::check(&doc)?;
     review.host.read(doc, kind).map_err(|s| s.message)
 }
 

@@ -3,6 +3,7 @@
 use super::call::{Failure, call, versioned};
 use super::hook::Hooks;
 use super::select::{Invocation, select};
+use crate::grown;
 use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review, Rounds};
 use async_trait::async_trait;
@@ -137,6 +138,7 @@ async fn ask(
     };
     let mut doc = new.clone().into_value();
     patch.apply(&mut doc).map_err(|e| internal(e.to_string()))?;
+    grown::check(&doc).map_err(internal)?;
     let patched = review.host.read(doc, &invocation.kind).map_err(|s| internal(s.message))?;
     let (configuration, name) = (&invocation.hook.configuration, &invocation.hook.name);
     let note = json!({"configuration": configuration, "webhook": name});

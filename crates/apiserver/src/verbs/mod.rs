@@ -112,7 +112,7 @@ pub(crate) fn admission<'a>(
     request: &'a Request,
     options: &WriteOptions,
 ) -> Admission<'a> {
-    Admission { server, call, request, attributes: call.attributes(), dry_run: options.dry_run }
+    Admission { server, call, request, attributes: call.attributes(), dry_run: options.dry_run, asked: Arc::default() }
 }
 
 /// The options every write takes from the query.

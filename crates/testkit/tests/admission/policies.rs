@@ -264,6 +264,32 @@ async fn policies_change_objects_one_after_the_other() {
     assert_eq!(answer["metadata"]["labels"], json!({"from": "admin", "example.com/seen": "admin"}));
 }
 
+/// One text of the object, added any number of times by each of many mutations.
+#[tokio::test]
+async fn mutations_do_not_make_an_object_ever_larger() {
+    let c = Cluster::start(1).await;
+    let copies = |m: usize, count: usize| {
+        let one = |i: usize| format!("JSONPatch{{op: 'add', path: '/data/m{m}-{i}', value: object.data.x}}");
+        let all: Vec<String> = (0..count).map(one).collect();
+        json!({"patchType": "JSONPatch", "jsonPatch": {"expression": format!("[{}]", all.join(", "))}})
+    };
+    let large = json!({"metadata": {"name": "x"}, "data": {"x": "a".repeat(900_000)}});
+    for (n, (count, mutations, why)) in
+        [(50, 1, "the value has more than 8 MiB"), (3, 20, "the object would have more than 6 MiB")]
+            .into_iter()
+            .enumerate()
+    {
+        let all: Vec<Value> = (0..mutations).map(|m| copies(m, count)).collect();
+        mutation(&c, &format!("m{n}"), all.into(), json!({})).await;
+        let (code, answer, _) = call(&c, "POST", &format!("{MAPS}?dryRun=All"), large.clone()).await;
+        assert_eq!(code, 403, "{answer}");
+        let told = answer["message"].as_str().unwrap();
+        assert!(told.contains(why), "{}", &told[..told.len().min(500)]);
+        let path = format!("{GROUP}/mutatingadmissionpolicies/m{n}");
+        assert_eq!(call(&c, "DELETE", &path, Value::Null).await.0, 200);
+    }
+}
+
 #[tokio::test]
 async fn a_mutation_that_fails_refuses_unless_it_is_ignored() {
     let c = Cluster::start(1).await;
