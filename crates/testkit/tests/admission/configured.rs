@@ -299,6 +299,32 @@ async fn a_webhook_that_leads_to_itself_is_called_twice_and_no_more() {
     }
 }
 
+/// Ten webhooks that each lead to the ten again, and so on, would be a thousand requests for one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_request_leads_to_64_requests_of_the_server_to_itself_at_most() {
+    let c = introduced(&json!({"apiVersion": "v1", "kind": "Config"})).await;
+    let path = "/api/v1/namespaces/golden/services/x/proxy/";
+    let rules =
+        json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["services/proxy"]}]);
+    let hook = |n: i32| {
+        json!({"name": format!("a{n}.example.com"), "sideEffects": "None", "failurePolicy": "Ignore", "timeoutSeconds": 30,
+            "clientConfig": {"service": {"namespace": "default", "name": "kubernetes", "path": path}},
+            "admissionReviewVersions": ["v1"], "rules": rules})
+    };
+    let hooks: Vec<Value> = (0..10).map(hook).collect();
+    let (code, answer, _) = call(&c, "POST", HOOKS, json!({"metadata": {"name": "v"}, "webhooks": hooks})).await;
+    assert_eq!(code, 201, "{answer}");
+    let (code, answer, _) = call(&c, "POST", path, json!({})).await;
+    assert_eq!(code, 404, "{answer}");
+    let connects = |text: String| -> u64 {
+        let of = |l: &&str| l.starts_with("apiserver_request_total{") && l.contains("verb=\"CONNECT\"");
+        text.lines().filter(of).filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    };
+    let count = connects(c.call("GET", "/metrics", Value::Null).await.body.as_str().unwrap().to_owned());
+    // That of the client, and those of the server; ten of these 64 at least were refused for their depth.
+    assert!((12..=65).contains(&count), "{count} requests");
+}
+
 #[tokio::test]
 async fn a_wrong_configuration_of_webhooks_is_refused() {
     let of = async |plugin: &str, more: Value| {

@@ -1,6 +1,6 @@
 //! Those whom somebody else knows, and what somebody else decides.
 
-use super::somebody::Somebody;
+use super::somebody::{Reply, Somebody};
 use super::{holder, open};
 use crate::authorization::as_user;
 use auth::jwt::PrivateKey;
@@ -73,6 +73,68 @@ async fn an_issuer_says_who_somebody_is() {
         assert_eq!(holder(&c, &key.sign(&claims(bad.clone())).unwrap()).await.0, 401, "{bad}");
     }
     assert_eq!(holder(&c, &next.sign(&claims(json!({}))).unwrap()).await.0, 401, "signed by nobody we know");
+}
+
+/// An issuer that takes connections and says nothing keeps nobody out whose key is known: who comes with an unknown key waits alone.
+#[tokio::test]
+async fn an_issuer_that_hangs_keeps_out_only_unknown_keys() {
+    let (key, _) = PrivateKey::generate().unwrap();
+    let (next, _) = PrivateKey::generate().unwrap();
+    let url: Arc<Mutex<String>> = Arc::default();
+    let (at, set) = (url.clone(), json!({"keys": [key.public().unwrap().to_jwk()]}));
+    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let hung = hangs.clone();
+    let issuer = Somebody::replying(move |path, _| {
+        let at = at.lock().clone();
+        let answer = match path {
+            "/keys" => set.clone(),
+            _ => json!({"issuer": at, "jwks_uri": format!("{at}/keys")}),
+        };
+        match hung.load(std::sync::atomic::Ordering::Relaxed) {
+            true => Reply::Never,
+            false => Reply::Document(answer),
+        }
+    })
+    .await;
+    *url.lock() = issuer.url.clone();
+    let trusted = Issuer {
+        url: issuer.url.clone(),
+        ca: issuer.ca.clone(),
+        audiences: vec!["cluster".into()],
+        algorithms: ALGORITHMS.map(str::to_owned).to_vec(),
+        username: Mapping { claim: "sub".into(), prefix: String::new() },
+        ..Issuer::default()
+    };
+    let clock = VirtualClock::new();
+    let now = clock.now().as_second();
+    let oidc = Arc::new(Oidc::new(trusted, vec![AUDIENCE.into()], clock));
+    let token = |key: &PrivateKey| {
+        key.sign(&json!({"iss": issuer.url, "aud": ["cluster"], "exp": now + 3600, "sub": "jane"})).unwrap()
+    };
+    let (known, unknown) = (token(&key), token(&next));
+    assert!(oidc.authenticate(&known, &[AUDIENCE.into()]).await.unwrap().is_some());
+    hangs.store(true, std::sync::atomic::Ordering::Relaxed);
+    let later = async |seconds: u64| {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        tokio::time::resume();
+    };
+    // The issuer may be asked again after a short while, and is.
+    later(11).await;
+    let waiting = oidc.clone();
+    let waiting = tokio::spawn(async move { waiting.authenticate(&unknown, &[AUDIENCE.into()]).await });
+    let asked = issuer.heard.clone();
+    let heard = || asked.lock().len();
+    while heard() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let soon = Duration::from_secs(3);
+    for _ in 0..3 {
+        let answer = tokio::time::timeout(soon, oidc.authenticate(&known, &[AUDIENCE.into()])).await;
+        assert!(answer.expect("it does not wait for the issuer").unwrap().is_some());
+    }
+    assert!(!waiting.is_finished(), "the unknown key waits for the issuer");
+    waiting.abort();
 }
 
 /// Clauses: C14.token-webhook

@@ -15,8 +15,16 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What it answers to a path and a document; none: that it is broken.
-type Says = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
+/// Its answer to a path and a document.
+pub enum Reply {
+    Document(Value),
+    /// Status 500.
+    Broken,
+    /// It keeps the connection and never answers.
+    Never,
+}
+
+type Replies = dyn Fn(&str, &Value) -> Reply + Send + Sync;
 
 pub struct Somebody {
     pub url: String,
@@ -27,7 +35,12 @@ pub struct Somebody {
 }
 
 impl Somebody {
+    /// Answers with documents; with status 500 where there is none.
     pub async fn start(says: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self::replying(move |path, v| says(path, v).map_or(Reply::Broken, Reply::Document)).await
+    }
+
+    pub async fn replying(says: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -38,7 +51,7 @@ impl Somebody {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let heard: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let (says, log): (Arc<Says>, _) = (Arc::new(says), heard.clone());
+        let (says, log): (Arc<Replies>, _) = (Arc::new(says), heard.clone());
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 let (acceptor, says, log) = (acceptor.clone(), says.clone(), log.clone());
@@ -63,7 +76,7 @@ impl Somebody {
 
 async fn serve(
     request: Request<Incoming>,
-    says: Arc<Says>,
+    says: Arc<Replies>,
     log: Arc<Mutex<Vec<Value>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
@@ -71,7 +84,8 @@ async fn serve(
     let v: Value = serde_json::from_slice(&body).unwrap_or_default();
     log.lock().push(v.clone());
     Ok(match says(&path, &v) {
-        Some(answer) => Response::new(Full::from(answer.to_string())),
-        None => Response::builder().status(500).body(Full::from("no")).unwrap(),
+        Reply::Document(answer) => Response::new(Full::from(answer.to_string())),
+        Reply::Never => std::future::pending().await,
+        Reply::Broken => Response::builder().status(500).body(Full::from("no")).unwrap(),
     })
 }

@@ -165,6 +165,33 @@ async fn selectable_fields_select() {
     assert_eq!(get("spec.on%3Dtrue").await.code, 400, "the definition does not name it");
 }
 
+/// Each object is read once for a selector, however many terms it has.
+#[tokio::test]
+async fn terms_of_selectors_do_not_multiply() {
+    let c = Cluster::start(3).await;
+    let mut d = crontabs(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {"size": {"type": "integer"}}}}}));
+    d["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.size"}]);
+    define(&c, d).await;
+    let text = "x".repeat(100);
+    let large: Vec<Value> = (0..2000).map(|n| json!({"n": n, "text": text})).collect();
+    for n in 0..10 {
+        // The field stands behind what is large.
+        let a = c.call("POST", CRONTABS, crontab(&format!("o{n}"), json!({"large": large, "size": n}))).await;
+        assert_eq!(a.code, 201, "{}", a.body);
+    }
+    let list = async |terms: usize| {
+        let terms = vec!["spec.size!%3D0"; terms].join(",");
+        let begun = tokio::time::Instant::now();
+        let a = c.call("GET", &format!("{CRONTABS}?fieldSelector={terms}&limit=1"), Value::Null).await;
+        assert_eq!((a.code, a.body["items"][0]["spec"]["size"].as_i64()), (200, Some(1)));
+        begun.elapsed()
+    };
+    let (one, many) = (list(1).await, list(500).await);
+    assert!(many < one * 20, "one term: {one:?}, five hundred: {many:?}");
+}
+
 /// Paths of columns that find the same values again and again cost as much as the object allows, and show nothing.
 #[tokio::test(start_paused = true)]
 async fn columns_do_not_multiply() {
