@@ -164,6 +164,11 @@ impl Directory {
         Err(exchanged())
     }
 
+    /// Gives an entry of the directory another name, in the place of a file that has it.
+    pub fn rename(&self, name: &OsStr, other: &OsStr) -> io::Result<()> {
+        Ok(renameat(&self.fd, name, &self.fd, other)?)
+    }
+
     /// Removes what has this name in the directory, of whatever kind, and all that is in it; links are not followed. Nothing happens
     /// if it is not there. Errors if more than `most` entries would go, and if something is mounted there.
     pub fn remove(&self, name: &OsStr, most: usize) -> io::Result<()> {

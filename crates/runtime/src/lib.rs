@@ -22,6 +22,7 @@ pub mod image;
 pub mod memory;
 pub mod open_files;
 mod program;
+pub mod rotation;
 pub mod seccomp;
 pub mod shim;
 mod spec;

@@ -7,12 +7,14 @@ use crate::story::Story;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use tokio::time::Instant;
 
 pub const TESTS: &[Case] = &[
     ("streams::nobody_reads_what_a_pod_says", nobody_reads),
     ("streams::what_is_sent_in_leaves_nothing_behind", much_input),
+    ("streams::a_flood_of_output_takes_a_bounded_part_of_the_disk", flood),
 ];
 
 /// More than the server lets all requests have that it has not understood yet.
@@ -152,6 +154,54 @@ fn much_input(s: &Story) {
     for n in 0..8 {
         s.create("configmaps", json!({"metadata": {"name": format!("large-{n}")}, "data": {"a": "x".repeat(200_000)}}));
     }
+}
+
+/// What a container writes to its log is rotated: a client that follows it gets every line, and the disk keeps the newest.
+fn flood(s: &Story) {
+    const FIRST: usize = 1_000_000;
+    const LAST: usize = 1_299_999;
+    // 16 MB in the log, 60 MB, and a short last line.
+    let script = format!(
+        "echo ready; while [ ! -e /go ]; do sleep 0.1; done; seq {FIRST} {LAST}; while [ ! -e /more ]; do sleep 0.1; done; \
+         seq 1 1100000; echo last; while :; do sleep 1; done"
+    );
+    s.shell_pod("floods", &script, json!({}), json!({}));
+    let uid = s.ready("floods")["metadata"]["uid"].as_str().unwrap().to_owned();
+    let mut follower = silent(s, &["logs", "-f", "floods"]);
+    let mut lines = BufReader::new(follower.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    s.ok(&["exec", "floods", "--", "/bin/busybox", "touch", "/go"]);
+    for n in FIRST..=LAST {
+        assert_eq!(lines.next(), Some(n.to_string()));
+    }
+    s.ok(&["exec", "floods", "--", "/bin/busybox", "touch", "/more"]);
+    s.eventually("the newest line can be read", || (s.ok(&["logs", "floods", "--tail=1"]) == "last\n").then_some(()));
+    let files = files_of_logs(&s.cluster.directory.join("data"), &uid);
+    let sizes: Vec<u64> = files.iter().map(|f| std::fs::metadata(f).unwrap().len()).collect();
+    assert!(sizes.len() == 5 && sizes.iter().all(|size| *size <= 10 << 20), "{files:?} {sizes:?}");
+    // Readers get the file that is written to, and everything goes when the pod goes.
+    let newest = s.ok(&["logs", "floods"]);
+    assert!(newest.ends_with("\n1099999\n1100000\nlast\n") && newest.len() < 10 << 20, "{}", newest.len());
+    s.ok(&["delete", "pod", "floods", "--grace-period=0", "--force"]);
+    s.eventually("the logs are removed", || files.iter().all(|f| !f.exists()).then_some(()));
+}
+
+/// The log files of a pod below `directory`.
+fn files_of_logs(directory: &Path, uid: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                left.push(path);
+            } else if path.to_string_lossy().contains(uid) && path.to_string_lossy().contains("/0.log") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 /// A command whose output nobody reads.

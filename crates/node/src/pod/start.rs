@@ -399,7 +399,7 @@ impl Worker {
         let Ok(seen) = self.observe().await else { return };
         let previous = seen.previous.get(name).map(|c| c.id.clone()).unwrap_or_default();
         for old in seen.all.iter().filter(|c| c.name == name && c.id != newest && c.id != previous) {
-            let _ = std::fs::remove_file(&old.log_path);
+            runtime::rotation::remove(&old.log_path);
             if let Err(error) = self.shared.options.runtime.remove_container(&old.id).await {
                 tracing::debug!(container = old.id, %error, "removing an old container");
             }

@@ -1,7 +1,9 @@
 //! Log files of containers: from the end, since a time, on and on.
 
 use std::convert::Infallible;
+use std::fs::Metadata;
 use std::io::SeekFrom;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,8 +250,9 @@ async fn send(
     let mut rest = BytesMut::new();
     let mut block = vec![0; BLOCK];
     loop {
-        // Asked before the file is read, so that what was written until then is seen.
+        // Both are asked before the file is read, so that what was written until then is seen.
         let goes_on = wanted.follow && runs(options, id).await;
+        let moved = wanted.follow && is_moved(&file, &path).await;
         loop {
             let n = file.read(&mut block).await?;
             if n == 0 {
@@ -277,6 +280,11 @@ async fn send(
                 return Ok(());
             }
         }
+        if moved {
+            file = newer(&file, &path).await?;
+            at = 0;
+            continue;
+        }
         if !goes_on {
             return Ok(());
         }
@@ -284,12 +292,8 @@ async fn send(
             () = tokio::time::sleep(LOOK) => {}
             () = sender.closed() => return Ok(()),
         }
-        // The file was moved away and begun anew.
-        if let Ok(now) = tokio::fs::metadata(&path).await
-            && now.len() < at
-        {
-            file = open(&path).await?;
-            at = 0;
+        if file.metadata().await?.len() < at {
+            at = file.seek(SeekFrom::Start(0)).await?;
         }
     }
 }
@@ -299,6 +303,35 @@ async fn open(path: &Path) -> std::io::Result<File> {
     let path = path.to_owned();
     let file = tokio::task::spawn_blocking(move || runtime::beneath::read_file(&path)).await;
     Ok(File::from_std(file.map_err(std::io::Error::other)??))
+}
+
+/// Whether the log goes on in another file than this one.
+async fn is_moved(file: &File, path: &Path) -> bool {
+    let (Ok(here), Ok(there)) = (file.metadata().await, tokio::fs::symlink_metadata(path).await) else { return false };
+    !is_same(&here, &there)
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// The file in which a log goes on that was rotated: the one that was moved away after this one, the oldest one if this one is gone, or
+/// the one that is written to.
+async fn newer(file: &File, path: &Path) -> std::io::Result<File> {
+    let here = file.metadata().await?;
+    let mut after = runtime::rotation::rotated(path);
+    let is_here = |p: &PathBuf| std::fs::symlink_metadata(p).is_ok_and(|there| is_same(&here, &there));
+    if let Some(at) = after.iter().position(is_here) {
+        after.drain(..=at);
+    }
+    for file in &after {
+        // It may be removed just now.
+        match open(file).await {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+    }
+    open(path).await
 }
 
 async fn runs(options: &Arc<Options>, id: &str) -> bool {

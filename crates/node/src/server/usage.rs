@@ -190,7 +190,9 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
                 Disks::Walked => handle.layers.of(runtime, &c.id).await,
                 Disks::Left => None,
             };
-            let log_bytes = std::fs::symlink_metadata(&c.log_path).ok().filter(|m| m.is_file()).map(|m| m.len());
+            let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
+            let moved: u64 = runtime::rotation::rotated(&c.log_path).iter().filter_map(|log| size(log)).sum();
+            let log_bytes = size(&c.log_path).map(|bytes| bytes + moved);
             containers.push(ContainerUsage {
                 container: c.clone(),
                 at: stats.at,

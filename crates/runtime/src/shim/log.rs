@@ -1,8 +1,9 @@
 //! The log file of a container in the format of the CRI: `2006-01-02T15:04:05.999999999Z stdout F text`.
 //!
 //! A line is tagged `F` when its newline was seen (or the stream ended) and `P` when it is the first part of one that is
-//! longer than [`MAX_LINE`].
+//! longer than [`MAX_LINE`]. The file is rotated ([`crate::rotation`]) between two pieces of output.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use nix::sys::stat::Mode;
 use crate::api::Timestamp;
 use crate::beneath::{Directory, Leaf, Links};
 use crate::memory::wipe;
+use crate::rotation;
 
 const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
 const FILE_MODE: Mode = Mode::from_bits_truncate(0o640);
@@ -23,6 +25,8 @@ pub const MAX_LINE: usize = 16 * 1024;
 pub struct LogFile {
     path: PathBuf,
     file: Option<File>,
+    /// Bytes that are in the file.
+    size: u64,
     partial: [Vec<u8>; 2],
 }
 
@@ -35,7 +39,7 @@ pub enum Stream {
 impl LogFile {
     /// An empty path keeps no log.
     pub fn open(path: &Path) -> io::Result<LogFile> {
-        let mut log = LogFile { path: path.to_owned(), file: None, partial: [Vec::new(), Vec::new()] };
+        let mut log = LogFile { path: path.to_owned(), file: None, size: 0, partial: [Vec::new(), Vec::new()] };
         log.reopen()?;
         Ok(log)
     }
@@ -44,22 +48,49 @@ impl LogFile {
         if self.path.as_os_str().is_empty() {
             return Ok(());
         }
-        // Without following a link: who may write among the logs could have the shim append to any file.
-        let (parent, name) = (self.path.parent().unwrap_or(Path::new("/")), self.path.file_name().unwrap_or_default());
-        let parent = Directory::open(Path::new("/"), Links::Refuse)?.make(parent, Leaf::Directory, DIRECTORY_MODE)?;
+        let (directory, name) = self.place()?;
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        let file = Directory::from_fd(parent, Links::Refuse).open_at(Path::new(name), flags, FILE_MODE)?;
-        let file = File::from(file);
-        if !file.metadata()?.is_file() {
+        let file = File::from(directory.open_at(Path::new(name), flags, FILE_MODE)?);
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is not a regular file"));
         }
         self.file = Some(file);
+        self.size = metadata.len();
         Ok(())
     }
 
-    /// Adds output. A full disk loses lines, never the container.
+    /// The directory of the file, which is made if it is missing, and the file's name in it. No link is followed: who may write among
+    /// the logs could have the shim append to any file.
+    fn place(&self) -> io::Result<(Directory, &OsStr)> {
+        let (parent, name) = (self.path.parent().unwrap_or(Path::new("/")), self.path.file_name().unwrap_or_default());
+        let parent = Directory::open(Path::new("/"), Links::Refuse)?.make(parent, Leaf::Directory, DIRECTORY_MODE)?;
+        Ok((Directory::from_fd(parent, Links::Refuse), name))
+    }
+
+    fn rotate(&mut self, at: Timestamp) -> io::Result<()> {
+        let (directory, name) = self.place()?;
+        rotation::rotate(&directory, name, &rfc3339(at))?;
+        self.reopen()
+    }
+
+    /// Writes to the file, or to a new one if it has become too large. A full disk loses lines, never the container.
+    fn write(&mut self, out: &[u8], at: Timestamp) {
+        if self.size > 0 && self.size + out.len() as u64 > rotation::MAX_SIZE && self.rotate(at).is_err() {
+            // Once more when as much again has come.
+            self.size = 0;
+        }
+        if let Some(file) = &mut self.file {
+            let _ = file.write_all(out);
+            self.size += out.len() as u64;
+        }
+    }
+
+    /// Adds output.
     pub fn append(&mut self, stream: Stream, data: &[u8], at: Timestamp) {
-        let Some(file) = &mut self.file else { return };
+        if self.file.is_none() {
+            return;
+        }
         let partial = &mut self.partial[stream as usize];
         let mut out = Vec::with_capacity(data.len() + 64);
         let head = head(stream, at);
@@ -72,7 +103,7 @@ impl LogFile {
             rest = tail;
         }
         cut(&mut out, &head, partial, rest);
-        let _ = file.write_all(&out);
+        self.write(&out, at);
         wipe(&mut out);
     }
 
@@ -84,12 +115,10 @@ impl LogFile {
     /// The stream ended: what is left has no end of line, and readers are to add none.
     pub fn finish(&mut self, stream: Stream, at: Timestamp) {
         let partial = std::mem::take(&mut self.partial[stream as usize]);
-        if let Some(file) = &mut self.file
-            && !partial.is_empty()
-        {
+        if !partial.is_empty() {
             let mut out = Vec::new();
             record(&mut out, &head(stream, at), b'P', &partial);
-            let _ = file.write_all(&out);
+            self.write(&out, at);
         }
     }
 }
@@ -172,5 +201,38 @@ mod tests {
         assert_eq!(lines[4].len(), "stdout P ".len() + MAX_LINE);
         assert_eq!(lines[5], "stdout P xxx");
         assert_eq!(lines.len(), 6);
+    }
+
+    #[test]
+    fn a_flood_is_bounded_and_the_newest_lines_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let mut log = LogFile::open(&path).unwrap();
+        std::fs::write(directory.path().join("1.log.20261120-235959"), b"of another").unwrap();
+        let line = |n: u64| format!("{n:07}{}\n", "x".repeat(10_000));
+        for n in 0..8_000 {
+            log.append(
+                Stream::Stdout,
+                line(n).as_bytes(),
+                Timestamp { secs: 1_795_219_199 + n / 3_000, nanos: n as u32 },
+            );
+        }
+        let mut files = rotation::rotated(&path);
+        assert_eq!(files.len(), rotation::MAX_FILES - 1, "{files:?}");
+        files.push(path.clone());
+        let mut kept = String::new();
+        for file in &files {
+            let text = std::fs::read_to_string(file).unwrap();
+            assert!(text.len() as u64 <= rotation::MAX_SIZE, "{}", text.len());
+            kept += &text;
+        }
+        let numbers: Vec<u64> = kept.lines().map(|l| l.splitn(4, ' ').last().unwrap()[..7].parse().unwrap()).collect();
+        assert!(
+            numbers.windows(2).all(|w| w[1] == w[0] + 1) && numbers.last() == Some(&7_999),
+            "no line is lost between"
+        );
+        // Nothing is left of it, and all of the other.
+        rotation::remove(&path);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }
