@@ -75,8 +75,14 @@ pub struct LevelDigest {
     pub rejected: u64,
     pub timed_out: u64,
     pub cancelled: u64,
+    /// How many queues have requests that wait.
+    pub active: usize,
+    /// The first [`SHOWN`] queues.
     pub queues: Vec<QueueDigest>,
 }
+
+/// Queues of a level that a digest shows; a level may have ten million.
+const SHOWN: usize = 1_000;
 
 /// What the shares of a level are reckoned from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -231,6 +237,10 @@ impl Level {
     pub fn digest(&self) -> LevelDigest {
         let told = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let t = &self.tally;
+        let (active, queues) = {
+            let queues = self.queues.lock();
+            (queues.active(), queues.digest(SHOWN))
+        };
         LevelDigest {
             waiting: self.waiting(),
             executing: told(&t.executing),
@@ -238,7 +248,8 @@ impl Level {
             rejected: told(&t.rejected),
             timed_out: told(&t.timed_out),
             cancelled: told(&t.cancelled),
-            queues: self.queues.lock().digest(),
+            active,
+            queues,
         }
     }
 

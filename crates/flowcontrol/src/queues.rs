@@ -3,8 +3,10 @@
 //! Time is told by the caller, in seconds since any moment; nothing here waits. A flow is dealt a hand of queues by its hash
 //! (shuffle sharding) and uses the shortest, so that few flows share all their queues with a noisy one. Each queue has a virtual
 //! time, in seat-seconds it was served; one that was empty begins at what a queue got on the average meanwhile.
+//!
+//! Only queues that have requests, or were served more than their share, take memory: a level may have ten million.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What a request is thought to take before it is known, in seconds: long, so that a flow is not served twice before the
 /// others are once.
@@ -25,6 +27,7 @@ struct Waiting<T> {
 }
 
 struct Queue<T> {
+    /// In the order in which they came.
     waiting: VecDeque<Waiting<T>>,
     /// The virtual time at which its next request begins.
     next: f64,
@@ -47,7 +50,8 @@ pub struct QueueDigest {
 
 pub(crate) struct Queues<T> {
     shape: Shape,
-    queues: Vec<Queue<T>>,
+    /// By number; a queue that is not there has no requests and begins now.
+    queues: BTreeMap<usize, Queue<T>>,
     /// The virtual time of the whole, and the real one at which it was that.
     now: f64,
     told: f64,
@@ -82,35 +86,59 @@ pub(crate) struct Ticket {
     pub length: usize,
 }
 
+impl<T> Queue<T> {
+    fn new(next: f64) -> Self {
+        Self { waiting: VecDeque::new(), next, executing: 0, taken: 0 }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.executing == 0
+    }
+
+    /// Seats of those that wait, and one for each that executes.
+    fn work(&self) -> usize {
+        self.waiting.iter().map(|w| w.seats as usize).sum::<usize>() + self.executing
+    }
+
+    fn digest(&self) -> QueueDigest {
+        let wanted: u32 = self.waiting.iter().map(|w| w.seats).sum();
+        let (waiting, executing) = (self.waiting.len(), self.executing);
+        QueueDigest { waiting, executing, taken: self.taken, wanted, next: self.next, work: GUESS * f64::from(wanted) }
+    }
+}
+
+/// Idle queues that are remembered for having been served more than their share; of more, none are.
+const REMEMBERED: usize = 1_000;
+
 impl<T> Queues<T> {
     pub fn new(shape: Shape) -> Self {
-        let queue = || Queue { waiting: VecDeque::new(), next: 0.0, executing: 0, taken: 0 };
-        let queues = (0..shape.queues).map(|_| queue()).collect();
-        Self { shape, queues, now: 0.0, told: 0.0, wanted: 0, waiting: 0, last: 0, ids: 0 }
+        Self { shape, queues: BTreeMap::new(), now: 0.0, told: 0.0, wanted: 0, waiting: 0, last: 0, ids: 0 }
     }
 
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    pub fn digest(&self) -> Vec<QueueDigest> {
-        let of = |q: &Queue<T>| {
-            let wanted: u32 = q.waiting.iter().map(|w| w.seats).sum();
-            let (waiting, executing) = (q.waiting.len(), q.executing);
-            QueueDigest { waiting, executing, taken: q.taken, wanted, next: q.next, work: GUESS * f64::from(wanted) }
-        };
-        self.queues.iter().map(of).collect()
+    /// The first `most` queues.
+    pub fn digest(&self, most: usize) -> Vec<QueueDigest> {
+        let none = Queue::<T>::new(0.0).digest();
+        let count = self.shape.queues.min(most);
+        (0..count).map(|i| self.queues.get(&i).map_or(none, Queue::digest)).collect()
+    }
+
+    /// How many queues have requests that wait.
+    pub fn active(&self) -> usize {
+        self.queues.values().filter(|q| !q.waiting.is_empty()).count()
     }
 
     /// The queues of those who wait, in their order, and what they are called outside.
     pub fn tags(&self) -> Vec<(usize, usize)> {
-        let of = |(i, q): (usize, &Queue<T>)| q.waiting.iter().map(move |w| (i, w.tag)).collect::<Vec<_>>();
-        self.queues.iter().enumerate().flat_map(of).collect()
+        self.queues.iter().flat_map(|(i, q)| q.waiting.iter().map(|w| (*i, w.tag))).collect()
     }
 
     /// Virtual time goes as fast as one queue is served when all active ones are served alike.
     fn advance(&mut self, time: f64, seats: u32) {
-        let active = self.queues.iter().filter(|q| !q.waiting.is_empty() || q.executing > 0).count();
+        let active = self.queues.values().filter(|q| !q.is_idle()).count();
         if active > 0 {
             self.now += (time - self.told).max(0.0) * f64::from(self.wanted.min(seats)) / active as f64;
         }
@@ -121,15 +149,16 @@ impl<T> Queues<T> {
     pub fn place(&mut self, comer: &Comer, item: T, time: f64, limit: u32) -> Option<Ticket> {
         let Comer { flow, seats, tag } = *comer;
         self.advance(time, limit);
-        let work = |q: &Queue<T>| q.waiting.iter().map(|w| w.seats as usize).sum::<usize>() + q.executing;
-        let hand = deal(flow, self.queues.len(), self.shape.hand);
-        let at = hand.into_iter().min_by_key(|i| work(&self.queues[*i]))?;
-        let queue = &mut self.queues[at];
-        if queue.waiting.len() >= self.shape.length {
+        let hand = deal(flow, self.shape.queues, self.shape.hand);
+        let at = hand.into_iter().min_by_key(|i| self.queues.get(i).map_or(0, Queue::work))?;
+        let now = self.now;
+        let waiting = self.queues.get(&at).map_or(0, |q| q.waiting.len());
+        if waiting >= self.shape.length {
             return None;
         }
-        if queue.waiting.is_empty() && queue.executing == 0 {
-            queue.next = queue.next.max(self.now);
+        let queue = self.queues.entry(at).or_insert_with(|| Queue::new(now));
+        if queue.is_idle() {
+            queue.next = queue.next.max(now);
         }
         self.ids += 1;
         let id = self.ids;
@@ -142,17 +171,13 @@ impl<T> Queues<T> {
     /// The request whose turn it is, if there are seats enough for it. Of queues that had as much the one after the last.
     pub fn next(&mut self, time: f64, limit: u32, fits: impl FnOnce(u32) -> bool) -> Option<Turn<T>> {
         self.advance(time, limit);
-        let n = self.queues.len();
-        let order = (1..=n).map(|i| (self.last + i) % n).filter(|i| !self.queues[*i].waiting.is_empty());
-        let finish = |i: usize| {
-            let q = &self.queues[i];
-            q.next + GUESS * f64::from(q.waiting.front().map_or(0, |w| w.seats))
-        };
-        let at = order.min_by(|a, b| finish(*a).total_cmp(&finish(*b)))?;
-        if !fits(self.queues[at].waiting.front()?.seats) {
+        let order = self.queues.range(self.last + 1..).chain(self.queues.range(..=self.last));
+        let finishes = order.filter_map(|(i, q)| Some((*i, q.next + GUESS * f64::from(q.waiting.front()?.seats))));
+        let (at, _) = finishes.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let queue = self.queues.get_mut(&at)?;
+        if !fits(queue.waiting.front()?.seats) {
             return None;
         }
-        let queue = &mut self.queues[at];
         let Waiting { seats, item, .. } = queue.waiting.pop_front()?;
         queue.next += GUESS * f64::from(seats);
         queue.executing += 1;
@@ -165,21 +190,34 @@ impl<T> Queues<T> {
     /// A request that had its turn is over: its queue is charged what it really took.
     pub fn finish(&mut self, queue: usize, seats: u32, took: f64, time: f64, limit: u32) {
         self.advance(time, limit);
-        let q = &mut self.queues[queue];
+        self.wanted -= seats;
+        let Some(q) = self.queues.get_mut(&queue) else { return };
         q.next += f64::from(seats) * (took - GUESS);
         q.executing -= 1;
         q.taken -= seats;
-        self.wanted -= seats;
+        self.forget(queue);
+    }
+
+    /// Drops a queue that is as good as a new one.
+    fn forget(&mut self, queue: usize) {
+        let now = self.now;
+        if self.queues.get(&queue).is_some_and(|q| q.is_idle() && q.next <= now) {
+            self.queues.remove(&queue);
+        }
+        if self.queues.len() > self.waiting + REMEMBERED {
+            self.queues.retain(|_, q| !q.is_idle());
+        }
     }
 
     /// Takes a request out that does not want to wait any more; false when its turn has come.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        let queue = &mut self.queues[ticket.queue].waiting;
+        let Some(queue) = self.queues.get_mut(&ticket.queue).map(|q| &mut q.waiting) else { return false };
         let Some(at) = queue.iter().position(|w| w.id == ticket.id) else { return false };
         if let Some(w) = queue.remove(at) {
             self.wanted -= w.seats;
         }
         self.waiting -= 1;
+        self.forget(ticket.queue);
         true
     }
 }
@@ -282,6 +320,21 @@ mod tests {
         }
         let next: Vec<u64> = (0..10).map(|_| run(&mut q, &mut time)).collect();
         assert_eq!(next.iter().filter(|i| **i == 2).count(), 5, "{next:?}");
+    }
+
+    /// Ten million queues are allowed; only those in use are there, and idle ones are not kept for ever.
+    #[test]
+    fn queues_take_memory_while_they_are_used() {
+        let mut q = Queues::new(Shape { queues: 10_000_000, hand: 1, length: 50 });
+        let mut time = 0.0;
+        for flow in 0..3 * REMEMBERED as u64 {
+            q.place(&comer(flow.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1), flow, time, 1).unwrap();
+            let turn = q.next(time, 1, |_| true).unwrap();
+            time += 0.01;
+            q.finish(turn.queue, turn.seats, 0.01, time, 1);
+        }
+        assert!(q.queues.len() <= REMEMBERED + 1, "{}", q.queues.len());
+        assert_eq!((q.digest(5).len(), q.active()), (5, 0));
     }
 
     #[test]

@@ -74,10 +74,9 @@ impl FlowControl {
         let mut out = vec![LEVELS.map(str::to_owned).to_vec()];
         for l in governed.config.levels() {
             let d = l.digest();
-            let active = d.queues.iter().filter(|q| q.waiting > 0).count();
             let idle = d.waiting == 0 && d.executing == 0;
             let counts = [d.waiting as u64, d.executing, d.dispatched, d.rejected, d.timed_out, d.cancelled];
-            let mut row = vec![l.name.clone(), active.to_string(), idle.to_string(), false.to_string()];
+            let mut row = vec![l.name.clone(), d.active.to_string(), idle.to_string(), false.to_string()];
             row.extend(counts.map(|n| n.to_string()));
             out.push(row);
         }
