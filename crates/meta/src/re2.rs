@@ -6,6 +6,8 @@
 //!
 //! Left out: octal escapes, and RE2's own limits of repetitions.
 
+use regex_syntax::hir::{self, Hir, HirKind};
+
 /// The pattern in the crate's words. What is wrong stays wrong: it is the crate that says so.
 pub fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
@@ -109,6 +111,50 @@ fn quoted(rest: &mut std::iter::Peekable<std::str::Chars<'_>>, out: &mut String)
             out.push('\\');
         }
         out.push(c);
+    }
+}
+
+/// The size of a pattern that was translated; zero if it is none.
+pub fn size(translated: &str) -> Size {
+    regex_syntax::parse(translated).map(|h| Size::of(&h)).unwrap_or_default()
+}
+
+/// How large the program of a pattern is.
+#[derive(Clone, Copy, Default)]
+pub struct Size {
+    /// States, about.
+    pub parts: usize,
+    /// Characters of the pattern that a character of a text may be compared with at the same time.
+    pub positions: usize,
+}
+
+impl Size {
+    fn of(hir: &Hir) -> Self {
+        let all = |of: &[Hir]| of.iter().map(Self::of).fold(Self::default(), Self::plus);
+        match hir.kind() {
+            HirKind::Empty | HirKind::Look(_) => Self { parts: 1, positions: 0 },
+            HirKind::Literal(l) => Self { parts: l.0.len(), positions: l.0.len() },
+            HirKind::Class(hir::Class::Bytes(c)) => Self { parts: c.ranges().len(), positions: 1 },
+            HirKind::Class(hir::Class::Unicode(c)) => {
+                // In UTF-8 a range beyond ASCII is a few sequences of up to four bytes.
+                let ascii = c.ranges().last().is_none_or(|r| r.end().is_ascii());
+                let each = if ascii { 1 } else { 4 };
+                Self { parts: c.ranges().len() * each, positions: each }
+            }
+            HirKind::Repetition(r) => {
+                let times = r.max.unwrap_or(r.min.saturating_add(1)).max(1) as usize;
+                let once = Self::of(&r.sub);
+                let many = |n: usize| n.saturating_add(1).saturating_mul(times);
+                Self { parts: many(once.parts), positions: once.positions.saturating_mul(times) }
+            }
+            HirKind::Capture(c) => Self::of(&c.sub),
+            HirKind::Concat(all_of) | HirKind::Alternation(all_of) => all(all_of),
+        }
+    }
+
+    fn plus(self, o: Self) -> Self {
+        let Self { parts, positions } = self;
+        Self { parts: parts.saturating_add(o.parts), positions: positions.saturating_add(o.positions) }
     }
 }
 

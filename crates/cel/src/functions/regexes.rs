@@ -9,7 +9,6 @@ use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::Val;
 use crate::work;
 use regex::Regex;
-use regex_syntax::hir::{Class, Hir, HirKind};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -164,7 +163,7 @@ impl Kept {
 
 fn compile(pattern: &str) -> Compiled {
     let text = meta::re2::translate(pattern);
-    let size = regex_syntax::parse(&text).map(|h| Size::of(&h)).unwrap_or_default();
+    let size = meta::re2::size(&text);
     let making = ONCE + PARSE * pattern.len() + PART * size.parts.min(MOST_PARTS);
     Compiled { regex: build(&text).ok(), making, each: 1 + size.positions }
 }
@@ -179,43 +178,4 @@ fn invalid(pattern: &str) -> Fault {
 
 pub(crate) fn check(pattern: &str) -> std::result::Result<(), Fault> {
     build(&meta::re2::translate(pattern)).map(|_| ()).map_err(|_| invalid(pattern))
-}
-
-/// How large the program of a pattern is.
-#[derive(Clone, Copy, Default)]
-struct Size {
-    /// States, about.
-    parts: usize,
-    /// Characters of the pattern that a character of a text may be compared with at the same time.
-    positions: usize,
-}
-
-impl Size {
-    fn of(hir: &Hir) -> Self {
-        let all = |of: &[Hir]| of.iter().map(Self::of).fold(Self::default(), Self::plus);
-        match hir.kind() {
-            HirKind::Empty | HirKind::Look(_) => Self { parts: 1, positions: 0 },
-            HirKind::Literal(l) => Self { parts: l.0.len(), positions: l.0.len() },
-            HirKind::Class(Class::Bytes(c)) => Self { parts: c.ranges().len(), positions: 1 },
-            HirKind::Class(Class::Unicode(c)) => {
-                // In UTF-8 a range beyond ASCII is a few sequences of up to four bytes.
-                let ascii = c.ranges().last().is_none_or(|r| r.end().is_ascii());
-                let each = if ascii { 1 } else { 4 };
-                Self { parts: c.ranges().len() * each, positions: each }
-            }
-            HirKind::Repetition(r) => {
-                let times = r.max.unwrap_or(r.min.saturating_add(1)).max(1) as usize;
-                let once = Self::of(&r.sub);
-                let many = |n: usize| n.saturating_add(1).saturating_mul(times);
-                Self { parts: many(once.parts), positions: once.positions.saturating_mul(times) }
-            }
-            HirKind::Capture(c) => Self::of(&c.sub),
-            HirKind::Concat(all_of) | HirKind::Alternation(all_of) => all(all_of),
-        }
-    }
-
-    fn plus(self, o: Self) -> Self {
-        let Self { parts, positions } = self;
-        Self { parts: parts.saturating_add(o.parts), positions: positions.saturating_add(o.positions) }
-    }
 }

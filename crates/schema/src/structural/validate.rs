@@ -1,5 +1,6 @@
 //! Values against the schema of a custom resource, in the words of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
 
+use super::pattern::Work;
 use super::{Bounds, Constraints, formats};
 use crate::types::{ListType, Schema, Str, Type};
 use meta::field::ErrorList;
@@ -10,12 +11,23 @@ use std::collections::HashMap;
 /// Checks a value. Where there is an old one, what did not change is not checked again, so that objects which were stored
 /// before a rule was tightened can still be changed elsewhere.
 pub fn validate(v: &Value, old: Option<&Value>, schema: &Schema, base: &FieldPath, errors: &mut ErrorList) {
-    Check { base, errors }.value(v, old, schema, "");
+    let work = Work::new();
+    Check { base, errors, work: &work }.value(v, old, schema, "");
+    if work.is_over() {
+        errors.push(FieldError::forbidden(
+            base,
+            "the object takes too much work to validate against patterns and alternatives of its schema",
+        ));
+    }
 }
+
+/// Work to look at a value.
+const LOOK: u64 = 10;
 
 struct Check<'a> {
     base: &'a FieldPath,
     errors: &'a mut ErrorList,
+    work: &'a Work,
 }
 
 impl Check<'_> {
@@ -33,7 +45,7 @@ impl Check<'_> {
     }
 
     fn value(&mut self, v: &Value, old: Option<&Value>, s: &Schema, name: &str) {
-        if old == Some(v) || !s.custom {
+        if !self.work.take(LOOK) || old == Some(v) || !s.custom {
             return;
         }
         let c = s.constraints.as_deref();
@@ -71,7 +83,7 @@ impl Check<'_> {
         if let Some(min) = c.length.min.filter(|m| length < *m as usize) {
             self.invalid(name, text, &format!("should be at least {min} chars long"));
         }
-        if let Some(p) = c.pattern.as_ref().filter(|p| !p.matches(text)) {
+        if let Some(p) = c.pattern.as_ref().filter(|p| !p.matches(text, self.work)) {
             self.invalid(name, text, &format!("should match '{}'", p.text));
         }
         if let Some(f) = c.format.as_ref().filter(|f| !formats::fits(f, text)) {
@@ -165,7 +177,7 @@ impl Check<'_> {
     /// What is wrong with a value under another schema of the same place.
     fn against(&self, v: &Value, old: Option<&Value>, s: &Schema, name: &str) -> ErrorList {
         let mut errors = Vec::new();
-        Check { base: self.base, errors: &mut errors }.value(v, old, s, name);
+        Check { base: self.base, errors: &mut errors, work: self.work }.value(v, old, s, name);
         errors
     }
 

@@ -22,6 +22,8 @@ pub struct Custom {
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
+    /// Work that a byte of an object takes at most when it is validated ([`schema::structural::work_per_byte`]).
+    pub work: usize,
     /// Other objects are within it.
     pub embeds: bool,
     /// Who converts between versions; none: they differ in their name only.
@@ -115,7 +117,10 @@ impl Strategy for Custom {
     fn slow_from(&self) -> Option<usize> {
         // A smaller object has too little for loops within loops.
         const LEAST: usize = 4 << 10;
-        self.rules.as_ref().filter(|r| r.slow).map(|_| LEAST)
+        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| LEAST);
+        // Twenty milliseconds at worst.
+        let schema = (self.work > 1).then(|| 1_000_000 / self.work);
+        rules.into_iter().chain(schema).min()
     }
 
     /// The rules of the schema.

@@ -105,6 +105,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         definition: o.name().into(),
         gvk,
         embeds: embedded::any(&schema),
+        work: schema::structural::work_per_byte(&schema),
         schema,
         status,
         scale,

@@ -1,0 +1,137 @@
+//! Patterns of schemas, compiled when a value is first held against them and forgotten when others need the room: definitions may
+//! have any number of them, and a compiled one takes a hundred times the memory of its text, more while it searches.
+
+use crate::types::Str;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use regex::{Regex, RegexBuilder};
+use std::cell::Cell;
+use std::sync::LazyLock;
+
+/// What the validation of one object may still do. A unit is a character of a text that is compared with one of a pattern, 20 ns at worst.
+pub(super) struct Work(Cell<u64>);
+
+impl Work {
+    /// Two seconds at worst.
+    const MOST: u64 = 100_000_000;
+
+    pub fn new() -> Self {
+        Self(Cell::new(Self::MOST))
+    }
+
+    /// Whether there is room for that much more.
+    pub fn take(&self, units: u64) -> bool {
+        let left = self.0.get().checked_sub(units);
+        self.0.set(left.unwrap_or_default());
+        left.is_some()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+/// A regular expression.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    pub text: Str,
+}
+
+/// What the compiled patterns of all definitions may take together, in bytes.
+const ROOM: u64 = 96 << 20;
+/// Table that a search may fill for each direction, in bytes, for each thread that searches at the same time.
+const TABLE: usize = 64 << 10;
+/// Limits of the size of a program that are tried in turn, in bytes.
+const LIMITS: [usize; 3] = [32 << 10, 512 << 10, 10 << 20];
+
+/// What came of a text. None: it is no expression.
+#[derive(Clone)]
+struct Compiled {
+    regex: Option<Regex>,
+    /// Roughly, in bytes, with what searches leave behind.
+    size: usize,
+    /// Work for a byte of a text.
+    each: u64,
+}
+
+impl Compiled {
+    fn new(text: &str) -> Self {
+        let translated = meta::re2::translate(text);
+        let each = 1 + meta::re2::size(&translated).positions as u64;
+        for limit in LIMITS {
+            match RegexBuilder::new(&translated).size_limit(limit).dfa_size_limit(TABLE).build() {
+                Ok(regex) => return Self { regex: Some(regex), size: 2 * limit + 4 * TABLE, each },
+                Err(regex::Error::CompiledTooBig(_)) => {}
+                Err(_) => break,
+            }
+        }
+        Self { regex: None, size: 256, each }
+    }
+}
+
+#[derive(Clone)]
+struct Size;
+
+impl Weighter<Str, Compiled> for Size {
+    fn weight(&self, text: &Str, compiled: &Compiled) -> u64 {
+        (text.len() + compiled.size) as u64
+    }
+}
+
+static COMPILED: LazyLock<Cache<Str, Compiled, Size>> =
+    LazyLock::new(|| Cache::with_weighter((ROOM / (LIMITS[0] + TABLE) as u64) as usize, ROOM, Size));
+
+impl Pattern {
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into() }
+    }
+
+    /// An expression that does not compile matches everything, as upstream ignores it; so does any when there is no work left.
+    pub(super) fn matches(&self, s: &str, work: &Work) -> bool {
+        let compiled = COMPILED.get(&self.text).unwrap_or_else(|| {
+            let made = Compiled::new(&self.text);
+            // To make it takes longer the larger it is.
+            work.take(made.size as u64 / 8);
+            COMPILED.insert(self.text.clone(), made.clone());
+            made
+        });
+        !work.take(compiled.each.saturating_mul(s.len() as u64)) || compiled.regex.is_none_or(|r| r.is_match(s))
+    }
+
+    /// Characters of the pattern with which one of a text may be compared at the same time.
+    pub(super) fn positions(&self) -> usize {
+        meta::re2::size(&meta::re2::translate(&self.text)).positions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_know_unicode() {
+        let check = |pattern: &str, yes: &str, no: &str| {
+            let p = Pattern::new(pattern);
+            let matches = |text| p.matches(text, &Work::new());
+            assert!(matches(yes) && !matches(no), "{pattern}");
+        };
+        check(r"^\p{L}+$", "Größe", "größe1");
+        check(r"^\p{Lu}\pN$", "Ä٣", "ä3");
+        check(r"^\P{Greek}+$", "abc", "abγ");
+        check(r"^(?i)straße$", "STRAßE", "strasse");
+        assert!(
+            Pattern::new(r"\p{Nobody}").matches("anything", &Work::new()),
+            "what does not compile asks for nothing"
+        );
+    }
+
+    #[test]
+    fn many_patterns_share_a_bounded_room() {
+        let text = "abcdefghijklmnopqrstuvwxyzN".repeat(40);
+        for i in 0..2_000 {
+            let p = Pattern::new(&format!("[a-m][a-z]{{14}}[N-Z0-5]|x{i}y"));
+            assert!(p.matches(&text, &Work::new()));
+        }
+        assert!(COMPILED.weight() <= ROOM && COMPILED.len() < 1_000, "{} in {}", COMPILED.weight(), COMPILED.len());
+    }
+}
