@@ -41,6 +41,16 @@ pub enum Error {
     ContentEncoding(String),
 }
 
+impl Error {
+    /// The error of a value that lies at this step below another. Only an error has a path: keys may be a megabyte long.
+    fn below(self, step: std::fmt::Arguments<'_>) -> Self {
+        match self {
+            Self::Value { path, value, ty } => Self::Value { path: format!("{step}{path}"), value, ty },
+            other => other,
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "protobuf_tests.rs"]
 mod tests;

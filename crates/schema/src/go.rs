@@ -173,7 +173,7 @@ fn zero(f: &Field, path: Option<&FieldPath>) -> Shape {
         Type::Boolean => Shape::Leaf(false.into()),
         Type::Quantity => Shape::Leaf("0".into()),
         Type::Struct => Shape::of(&Value::Object(Map::new()), &f.schema),
-        _ => Shape::Leaf(path.map(|p| sent::at(p.as_str())).unwrap_or_default()),
+        _ => Shape::Leaf(path.map(|p| sent::at(&p.text())).unwrap_or_default()),
     }
 }
 

@@ -190,10 +190,15 @@ fn resource_rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
 /// Bits of a hash that a hand of queues may take.
 const ENTROPY_MAX: i64 = 60;
 
-/// How many bits it takes to choose a hand from a deck.
-fn entropy(deck: i64, hand: i64) -> i64 {
-    let choices = (0..hand.clamp(0, deck)).map(|i| ((deck - i) as f64).log2());
-    choices.sum::<f64>().ceil() as i64
+/// Whether it takes more than [`ENTROPY_MAX`] bits to choose a hand from a deck.
+fn is_too_much_entropy(deck: i64, hand: i64) -> bool {
+    let cards = (1..=deck).rev().take(usize::try_from(hand).unwrap_or_default());
+    let mut bits = 0.0;
+    // All but the last card of a deck take a bit or more, so the answer is known after sixty of them.
+    cards.take(ENTROPY_MAX as usize + 2).any(|left| {
+        bits += (left as f64).log2();
+        bits.ceil() as i64 > ENTROPY_MAX
+    })
 }
 
 pub fn priority_level(o: &Object, errors: &mut ErrorList) {
@@ -252,12 +257,33 @@ fn queuing(limited: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if queuing.is_object() && number("handSize") > number("queues") {
         let why = format!("should not be greater than queues ({})", number("queues"));
         errors.push(FieldError::invalid(&at.child("handSize"), number("handSize"), why));
-    } else if queuing.is_object() && entropy(number("queues"), number("handSize")) > ENTROPY_MAX {
+    } else if queuing.is_object() && is_too_much_entropy(number("queues"), number("handSize")) {
         let why = format!(
             "required entropy bits of deckSize {} and handSize {} should not be greater than {ENTROPY_MAX}",
             number("queues"),
             number("handSize")
         );
         errors.push(FieldError::invalid(&at.child("handSize"), number("handSize"), why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entropy_is_counted_as_far_as_it_matters() {
+        let check = |deck, hand, expect| assert_eq!(is_too_much_entropy(deck, hand), expect, "{deck} {hand}");
+        check(128, 6, false);
+        check(512, 6, false);
+        check(1 << 10, 6, false);
+        check(1 << 10, 7, true);
+        check(10, 10, false);
+        check(20, 20, true);
+        check(60, 1, false);
+        // Of these the largest took ten seconds, and the smallest ended the request without an answer.
+        check(i64::from(i32::MAX), i64::from(i32::MAX), true);
+        check(-1, -1, false);
+        check(i64::MIN, i64::MAX, false);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// An object with its envelope.
 pub fn encode(o: &Object, schema: &Schema) -> Result<Vec<u8>, Error> {
     let mut raw = Vec::new();
-    message(&mut raw, &o.0, schema, "", 0)?;
+    message(&mut raw, &o.0, schema, 0)?;
     Ok(envelope(o.api_version(), o.kind(), &raw))
 }
 
@@ -49,12 +49,12 @@ pub fn watch_event(kind: &str, object: &[u8]) -> Vec<u8> {
 /// A bare message.
 pub fn encode_message(v: &Map<String, Value>, schema: &Schema) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
-    message(&mut out, v, schema, "", 0)?;
+    message(&mut out, v, schema, 0)?;
     Ok(out)
 }
 
-fn message(out: &mut Vec<u8>, m: &Map<String, Value>, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
-    level(out, m, s, None, path, depth)
+fn message(out: &mut Vec<u8>, m: &Map<String, Value>, s: &Schema, depth: usize) -> Result<(), Error> {
+    level(out, m, s, None, depth)
 }
 
 /// The fields of one message, and those of the messages inside of it whose fields lie in the same object.
@@ -63,7 +63,6 @@ fn level(
     m: &Map<String, Value>,
     s: &Schema,
     inline: Option<&str>,
-    path: &str,
     depth: usize,
 ) -> Result<(), Error> {
     if depth > DEPTH_LIMIT {
@@ -73,19 +72,18 @@ fn level(
     own.sort_by_key(|f| f.number);
     for f in own.into_iter().filter(|f| f.number != 0) {
         let Some(v) = m.get(&*f.name).filter(|v| !v.is_null()) else { continue };
-        let path = format!("{path}.{}", f.name);
-        if f.boxed {
+        let written = if f.boxed {
             let mut list = Vec::new();
-            field(&mut list, 1, v, f.schema.get(), &path, depth)?;
-            put_bytes(out, f.number, &list);
+            field(&mut list, 1, v, f.schema.get(), depth).map(|()| put_bytes(out, f.number, &list))
         } else {
-            field(out, f.number, v, f.schema.get(), &path, depth)?;
-        }
+            field(out, f.number, v, f.schema.get(), depth)
+        };
+        written.map_err(|e| e.below(format_args!(".{}", f.name)))?;
     }
     let inside: BTreeMap<u32, &str> = s.fields.iter().filter_map(|f| inner(f, inline)).map(|(i, n)| (n, i)).collect();
     for (number, within) in inside {
         let mut bytes = Vec::new();
-        level(&mut bytes, m, s, Some(within), path, depth + 1)?;
+        level(&mut bytes, m, s, Some(within), depth + 1)?;
         if !bytes.is_empty() {
             put_bytes(out, number, &bytes);
         }
@@ -93,8 +91,8 @@ fn level(
     Ok(())
 }
 
-fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
-    let bad = || Error::Value { path: path.to_owned(), value: v.to_string(), ty: s.ty };
+fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, depth: usize) -> Result<(), Error> {
+    let bad = || Error::Value { path: String::new(), value: v.to_string(), ty: s.ty };
     let text = || v.as_str().ok_or_else(bad);
     let nested = |f: &dyn Fn(&mut Vec<u8>)| {
         let mut b = Vec::new();
@@ -157,7 +155,7 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: us
         }
         Type::Any if !s.alternatives.is_empty() => {
             let mut b = Vec::new();
-            alternative(&mut b, v, s, path, depth + 1)?;
+            alternative(&mut b, v, s, depth + 1)?;
             put_bytes(out, n, &b);
         }
         Type::Any | Type::Raw if v.is_null() => put_bytes(out, n, &[]),
@@ -168,7 +166,7 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: us
         Type::Array => {
             let items = s.items.as_deref().ok_or_else(bad)?;
             for (i, item) in v.as_array().ok_or_else(bad)?.iter().enumerate() {
-                field(out, n, item, items, &format!("{path}[{i}]"), depth)?;
+                field(out, n, item, items, depth).map_err(|e| e.below(format_args!("[{i}]")))?;
             }
         }
         Type::Map => {
@@ -176,20 +174,19 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: us
             for (k, item) in v.as_object().ok_or_else(bad)? {
                 let mut entry = Vec::new();
                 put_bytes(&mut entry, 1, k.as_bytes());
-                let path = format!("{path}.{k}");
-                if values.ty == Type::Array {
+                let written = if values.ty == Type::Array {
                     let mut list = Vec::new();
-                    field(&mut list, 1, item, values, &path, depth)?;
-                    put_bytes(&mut entry, 2, &list);
+                    field(&mut list, 1, item, values, depth).map(|()| put_bytes(&mut entry, 2, &list))
                 } else {
-                    field(&mut entry, 2, item, values, &path, depth)?;
-                }
+                    field(&mut entry, 2, item, values, depth)
+                };
+                written.map_err(|e| e.below(format_args!(".{k}")))?;
                 put_bytes(out, n, &entry);
             }
         }
         Type::Struct => {
             let mut b = Vec::new();
-            message(&mut b, v.as_object().ok_or_else(bad)?, s, path, depth + 1)?;
+            message(&mut b, v.as_object().ok_or_else(bad)?, s, depth + 1)?;
             put_bytes(out, n, &b);
         }
     }
@@ -197,8 +194,8 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, path: &str, depth: us
 }
 
 /// The message of a value of several possible shapes. Beside a struct, a boolean says that there is one, as Go's types have it.
-fn alternative(out: &mut Vec<u8>, v: &Value, s: &Schema, path: &str, depth: usize) -> Result<(), Error> {
-    let bad = || Error::Value { path: path.to_owned(), value: v.to_string(), ty: s.ty };
+fn alternative(out: &mut Vec<u8>, v: &Value, s: &Schema, depth: usize) -> Result<(), Error> {
+    let bad = || Error::Value { path: String::new(), value: v.to_string(), ty: s.ty };
     if depth > DEPTH_LIMIT {
         return Err(Error::Depth);
     }
@@ -214,7 +211,7 @@ fn alternative(out: &mut Vec<u8>, v: &Value, s: &Schema, path: &str, depth: usiz
     if let Some(flag) = flag.filter(|_| v.is_object()) {
         put_int(out, flag.number, 1);
     }
-    field(out, shape.number, v, &shape.schema, path, depth)
+    field(out, shape.number, v, &shape.schema, depth)
 }
 
 /// A Go duration in nanoseconds: `1h30m`, `-1.5s`, `0`.

@@ -58,7 +58,8 @@ impl<'a> Agent<'a> {
     }
 
     /// What comes over a WebSocket until a command says how it ended.
-    fn web_socket(&self, path: &str, protocol: &str) -> Vec<u8> {
+    /// What a WebSocket says until `end` is in it.
+    fn web_socket(&self, path: &str, protocol: &str, end: &str) -> Vec<u8> {
         let r = Request::get(path)
             .header("connection", "Upgrade")
             .header("upgrade", "websocket")
@@ -69,7 +70,7 @@ impl<'a> Agent<'a> {
             let upgrade = self.client.upgrade(r.body(Bytes::new()).unwrap()).await.unwrap();
             let Upgrade::Switched(_, mut stream) = upgrade else { panic!("{path}: the protocol was not changed") };
             let mut said = Vec::new();
-            while !String::from_utf8_lossy(&said).contains("\"status\":") {
+            while !String::from_utf8_lossy(&said).contains(end) {
                 let read = tokio::time::timeout(Duration::from_secs(60), stream.read_buf(&mut said)).await;
                 assert!(read.unwrap().unwrap() > 0, "{path}: {said:?}");
             }
@@ -266,9 +267,25 @@ fn commands(s: &Story) {
     }
     let path = format!("/exec/{ns}/p/c?command=echo&command=inside&stdout=true&stderr=true");
     for protocol in ["v5.channel.k8s.io", "v4.channel.k8s.io"] {
-        let said = agent.web_socket(&path, protocol);
+        let said = agent.web_socket(&path, protocol, "\"status\":");
         let is = |part: &[u8]| said.windows(part.len()).any(|w| w == part);
         assert!(is(b"\x01inside\n") && is(b"\"status\":\"Success\""), "{protocol}: {said:?}");
+    }
+    // Ports forwarded by messages: each channel begins with the port, here in base64.
+    s.sh("p", "(while :; do /bin/busybox nc -l -p 7000 -e /bin/busybox echo from-the-port; done) >/dev/null 2>&1 &");
+    s.eventually("the port listens", || {
+        s.k(&["exec", "p", "--", "/bin/busybox", "grep", ":1B58", "/proc/net/tcp", "/proc/net/tcp6"])
+            .status
+            .success()
+            .then_some(())
+    });
+    let path = format!("/portForward/{ns}/p?port=7000");
+    for (protocol, number, line) in [
+        ("v4.channel.k8s.io", &b"\x00\x58\x1b"[..], "\0from-the-port\n"),
+        ("v4.base64.channel.k8s.io", b"0WBs=", "0ZnJvbS10aGUtcG9ydAo="),
+    ] {
+        let sent = agent.web_socket(&path, protocol, line);
+        assert!(sent.windows(number.len()).any(|w| w == number), "{protocol}: {sent:?}");
     }
     // Without an upgrade there is no stream.
     for path in ["exec", "attach"] {

@@ -6,19 +6,28 @@ use meta::Value;
 /// The paths of lists, maps and objects in `v` that are owned as a whole (`.spec.selector`).
 pub fn atomics(v: &Value, t: TypeRef<'_>) -> Vec<String> {
     let mut out = Vec::new();
-    find(v, t, "", &mut out);
+    find(v, t, &mut String::new(), &mut out);
     out
 }
 
-fn find(v: &Value, t: TypeRef<'_>, path: &str, out: &mut Vec<String>) {
+fn find(v: &Value, t: TypeRef<'_>, path: &mut String, out: &mut Vec<String>) {
+    let here = path.len();
     let container = matches!(v, Value::Object(_) | Value::Array(_));
     match (Shape::of(t, v), v) {
-        (Shape::Leaf, _) if container && t.schema.is_some() => out.push(path.to_owned()),
+        (Shape::Leaf, _) if container && t.schema.is_some() => out.push(path.clone()),
         (Shape::Object, Value::Object(m)) => {
-            m.iter().for_each(|(k, v)| find(v, t.member(k), &format!("{path}.{k}"), out));
+            for (k, v) in m {
+                path.extend([".", k]);
+                find(v, t.member(k), path, out);
+                path.truncate(here);
+            }
         }
         (Shape::List(_), Value::Array(a)) => {
-            a.iter().enumerate().for_each(|(i, v)| find(v, t.items(), &format!("{path}[{i}]"), out));
+            for (i, v) in a.iter().enumerate() {
+                path.push_str(&format!("[{i}]"));
+                find(v, t.items(), path, out);
+                path.truncate(here);
+            }
         }
         _ => {}
     }

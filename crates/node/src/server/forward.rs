@@ -1,6 +1,6 @@
 //! Port forwarding. Over SPDY, a pair of streams per connection, data and error, joined by a number; SPDY itself over the
-//! connection or, from clients since v1.31, inside WebSocket messages. Over WebSocket alone (`v4.channel.k8s.io`), two channels
-//! per port, each beginning with the port's number.
+//! connection or, from clients since v1.31, inside WebSocket messages. Over WebSocket alone (`v4.channel.k8s.io`,
+//! `v4.base64.channel.k8s.io`), two channels per port, each beginning with the port's number.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
+use super::coding::Coding;
 use super::shares::{Share, Shares};
 use super::{Body, Error, Handle, Query, upgrade};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
@@ -56,13 +57,17 @@ pub(super) async fn serve(
     if spdy {
         return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, target));
     }
-    upgrade::take_over(request, &[TUNNEL, "v4.channel.k8s.io", ""], move |socket, protocol| async move {
-        if protocol == TUNNEL { unwrap(socket, target).await } else { run(socket, ports, target).await }
+    upgrade::take_over(request, PROTOCOLS, move |socket, protocol| async move {
+        match protocol {
+            TUNNEL => unwrap(socket, target).await,
+            _ => run(socket, Coding::of(protocol), ports, target).await,
+        }
     })
 }
 
 const SPDY: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+const PROTOCOLS: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
 
 /// Serves the SPDY connection that is inside a WebSocket.
 async fn unwrap(socket: upgrade::Socket, target: Target) {
@@ -202,20 +207,15 @@ impl Target {
     }
 }
 
-async fn run(socket: upgrade::Socket, ports: Vec<u16>, target: Target) {
+async fn run(socket: upgrade::Socket, coding: Coding, ports: Vec<u16>, target: Target) {
     let (sink, mut incoming) = socket.split();
     let sink = Arc::new(Mutex::new(sink));
-    let message = |channel: u8, data: &[u8]| {
-        let mut bytes = vec![channel];
-        bytes.extend_from_slice(data);
-        Message::Binary(bytes.into())
-    };
     let mut writers = BTreeMap::new();
     let mut readers = Vec::new();
     for (i, port) in ports.iter().enumerate() {
         let Ok(data) = u8::try_from(i * 2) else { break };
         for channel in [data, data + 1] {
-            if sink.lock().await.send(message(channel, &port.to_le_bytes())).await.is_err() {
+            if sink.lock().await.send(coding.write(channel, &port.to_le_bytes())).await.is_err() {
                 return;
             }
         }
@@ -228,7 +228,7 @@ async fn run(socket: upgrade::Socket, ports: Vec<u16>, target: Target) {
                     let _share = share;
                     let mut block = vec![0; 32 * 1024];
                     while let Ok(n @ 1..) = from.read(&mut block).await {
-                        if sink.lock().await.send(message(data, &block[..n])).await.is_err() {
+                        if sink.lock().await.send(coding.write(data, &block[..n])).await.is_err() {
                             return;
                         }
                     }
@@ -237,22 +237,19 @@ async fn run(socket: upgrade::Socket, ports: Vec<u16>, target: Target) {
             }
             Err(e) => {
                 let why = format!("an error occurred forwarding port {port}: {e}");
-                let _ = sink.lock().await.send(message(data + 1, why.as_bytes())).await;
+                let _ = sink.lock().await.send(coding.write(data + 1, why.as_bytes())).await;
             }
         }
     }
     while let Some(Ok(m)) = incoming.next().await {
-        match m {
-            Message::Binary(b) => {
-                if let Some((channel, data)) = b.split_first()
-                    && let Some(to) = writers.get_mut(channel)
-                    && to.write_all(data).await.is_err()
-                {
-                    break;
-                }
-            }
-            Message::Close(_) => break,
-            _ => {}
+        if matches!(m, Message::Close(_)) {
+            break;
+        }
+        if let Some((channel, data)) = coding.read(m)
+            && let Some(to) = writers.get_mut(&channel)
+            && to.write_all(&data).await.is_err()
+        {
+            break;
         }
     }
     for r in readers {

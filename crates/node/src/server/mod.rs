@@ -14,6 +14,7 @@
 
 mod absent;
 mod access;
+mod coding;
 mod configz;
 mod forward;
 mod health;

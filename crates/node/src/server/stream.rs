@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
@@ -20,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
+use super::coding::Coding;
 use super::upgrade::{self, Socket, take_over};
 use super::{Body, Error, Query, remote};
 use crate::agent::Options;
@@ -44,47 +44,6 @@ const PROTOCOLS: &[&str] = &[
     "base64.channel.k8s.io",
     "",
 ];
-
-/// How messages are coded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Coding {
-    Binary,
-    Base64,
-}
-
-impl Coding {
-    fn of(protocol: &str) -> Self {
-        if protocol.contains("base64") { Self::Base64 } else { Self::Binary }
-    }
-
-    fn write(self, channel: u8, data: &[u8]) -> Message {
-        match self {
-            Self::Binary => {
-                let mut bytes = Vec::with_capacity(data.len() + 1);
-                bytes.push(channel);
-                bytes.extend_from_slice(data);
-                Message::Binary(bytes.into())
-            }
-            Self::Base64 => {
-                let text = base64::engine::general_purpose::STANDARD.encode(data);
-                Message::Text(format!("{channel}{text}").into())
-            }
-        }
-    }
-
-    fn read(self, message: Message) -> Option<(u8, Vec<u8>)> {
-        match (self, message) {
-            (_, Message::Binary(b)) => Some((*b.first()?, b.get(1..)?.to_vec())),
-            (Self::Base64, Message::Text(t)) => {
-                let bytes = t.as_bytes();
-                let channel = bytes.first()?.checked_sub(b'0')?;
-                Some((channel, base64::engine::general_purpose::STANDARD.decode(bytes.get(1..)?).ok()?))
-            }
-            (Self::Binary, Message::Text(t)) => Some((*t.as_bytes().first()?, t.as_bytes().get(1..)?.to_vec())),
-            _ => None,
-        }
-    }
-}
 
 pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
     let q = Query::of(&request);
@@ -321,15 +280,5 @@ mod tests {
         }
         let status = serde_json::from_str::<Value>(&ending("v4.channel.k8s.io", &success()).unwrap()).unwrap();
         assert_eq!(status["status"], "Success");
-    }
-
-    #[test]
-    fn messages_carry_their_channel() {
-        for coding in [Coding::Binary, Coding::Base64] {
-            let message = coding.write(STDOUT, b"hi\n");
-            assert_eq!(coding.read(message), Some((STDOUT, b"hi\n".to_vec())));
-        }
-        assert_eq!(Coding::Base64.write(STDOUT, b"hi"), Message::Text("1aGk=".into()));
-        assert_eq!(Coding::Binary.read(Message::Binary(Vec::new().into())), None);
     }
 }

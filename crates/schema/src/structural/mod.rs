@@ -12,13 +12,14 @@ mod validate;
 
 pub use formats::is_known as is_known_format;
 pub use lists::duplicates;
-pub use pattern::Pattern;
+pub use pattern::{Pattern, Work};
 pub use validate::validate;
 
 use crate::types::{Field, Fill, ListType, Presence, Schema, SchemaRef, Str, Type};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// What validation asks of a value beyond its type.
@@ -42,22 +43,23 @@ pub struct Constraints {
     pub not: Option<Box<Schema>>,
 }
 
-/// The values of an `enum`, in their order; found without looking at each of them.
+/// The values of an `enum`, in their order; one is found without looking at each of them.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     values: Vec<Value>,
     /// Places of the values that are neither lists nor objects, sorted by value.
     sorted: Box<[u32]>,
-    /// Places of the others.
-    rest: Box<[u32]>,
+    /// Hashes and places of the others, sorted.
+    rest: Box<[(u64, u32)]>,
 }
 
 impl Allowed {
     pub fn new(values: Vec<Value>) -> Self {
         let places = (0..).zip(&values).map(|(i, v)| (i, v.is_array() || v.is_object()));
         let (rest, sorted): (Vec<_>, Vec<_>) = places.partition(|(_, compound)| *compound);
-        let only = |places: Vec<(u32, bool)>| places.into_iter().map(|(i, _)| i).collect::<Box<[u32]>>();
-        let (mut sorted, rest) = (only(sorted), only(rest));
+        let mut sorted: Box<[u32]> = sorted.into_iter().map(|(i, _)| i).collect();
+        let mut rest: Box<[_]> = rest.into_iter().map(|(i, _)| (Self::hash(&values[i as usize]), i)).collect();
+        rest.sort_unstable();
         sorted.sort_by(|a, b| Self::order(&values[*a as usize], &values[*b as usize]));
         Self { values, sorted, rest }
     }
@@ -69,7 +71,10 @@ impl Allowed {
     /// Whether a value is one of them; numbers are compared by value.
     pub fn has(&self, v: &Value) -> bool {
         if v.is_array() || v.is_object() {
-            return self.rest.iter().any(|i| self.values[*i as usize] == *v);
+            let hash = Self::hash(v);
+            let mut same =
+                self.rest[self.rest.partition_point(|(h, _)| *h < hash)..].iter().take_while(|(h, _)| *h == hash);
+            return same.any(|(_, i)| self.values[*i as usize] == *v);
         }
         self.sorted.binary_search_by(|i| Self::order(&self.values[*i as usize], v)).is_ok()
     }
@@ -77,6 +82,12 @@ impl Allowed {
     /// As errors list them.
     pub fn texts(&self) -> impl Iterator<Item = Cow<'_, str>> {
         self.values.iter().map(|v| v.as_str().map_or_else(|| v.to_string().into(), Cow::Borrowed))
+    }
+
+    fn hash(v: &Value) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        v.hash(&mut hasher);
+        hasher.finish()
     }
 
     fn order(a: &Value, b: &Value) -> Ordering {
@@ -123,23 +134,28 @@ pub fn work_per_byte(schema: &Schema) -> usize {
         let all = s.fields.iter().map(|f| &f.schema).chain(&s.items).chain(&s.additional);
         all.map(|s| &**s).filter(|s| s.custom)
     }
-    /// What alternatives say of a place, they may say of all below it.
+    /// What alternatives and enumerations say of a place, they may say of all below it.
     fn walk(s: &Schema, around: usize) -> usize {
-        let alternatives = s.constraints.as_deref().map_or(0, alternatives);
-        let around = around.saturating_add(alternatives);
-        let own = s.constraints.as_deref().and_then(|c| c.pattern.as_ref()).map_or(0, |p| p.positions());
+        let constraints = s.constraints.as_deref();
+        let around =
+            around.saturating_add(constraints.map_or(0, alternatives)).saturating_add(constraints.map_or(0, whole));
         let below = below(s).map(|s| walk(s, around)).max().unwrap_or_default();
-        below.max(around.saturating_add(own).saturating_add(1))
+        below.max(around.saturating_add(constraints.map_or(0, own)).saturating_add(1))
+    }
+    fn own(c: &Constraints) -> usize {
+        let pattern = c.pattern.as_ref().map_or(0, |p| p.positions());
+        pattern.saturating_add(c.required.len()).saturating_add(usize::from(c.format.is_some()))
+    }
+    fn whole(c: &Constraints) -> usize {
+        usize::from(!c.allowed.is_empty())
     }
     fn alternatives(c: &Constraints) -> usize {
         let all = c.all_of.iter().chain(&c.any_of).chain(&c.one_of).chain(c.not.as_deref());
         all.fold(0, |sum, s| sum.saturating_add(everything(s)))
     }
     fn everything(s: &Schema) -> usize {
-        let own = s
-            .constraints
-            .as_deref()
-            .map_or(0, |c| alternatives(c).saturating_add(c.pattern.as_ref().map_or(0, |p| p.positions())));
+        let own =
+            s.constraints.as_deref().map_or(0, |c| alternatives(c).saturating_add(own(c)).saturating_add(whole(c)));
         below(s).fold(own.saturating_add(1), |sum, s| sum.saturating_add(everything(s)))
     }
     walk(schema, 0)
@@ -290,6 +306,9 @@ mod tests {
         }
         assert_eq!(allowed.texts().take(3).collect::<Vec<_>>(), ["b", "a", "1"]);
         assert!(Allowed::new(Vec::new()).is_empty());
+        // Ten requests that held small objects against 100,000 stopped the API for half a minute.
+        let many = Allowed::new((0..100_000).map(|i| json!({"a": i})).collect());
+        assert!((0..100_000).all(|i| many.has(&json!({"a": i})) && !many.has(&json!({"b": i}))));
     }
 
     /// Two requests of a few kilobytes stopped the API for half a minute: each item made a text of the whole enumeration.
@@ -303,7 +322,7 @@ mod tests {
         let all = Value::Array(vec!["none".into(); 50_000]);
         let errors = meta::field::bounded(|| {
             let mut errors = Vec::new();
-            validate(&all, None, &s, &meta::FieldPath::root(), &mut errors);
+            validate(&all, None, &s, &meta::FieldPath::root(), &Work::new(), &mut errors);
             errors
         });
         assert!(errors.len() > 1000 && errors[0].body.contains("\"value-99999\""), "{}", errors.len());
@@ -315,12 +334,34 @@ mod tests {
         let check = |text: usize, pattern: &str| {
             let s = node(&json!({"type": "string", "pattern": pattern}), &Arc::new(Schema::of(Type::Struct)));
             let mut errors = Vec::new();
-            validate(&"a".repeat(text).into(), None, &s, &meta::FieldPath::root(), &mut errors);
+            validate(&"a".repeat(text).into(), None, &s, &meta::FieldPath::root(), &Work::new(), &mut errors);
             (work_per_byte(&s), errors.into_iter().map(|e| e.body.to_string()).collect::<Vec<_>>())
         };
         let (work, errors) = check(1 << 20, "(a?){900}b");
         assert!(work > 900, "{work}");
         assert!(errors.len() == 1 && errors[0].contains("takes too much work to validate"), "{errors:?}");
+        // Everything that costs is counted: formats, required names, large enumerations, comparisons with what was before.
+        let is_too_much = |schema: Value, old: Option<&Value>, v: &Value| {
+            let s = node(&schema, &Arc::new(Schema::of(Type::Struct)));
+            let mut errors = Vec::new();
+            validate(v, old, &s, &meta::FieldPath::root(), &Work::new(), &mut errors);
+            errors.iter().any(|e| e.body.contains("takes too much work")).then(|| work_per_byte(&s))
+        };
+        let long = Value::from("1".repeat(1 << 20));
+        let formats = vec![json!({"format": "isbn"}); 5_000];
+        let work = is_too_much(json!({"type": "string", "anyOf": formats}), None, &long);
+        assert!(work.is_some_and(|w| w > 5_000), "{work:?}");
+        let required: Vec<String> = (0..50_000).map(|i| i.to_string()).collect();
+        let items = json!({"type": "array", "items": {"type": "object", "required": required}});
+        let work = is_too_much(items, None, &vec![json!({}); 2_000].into());
+        assert!(work.is_some_and(|w| w > 50_000), "{work:?}");
+        let mut last: Vec<Value> = (0..100_000).map(Value::from).collect();
+        let old = json!({"a": last});
+        last.pop();
+        last.push(0.into());
+        let new = json!({"a": last});
+        let same = json!({"properties": {"a": {"type": "array", "minItems": 100_001}}});
+        assert!(is_too_much(json!({"type": "object", "anyOf": vec![same; 2_000]}), Some(&old), &new).is_some());
         // What definitions usually have is checked.
         assert_eq!(check(1 << 20, "^a+$").1, [""; 0]);
         let (_, errors) = check(100, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?b$");

@@ -8,25 +8,32 @@ use regex::{Regex, RegexBuilder};
 use std::cell::Cell;
 use std::sync::LazyLock;
 
-/// What the validation of one object may still do. A unit is a character of a text that is compared with one of a pattern, 20 ns at worst.
-pub(super) struct Work(Cell<u64>);
+/// What the validation of one object, or of the defaults of one definition, may still do. A unit is a character of a text that is compared
+/// with one of a pattern, 20 ns at worst.
+pub struct Work(Cell<u64>);
+
+impl Default for Work {
+    fn default() -> Self {
+        Self(Cell::new(Self::MOST))
+    }
+}
 
 impl Work {
     /// Two seconds at worst.
     const MOST: u64 = 100_000_000;
 
     pub fn new() -> Self {
-        Self(Cell::new(Self::MOST))
+        Self::default()
     }
 
     /// Whether there is room for that much more.
-    pub fn take(&self, units: u64) -> bool {
+    pub(super) fn take(&self, units: u64) -> bool {
         let left = self.0.get().checked_sub(units);
         self.0.set(left.unwrap_or_default());
         left.is_some()
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.0.get() == 0
     }
 }

@@ -3,16 +3,22 @@
 use super::pattern::Work;
 use super::{Bounds, Constraints, formats};
 use crate::types::{ListType, Schema, Str, Type};
-use meta::field::ErrorList;
+use meta::field::{ErrorList, limited};
 use meta::{FieldError, FieldPath};
 use serde_json::{Number, Value};
 use std::collections::HashMap;
 
 /// Checks a value. Where there is an old one, what did not change is not checked again, so that objects which were stored
-/// before a rule was tightened can still be changed elsewhere.
-pub fn validate(v: &Value, old: Option<&Value>, schema: &Schema, base: &FieldPath, errors: &mut ErrorList) {
-    let work = Work::new();
-    Check { base, errors, work: &work }.value(v, old, schema, "");
+/// before a rule was tightened can still be changed elsewhere. When the work is used up, what is left is not checked, and that is an error.
+pub fn validate(
+    v: &Value,
+    old: Option<&Value>,
+    schema: &Schema,
+    base: &FieldPath,
+    work: &Work,
+    errors: &mut ErrorList,
+) {
+    Check { base, errors, work }.value(v, old, schema, &FieldPath::root());
     if work.is_over() {
         errors.push(FieldError::forbidden(
             base,
@@ -23,6 +29,8 @@ pub fn validate(v: &Value, old: Option<&Value>, schema: &Schema, base: &FieldPat
 
 /// Work to look at a value.
 const LOOK: u64 = 10;
+/// Bytes of a text that are counted or compared for a unit of work.
+const BYTES_EACH: u64 = 16;
 
 struct Check<'a> {
     base: &'a FieldPath,
@@ -31,27 +39,30 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn path(&self, name: &str) -> FieldPath {
-        match (name, self.base.as_str()) {
-            ("", _) => self.base.clone(),
-            (n, "") => FieldPath::new(n),
-            (n, _) => self.base.child(n),
-        }
+    fn path(&self, name: &FieldPath) -> FieldPath {
+        self.base.join(name)
     }
 
-    fn invalid(&mut self, name: &str, v: impl Into<Value>, why: &str) {
-        let why = format!("{name} in body {why}");
+    fn invalid(&mut self, name: &FieldPath, v: impl Into<Value>, why: &str) {
+        let why = limited(format_args!("{} in body {why}", name.plain()));
         self.errors.push(FieldError::invalid(&self.path(name), v, why));
     }
 
-    fn value(&mut self, v: &Value, old: Option<&Value>, s: &Schema, name: &str) {
-        if !self.work.take(LOOK) || old == Some(v) || !s.custom {
+    fn value(&mut self, v: &Value, old: Option<&Value>, s: &Schema, name: &FieldPath) {
+        if s.custom && !old.is_some_and(|old| self.work.is_equal(old, v)) {
+            self.changed(v, old, s, name);
+        }
+    }
+
+    /// Checks a value that is new, or not what it was.
+    fn changed(&mut self, v: &Value, old: Option<&Value>, s: &Schema, name: &FieldPath) {
+        if !self.work.take(LOOK) || !s.custom {
             return;
         }
         let c = s.constraints.as_deref();
         if let Some(types) = wrong_type(v, s) {
             let have = type_of(v);
-            let why = format!("{name} in body must be of type {types}: {have:?}");
+            let why = limited(format_args!("{} in body must be of type {types}: {have:?}", name.plain()));
             self.errors.push(FieldError::type_invalid(&self.path(name), have, why));
         }
         if let Some(c) = c.filter(|_| !v.is_null()) {
@@ -67,7 +78,7 @@ impl Check<'_> {
             Value::Array(a) => self.array(a, old, s, c, name),
             _ => {}
         }
-        if let Some(c) = c.filter(|c| !c.allowed.is_empty() && !c.allowed.has(v)) {
+        if let Some(c) = c.filter(|c| !c.allowed.is_empty() && !(self.work.take_value(v) && c.allowed.has(v))) {
             self.errors.push(FieldError::not_supported_of(&self.path(name), v.clone(), c.allowed.texts()));
         }
         if let Value::Object(m) = v {
@@ -75,7 +86,11 @@ impl Check<'_> {
         }
     }
 
-    fn text(&mut self, text: &str, c: &Constraints, name: &str) {
+    fn text(&mut self, text: &str, c: &Constraints, name: &FieldPath) {
+        let bytes = text.len() as u64;
+        if !self.work.take(bytes / BYTES_EACH + c.format.as_ref().map_or(0, |_| bytes)) {
+            return;
+        }
         let length = text.chars().count();
         if let Some(max) = c.length.max.filter(|m| length > *m as usize) {
             self.errors.push(FieldError::too_long(&self.path(name), max as usize));
@@ -87,12 +102,12 @@ impl Check<'_> {
             self.invalid(name, text, &format!("should match '{}'", p.text));
         }
         if let Some(f) = c.format.as_ref().filter(|f| !formats::fits(f, text)) {
-            let why = format!("{name} in body must be of type {f}: {text:?}");
+            let why = limited(format_args!("{} in body must be of type {f}: {text:?}", name.plain()));
             self.errors.push(FieldError::type_invalid(&self.path(name), text, why));
         }
     }
 
-    fn number(&mut self, n: &Number, s: &Schema, c: Option<&Constraints>, name: &str) {
+    fn number(&mut self, n: &Number, s: &Schema, c: Option<&Constraints>, name: &FieldPath) {
         let format = c.and_then(|c| c.format.as_deref()).unwrap_or_default();
         let fits = match (s.ty, format) {
             (Type::Int64, "int32") => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
@@ -103,7 +118,7 @@ impl Check<'_> {
         if !fits {
             let ty = if s.ty == Type::Int64 { "integer" } else { "number" };
             let format = if format.is_empty() { "(default format)".into() } else { format!("with format {format}") };
-            let why = format!("Checked value must be of type {ty} {format} in {name}");
+            let why = limited(format_args!("Checked value must be of type {ty} {format} in {}", name.plain()));
             self.errors.push(FieldError::invalid(self.base, "", why));
         }
         let (Some(c), Some(f)) = (c, n.as_f64()) else { return };
@@ -111,7 +126,8 @@ impl Check<'_> {
             [("MultipleOf", c.multiple_of), ("Maximum boundary", c.maximum), ("Minimum boundary", c.minimum)]
         {
             if s.ty == Type::Int64 && bound.is_some_and(|b| b.fract() != 0.0) {
-                let why = format!("{what} value must be of type integer (default format) in {name}");
+                let name = name.plain();
+                let why = limited(format_args!("{what} value must be of type integer (default format) in {name}"));
                 self.errors.push(FieldError::invalid(self.base, "", why));
             }
         }
@@ -129,11 +145,11 @@ impl Check<'_> {
         }
     }
 
-    fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &str) {
+    fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &FieldPath) {
         if let Some(items) = s.items.as_deref() {
             let past = Past::of(old, s);
             for (i, v) in a.iter().enumerate() {
-                self.value(v, past.item(v), items, &format!("{name}[{i}]"));
+                self.value(v, past.item(v), items, &name.index(i));
             }
         }
         let Some(Bounds { min, max }) = c.map(|c| c.items) else { return };
@@ -151,7 +167,7 @@ impl Check<'_> {
         old: Option<&Value>,
         s: &Schema,
         c: Option<&Constraints>,
-        name: &str,
+        name: &FieldPath,
     ) {
         if let Some(Bounds { min, max }) = c.map(|c| c.properties) {
             if let Some(min) = min.filter(|n| m.len() < *n as usize) {
@@ -163,26 +179,30 @@ impl Check<'_> {
                 return;
             }
         }
-        let below = |k: &str| if name.is_empty() { k.to_owned() } else { format!("{name}.{k}") };
         for (k, v) in m {
             if let Some(member) = s.member(k) {
-                self.value(v, old.and_then(|o| o.get(k)), member, &below(k));
+                self.value(v, old.and_then(|o| o.get(k)), member, &name.child(k));
             }
         }
-        for k in c.into_iter().flat_map(|c| &c.required).filter(|k| !m.contains_key(&***k)) {
-            self.errors.push(FieldError::required(&self.path(&below(k)), ""));
+        let required = c.map(|c| c.required.as_slice()).unwrap_or_default();
+        if !self.work.take(required.len() as u64 * LOOK) {
+            return;
+        }
+        for k in required.iter().filter(|k| !m.contains_key(&***k)) {
+            self.errors.push(FieldError::required(&self.path(&name.child(k)), ""));
         }
     }
 
     /// What is wrong with a value under another schema of the same place.
-    fn against(&self, v: &Value, old: Option<&Value>, s: &Schema, name: &str) -> ErrorList {
+    fn against(&self, v: &Value, old: Option<&Value>, s: &Schema, name: &FieldPath) -> ErrorList {
         let mut errors = Vec::new();
-        Check { base: self.base, errors: &mut errors, work: self.work }.value(v, old, s, name);
+        Check { base: self.base, errors: &mut errors, work: self.work }.changed(v, old, s, name);
         errors
     }
 
-    fn junctors(&mut self, v: &Value, old: Option<&Value>, c: &Constraints, name: &str) {
+    fn junctors(&mut self, v: &Value, old: Option<&Value>, c: &Constraints, name: &FieldPath) {
         let composite = |check: &mut Self, why: String| {
+            let name = limited(format_args!("{}", name.plain()));
             check.errors.push(FieldError::invalid(check.base, "", format!("{name:?} must {why}")));
         };
         if !c.any_of.is_empty() {
@@ -214,6 +234,38 @@ impl Check<'_> {
         }
         if c.not.as_deref().is_some_and(|s| self.against(v, None, s, name).is_empty()) {
             composite(self, "not validate the schema (not)".into());
+        }
+    }
+}
+
+impl Work {
+    /// Whether two values are equal; as good as different when there is no work left.
+    fn is_equal(&self, a: &Value, b: &Value) -> bool {
+        let at_least = |bytes: usize| self.take(1 + bytes as u64 / BYTES_EACH);
+        match (a, b) {
+            (Value::String(a), Value::String(b)) => a.len() == b.len() && at_least(a.len()) && a == b,
+            (Value::Array(a), Value::Array(b)) => {
+                a.len() == b.len() && at_least(0) && a.iter().zip(b).all(|(a, b)| self.is_equal(a, b))
+            }
+            (Value::Object(a), Value::Object(b)) => {
+                // Both are sorted.
+                let mut members = a.iter().zip(b);
+                a.len() == b.len()
+                    && at_least(0)
+                    && members.all(|((k, v), (l, w))| at_least(k.len()) && k == l && self.is_equal(v, w))
+            }
+            _ => at_least(0) && a == b,
+        }
+    }
+
+    /// Whether there is room to look at all of a value.
+    fn take_value(&self, v: &Value) -> bool {
+        let bytes = |text: &str| 1 + text.len() as u64 / BYTES_EACH;
+        match v {
+            Value::String(s) => self.take(bytes(s)),
+            Value::Array(a) => self.take(1) && a.iter().all(|v| self.take_value(v)),
+            Value::Object(m) => self.take(1) && m.iter().all(|(k, v)| self.take(bytes(k)) && self.take_value(v)),
+            _ => self.take(1),
         }
     }
 }

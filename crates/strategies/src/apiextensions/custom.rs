@@ -6,6 +6,7 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
 use registry::{Converter, Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
 use schema::Schema;
+use schema::structural::Work;
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ impl Custom {
         let new = Value::Object(o.0.clone());
         let before = old.map(|o| Value::Object(o.0.clone()));
         let root = FieldPath::root();
-        schema::structural::validate(&new, before.as_ref(), &self.schema, &root, errors);
+        schema::structural::validate(&new, before.as_ref(), &self.schema, &root, &Work::new(), errors);
         if self.embeds {
             super::embedded::validate(&new, &self.schema, &root, errors);
         }
@@ -60,7 +61,7 @@ impl Custom {
                 None | Some(Value::Null) => {}
                 Some(v) => match v.as_i64() {
                     None => {
-                        let (path, found) = (at.as_str(), in_go(v));
+                        let (path, found) = (&at, in_go(v));
                         let why = format!("{path} accessor error: {found}, expected int64");
                         errors.push(FieldError::invalid(&at, 0, why));
                     }
@@ -109,7 +110,7 @@ impl Strategy for Custom {
     fn validate_part(&self, _: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         let path = FieldPath::new("status");
         if let (Some(v), Some(f)) = (o.get("status"), self.schema.field("status")) {
-            schema::structural::validate(v, old.get("status"), &f.schema, &path, errors);
+            schema::structural::validate(v, old.get("status"), &f.schema, &path, &Work::new(), errors);
         }
         self.check_scale(o, false, errors);
     }

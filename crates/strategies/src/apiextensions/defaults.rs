@@ -3,20 +3,26 @@
 use super::{definition, json_schema};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
+use schema::structural::Work;
 
+/// Checks all defaults of a schema.
 pub fn validate(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    walk(s, path, &Work::new(), errors);
+}
+
+fn walk(s: &Value, path: &FieldPath, work: &Work, errors: &mut ErrorList) {
     if let Some(d) = s.get("default").filter(|d| !d.is_null()) {
-        one(s, d, &path.child("default"), errors);
+        one(s, d, &path.child("default"), work, errors);
     }
     if s["items"].is_object() {
-        validate(&s["items"], &path.child("items"), errors);
+        walk(&s["items"], &path.child("items"), work, errors);
     }
     for (k, p) in s["properties"].as_object().into_iter().flatten() {
-        validate(p, &path.child("properties").key(k), errors);
+        walk(p, &path.child("properties").key(k), work, errors);
     }
 }
 
-fn one(s: &Value, default: &Value, path: &FieldPath, errors: &mut ErrorList) {
+fn one(s: &Value, default: &Value, path: &FieldPath, work: &Work, errors: &mut ErrorList) {
     if let Some(ty) = s["type"].as_str().filter(|t| !t.is_empty() && !json_schema::TYPES.contains(t)) {
         let have = match default {
             Value::Number(n) if n.is_f64() => "number",
@@ -41,5 +47,5 @@ fn one(s: &Value, default: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(path, default.clone(), format!("must result in valid metadata: {e}")))
         }
     }
-    schema::structural::validate(default, None, &compiled, path, errors);
+    schema::structural::validate(default, None, &compiled, path, work, errors);
 }

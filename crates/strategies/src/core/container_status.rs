@@ -35,7 +35,7 @@ pub fn devices(containers: &[Value], all: &[Value], list: &FieldPath, errors: &m
     for (i, c) in all.iter().enumerate() {
         let at = list.index(i).child("allocatedResourcesStatus");
         let resources = items(c, "allocatedResourcesStatus");
-        if list.as_str().ends_with("ephemeralContainerStatuses") {
+        if list.text().ends_with("ephemeralContainerStatuses") {
             if !resources.is_empty() {
                 errors.push(FieldError::forbidden(&at, "must not be specified in container status"));
             }

@@ -9,8 +9,8 @@ use meta::{FieldError, FieldPath, Value};
 pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     const NOT_HERE: &str = "may not be specified in the context of inline volumes";
     for key in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
-        let at = path.child(key);
-        errors.retain(|e| e.path != at.as_str());
+        let at = path.child(key).text();
+        errors.retain(|e| e.path != at);
     }
     let mut forbid = |key: &str, why: &str| errors.push(FieldError::forbidden(&path.child(key), why));
     if is_set(spec, "claimRef") {

@@ -239,7 +239,7 @@ pub fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         _ => "",
     };
     if !why.is_empty() {
-        errors.push(FieldError::invalid(path, path.child("dataSource").as_str(), why));
+        errors.push(FieldError::invalid(path, path.child("dataSource").text(), why));
     }
     let class = text(spec, "volumeAttributesClassName");
     if !class.is_empty() {

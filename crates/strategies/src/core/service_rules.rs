@@ -211,7 +211,8 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         let why = "may only be set for externally-accessible services";
         errors.push(FieldError::invalid(&policy_at, policy, why));
         // Whether it is a known one is not asked then.
-        errors.retain(|e| e.path != policy_at.as_str() || !e.body.starts_with("Unsupported"));
+        let of_policy = policy_at.text();
+        errors.retain(|e| e.path != of_policy || !e.body.starts_with("Unsupported"));
     } else if policy.is_empty() && reached {
         errors.push(FieldError::required(&policy_at, ""));
     }

@@ -27,14 +27,18 @@ pub fn overlook(at: &FieldPath, errors: &mut ErrorList) {
 /// The rules of a source of this kind. `at` is where it lies.
 pub fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
     match kind {
-        "hostPath" if text(s, "path").is_empty() => errors.retain(|e| e.path != at.child("type").as_str()),
+        "hostPath" if text(s, "path").is_empty() => {
+            let of_type = at.child("type").text();
+            errors.retain(|e| e.path != of_type);
+        }
         "gcePersistentDisk" => {
             // Upstream says it of another name.
             let wrong = format!("{at}.");
-            let said = at.as_str().replace("gcePersistentDisk", "persistentDisk");
+            let own = at.text();
+            let said = own.replace("gcePersistentDisk", "persistentDisk");
             for e in errors.iter_mut().filter(|e| e.path.starts_with(&wrong)) {
                 e.place = Some(e.path.clone());
-                e.path = e.path.replacen(at.as_str(), &said, 1);
+                e.path = e.path.replacen(&own, &said, 1);
             }
         }
         "nfs" if !text(s, "path").starts_with('/') => {

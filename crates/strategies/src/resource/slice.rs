@@ -84,8 +84,8 @@ pub fn slice_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     for (i, d) in of(o).iter().enumerate() {
         let Some(was) = before.iter().find(|b| b["name"] == d["name"]) else { continue };
         for part in ["capacity", "taints"].into_iter().filter(|k| d[*k] == was[*k]) {
-            let at = FieldPath::new("spec.devices").index(i).child(part);
-            errors.retain(|e| !e.path.starts_with(at.as_str()));
+            let at = FieldPath::new("spec.devices").index(i).child(part).text();
+            errors.retain(|e| !e.path.starts_with(&at));
         }
     }
 }

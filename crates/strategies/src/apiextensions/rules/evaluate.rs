@@ -151,7 +151,7 @@ impl Run<'_> {
 
 /// Between a path and the one that goes on from it.
 fn dot(path: &FieldPath, further: &str) -> &'static str {
-    if path.as_str().is_empty() || further.is_empty() || further.starts_with('[') { "" } else { "." }
+    if path.is_root() || further.is_empty() || further.starts_with('[') { "" } else { "." }
 }
 
 fn failure(at: &FieldPath, value: &Value, ty: &str, reason: Reason, detail: &str) -> FieldError {
