@@ -98,14 +98,20 @@ impl Registry {
     /// The bytes of an object in the stored version. What could not be read again is refused here, whatever made it.
     pub(crate) async fn to_stored(&self, row: &Resource, object: &Object) -> Result<Bytes, Status> {
         encode::check_depth(object)?;
-        match row.stored() {
+        let bytes = match row.stored() {
             Some((_, version)) if row.converts() => {
                 let converted = self.convert(row, object.clone(), version).await?;
                 encode::check_depth(&converted)?;
-                Ok(encode::encode(&converted))
+                encode::encode(&converted)
             }
-            _ => Ok(encode::encode(object)),
+            _ => encode::encode(object),
+        };
+        if bytes.len() > store::MAX_OBJECT && !object.is_deleting() {
+            let (size, limit) = (bytes.len(), store::MAX_OBJECT);
+            let why = format!("Request entity too large: {size} bytes are too much, the limit is {limit}");
+            return Err(Status::too_large(why));
         }
+        Ok(bytes)
     }
 
     /// An object of a resource in another version of it.

@@ -35,8 +35,12 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The largest value any engine takes, in bytes of plaintext; the same for all, so that moving to etcd loses no object.
-pub const MAX_VALUE: usize = 1_500_000;
+/// The largest value any engine takes, in bytes of plaintext; the same for all, so that moving to etcd loses no object. It is more than an
+/// object may have ([`MAX_OBJECT`]), so that what ends it can still be written into the largest one.
+pub const MAX_VALUE: usize = MAX_OBJECT + (8 << 10);
+
+/// The largest object that is taken and that is not being deleted, in bytes.
+pub const MAX_OBJECT: usize = 1_500_000;
 
 /// The longest namespace and name together, and the longest resource name, in bytes of UTF-8.
 pub const MAX_KEY: usize = 1_900;

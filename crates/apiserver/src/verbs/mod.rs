@@ -331,8 +331,9 @@ fn typed(
         }
     }
     // More than can be stored is more than defaults may add.
-    if !schema::fill_within(&mut value, schema, store::MAX_VALUE) {
-        let why = format!("Request entity too large: the defaults of {kind} take more than {} bytes", store::MAX_VALUE);
+    if !schema::fill_within(&mut value, schema, store::MAX_OBJECT) {
+        let why =
+            format!("Request entity too large: the defaults of {kind} take more than {} bytes", store::MAX_OBJECT);
         return Err(Unread::Other(Status::too_large(why)));
     }
     let Value::Object(map) = value else {

@@ -50,6 +50,8 @@ const ROOM: u64 = 96 << 20;
 const TABLE: usize = 64 << 10;
 /// Limits of the size of a program that are tried in turn, in bytes.
 const LIMITS: [usize; 3] = [32 << 10, 512 << 10, 10 << 20];
+/// More parts than a program within the last limit has.
+const MOST_PARTS: usize = 1 << 20;
 
 /// What came of a text. None: it is no expression.
 #[derive(Clone)]
@@ -59,20 +61,28 @@ struct Compiled {
     size: usize,
     /// Work for a byte of a text.
     each: u64,
+    /// Work that it took to compile it.
+    making: u64,
 }
+
+/// Work to compile the smallest expression, and what each part of one adds to it.
+const ONCE: u64 = 2_000;
+const PART: u64 = 5;
 
 impl Compiled {
     fn new(text: &str) -> Self {
         let translated = meta::re2::translate(text);
-        let each = 1 + meta::re2::size(&translated).positions as u64;
+        let pattern = meta::re2::size(&translated);
+        let each = 1 + pattern.positions as u64;
+        let making = ONCE + PART * pattern.parts.min(MOST_PARTS) as u64;
         for limit in LIMITS {
             match RegexBuilder::new(&translated).size_limit(limit).dfa_size_limit(TABLE).build() {
-                Ok(regex) => return Self { regex: Some(regex), size: 2 * limit + 4 * TABLE, each },
+                Ok(regex) => return Self { regex: Some(regex), size: 2 * limit + 4 * TABLE, each, making },
                 Err(regex::Error::CompiledTooBig(_)) => {}
                 Err(_) => break,
             }
         }
-        Self { regex: None, size: 256, each }
+        Self { regex: None, size: 256, each, making }
     }
 }
 
@@ -97,17 +107,15 @@ impl Pattern {
     pub(super) fn matches(&self, s: &str, work: &Work) -> bool {
         let compiled = COMPILED.get(&self.text).unwrap_or_else(|| {
             let made = Compiled::new(&self.text);
-            // To make it takes longer the larger it is.
-            work.take(made.size as u64 / 8);
+            work.take(made.making);
             COMPILED.insert(self.text.clone(), made.clone());
             made
         });
         !work.take(compiled.each.saturating_mul(s.len() as u64)) || compiled.regex.is_none_or(|r| r.is_match(s))
     }
 
-    /// Characters of the pattern with which one of a text may be compared at the same time.
-    pub(super) fn positions(&self) -> usize {
-        meta::re2::size(&meta::re2::translate(&self.text)).positions
+    pub(super) fn size(&self) -> meta::re2::Size {
+        meta::re2::size(&meta::re2::translate(&self.text))
     }
 }
 

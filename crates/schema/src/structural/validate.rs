@@ -29,6 +29,8 @@ pub fn validate(
 
 /// Work to look at a value.
 const LOOK: u64 = 10;
+/// Work to compare two values.
+const COMPARE: u64 = 4;
 /// Bytes of a text that are counted or compared for a unit of work.
 const BYTES_EACH: u64 = 16;
 
@@ -241,7 +243,7 @@ impl Check<'_> {
 impl Work {
     /// Whether two values are equal; as good as different when there is no work left.
     fn is_equal(&self, a: &Value, b: &Value) -> bool {
-        let at_least = |bytes: usize| self.take(1 + bytes as u64 / BYTES_EACH);
+        let at_least = |bytes: usize| self.take(COMPARE + bytes as u64 / BYTES_EACH);
         match (a, b) {
             (Value::String(a), Value::String(b)) => a.len() == b.len() && at_least(a.len()) && a == b,
             (Value::Array(a), Value::Array(b)) => {

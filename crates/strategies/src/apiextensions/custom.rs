@@ -15,6 +15,9 @@ use std::sync::Arc;
 const LEAST_ADDED: usize = 32 << 10;
 const ADDED: usize = 8;
 
+/// Patterns with more parts are compiled on threads aside: two milliseconds.
+const MANY_PARTS: usize = 20_000;
+
 pub struct Custom {
     /// The name of the definition.
     pub definition: String,
@@ -25,6 +28,8 @@ pub struct Custom {
     pub rules: Option<rules::Rules>,
     /// Work that a byte of an object takes at most when it is validated ([`schema::structural::work_per_byte`]).
     pub work: usize,
+    /// Parts that its patterns have together ([`schema::structural::pattern_parts`]).
+    pub pattern_parts: usize,
     /// Other objects are within it.
     pub embeds: bool,
     /// Who converts between versions; none: they differ in their name only.
@@ -121,7 +126,9 @@ impl Strategy for Custom {
         let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| LEAST);
         // Twenty milliseconds at worst.
         let schema = (self.work > 1).then(|| 1_000_000 / self.work);
-        rules.into_iter().chain(schema).min()
+        // Patterns that are not compiled take that long whatever the size of the object.
+        let patterns = (self.pattern_parts > MANY_PARTS).then_some(0);
+        rules.into_iter().chain(schema).chain(patterns).min()
     }
 
     /// The rules of the schema.

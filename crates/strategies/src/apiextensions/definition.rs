@@ -106,6 +106,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         gvk,
         embeds: embedded::any(&schema),
         work: schema::structural::work_per_byte(&schema),
+        pattern_parts: schema::structural::pattern_parts(&schema),
         schema,
         status,
         scale,

@@ -92,6 +92,35 @@ async fn text_that_is_no_object_is_refused() {
     check(&c, ("PATCH", "/api/v1/namespaces/golden?fieldManager=m", APPLY), "a: [b", bad("YAML")).await;
 }
 
+/// An object with a finalizer that was as large as it may be could not be deleted, and held its namespace for ever.
+#[tokio::test]
+async fn the_largest_object_can_be_deleted() {
+    let c = Cluster::start(1).await;
+    let revisions = "/apis/apps/v1/namespaces/golden/controllerrevisions";
+    let largest = |length: usize| {
+        let metadata = json!({"name": "x", "finalizers": ["a.b/c"]});
+        json!({"metadata": metadata, "revision": 1, "data": {"k": "v".repeat(length)}}).to_string()
+    };
+    // The refusal tells how much is too much.
+    let refused = c.send("POST", revisions, Some(JSON), JSON, largest(1_500_000).into()).await;
+    let message = refused.body["message"].as_str().unwrap();
+    let size: usize = message.split(' ').find_map(|w| w.parse().ok()).unwrap();
+    let length = 1_500_000 - (size - 1_500_000);
+    check(
+        &c,
+        ("POST", revisions, JSON),
+        largest(length + 1),
+        Want { code: 413, reason: "RequestEntityTooLarge", causes: &[], says: "1500001 bytes are too much" },
+    )
+    .await;
+    assert_eq!(c.send("POST", revisions, Some(JSON), JSON, largest(length).into()).await.code, 201);
+    let path = format!("{revisions}/x");
+    let deleted = c.send("DELETE", &path, None, JSON, Bytes::new()).await;
+    assert!(deleted.code == 200 && deleted.body["metadata"]["deletionTimestamp"].is_string(), "{}", deleted.code);
+    let ended = c.send("PATCH", &path, Some(MERGE_PATCH), JSON, r#"{"metadata": {"finalizers": null}}"#.into()).await;
+    assert_eq!((ended.code, c.send("GET", &path, None, JSON, Bytes::new()).await.code), (200, 404));
+}
+
 #[tokio::test]
 async fn documents_without_bounds_are_refused() {
     let c = Cluster::start(1).await;
