@@ -116,6 +116,9 @@ pub struct GlobalFlags {
     /// Whether the command reads standard input.
     #[arg(skip)]
     pub stdin_in_use: bool,
+    /// Whether the command is about all namespaces.
+    #[arg(skip)]
+    pub all_namespaces: bool,
     /// The value of `--dry-run`, if the command has it.
     #[arg(skip)]
     pub dry_run: Option<String>,
@@ -267,6 +270,7 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         (global.given, global.own) = (given(&m), given(shared::deepest(&m)));
         let (recorded, wanted) = shared::record(&m);
         global.dry_run = shared::deepest(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
+        global.all_namespaces = shared::deepest(&m).try_get_one::<bool>("all_namespaces").ok().flatten() == Some(&true);
         global.stdin_in_use = shared::reads_stdin(&m);
         global.recorded = recorded;
         global.cause = wanted.then(|| cause::of(&args, &known));

@@ -32,7 +32,18 @@ impl Info {
         format!("{}/{}", self.resource.group_kind(), self.name)
     }
 
+    /// Refuses an object of a namespace that none is known of: it comes from a file, and all namespaces are meant (`-A`).
+    pub fn placed(&self) -> Result {
+        if self.resource.namespaced && self.namespace.is_empty() {
+            let r = &self.resource;
+            let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
+            return text(format!("no namespace set on resource {gvr} {:?}", self.name));
+        }
+        Ok(())
+    }
+
     pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
+        self.placed()?;
         let asked = k.api(&self.resource, &self.namespace).await?.get(&self.name).await;
         self.found(k, asked).await
     }
@@ -86,9 +97,12 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
     let mut namespace = String::new();
     if resource.namespaced {
         let (default, explicit) = k.namespace()?;
+        let everywhere = k.global.all_namespaces;
         if object.namespace().is_empty() {
-            object.set_namespace(&default);
-        } else if explicit && object.namespace() != default {
+            if !everywhere {
+                object.set_namespace(&default);
+            }
+        } else if explicit && !everywhere && object.namespace() != default {
             return text(format!(
                 "the namespace from the provided object {:?} does not match the namespace {default:?}. You must pass '--namespace={}' to perform this operation.",
                 object.namespace(),

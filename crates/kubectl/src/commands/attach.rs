@@ -10,6 +10,7 @@ use client::{Query, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use http::Method;
 use meta::{Object, Value};
+use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -101,8 +102,18 @@ fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
     })
 }
 
-/// Waits for the container and attaches to it; one that has ended already is read instead.
-pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options) -> Result {
+/// Whether [`join`] prints the log of the container before it attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    Shown,
+    Skipped,
+}
+
+/// How long the log before an attachment may take.
+const EARLIER: Duration = Duration::from_secs(5);
+
+/// Waits for the container and attaches to it; the log of one that has ended already is printed instead.
+pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, earlier: Earlier) -> Result {
     let api = k.api(&pod.resource, &pod.namespace).await?;
     let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
     let ready = |o: &Object| {
@@ -131,7 +142,17 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options) -> 
     }
     let ended = status(&o, container).is_some_and(|s| s["state"]["terminated"].is_object());
     pod.object = Some(o);
+    let mut q = Query::default();
+    q.add("container", container);
     if !ended {
+        // An attachment shows only what is written after it is made.
+        if earlier == Earlier::Shown {
+            match tokio::time::timeout(EARLIER, print_log(k, &pod, &q)).await {
+                Ok(Ok(())) => q.add("sinceTime", &meta::time::format(k.now())),
+                Ok(Err(e)) => k.warn(format!("warning: couldn't fetch pre-attach logs: {e}")),
+                Err(_) => k.warn("warning: couldn't fetch pre-attach logs: context deadline exceeded"),
+            }
+        }
         match attach(k, &pod, container, w).await {
             Ok(()) => return Ok(()),
             Err(e @ Error::Code { .. }) => return Err(e),
@@ -140,10 +161,15 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options) -> 
             }
         }
     }
-    let mut q = Query::default();
-    q.add("container", container);
-    let bytes = k.client().await?.bytes(api.subresource_request(Method::GET, &pod.name, "log", &q)?).await?;
+    print_log(k, &pod, &q).await
+}
+
+/// Prints what a container has written so far.
+async fn print_log(k: &mut Kube, pod: &Info, q: &Query) -> Result {
+    let api = k.api(&pod.resource, &pod.namespace).await?;
+    let bytes = k.client().await?.bytes(api.subresource_request(Method::GET, &pod.name, "log", q)?).await?;
     k.out.write(&bytes);
+    k.out.flush();
     Ok(())
 }
 

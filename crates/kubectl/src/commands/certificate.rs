@@ -103,12 +103,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 /// What a file means on the server. Requests have no namespace, so none is put into what has one.
 async fn of_file(k: &mut Kube, d: Document) -> Result<Info> {
-    if let Some(r) = k.resource_of(&d.object.gvk().unwrap_or_default()).await?
-        && r.namespaced
+    if let Some(resource) = k.resource_of(&d.object.gvk().unwrap_or_default()).await?
         && d.object.namespace().is_empty()
     {
-        let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
-        return text(format!("no namespace set on resource {gvr} {:?}", d.object.name()));
+        let name = d.object.name().to_owned();
+        Info { resource, namespace: String::new(), name, source: String::new(), object: None }.placed()?;
     }
     let mut i = locate(k, &d.source, d.object).await?;
     i.object = Some(i.fetch(k).await?);

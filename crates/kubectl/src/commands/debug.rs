@@ -2,7 +2,7 @@
 
 mod profile;
 
-use super::attach::{Options, join};
+use super::attach::{Earlier, Options, join};
 use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
@@ -235,7 +235,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         };
         if flag(a.attach.as_ref())?.unwrap_or(a.stdin) && !container.is_empty() {
             let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: String::new() };
-            join(k, pod, &container, &options).await?;
+            join(k, pod, &container, &options, Earlier::Skipped).await?;
         }
     }
     Ok(())

@@ -155,6 +155,12 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let mut found = 0;
     for i in all {
         let name = i.name.clone();
+        if dry != Dry::Client && i.resource.namespaced && i.namespace.is_empty() {
+            found += 1;
+            let why = "an empty namespace may not be set when a resource name is provided".to_owned();
+            errors.push(Error::Text(why).about("deleting", &i.source));
+            continue;
+        }
         if dry != Dry::Client {
             let api = k.api(&i.resource, &i.namespace).await?;
             match api.delete(&name, &options).await.map_err(Error::from) {

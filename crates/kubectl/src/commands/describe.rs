@@ -25,7 +25,7 @@ use crate::kube::Kube;
 use crate::printer::tabwriter;
 use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Collection, Info, Target, from_files};
-use meta::{Gvk, Object};
+use meta::{Gvk, Object, Reason, Status};
 use page::Page;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -134,6 +134,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 /// The object of that name, or those whose names begin so.
 async fn named(k: &mut Kube, mut i: Info) -> Result<Vec<Info>> {
+    // Upstream asks for it outside of any namespace, where the server has no such path.
+    if i.placed().is_err() {
+        let status = Status::new(404, Reason::NotFound, "the server could not find the requested resource");
+        return Err(client::Error::from(status).into());
+    }
     let missing = match i.fetch(k).await {
         Ok(o) => {
             i.object = Some(o);

@@ -5,7 +5,7 @@ pub mod status;
 mod undo;
 
 use crate::error::{Error, Result, text};
-use crate::flags::{DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -61,6 +61,9 @@ pub struct Simple {
     pub field_manager: String,
 }
 
+/// The annotation of a template that says when its pods were last replaced on demand.
+const RESTARTED: &str = "kubectl.kubernetes.io/restartedAt";
+
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     match a.command {
         Command::Status(a) => status::run(a, k).await,
@@ -98,6 +101,12 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     }
     for i in found {
         match change(&i, verb, k) {
+            Ok((patch, _)) if verb == "restart" && dry != Dry::Client && changes_nothing(&i, &patch) => {
+                errors.push(Error::Text(format!(
+                    "failed to create patch for {}: if restart has already been triggered within the past second, please wait before attempting to trigger another",
+                    i.name
+                )));
+            }
             Ok((patch, said)) => {
                 let api = k.api(&i.resource, &i.namespace).await?;
                 let options = WriteOptions {
@@ -105,7 +114,7 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
                     field_manager: a.field_manager.clone(),
                     ..WriteOptions::default()
                 };
-                if dry == crate::flags::Dry::Client {
+                if dry == Dry::Client {
                     printer.print(k, &object(&i), said)?;
                     continue;
                 }
@@ -118,6 +127,14 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
         }
     }
     Error::collect(errors)
+}
+
+/// Whether a restart is marked with this very second already.
+fn changes_nothing(i: &Info, patch: &Patch) -> bool {
+    let path = ["spec", "template", "metadata", "annotations", RESTARTED];
+    let Patch::Strategic(p) = patch else { return false };
+    let wanted = path.iter().try_fold(p, |v, key| v.get(*key));
+    wanted.is_some() && i.object.as_ref().and_then(|o| o.at(&path)) == wanted
 }
 
 /// Errors of files that are told as they are.
@@ -155,7 +172,7 @@ fn change(i: &Info, verb: &str, k: &Kube) -> Result<(Patch, &'static str)> {
         }
         _ => {
             let now = meta::time::format(k.now());
-            let annotations = json!({"kubectl.kubernetes.io/restartedAt": now});
+            let annotations = json!({RESTARTED: now});
             (json!({"spec": {"template": {"metadata": {"annotations": annotations}}}}), "restarted")
         }
     };

@@ -1,6 +1,6 @@
 //! `kubectl run`: an image in a pod of its own.
 
-use super::attach::{Options, join};
+use super::attach::{Earlier, Options, join};
 use super::create::{WriteFlags, annotate_made, submit};
 use super::delete::cascade;
 use super::exec::detach;
@@ -194,9 +194,11 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !a.args.is_empty() {
         c[if a.command { "command" } else { "args" }] = a.args.clone().into();
     }
-    if !a.env.is_empty() {
+    // One empty value is no variable: so the default of the flag is written.
+    let env: &[String] = if a.env.len() == 1 && a.env[0].is_empty() { &[] } else { &a.env };
+    if !env.is_empty() {
         let mut all = Vec::new();
-        for e in &a.env {
+        for e in env {
             match e.split_once('=') {
                 Some((n, v)) if !n.is_empty() => {
                     all.push(if v.is_empty() { json!({"name": n}) } else { json!({"name": n, "value": v}) });
@@ -320,7 +322,7 @@ async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
     };
     until(k, &info, limit, started).await?;
     let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: a.detach_keys.clone() };
-    join(k, info.clone(), &a.name, &options).await?;
+    join(k, info.clone(), &a.name, &options, Earlier::Shown).await?;
     if a.leave_stdin_open || a.restart == "Always" {
         return Ok(());
     }

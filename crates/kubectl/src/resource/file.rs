@@ -27,6 +27,9 @@ pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document
 /// [`read`], and validates what is read.
 pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidation) -> Result<Vec<Result<Document>>> {
     let mut validator = Validator::new(validation);
+    if flags.filename.iter().filter(|f| *f == "-").count() > 1 {
+        return text("standard input cannot be used for multiple arguments");
+    }
     if !flags.kustomize.is_empty() {
         return kustomization(k, flags, &mut validator).await;
     }

@@ -138,6 +138,7 @@ impl<'a> Show<'a> {
     }
 
     async fn named_table(&self, k: &mut Kube, i: &Info) -> Result<Value> {
+        i.placed().map_err(bare)?;
         let sub = (!self.a.subresource.is_empty()).then_some(self.a.subresource.as_str());
         let path = i.resource.api().path(namespace(&i.namespace), Some(&i.name), sub)?;
         let path = format!("{path}{}", self.query().as_str());
@@ -201,6 +202,7 @@ impl<'a> Show<'a> {
     }
 
     async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
+        i.placed().map_err(bare)?;
         let api = k.api(&i.resource, &i.namespace).await?;
         let asked = match self.a.subresource.as_str() {
             "" => api.get(&i.name).await,
@@ -223,6 +225,14 @@ impl<'a> Show<'a> {
                 return Ok(out);
             }
         }
+    }
+}
+
+/// An error of one of several objects, which is told without the word.
+fn bare(e: Error) -> Error {
+    match e {
+        Error::Text(t) => Error::Bare(t),
+        e => e,
     }
 }
 
