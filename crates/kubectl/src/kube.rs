@@ -22,6 +22,8 @@ pub struct Kube {
     pub err: Stream,
     pub shell: Shell,
     pub global: GlobalFlags,
+    /// The scheme that the command decodes objects with, as messages name it. Without one it takes objects as they are.
+    pub scheme: Option<&'static str>,
     resolved: Option<Arc<Resolved>>,
     client: Option<Client>,
     discovery: Option<Arc<Discovery>>,
@@ -35,7 +37,7 @@ impl Kube {
     pub fn new(shell: Shell, global: GlobalFlags) -> Self {
         let (out, err) = (shell.out.clone(), shell.err.clone());
         let warnings = Arc::new(AtomicUsize::new(0));
-        Self { out, err, shell, global, resolved: None, client: None, discovery: None, fresh: false, warnings }
+        Self { out, err, shell, global, scheme: None, resolved: None, client: None, discovery: None, fresh: false, warnings }
     }
 
     /// Prints a line.

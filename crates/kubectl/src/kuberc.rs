@@ -11,14 +11,16 @@ use std::path::PathBuf;
 /// The words of a command line (without the program) as a user's preferences make them.
 pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
     // Completion is about the line as it stands.
-    // A file that is wrong can be seen and mended.
-    if words.first().is_none_or(|w| w.starts_with("__complete") || w == "kuberc") {
+    if words.first().is_none_or(|w| w.starts_with("__complete")) {
         return Ok(words);
     }
-    let Some(preference) = load(&words, shell)? else { return Ok(words) };
-    check(&preference)?;
-    let (words, aliased) = alias(words, &preference)?;
-    defaults(words, &preference, aliased.as_deref(), shell)
+    let applied = || {
+        let Some(preference) = load(&words, shell)? else { return Ok(words.clone()) };
+        check(&preference)?;
+        let (words, aliased) = alias(words.clone(), &preference)?;
+        defaults(words, &preference, aliased.as_deref(), shell)
+    };
+    applied().map_err(|e: Error| Error::Bare(format!("error occurred while applying preferences {e}")))
 }
 
 /// Where the preferences are, whether there is such a file or not; `None` when they are turned off.
@@ -89,14 +91,18 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
         Err(e) if named.is_none() && e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return wrong(format!("open {}: {}", path.display(), crate::resource::file::os(&e))),
     };
-    let documents = match codec::yaml::parse(&read) {
-        Ok(all) => all,
-        Err(e) => return wrong(e.to_string()),
-    };
     let log = |line: u32, what: String| {
         if verbosity(words) >= 5 {
             let head = client::log::head('I', shell.clock.now(), &shell.zone, &format!("marshal.go:{line}"));
             shell.err.write(format!("{head}kuberc: {what}\n").as_bytes());
+        }
+    };
+    let useless = || wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display()));
+    let documents = match codec::yaml::parse(&read) {
+        Ok(all) => all,
+        Err(e) => {
+            log(72, format!("decoding {}: {e}", path.display()));
+            return useless();
         }
     };
     let all: Vec<Value> = documents.into_iter().filter(|d| !d.is_null()).collect();
@@ -116,7 +122,7 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
             }
             Ok(all.into_iter().nth(n))
         }
-        None => wrong(format!("no valid preferences found in {}, use --v=5 to see details", path.display())),
+        None => useless(),
     }
 }
 
@@ -298,8 +304,8 @@ fn alias(words: Vec<String>, p: &Value) -> Result<(Vec<String>, Option<String>)>
     }
     let meant: Vec<&str> = a["command"].as_str().unwrap_or_default().split_whitespace().collect();
     let Some((found, ..)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
-        let meant = meant.join(" ");
-        return text(format!("command {meant:?} not found to set alias {name:?}: []"));
+        let shown = meant.join(" ");
+        return text(format!("command {shown:?} not found to set alias {name:?}: [{shown}]"));
     };
     let mut out: Vec<String> = words[..at].to_vec();
     out.extend(meant.into_iter().map(str::to_owned));
@@ -320,7 +326,13 @@ fn alias(words: Vec<String>, p: &Value) -> Result<(Vec<String>, Option<String>)>
 fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell) -> Result<Vec<String>> {
     let Some(at) = first(&words).filter(|_| aliased.is_none()) else { return Ok(words) };
     let plain: Vec<&str> = words[at..].iter().take_while(|w| !w.starts_with('-')).map(String::as_str).collect();
-    let Some((found, path, taken)) = command(&plain) else { return Ok(words) };
+    // Plugins, and words that mean nothing, have no defaults.
+    let Some((found, path, taken)) = command(&plain).or_else(|| {
+        let root = ["help", "options"].contains(plain.first()?);
+        root.then(|| (crate::cli::command(), Vec::new(), 0))
+    }) else {
+        return Ok(words);
+    };
     let mut extra = Vec::new();
     for d in list(p, "defaults", "overrides") {
         let of = d["command"].as_str().unwrap_or_default();

@@ -4,6 +4,7 @@
 pub mod file;
 pub mod kustomization;
 pub mod select;
+pub mod scheme;
 mod url;
 mod validation;
 
@@ -44,6 +45,7 @@ impl Info {
 
     pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
         self.placed()?;
+        scheme::knows(k.scheme, &self.resource.gvk()).map_err(Error::Text)?;
         let asked = k.api(&self.resource, &self.namespace).await?.get(&self.name).await;
         self.found(k, asked).await
     }

@@ -5,6 +5,7 @@ use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, SessionFlags, duration};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::resource::Info;
 use client::{Query, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
@@ -24,6 +25,7 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     match a.target.len() {
         0 => return text("at least 1 argument is required for attach"),
         1 | 2 => {}

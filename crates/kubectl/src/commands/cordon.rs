@@ -3,6 +3,7 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
@@ -25,12 +26,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 }
 
 pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     let dry = a.dry.strategy()?;
     let verb = if off { "cordon" } else { "uncordon" };
     one_way(k, verb, &a.nodes, &a.selector)?;
-    let words: Vec<String> = std::iter::once("nodes".to_owned()).chain(a.nodes.clone()).collect();
     let s = Selection { labels: &a.selector, ..Selection::default() };
-    let (found, mut errors) = gather(k, &words, &Default::default(), &s).await?;
+    let found = nodes(k, &a.nodes, &s).await?;
+    let mut errors = Vec::new();
     for i in found {
         if let Err(e) = one(k, &i, off, dry).await {
             errors.push(e);
@@ -49,6 +51,30 @@ pub fn one_way(k: &Kube, verb: &str, nodes: &[String], selector: &str) -> Result
         _ => return Ok(()),
     };
     text(format!("{wrong}\nSee 'kubectl {verb} -h' for help and examples"))
+}
+
+/// The nodes of a command line: names, or `TYPE/NAME`.
+///
+/// # Errors
+/// The first that cannot be read, or is no node; nothing is done to the others then.
+pub async fn nodes(k: &mut Kube, names: &[String], s: &Selection<'_>) -> Result<Vec<Info>> {
+    let words: Vec<String> = match names.iter().any(|n| n.contains('/')) {
+        true => names.iter().map(|n| if n.contains('/') { n.clone() } else { format!("nodes/{n}") }).collect(),
+        false => std::iter::once("nodes".to_owned()).chain(names.iter().cloned()).collect(),
+    };
+    let (found, errors) = gather(k, &words, &Default::default(), s).await?;
+    if let Some(first) = errors.into_iter().next() {
+        return Err(first);
+    }
+    match found.iter().find(|i| i.resource.kind != "Node" || !i.resource.group.is_empty()) {
+        Some(_) if found.len() > 1 => text("you may only specify a single resource type"),
+        Some(other) => {
+            let r = &other.resource;
+            let gvr = format!("{}, Resource={}", r.gvk().api_version(), r.plural);
+            text(format!("error: expected resource of type node, got {gvr:?}"))
+        }
+        None => Ok(found),
+    }
 }
 
 /// Turns one node off or on, and says so.

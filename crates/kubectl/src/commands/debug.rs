@@ -7,6 +7,7 @@ use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
 use client::{DeleteOptions, Patch, WriteOptions};
@@ -200,6 +201,7 @@ impl Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     let profile = Profile::parse(&a.profile)?;
     let custom = match a.custom.as_str() {
         "" => None,

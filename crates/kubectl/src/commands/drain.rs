@@ -9,8 +9,9 @@ use super::cordon;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, duration};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::resource::Collection;
-use crate::resource::select::{Selection, gather, list};
+use crate::resource::select::{Selection, list};
 use meta::Object;
 use pods::{Choice, Rules};
 use std::time::Duration;
@@ -70,6 +71,7 @@ struct Drain {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     super::cordon::one_way(k, "drain", &a.nodes, &a.selector)?;
     if meta::LabelSelector::parse(&a.pod_selector).is_err() {
         return text("--pod-selector=<pod_selector> must be a valid label selector");
@@ -91,10 +93,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         again: Duration::from_secs(5),
         look: Duration::from_secs(1),
     };
-    let words: Vec<String> = std::iter::once("nodes".to_owned()).chain(a.nodes.clone()).collect();
     let s = Selection { labels: &a.selector, page: Some(a.chunk_size), ..Selection::default() };
-    let (nodes, errors) = gather(k, &words, &Default::default(), &s).await?;
-    Error::collect(errors)?;
+    let nodes = cordon::nodes(k, &a.nodes, &s).await?;
     for i in &nodes {
         if let Err(e) = cordon::one(k, i, true, d.dry).await {
             k.warn(format!("error: {e}"));

@@ -8,6 +8,7 @@ use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, SessionFlags};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use client::Query;
 use http::Method;
 use meta::Object;
@@ -27,6 +28,7 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     if a.target.is_empty() && a.filename.is_empty() {
         return text("pod, type/name or --filename must be specified");
     }

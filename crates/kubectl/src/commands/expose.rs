@@ -5,6 +5,7 @@ use super::run::Overrides;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::printer::Printer;
 use crate::resource::select::{Selection, gather};
 use meta::{Map, Object, Value};
@@ -59,6 +60,7 @@ fn pairs(s: &str) -> Result<Map<String, Value>> {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     if a.resources.is_empty() && a.files.is_empty() {
         return text(super::delete::NOTHING_GIVEN);
     }

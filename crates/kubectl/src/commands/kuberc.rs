@@ -6,7 +6,8 @@ use crate::error::{Error, Result, text};
 use crate::flags::PrintFlags;
 use crate::kube::Kube;
 use crate::kuberc;
-use crate::printer::{Formats, Output, document};
+use crate::printer::shape::Order;
+use crate::printer::{Formats, Output, ordered};
 use meta::{Object, Value};
 use serde_json::json;
 use std::io::Read as _;
@@ -150,7 +151,8 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
         k.say("preference.kubectl.config.k8s.io/<unknown>");
         return Ok(());
     }
-    k.out.write(document(&output, Object::from_value(p).unwrap_or_default(), print.show_managed_fields)?.as_bytes());
+    let shown = ordered(&output, Object::from_value(p).unwrap_or_default(), print.show_managed_fields, Order::Preference)?;
+    k.out.write(shown.as_bytes());
     Ok(())
 }
 
@@ -254,7 +256,10 @@ fn entry(s: &Set) -> Result<Value> {
     }
     let mut e = json!({"command": s.command, "options": options});
     if options.is_empty() {
-        e["options"] = Value::Null;
+        match alias {
+            true => _ = e.as_object_mut().and_then(|m| m.remove("options")),
+            false => e["options"] = Value::Null,
+        }
     }
     if alias {
         e["name"] = s.name.as_str().into();
@@ -283,12 +288,11 @@ fn replace(list: &mut Value, entry: Value, s: &Set) -> Result {
             // What no flag names stays as it was.
             let mut entry = entry;
             for kept in ["options", "prependArgs", "appendArgs"] {
-                if entry[kept].is_null() && !old[kept].is_null() {
-                    entry[kept] = old[kept].take();
+                if entry.get(kept).is_none_or(Value::is_null)
+                    && let Some(there) = old.get(kept).filter(|v| !v.is_null())
+                {
+                    entry[kept] = there.clone();
                 }
-            }
-            if let Some(m) = entry.as_object_mut() {
-                m.retain(|k, v| k == "options" || !v.is_null());
             }
             *old = entry;
         }

@@ -4,6 +4,7 @@ use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::{duration, parse_duration};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::resource::Info;
 use crate::shell::Stream;
 use bytes::{Bytes, BytesMut};
@@ -68,6 +69,7 @@ pub struct Arguments {
 }
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     if a.target.is_empty() && a.selector.is_empty() {
         return text(
             "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'kubectl logs -h' for help and examples",

@@ -5,6 +5,7 @@ use super::exec::channels::{Socket, V4, socket};
 use super::pods;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::shell::Stream;
 use client::{Api, Client, Query};
 use futures::{SinkExt as _, StreamExt as _};
@@ -151,6 +152,7 @@ fn translated(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pai
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::CLIENT_GO);
     let Some((target, words)) = a.words.split_first().filter(|(_, w)| !w.is_empty()) else {
         return text(
             "TYPE/NAME and list of ports are required for port-forward\nSee 'kubectl port-forward -h' for help and examples",

@@ -208,7 +208,8 @@ async fn answer(r: Request<Incoming>, site: &Site) -> Response<Body> {
     }
     if let Some((prefix, directory)) = &site.www
         && let Some(rest) = path.strip_prefix(prefix.as_str())
-        && prefix.len() >= site.api_prefix.len()
+        // The longest prefix that fits is the one that is meant.
+        && (prefix.len() >= site.api_prefix.len() || !path.starts_with(site.api_prefix.as_str()))
     {
         return site::file(directory, rest, r.uri().query());
     }
@@ -315,9 +316,9 @@ mod tests {
             ("/version?x=1", "evil.example", "403 Forbidden\n"),
             ("/api/v1/namespaces/a/pods/b/exec", "localhost", "403 Forbidden\n"),
             ("/static/f.txt", "localhost", "200 file"),
-            ("/static", "localhost", "301 <a href=\"/static/\">Moved Permanently</a>.\n\n"),
-            ("//version?x=1", "localhost", "301 <a href=\"/version?x=1\">Moved Permanently</a>.\n\n"),
-            ("/static/../f.txt", "localhost", "301 <a href=\"/f.txt\">Moved Permanently</a>.\n\n"),
+            ("/static", "localhost", "307 <a href=\"/static/\">Temporary Redirect</a>.\n\n"),
+            ("//version?x=1", "localhost", "307 <a href=\"/version?x=1\">Temporary Redirect</a>.\n\n"),
+            ("/static/../f.txt", "localhost", "307 <a href=\"/f.txt\">Temporary Redirect</a>.\n\n"),
         ] {
             assert_eq!(ask(&at, path, host).await, want, "{path} {host}");
         }

@@ -7,6 +7,7 @@ mod undo;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::printer::Printer;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
@@ -65,6 +66,7 @@ pub struct Simple {
 const RESTARTED: &str = "kubectl.kubernetes.io/restartedAt";
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     match a.command {
         Command::Status(a) => status::run(a, k).await,
         Command::History(a) => history::run(a, k).await,

@@ -12,6 +12,7 @@ use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
+use crate::resource::scheme;
 use crate::printer::Printer;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather, gather_alone};
@@ -61,6 +62,7 @@ pub struct SetFlags {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    k.scheme = Some(scheme::KUBECTL);
     match a.of {
         Of::Env(a) => env::run(a, k).await,
         Of::Image(a) => image::run(a, k).await,

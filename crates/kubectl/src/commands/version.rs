@@ -2,6 +2,7 @@
 
 use crate::error::{Result, text};
 use crate::kube::{Kube, arch};
+use crate::printer::shape::{Order, Shape};
 use meta::Value;
 use serde_json::json;
 
@@ -41,7 +42,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut numbers = crate::VERSION.trim_start_matches('v').split('.');
     let mut part = || numbers.next().unwrap_or_default();
     let mut v = json!({"clientVersion": {
-        "major": part(), "minor": part(), "gitVersion": crate::VERSION, "compiler": "rustc",
+        "major": part(), "minor": part(), "gitVersion": crate::VERSION,
+        // What the server says of itself: the version of this program is in the place of a commit.
+        "gitCommit": env!("CARGO_PKG_VERSION"), "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, arch()),
     }, "kustomizeVersion": kustomize::VERSION});
     let failed = match server {
@@ -53,7 +57,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         None => None,
     };
     // Two spaces, where other commands have four, and an empty line behind YAML, as upstream.
-    let text = if a.output == "json" { format!("{v:#}\n") } else { format!("{}\n", codec::yaml::to_string(&v)) };
+    let text = match a.output.as_str() {
+        "json" => Shape::of(&v, Order::Version).json_by(2),
+        _ => format!("{}\n", codec::yaml::to_string(&v)),
+    };
     k.out.write(text.as_bytes());
     failed.map_or(Ok(()), |e| Err(e.into()))
 }

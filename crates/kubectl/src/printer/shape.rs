@@ -15,7 +15,57 @@ pub enum Order {
     ByType,
     /// As the types of a kubeconfig have them, which is no kind of a server.
     Kubeconfig,
+    /// As those of a kuberc.
+    Preference,
+    /// As those of versions.
+    Version,
 }
+
+impl Order {
+    /// The names of fields in their order, for types that no server has; empty for others.
+    fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::ByName | Self::ByType => &[],
+            Self::Kubeconfig => &KUBECONFIG,
+            Self::Preference => &PREFERENCE,
+            Self::Version => &VERSION,
+        }
+    }
+}
+
+/// The fields of a kuberc.
+const PREFERENCE: [&str; 10] = [
+    "kind",
+    "apiVersion",
+    "defaults",
+    "aliases",
+    "name",
+    "command",
+    "prependArgs",
+    "appendArgs",
+    "options",
+    "default",
+];
+
+/// The fields of versions, of clients and of servers.
+const VERSION: [&str; 16] = [
+    "clientVersion",
+    "kustomizeVersion",
+    "serverVersion",
+    "major",
+    "minor",
+    "emulationMajor",
+    "emulationMinor",
+    "minCompatibilityMajor",
+    "minCompatibilityMinor",
+    "gitVersion",
+    "gitCommit",
+    "gitTreeState",
+    "buildDate",
+    "goVersion",
+    "compiler",
+    "platform",
+];
 
 /// The fields of a kubeconfig; where two are in one object, they stand so.
 const KUBECONFIG: [&str; 31] = [
@@ -78,16 +128,17 @@ impl<'a> Shape<'a> {
         match order {
             Order::ByName => Self::plain(v),
             Order::ByType => Self::typed(v, None),
-            Order::Kubeconfig => Self::kubeconfig(v),
+            order => Self::listed(v, order.fields()),
         }
     }
 
-    fn kubeconfig(v: &'a Value) -> Self {
+    /// Fields in the order of a list, those that it lacks at the end.
+    fn listed(v: &'a Value, order: &[&str]) -> Self {
         match v {
-            Value::Array(a) => Self::List(a.iter().map(Self::kubeconfig).collect()),
+            Value::Array(a) => Self::List(a.iter().map(|v| Self::listed(v, order)).collect()),
             Value::Object(m) => {
-                let mut all: Vec<(&str, Self)> = m.iter().map(|(k, v)| (k.as_str(), Self::kubeconfig(v))).collect();
-                all.sort_by_key(|(k, _)| KUBECONFIG.iter().position(|n| n == k).unwrap_or(KUBECONFIG.len()));
+                let mut all: Vec<(&str, Self)> = m.iter().map(|(k, v)| (k.as_str(), Self::listed(v, order))).collect();
+                all.sort_by_key(|(k, _)| order.iter().position(|n| n == k).unwrap_or(order.len()));
                 Self::Fields(all)
             }
             v => Self::Leaf(v),
@@ -128,8 +179,13 @@ impl<'a> Shape<'a> {
 
     /// Indented JSON, with a newline at the end.
     pub fn json(&self) -> String {
+        self.json_by(4)
+    }
+
+    /// [`Self::json`] with so many spaces for each level.
+    pub fn json_by(&self, indent: usize) -> String {
         let mut out = String::new();
-        self.write_json(&mut out, 0);
+        self.write_json(&mut out, 0, indent);
         out.push('\n');
         out
     }
@@ -147,10 +203,10 @@ impl<'a> Shape<'a> {
         }
     }
 
-    fn write_json(&self, out: &mut String, depth: usize) {
+    fn write_json(&self, out: &mut String, depth: usize, indent: usize) {
         let line = |out: &mut String, depth: usize| {
             out.push('\n');
-            out.push_str(&"    ".repeat(depth));
+            out.push_str(&" ".repeat(indent * depth));
         };
         let encoded = |v: &Value| codec::json::to_string(v, codec::json::Html::Escape);
         match self {
@@ -161,7 +217,7 @@ impl<'a> Shape<'a> {
                 for (n, v) in all.iter().enumerate() {
                     out.push(if n == 0 { '[' } else { ',' });
                     line(out, depth + 1);
-                    v.write_json(out, depth + 1);
+                    v.write_json(out, depth + 1, indent);
                 }
                 line(out, depth);
                 out.push(']');
@@ -172,7 +228,7 @@ impl<'a> Shape<'a> {
                     line(out, depth + 1);
                     out.push_str(&encoded(&(*k).into()));
                     out.push_str(": ");
-                    v.write_json(out, depth + 1);
+                    v.write_json(out, depth + 1, indent);
                 }
                 line(out, depth);
                 out.push('}');

@@ -166,7 +166,7 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
 pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
     for value in values(&decoded(bytes)) {
         let failed = match value {
-            Ok(v) => object(source, v, out).err(),
+            Ok(v) => object(source, None, v, out).err(),
             Err(why) => Some(unreadable(source, &why)),
         };
         if let Some(e) = failed {
@@ -208,7 +208,7 @@ async fn document(
         return Ok(Ok(()));
     }
     Ok(match validator.check(k, &v).await? {
-        Ok(()) => object(source, v, out),
+        Ok(()) => object(source, k.scheme, v, out),
         Err(why) => Err(invalid(source, &why)),
     })
 }
@@ -327,7 +327,7 @@ fn json_type(v: &Value) -> Option<&'static str> {
 }
 
 /// Adds the object of a document, those of a list, or why they cannot be decoded. Errors if the document is not valid.
-fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) -> Result {
+fn object(source: &str, scheme: Option<&str>, v: Value, out: &mut Vec<Result<Document>>) -> Result {
     let mut refuse = |why: String| {
         out.push(text(format!("unable to decode {source:?}: {why}")));
         Ok(())
@@ -363,9 +363,12 @@ fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) -> Result {
             read.push(i);
         }
         for i in read {
-            flatten(source, i, out);
+            flatten(source, scheme, i, out);
         }
         return Ok(());
+    }
+    if let Err(why) = decodes(scheme, &o) {
+        return refuse(why);
     }
     if let Some(why) = mistyped(o.get("metadata").unwrap_or(&Value::Null)) {
         return refuse(format!("json: cannot unmarshal {why}"));
@@ -375,9 +378,9 @@ fn object(source: &str, v: Value, out: &mut Vec<Result<Document>>) -> Result {
 }
 
 /// Adds an item of a list, or those of a list inside of it.
-fn flatten(source: &str, o: Object, out: &mut Vec<Result<Document>>) {
+fn flatten(source: &str, scheme: Option<&str>, o: Object, out: &mut Vec<Result<Document>>) {
     if let Some(items) = o.get("items").and_then(Value::as_array) {
-        return items.iter().filter_map(|i| Object::from_value(i.clone())).for_each(|i| flatten(source, i, out));
+        return items.iter().filter_map(|i| Object::from_value(i.clone())).for_each(|i| flatten(source, scheme, i, out));
     }
     let lacks = [
         ("Kind", o.kind(), "object has no kind field "),
@@ -388,8 +391,19 @@ fn flatten(source: &str, o: Object, out: &mut Vec<Result<Document>>) {
         Some((field, _, what)) => Err(Error::Many(vec![Error::Text(format!(
             "unable to get type info from the object \"*unstructured.Unstructured\": Object '{field}' is missing in '{what}'"
         ))])),
-        None => Ok(Document { source: source.to_owned(), object: o }),
+        None => match decodes(scheme, &o) {
+            Ok(()) => Ok(Document { source: source.to_owned(), object: o }),
+            Err(why) => text(format!("unable to decode {source:?}: {why}")),
+        },
     });
+}
+
+/// Whether an object fits the type that a scheme has for it.
+fn decodes(scheme: Option<&str>, o: &Object) -> std::result::Result<(), String> {
+    match o.gvk() {
+        Some(gvk) if scheme.is_some() => super::scheme::decodes(scheme, &gvk, &o.clone().into_value()),
+        _ => Ok(()),
+    }
 }
 
 /// What of the metadata no `ObjectMeta` can hold, as Go's decoder complains: a name like `y` or `12` that YAML does not take for

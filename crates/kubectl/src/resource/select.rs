@@ -191,14 +191,16 @@ pub async fn gather(
     s: &Selection<'_>,
 ) -> Result<(Vec<Info>, Vec<Error>)> {
     let mut errors = Vec::new();
-    let mut all = targets(k, args, s).await?;
-    for i in super::from_files(k, files).await? {
+    let all = targets(k, args, s).await?;
+    let documents = super::from_files(k, files).await?;
+    let mut found = fetch(k, all, s, &mut errors).await?;
+    // Errors are in the order of the documents, whatever they are about.
+    for i in documents {
         match i {
-            Ok(i) => all.push(Target::Named(i)),
+            Ok(i) => found.extend(fetch(k, vec![Target::Named(i)], s, &mut errors).await?),
             Err(e) => errors.push(e),
         }
     }
-    let found = fetch(k, all, s, &mut errors).await?;
     Ok((found, errors))
 }
 

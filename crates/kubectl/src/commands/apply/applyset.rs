@@ -14,7 +14,7 @@ use crate::printer::Printer;
 use crate::resource::Info;
 use base64::Engine as _;
 use client::{DeleteOptions, ListOptions, Patch, WriteOptions};
-use meta::{Gvk, Object};
+use meta::{Gvk, Map, Object, Value};
 use serde_json::json;
 use sha2::Digest as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,6 +142,11 @@ impl Set {
             let Some(o) = &mut i.object else { continue };
             if o.label(PART_OF).is_some() {
                 return text(format!("ApplySet label {PART_OF:?} already set in input data"));
+            }
+            // Labels of which one is no text are none, as Go's accessor of maps of texts has it.
+            let is_map = |m: &Map<String, Value>| m.values().all(Value::is_string);
+            if o.at(&["metadata", "labels"]).is_some_and(|l| !l.as_object().is_some_and(is_map)) {
+                o.set(&["metadata", "labels"], json!({}));
             }
             o.set(&["metadata", "labels", PART_OF], id.as_str());
         }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::{Info, file, located};
+use crate::resource::{Info, file, located, scheme};
 use client::{DeleteOptions, WriteOptions};
 use meta::{Map, Object, Value};
 use serde_json::json;
@@ -70,6 +70,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let mut errors = Vec::new();
+    k.scheme = Some(scheme::KUBECTL);
     let mut documents = file::read(k, &a.files).await?;
     documents.retain(|d| match d {
         Ok(d) if is_old(&d.object) => {

@@ -3,7 +3,8 @@
 use crate::error::{Error, Result, text};
 use crate::flags::PrintFlags;
 use crate::kube::Kube;
-use crate::printer::{Formats, Output, document};
+use crate::printer::shape::Order;
+use crate::printer::{Formats, Output, ordered};
 use crate::resource::file::os;
 use client::{ListOptions, Query};
 use http::Method;
@@ -85,7 +86,7 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     };
     let sink = Sink { directory: &a.output_directory, extension };
     let (nodes, _) = items(k, "nodes", "").await?;
-    sink.write(k, "nodes", sink.extension, &document(&output, nodes, a.print.show_managed_fields)?)?;
+    sink.write(k, "nodes", sink.extension, &ordered(&output, nodes, a.print.show_managed_fields, Order::ByType)?)?;
     let namespaces: Vec<String> = if a.all_namespaces {
         items(k, "namespaces", "").await?.1.iter().map(|n| n.name().to_owned()).collect()
     } else if a.namespaces.is_empty() {
@@ -98,7 +99,7 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
         let mut pods = Vec::new();
         for (word, file) in PARTS {
             let (list, all) = items(k, word, n).await?;
-            let text = document(&output, list, a.print.show_managed_fields)?;
+            let text = ordered(&output, list, a.print.show_managed_fields, Order::ByType)?;
             sink.write(k, &format!("{n}/{file}"), sink.extension, &text)?;
             if word == "pods" {
                 pods = all;

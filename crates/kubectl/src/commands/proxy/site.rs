@@ -40,8 +40,8 @@ pub fn moved(path: &str, query: Option<&str>, prefixes: &[&str]) -> Option<Respo
         return None;
     }
     let to = with(&to, query);
-    let text = format!("<a href=\"{}\">Moved Permanently</a>.\n\n", escaped(&to));
-    let mut r = redirect(&to);
+    let text = format!("<a href=\"{}\">Temporary Redirect</a>.\n\n", escaped(&to));
+    let mut r = redirect(StatusCode::TEMPORARY_REDIRECT, &to);
     r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/html; charset=utf-8"));
     *r.body_mut() = whole(text.into());
     Some(r)
@@ -55,13 +55,17 @@ fn whole(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|e| match e {}).boxed_unsync()
 }
 
-fn redirect(to: &str) -> Response<Body> {
+fn redirect(code: StatusCode, to: &str) -> Response<Body> {
     let mut r = Response::new(whole(Bytes::new()));
-    *r.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    *r.status_mut() = code;
     if let Ok(v) = header::HeaderValue::from_str(to) {
         r.headers_mut().insert(header::LOCATION, v);
     }
     r
+}
+
+fn moved_permanently(to: &str) -> Response<Body> {
+    redirect(StatusCode::MOVED_PERMANENTLY, to)
 }
 
 fn escaped(text: &str) -> String {
@@ -89,14 +93,14 @@ pub fn file(directory: &Path, rest: &str, query: Option<&str>) -> Response<Body>
     }
     let last = rest.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     if last == "index.html" && !rest.ends_with('/') {
-        return redirect(&with("./", query));
+        return moved_permanently(&with("./", query));
     }
     let open = rest.is_empty() || rest.ends_with('/');
     let path = directory.join(decoded.trim_end_matches('/'));
     let Ok(found) = std::fs::metadata(&path) else { return missing() };
     match (found.is_dir(), open) {
-        (true, false) => redirect(&with(&format!("{last}/"), query)),
-        (false, true) => redirect(&with(&format!("../{last}"), query)),
+        (true, false) => moved_permanently(&with(&format!("{last}/"), query)),
+        (false, true) => moved_permanently(&with(&format!("../{last}"), query)),
         (true, true) => match std::fs::read(path.join("index.html")) {
             Ok(bytes) => served("html", bytes.into()),
             Err(_) => listed(&path).unwrap_or_else(missing),
@@ -175,7 +179,7 @@ mod tests {
                 Some(r) => Some(shown(r).await),
                 None => None,
             };
-            let want = want.map(|w| format!("301 -> {w}?x=1 <a href=\"{w}?x=1\">Moved Permanently</a>.\n\n"));
+            let want = want.map(|w| format!("307 -> {w}?x=1 <a href=\"{w}?x=1\">Temporary Redirect</a>.\n\n"));
             assert_eq!(got, want, "{path}");
         }
     }

@@ -26,7 +26,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let bad: Vec<&str> = pairs.iter().filter(|p| !p.contains('=')).map(String::as_str).collect();
         return Err(Error::Text(format!("invalid image format: {}", bad.join(", "))));
     }
-    let found = a.set.gather(k, &words, &a.selector).await?;
+    let (found, unread) = a.set.gather(k, &words, &a.selector).await?;
+    Error::collect(unread)?;
     if a.set.all && !a.selector.is_empty() {
         say("cannot set --all and --selector at the same time");
     }
@@ -40,7 +41,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let w =
         Words { done: "image updated", failed: "failed to patch image update to pod template: ", skip_unchanged: true };
     let mut missing = Vec::new();
-    let done = change(k, &a.set, &w, found, |o| {
+    let done = change(k, &a.set, &w, (found, Vec::new()), |o| {
         let spec = pod_spec(o)?;
         for (name, image) in &images {
             let mut any = false;

@@ -38,11 +38,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let Some((selector, words)) = a.words.split_last() else { return text("one selector is required") };
     label_selector(selector)?;
     a.set.dry.strategy()?;
-    let found = a.set.gather(k, words, "").await?;
+    let (found, unread) = a.set.gather(k, words, "").await?;
     let labels = labels(selector)?;
     let w = Words { done: "selector updated", failed: "", skip_unchanged: false };
     let mut refused = None;
-    let done = change(k, &a.set, &w, found, |o| {
+    let done = change(k, &a.set, &w, (found, Vec::new()), |o| {
         if o.kind() != "Service" {
             refused.get_or_insert_with(|| Error::Text("setting a selector is only supported for Services".into()));
             return text("");
@@ -57,5 +57,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Ok(())
     })
     .await;
-    refused.map_or(done, Err)
+    let mut errors: Vec<Error> = refused.map_or(done, Err).err().into_iter().collect();
+    errors.extend(unread);
+    Error::collect(errors)
 }
