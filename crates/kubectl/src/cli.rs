@@ -277,6 +277,8 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         Ok((global, Command::from_arg_matches(&m)?))
     };
     with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| {
+        let beside = (e.kind() == clap::error::ErrorKind::DisplayHelp).then(|| refusal::beside_help(&args)).flatten();
+        let e = beside.unwrap_or(e);
         let ordered = order::subcommands_first(&args, &command());
         let words: Vec<String> = ordered.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
         refusal::refuse(&e, &words)

@@ -242,10 +242,13 @@ impl Discovery {
         if rest.is_empty() {
             return pick(&|r| named(r, name));
         }
-        if let Some((version, group)) = rest.split_once('.')
-            && let Some(r) = pick(&|r| named(r, name) && r.version == version && r.group == group)
-        {
-            return Some(r);
+        if let Some((version, group)) = rest.split_once('.') {
+            // A short name stands for the resource, whose version is the preferred one then.
+            let is_short = |r: &Resource| r.plural != name && r.singular != name && r.kind.to_lowercase() != name;
+            let fits = |r: &Resource| named(r, name) && r.group == group && (r.version == version || is_short(r));
+            if let Some(r) = pick(&fits) {
+                return Some(r);
+            }
         }
         pick(&|r| named(r, name) && r.group == rest)
             .or_else(|| pick(&|r| named(r, name) && !r.group.is_empty() && r.group.starts_with(rest)))

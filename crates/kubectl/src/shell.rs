@@ -78,6 +78,28 @@ pub struct Shell {
     pub terminal: bool,
 }
 
+/// Does what may take for ever, until it is done or a signal asks for the end. Then the command ends with 1 and says nothing, as
+/// upstream's does while it watches (`k8s.io/kubectl/pkg/util/interrupt`).
+pub async fn interruptible<T>(work: impl Future<Output = crate::error::Result<T>>) -> crate::error::Result<T> {
+    tokio::select! {
+        done = work => done,
+        () = interrupted() => Err(crate::error::Error::Exit(1)),
+    }
+}
+
+/// Returns once a signal asks for the end of this program.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let all = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()];
+    let caught: Vec<_> = all.into_iter().filter_map(|kind| signal(kind).ok()).collect();
+    if caught.is_empty() {
+        // Signals have their usual effect.
+        return std::future::pending().await;
+    }
+    let each = caught.into_iter().map(|mut s| Box::pin(async move { s.recv().await }));
+    futures::future::select_all(each).await;
+}
+
 struct System;
 
 impl Clock for System {

@@ -5,6 +5,7 @@
 use super::{Refusal, command};
 use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::ffi::OsString;
 
 /// The command that words lead to (`kubectl create job`), and the words behind it that are no flags.
 fn place(words: &[String]) -> (String, Vec<&str>) {
@@ -166,6 +167,55 @@ fn short_of(words: &[String], flag: &str) -> Option<char> {
     own.and_then(clap::Arg::get_short).or(global)
 }
 
+/// The help of a command below the first.
+fn help(path: &[&str]) -> String {
+    let mut at = command();
+    at.build();
+    let mut at = &mut at;
+    for name in path {
+        if at.find_subcommand(name).is_none() {
+            break;
+        }
+        match at.find_subcommand_mut(name) {
+            Some(sub) => at = sub,
+            None => unreachable!("{name} was found"),
+        }
+    }
+    at.render_help().to_string()
+}
+
+/// `kubectl help WORDS…`, where the parser does not know all words: as much as they lead to.
+fn topic(words: &[String]) -> Refusal {
+    let (path, _) = place(words);
+    let path: Vec<&str> = path.split(' ').skip(1).collect();
+    if !path.is_empty() {
+        return Refusal::Help(help(&path));
+    }
+    let quoted: Vec<String> = words.iter().map(|w| format!("`{w}`")).collect();
+    let text = format!("Unknown help topic [{}]\n{}", quoted.join(" "), help(&[]));
+    Refusal::Wrong(Error::Code { code: 0, error: Box::new(Error::Bare(text)) })
+}
+
+/// What is wrong with flags on a line that asks for help: it is told in place of the help.
+pub fn beside_help(args: &[OsString]) -> Option<clap::Error> {
+    let mut ended = false;
+    let asks = |w: &&OsString| {
+        ended |= *w == "--";
+        ended || *w != "-h" && *w != "--help"
+    };
+    let rest: Vec<OsString> = args.iter().filter(asks).cloned().collect();
+    let command = command();
+    let e = command.clone().try_get_matches_from(super::order::subcommands_first(&rest, &command)).err()?;
+    let has = |kind| matches!(e.get(kind), Some(ContextValue::String(s)) if !s.is_empty());
+    let flag = matches!(e.get(ContextKind::InvalidArg), Some(ContextValue::String(s)) if s.starts_with('-'));
+    match e.kind() {
+        ErrorKind::UnknownArgument if flag => Some(e),
+        // A flag without its value.
+        ErrorKind::InvalidValue if flag && !has(ContextKind::InvalidValue) => Some(e),
+        _ => None,
+    }
+}
+
 /// A complaint of the parser in kubectl's words, or the help that was asked for.
 pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
     let (command, rest) = place(words);
@@ -182,7 +232,14 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
     let flag = arg.split([' ', '=', '[']).next().unwrap_or_default().to_owned();
     let text = match e.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand if command != "kubectl" => {
-            return Refusal::Wrong(Error::Bare(e.to_string()));
+            let help = e.to_string();
+            return match command.as_str() {
+                "kubectl certificate" => Refusal::Help(help),
+                "kubectl rollout" => {
+                    Refusal::Wrong(Error::Said { out: help, error: Box::new(Error::Exit(1)) })
+                }
+                _ => Refusal::Wrong(Error::Bare(help)),
+            };
         }
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
             return Refusal::Help(e.to_string());
@@ -207,7 +264,19 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         }
         ErrorKind::InvalidSubcommand => {
             let word = of(ContextKind::InvalidSubcommand);
+            if words.first().is_some_and(|w| w == "help") {
+                return topic(&words[1..]);
+            }
+            let asks = words.iter().take_while(|w| *w != "--").any(|w| w == "-h" || w == "--help");
             match command.as_str() {
+                "kubectl" if word == "alpha" => {
+                    let why = "No alpha commands are available in this version of kubectl".to_owned();
+                    return Refusal::Wrong(Error::Code { code: 0, error: Box::new(Error::Bare(why)) });
+                }
+                "kubectl certificate" => return Refusal::Help(help(&["certificate"])),
+                path if asks && path != "kubectl" => {
+                    return Refusal::Help(help(&path.split(' ').skip(1).collect::<Vec<_>>()));
+                }
                 "kubectl" if words.first().is_some_and(|w| w.starts_with('-')) => {
                     let why = format!("Error: flags cannot be placed before plugin name: {}", words[0]);
                     return Refusal::Wrong(Error::Bare(why));

@@ -49,6 +49,9 @@ pub struct CanI {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Whoami {
+    /// Taken and not looked at.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(flatten)]
     pub print: PrintFlags,
 }

@@ -77,7 +77,21 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             if a.write.save_config && dry != Dry::Client {
                 annotate_made(&mut o);
             }
-            let made = submit(k, &a.write, o, &i.namespace).await?;
+            let made = match submit(k, &a.write, o, &i.namespace).await {
+                Ok(made) => made,
+                Err(Error::Text(_)) => {
+                    let mut o = first_version(&a, &i.name, &target)?;
+                    if explicit {
+                        o.set_namespace(&i.namespace);
+                    }
+                    k.record(&mut o);
+                    if a.write.save_config {
+                        annotate_made(&mut o);
+                    }
+                    submit(k, &a.write, o, &i.namespace).await?
+                }
+                Err(e) => return Err(e),
+            };
             printer.print(k, &made, if dry == Dry::Client { "created" } else { "autoscaled" })
         };
         if let Err(e) = done.await {
@@ -88,7 +102,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 }
 
 fn metrics(a: &Arguments) -> Result<Vec<Value>> {
-    let cpu = if a.cpu_percent >= 0 { format!("{}%", a.cpu_percent) } else { a.cpu.clone() };
+    let cpu = if a.cpu_percent > 0 { format!("{}%", a.cpu_percent) } else { a.cpu.clone() };
     let mut out = Vec::new();
     // A bare number is in thousandths of a CPU, or in mebibytes.
     for (name, given, unit) in [("cpu", cpu.trim(), "m"), ("memory", a.memory.trim(), "Mi")] {
@@ -127,6 +141,28 @@ fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Objec
         v["spec"]["metrics"] = metrics.into();
     }
     Object::from_value(v).unwrap_or_default()
+}
+
+/// The autoscaler in `autoscaling/v1`, for a server that does not take that of v2.
+///
+/// # Errors
+/// v1 knows no more than a percentage of CPU.
+fn first_version(a: &Arguments, of: &str, target: &Value) -> Result<Object> {
+    let refused = |why: &str| {
+        text(format!("failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: {why}"))
+    };
+    let mut o = document(a, of, target, &[]);
+    o.set(&["apiVersion"], "autoscaling/v1");
+    o.set(&["status"], json!({"currentReplicas": 0, "desiredReplicas": 0}));
+    let cpu = if a.cpu_percent > 0 { format!("{}%", a.cpu_percent) } else { a.cpu.trim().to_owned() };
+    match cpu.strip_suffix('%').map(str::parse::<i32>) {
+        _ if cpu.is_empty() && a.memory.is_empty() => {}
+        _ if cpu.is_empty() => return refused("empty input"),
+        Some(Ok(n)) if a.memory.is_empty() => o.set(&["spec", "targetCPUUtilizationPercentage"], n),
+        // There is no reason to tell, and upstream tells that.
+        _ => return refused("%!w(<nil>)"),
+    }
+    Ok(o)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub struct Arguments {
 pub enum Command {
     /// Print the name of the current context.
     #[command(name = "current-context")]
-    CurrentContext,
+    CurrentContext(Ignored),
     /// Remove a cluster.
     #[command(name = "delete-cluster")]
     DeleteCluster(Words),
@@ -32,13 +32,13 @@ pub enum Command {
     DeleteUser(Words),
     /// List the clusters.
     #[command(name = "get-clusters")]
-    GetClusters,
+    GetClusters(Ignored),
     /// List the contexts.
     #[command(name = "get-contexts")]
     GetContexts(GetContexts),
     /// List the users.
     #[command(name = "get-users")]
-    GetUsers,
+    GetUsers(Ignored),
     /// Give a context another name.
     #[command(name = "rename-context")]
     RenameContext(Words),
@@ -60,6 +60,13 @@ pub enum Command {
     UseContext(Words),
     /// Print the joined kubeconfig, secrets left out unless --raw.
     View(view::Arguments),
+}
+
+/// Words that are taken and not looked at.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Ignored {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -99,19 +106,19 @@ fn unexpected(command: &str, words: &[String]) -> Error {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     match a.command {
-        Command::CurrentContext => match k.sources().load()?.current_context.as_str() {
+        Command::CurrentContext(_) => match k.sources().load()?.current_context.as_str() {
             "" => text("current-context is not set"),
             c => {
                 k.say(c);
                 Ok(())
             }
         },
-        Command::GetClusters => {
+        Command::GetClusters(_) => {
             k.say("NAME");
             k.sources().load()?.clusters.iter().for_each(|c| k.say(&c.name));
             Ok(())
         }
-        Command::GetUsers => {
+        Command::GetUsers(_) => {
             let mut names: Vec<String> = k.sources().load()?.users.into_iter().map(|u| u.name).collect();
             names.sort();
             k.say("NAME");

@@ -280,10 +280,7 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
         match gvk.kind.as_str() {
         "Namespace" | "Role" | "ClusterRole" | "Pod" => e.into(),
         "Service" if w.field_manager == "kubectl-expose" => e.into(),
-        "HorizontalPodAutoscaler" if o.at(&["spec", "metrics"]).is_none() => Error::Text(
-            "failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: empty input"
-                .into(),
-        ),
+        "HorizontalPodAutoscaler" if gvk.version == "v1" => e.into(),
         "Secret" => Error::Text(format!("failed to create secret {e}")),
         _ => Error::Text(format!("failed to create {word}: {e}")),
     }

@@ -187,11 +187,13 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     if a.wait && dry == Dry::None && !(a.force && a.grace_period == 0) {
         let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(7 * 24 * 3600));
-        for (i, uid) in waiting {
-            if let Err(e) = gone(k, &i, &uid, limit).await {
-                errors.push(e);
+        crate::shell::interruptible(async {
+            for (i, uid) in waiting {
+                errors.extend(gone(k, &i, &uid, limit).await.err());
             }
-        }
+            Ok(())
+        })
+        .await?;
     }
     Error::collect(errors)
 }

@@ -23,7 +23,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::printer::tabwriter;
-use crate::resource::select::{Selection, list, targets};
+use crate::resource::select::{Selection, list, targets, types};
 use crate::resource::{Collection, Info, Target, from_files};
 use meta::{Gvk, Object, Reason, Status};
 use page::Page;
@@ -95,17 +95,25 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 Ok(l) => found.extend(l),
                 Err(e) => errors.push(e),
             },
-            Target::Named(i) => match named(k, i.clone()).await {
-                Ok(l) => {
-                    guessed |= l.iter().any(|found| found.name != i.name);
-                    found.extend(l);
-                }
+            Target::Named(i) => match named(k, i).await {
+                Ok(i) => found.push(i),
                 Err(e) => errors.push(e),
             },
         }
     }
+    // A type and something that is no name of one: the beginning of names.
+    let missing = errors.iter().position(Error::is_not_found);
+    if let ([of, prefix], Some(missing)) = (a.resources.as_slice(), missing) {
+        let mut beginning = matching(k, of, prefix).await?;
+        if beginning.is_empty() {
+            return Err(errors.swap_remove(missing));
+        }
+        guessed = true;
+        errors.clear();
+        found = std::mem::take(&mut beginning);
+    }
     let none = found.is_empty();
-    let show_events = a.show_events.unwrap_or(found.len() == 1 && !guessed);
+    let show_events = a.show_events.unwrap_or(found.len() + errors.len() == 1 && !guessed);
     for (n, i) in found.into_iter().enumerate() {
         match one(k, &i, show_events).await {
             Ok(text) => {
@@ -132,25 +140,27 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// The object of that name, or those whose names begin so.
-async fn named(k: &mut Kube, mut i: Info) -> Result<Vec<Info>> {
+/// The objects of a type whose names begin so.
+async fn matching(k: &mut Kube, of: &str, prefix: &str) -> Result<Vec<Info>> {
+    if of.contains('/') {
+        return Ok(Vec::new());
+    }
+    let [resource] = &types(k, of).await?[..] else { return text("you may only specify a single resource type") };
+    let namespace = if resource.namespaced { k.namespace()?.0 } else { String::new() };
+    let c = Collection { resource: resource.clone(), namespace };
+    let mut all = list(k, &c, &Selection::default()).await.unwrap_or_default();
+    all.retain(|o| o.name.starts_with(prefix));
+    Ok(all)
+}
+
+async fn named(k: &mut Kube, mut i: Info) -> Result<Info> {
     // Upstream asks for it outside of any namespace, where the server has no such path.
     if i.placed().is_err() {
         let status = Status::new(404, Reason::NotFound, "the server could not find the requested resource");
         return Err(client::Error::from(status).into());
     }
-    let missing = match i.fetch(k).await {
-        Ok(o) => {
-            i.object = Some(o);
-            return Ok(vec![i]);
-        }
-        Err(e) if e.is_not_found() => e,
-        Err(e) => return Err(e),
-    };
-    let c = Collection { resource: i.resource.clone(), namespace: i.namespace.clone() };
-    let mut all = list(k, &c, &Selection::default()).await.unwrap_or_default();
-    all.retain(|o| o.name.starts_with(&i.name));
-    if all.is_empty() { Err(missing) } else { Ok(all) }
+    i.object = Some(i.fetch(k).await?);
+    Ok(i)
 }
 
 async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {

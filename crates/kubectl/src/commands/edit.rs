@@ -23,7 +23,7 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// `-o`: yaml, kyaml or json, yaml if none; managed fields are edited only if they are shown.
+    /// `-o`: yaml, kyaml or json, yaml if none; managed fields are never shown.
     #[command(flatten)]
     pub print: PrintFlags,
     /// Print the patch.
@@ -67,11 +67,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     edit(&a, k, found, form, &options).await
 }
 
-fn shown(found: &[Info], managed: bool) -> Value {
+fn shown(found: &[Info]) -> Value {
     let mut all: Vec<Object> = found.iter().filter_map(|i| i.object.clone()).collect();
-    if !managed {
-        all.iter_mut().for_each(without_managed_fields);
-    }
+    all.iter_mut().for_each(without_managed_fields);
     match all.len() {
         1 => all.remove(0).into_value(),
         _ => json!({"apiVersion": "v1", "items": all, "kind": "List", "metadata": {}}),
@@ -80,7 +78,7 @@ fn shown(found: &[Info], managed: bool) -> Value {
 
 async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options: &WriteOptions) -> Result {
     let what = found.first().map(named).unwrap_or_default();
-    let mut session = Session::new(form, &shown(&found, a.print.show_managed_fields), what);
+    let mut session = Session::new(form, &shown(&found), what);
     session.windows_line_endings = a.windows_line_endings;
     session.validates = options.field_validation != FieldValidation::Ignore;
     let mut printer = Printer::new(&a.print, Dry::None)?;
@@ -169,10 +167,8 @@ async fn one(
     printer: &mut Printer,
 ) -> std::result::Result<(), Failure> {
     let mut before = i.object.clone().unwrap_or_default();
-    if !a.print.show_managed_fields {
-        without_managed_fields(&mut before);
-        without_managed_fields(&mut edited);
-    }
+    without_managed_fields(&mut before);
+    without_managed_fields(&mut edited);
     if a.save_config {
         annotate(&mut edited);
     }

@@ -102,7 +102,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
     let c = Collection { resource, namespace };
     if a.watch {
-        return watch(&a, k, &c, fields, &output).await;
+        return crate::shell::interruptible(watch(&a, k, &c, fields, &output)).await;
     }
     let selection = Selection { fields: &fields, page: Some(a.chunk_size), ..Selection::default() };
     let mut all: Vec<Object> = list(k, &c, &selection).await?.into_iter().filter_map(|i| i.object).collect();

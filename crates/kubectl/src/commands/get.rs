@@ -10,6 +10,7 @@ use crate::kube::Kube;
 use crate::printer::{Formats, Output};
 use crate::resource::select::{Selection, targets};
 use crate::resource::{Target, from_files};
+use crate::shell::interruptible;
 use http::Method;
 use show::Show;
 
@@ -90,6 +91,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if !a.raw.is_empty() {
         return raw(&a, k).await;
     }
+    if a.show_labels && !matches!(a.print.output.as_str(), "" | "wide") {
+        return text(format!("--show-labels option cannot be used with {} printer", a.print.output));
+    }
     let output = Output::parse(&a.print, Formats::Tables, !a.no_headers)?;
     if a.print.output == "custom-columns" {
         return text("custom-columns format specified but no custom columns given");
@@ -126,8 +130,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Error::collect(errors)?;
         // A limit on requests ends a watch without complaint.
         return match crate::kube::request_timeout(&k.global.request_timeout)? {
-            None => watch::run(&a, k, output, all).await,
-            Some(limit) => tokio::time::timeout(limit, watch::run(&a, k, output, all)).await.unwrap_or(Ok(())),
+            None => interruptible(watch::run(&a, k, output, all)).await,
+            Some(limit) => {
+                let watching = interruptible(watch::run(&a, k, output, all));
+                tokio::time::timeout(limit, watching).await.unwrap_or(Ok(()))
+            }
         };
     }
     let mut show = Show::new(&a, k, &all)?;

@@ -158,13 +158,16 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     let mut running: FuturesUnordered<_> =
         streams.into_iter().map(|(r, p)| copy(client.clone(), r, p, k.out.clone())).collect();
-    while let Some(done) = running.next().await {
-        match done {
-            Err(e) if a.ignore_errors => k.warn(e.report().trim_end()),
-            other => other?,
+    crate::shell::interruptible(async {
+        while let Some(done) = running.next().await {
+            match done {
+                Err(e) if a.ignore_errors => k.warn(e.report().trim_end()),
+                other => other?,
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {

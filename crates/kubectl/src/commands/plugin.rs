@@ -47,6 +47,20 @@ fn builtin(words: &[&str]) -> Option<String> {
     builtin_of(crate::cli::lean(words), words).or_else(|| builtin_of(crate::cli::command(), words))
 }
 
+/// The built-in command in whose place a plugin would be. As upstream looks for it, words behind a command without commands below it
+/// (or behind `create`, which is one itself) are its arguments, but for the first word.
+fn overwritten(words: &[&str]) -> Option<String> {
+    let mut at = crate::cli::command();
+    let mut path = String::from("kubectl");
+    for w in words {
+        let sub = at.get_subcommands().find(|s| s.get_name() == *w || s.get_all_aliases().any(|a| a == *w)).cloned();
+        let Some(sub) = sub else { break };
+        path = format!("{path} {}", sub.get_name());
+        at = sub;
+    }
+    (path != "kubectl").then_some(path)
+}
+
 fn builtin_of(mut at: clap::Command, words: &[&str]) -> Option<String> {
     let mut path = String::from("kubectl");
     for w in words {
@@ -103,7 +117,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             None => seen.push((name.clone(), p.clone())),
         }
         let words: Vec<&str> = name.split('-').skip(1).collect();
-        if let Some(command) = builtin(&words) {
+        if let Some(command) = overwritten(&words) {
             warn(format!("warning: {name} overwrites existing command: {command:?}"));
         }
     }

@@ -5,16 +5,19 @@ use super::exec::channels::{Socket, V4, socket};
 use super::pods;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
+use crate::resource::file::os;
 use crate::resource::scheme;
 use crate::shell::Stream;
 use client::{Api, Client, Query};
 use futures::{SinkExt as _, StreamExt as _};
 use http::Method;
-use meta::{Object, Rng, Value};
+use jiff::tz::TimeZone;
+use meta::{Clock, Object, Rng, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -176,6 +179,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         pod: pod.name.clone(),
         out: k.out.clone(),
         err: k.err.clone(),
+        clock: k.shell.clock.clone(),
+        zone: k.shell.zone.clone(),
     };
     let named = |a: &&String| *a != "localhost" && a.parse::<std::net::IpAddr>().is_err();
     if let Some(wrong) = a.address.iter().find(named) {
@@ -201,15 +206,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("unable to listen on any of the requested ports: [{}]", all.join(" ")));
     }
     let mut serving = tokio::task::JoinSet::new();
+    let (lost, mut is_lost) = mpsc::channel(1);
     for (l, remote) in listening {
         let Ok(at) = l.local_addr() else { continue };
         k.say(format!("Forwarding from {at} -> {remote}"));
-        serving.spawn(accept(l, at.port(), remote, to.clone()));
+        serving.spawn(accept(l, at.port(), remote, to.clone(), lost.clone()));
     }
     k.out.flush();
     tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = serving.join_next() => text("lost connection to pod"),
+        _ = is_lost.recv() => text("lost connection to pod"),
     }
 }
 
@@ -233,11 +240,7 @@ async fn listen(addresses: &[String], port: u16) -> std::result::Result<Vec<TcpL
                 Err(e) => {
                     let (net, shown) =
                         if host.contains(':') { ("tcp6", format!("[{host}]")) } else { ("tcp4", host.to_owned()) };
-                    let why = match e.kind() {
-                        std::io::ErrorKind::AddrInUse => "address already in use".to_owned(),
-                        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-                        _ => e.to_string(),
-                    };
+                    let why = os(&e);
                     failed.push(format!("unable to create listener: Error listen {net} {shown}:{port}: bind: {why}"));
                 }
             }
@@ -260,16 +263,22 @@ struct To {
     pod: String,
     out: Stream,
     err: Stream,
+    clock: Arc<dyn Clock>,
+    zone: TimeZone,
 }
 
-async fn accept(listener: TcpListener, local: u16, remote: u16, to: To) {
+/// Forwards connections. `lost` is told of the first error of the pod, as upstream gives up the connection to it then.
+async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, lost: mpsc::Sender<()>) {
     while let Ok((connection, _)) = listener.accept().await {
         to.out.write(format!("Handling connection for {local}\n").as_bytes());
         to.out.flush();
-        let to = to.clone();
+        let (to, lost) = (to.clone(), lost.clone());
         tokio::spawn(async move {
             if let Err(e) = forward(connection, remote, &to).await {
-                to.err.write(format!("an error occurred forwarding {local} -> {remote}: {e}\n").as_bytes());
+                let head = client::log::head('E', to.clock.now(), &to.zone, "portforward.go:522");
+                let why = format!("an error occurred forwarding {local} -> {remote}: {e}");
+                to.err.write(format!("{head}\"Unhandled Error\" err={why:?}\n").as_bytes());
+                let _ = lost.try_send(());
             }
         });
     }

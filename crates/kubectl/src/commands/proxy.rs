@@ -147,7 +147,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         if std::fs::symlink_metadata(path).is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) {
             let _ = std::fs::remove_file(path);
         }
-        let l = private_socket(path).map_err(|e| Error::Text(format!("listen unix {}: {}", a.unix_socket, os(&e))))?;
+        let l = private_socket(path).map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os(&e))))?;
         k.say(format!("Starting to serve on {}", a.unix_socket));
         k.out.flush();
         loop {
@@ -157,10 +157,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
         }
     };
-    tokio::select! {
-        done = serving => done,
-        _ = tokio::signal::ctrl_c() => Ok(()),
-    }
+    serving.await
 }
 
 /// A socket that only its owner may use, from its first moment on.
@@ -172,12 +169,7 @@ fn private_socket(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
 }
 
 fn listening(a: &Arguments, e: &std::io::Error) -> Error {
-    let why = match e.kind() {
-        std::io::ErrorKind::AddrInUse => "bind: address already in use".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "bind: permission denied".to_owned(),
-        _ => e.to_string(),
-    };
-    Error::Text(format!("listen tcp {}:{}: {why}", a.address, a.port))
+    Error::Text(format!("listen tcp {}:{}: bind: {}", a.address, a.port, os(e)))
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, site: Arc<Site>) {

@@ -372,7 +372,7 @@ async fn until(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -
             tokio::time::sleep(super::wait::AGAIN).await;
         }
     };
-    match tokio::time::timeout(limit, waiting).await {
+    match tokio::time::timeout(limit, crate::shell::interruptible(waiting)).await {
         Ok(done) => done,
         Err(_) => text("timed out waiting for the condition"),
     }

@@ -138,6 +138,10 @@ impl Until {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    crate::shell::interruptible(all(a, k)).await
+}
+
+async fn all(a: Arguments, k: &mut Kube) -> Result {
     if a.until.is_empty() {
         return text("unrecognized condition: []");
     }

@@ -88,13 +88,15 @@ async fn kustomization(k: &mut Kube, flags: &FileFlags, validator: &mut Validato
     Ok(out)
 }
 
-/// An error of the system as Go words it.
+/// An error of the system as Go words it: without its number, and with a small letter.
 pub fn os(e: &std::io::Error) -> String {
-    match e.kind() {
-        std::io::ErrorKind::NotFound => "no such file or directory".into(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".into(),
-        std::io::ErrorKind::IsADirectory => "is a directory".into(),
-        _ => e.to_string(),
+    let text = e.to_string();
+    let Some(number) = e.raw_os_error() else { return text };
+    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
+    match text.char_indices().nth(1) {
+        // One that is all capitals is a name.
+        Some((second, c)) if !c.is_uppercase() => text[..second].to_lowercase() + &text[second..],
+        _ => text.to_owned(),
     }
 }
 

@@ -158,6 +158,31 @@ impl Files {
         self.all[file].changed = true;
     }
 
+    /// Sets a value outside of the lists, or takes it away.
+    pub fn set_top(&mut self, path: &[&str], value: Option<Value>) {
+        let has = |d: &Document| path.first().is_some_and(|first| d.content.contains_key(*first));
+        let file = self.all.iter().position(has).unwrap_or(self.default);
+        let d = &mut self.all[file];
+        let (Some(first), second) = (path.first(), path.get(1)) else { return };
+        d.changed = true;
+        let Some(second) = second else {
+            match value {
+                Some(v) => _ = d.content.insert((*first).to_owned(), v),
+                None => _ = d.content.remove(*first),
+            }
+            return;
+        };
+        let mut inner = d.content.remove(*first).and_then(|v| v.as_object().cloned()).unwrap_or_default();
+        match value {
+            Some(v) => _ = inner.insert((*second).to_owned(), v),
+            None => _ = inner.remove(*second),
+        }
+        // Preferences that say nothing are not written.
+        if !inner.is_empty() {
+            d.content.insert((*first).to_owned(), inner.into());
+        }
+    }
+
     pub fn save(self) -> Result {
         self.all.into_iter().filter(|d| d.changed).try_for_each(write)
     }

@@ -57,6 +57,12 @@ fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
 /// What a path leads to.
 enum Place {
     Current,
+    /// `kind` and `apiVersion`, which are the same in every file.
+    Fixed,
+    Preferences,
+    Colors,
+    /// Of the preferences, or of the whole.
+    Extensions(&'static [&'static str]),
     List(&'static str),
     Entry(&'static str, String),
     Field(&'static str, String, &'static str, Type),
@@ -67,6 +73,10 @@ fn place(path: &str) -> Result<Place> {
     let list = match parts[0] {
         "current-context" if parts.len() == 1 => return Ok(Place::Current),
         "current-context" => return text(format!("unable to parse one or more field values of {path}")),
+        "kind" | "apiVersion" if parts.len() == 1 => return Ok(Place::Fixed),
+        "kind" | "apiVersion" => return text(format!("unable to parse one or more field values of {path}")),
+        "extensions" if parts.len() == 1 => return Ok(Place::Extensions(&["extensions"])),
+        "preferences" => return preference(path, &parts[1..]),
         "clusters" => "clusters",
         "contexts" => "contexts",
         "users" => "users",
@@ -89,10 +99,32 @@ fn place(path: &str) -> Result<Place> {
     Ok(Place::Field(list, name, field, ty))
 }
 
+fn preference(path: &str, rest: &[&str]) -> Result<Place> {
+    match rest {
+        [] => Ok(Place::Preferences),
+        ["colors"] => Ok(Place::Colors),
+        ["extensions"] => Ok(Place::Extensions(&["preferences", "extensions"])),
+        ["colors" | "extensions", ..] => text(format!("unable to parse one or more field values of {path}")),
+        // Upstream shows where the type is in memory.
+        _ => text(format!("unable to parse {path} after [{{preferences 0x0}}] at api.Preferences")),
+    }
+}
+
 pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
     let whole = |what: &str| text(format!("can't set a map to a value: {what}"));
     match place(path)? {
         Place::Current => f.set_current(value),
+        Place::Fixed => {}
+        Place::Preferences => {
+            return text(
+                "unable to locate path config.navigationStep{stepValue:\"\", stepType:reflect.Type(nil)} under {false map[]}",
+            );
+        }
+        Place::Colors => match crate::flags::go_bool(value) {
+            Ok(colors) => f.set_top(&["preferences", "colors"], colors.then(|| true.into())),
+            Err(e) => return text(e),
+        },
+        Place::Extensions(_) => return whole("map[]"),
         Place::List(list) => return whole(list),
         Place::Entry(list, name) => return whole(&format!("{list}.{name}")),
         Place::Field(list, name, field, ty) => {
@@ -132,6 +164,10 @@ fn put(e: &mut Map<String, Value>, field: &str, v: Value) {
 pub fn unset(f: &mut Files, path: &str) -> Result {
     match place(path)? {
         Place::Current => f.set_current(""),
+        Place::Fixed => {}
+        Place::Preferences => f.set_top(&["preferences"], None),
+        Place::Colors => f.set_top(&["preferences", "colors"], None),
+        Place::Extensions(path) => f.set_top(path, None),
         Place::List(list) => f.names(list).iter().for_each(|n| f.remove(list, n)),
         Place::Entry(list, name) => f.remove(list, &name),
         Place::Field(list, name, field, _) => {

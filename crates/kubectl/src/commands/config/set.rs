@@ -229,7 +229,7 @@ impl Credentials {
     fn exec(&self, e: &mut Map<String, Value>) -> Result {
         if let Some(c) = &self.exec_command {
             let had = e.get("exec").is_some_and(Value::is_object);
-            let x = e.entry("exec").or_insert_with(|| json!({"apiVersion": "", "env": null}));
+            let x = e.entry("exec").or_insert_with(|| json!({"env": null}));
             x["command"] = c.as_str().into();
             x["args"] = Value::Null;
             if !had {

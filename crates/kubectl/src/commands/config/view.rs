@@ -11,6 +11,8 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     /// With secrets.
     #[arg(long)]
     pub raw: bool,
@@ -52,6 +54,10 @@ fn hide(v: &mut Map<String, Value>) {
 }
 
 pub fn run(a: &Arguments, k: &mut Kube) -> Result {
+    if !a.words.is_empty() {
+        let see = "See 'kubectl config view -h' for help and examples";
+        return text(format!("unexpected arguments: [{}]\n{see}", a.words.join(" ")));
+    }
     let flags = k.chosen(&a.print);
     let mut printer = Printer::new(&flags, Dry::None)?.kubeconfig();
     let merge = match &a.merge {

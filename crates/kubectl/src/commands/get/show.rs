@@ -51,7 +51,10 @@ impl<'a> Show<'a> {
             },
             namespace: k.namespace()?.0,
             namespaced,
-            single: matches!(all, [Target::Named(_)]),
+            single: match a.files.is_empty() {
+                true => matches!(all, [Target::Named(_)]),
+                false => a.files.is_one(),
+            },
         })
     }
 
@@ -182,7 +185,11 @@ impl<'a> Show<'a> {
                 Err(e) => errors.push(e),
             }
         }
-        if self.single {
+        // What is taken for one object is not written in part.
+        if self.single && (!errors.is_empty() || objects.is_empty() && !self.a.ignore_not_found) {
+            return Ok(());
+        }
+        if self.single && objects.len() == 1 {
             if let Some(o) = objects.pop().and_then(Object::from_value) {
                 k.out.write(document(output, o, self.a.print.show_managed_fields)?.as_bytes());
             }

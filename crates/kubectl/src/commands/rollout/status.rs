@@ -26,6 +26,10 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
+    crate::shell::interruptible(all(a, k)).await
+}
+
+async fn all(a: Arguments, k: &mut Kube) -> Result {
     let timeout = duration("timeout", &a.timeout)?.filter(|d| !d.is_zero());
     if a.revision < 0 {
         return text(format!("revision must be a positive integer: {}", a.revision));
