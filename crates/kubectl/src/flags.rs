@@ -210,6 +210,17 @@ pub fn duration(flag: &str, given: &str) -> Result<Option<Duration>> {
     }
 }
 
+/// Refuses a `--pod-running-timeout` without time. Most commands name their help as well.
+pub fn running_timeout(given: &str, command: &str) -> Result {
+    match duration("pod-running-timeout", given)? {
+        Some(d) if !d.is_zero() => Ok(()),
+        _ if command.is_empty() => text("--pod-running-timeout must be higher than zero"),
+        _ => text(format!(
+            "--pod-running-timeout must be higher than zero\nSee 'kubectl {command} -h' for help and examples"
+        )),
+    }
+}
+
 /// A duration as Go prints it: `1m30s`, `3s`, `250ms`.
 pub fn go_duration(d: Duration) -> String {
     let (hours, minutes) = (d.as_secs() / 3600, d.as_secs() / 60 % 60);

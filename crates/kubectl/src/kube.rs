@@ -37,7 +37,18 @@ impl Kube {
     pub fn new(shell: Shell, global: GlobalFlags) -> Self {
         let (out, err) = (shell.out.clone(), shell.err.clone());
         let warnings = Arc::new(AtomicUsize::new(0));
-        Self { out, err, shell, global, scheme: None, resolved: None, client: None, discovery: None, fresh: false, warnings }
+        Self {
+            out,
+            err,
+            shell,
+            global,
+            scheme: None,
+            resolved: None,
+            client: None,
+            discovery: None,
+            fresh: false,
+            warnings,
+        }
     }
 
     /// Prints a line.

@@ -3,8 +3,8 @@
 
 pub mod file;
 pub mod kustomization;
-pub mod select;
 pub mod scheme;
+pub mod select;
 mod url;
 mod validation;
 
@@ -44,6 +44,12 @@ impl Info {
     }
 
     pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
+        // An object without a name is not on the server.
+        if self.name.is_empty()
+            && let Some(o) = &self.object
+        {
+            return Ok(o.clone());
+        }
         self.placed()?;
         scheme::knows(k.scheme, &self.resource.gvk()).map_err(Error::Text)?;
         let asked = k.api(&self.resource, &self.namespace).await?.get(&self.name).await;
@@ -88,6 +94,13 @@ pub fn unmapped(source: &str, object: &Object) -> Error {
     ))
 }
 
+/// An object of another namespace than the command works in.
+pub fn elsewhere(of_object: &str, namespace: &str) -> Error {
+    Error::Text(format!(
+        "the namespace from the provided object {of_object:?} does not match the namespace {namespace:?}. You must pass '--namespace={of_object}' to perform this operation."
+    ))
+}
+
 /// Finds the resource of an object from a file, and puts it into its namespace.
 pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<Info> {
     let Some(gvk) = object.gvk() else {
@@ -105,11 +118,7 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
                 object.set_namespace(&default);
             }
         } else if explicit && !everywhere && object.namespace() != default {
-            return text(format!(
-                "the namespace from the provided object {:?} does not match the namespace {default:?}. You must pass '--namespace={}' to perform this operation.",
-                object.namespace(),
-                object.namespace(),
-            ));
+            return Err(elsewhere(object.namespace(), &default));
         }
         namespace = object.namespace().to_owned();
     } else if !object.namespace().is_empty() {

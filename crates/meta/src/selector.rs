@@ -105,10 +105,15 @@ impl LabelSelector {
         let mut p = Parser { rest: tokens(text)?, at: 0 };
         let requirements = p.selector()?;
         for r in &requirements {
-            check(r)?;
+            check(r).map_err(unparsed)?;
         }
         Ok(Self { requirements, nothing: false })
     }
+}
+
+/// Adds to an error that one requirement is meant and not the selector as a list of them.
+fn unparsed(why: String) -> String {
+    format!("unable to parse requirement: {why}")
 }
 
 fn check(r: &Requirement) -> Result<(), String> {
@@ -206,7 +211,7 @@ impl Parser {
             match self.peek() {
                 None => return Ok(out),
                 Some(Token::Word(_) | Token::Sign("!")) => {
-                    out.push(self.requirement()?);
+                    out.push(self.requirement().map_err(unparsed)?);
                     match self.next() {
                         None => return Ok(out),
                         Some(Token::Sign(",")) => match self.peek() {
@@ -283,6 +288,10 @@ impl Parser {
                 Some(Token::Word(w)) if last_comma => {
                     out.push(w);
                     last_comma = false;
+                    match self.peek() {
+                        Some(Token::Sign("," | ")")) => {}
+                        t => return Err(format!("found '{}', expected: ',' or ')'", Self::found(t.cloned()))),
+                    }
                 }
                 Some(Token::Sign(",")) => {
                     if last_comma {

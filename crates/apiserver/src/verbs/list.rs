@@ -149,8 +149,7 @@ const MOST_REQUIREMENTS: usize = 1_000;
 /// The options of a list or a watch, checked.
 pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, Status> {
     let q = &call.query;
-    let labels = LabelSelector::parse(q.get("labelSelector"))
-        .map_err(|e| Status::bad_request(format!("unable to parse requirement: {e}")))?;
+    let labels = LabelSelector::parse(q.get("labelSelector")).map_err(Status::bad_request)?;
     let fields = FieldSelector::parse(q.get("fieldSelector")).map_err(Status::bad_request)?;
     let requirements = labels.requirements.len() + fields.terms.len();
     if requirements > MOST_REQUIREMENTS {

@@ -235,9 +235,7 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             let help = e.to_string();
             return match command.as_str() {
                 "kubectl certificate" => Refusal::Help(help),
-                "kubectl rollout" => {
-                    Refusal::Wrong(Error::Said { out: help, error: Box::new(Error::Exit(1)) })
-                }
+                "kubectl rollout" => Refusal::Wrong(Error::Said { out: help, error: Box::new(Error::Exit(1)) }),
                 _ => Refusal::Wrong(Error::Bare(help)),
             };
         }
@@ -256,11 +254,24 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         {
             format!("unexpected arguments: [{}]\n{see_for_help}", rest.join(" "))
         }
+        // A flag that nobody knows takes the next word; the one behind it may be the name of a plugin.
+        ErrorKind::UnknownArgument
+            if words.first().is_some_and(|w| w.starts_with('-'))
+                && words
+                    .iter()
+                    .position(|w| *w == flag)
+                    .is_some_and(|at| words[at + 1..].iter().skip(1).any(|w| !w.starts_with('-'))) =>
+        {
+            let why = format!("Error: flags cannot be placed before plugin name: {}", words[0]);
+            return Refusal::Wrong(Error::Bare(why));
+        }
         ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
         ErrorKind::UnknownArgument if flag.starts_with('-') => {
             let c = flag.chars().nth(1).unwrap_or('-');
             let given = words.iter().find(|p| p.starts_with('-') && !p.starts_with("--") && p.contains(c));
-            format!("unknown shorthand flag: '{c}' in {}\n{see}", given.unwrap_or(&flag))
+            // The letters before it are flags that were taken.
+            let rest = given.and_then(|g| g.find(c).map(|at| format!("-{}", &g[at..])));
+            format!("unknown shorthand flag: '{c}' in {}\n{see}", rest.unwrap_or(flag))
         }
         ErrorKind::InvalidSubcommand => {
             let word = of(ContextKind::InvalidSubcommand);

@@ -3,10 +3,10 @@
 use super::exec::{Wants, detach, stream, terminal};
 use super::pods;
 use crate::error::{Error, Result, text};
-use crate::flags::{FileFlags, SessionFlags, duration};
+use crate::flags::{FileFlags, SessionFlags, running_timeout};
 use crate::kube::Kube;
-use crate::resource::scheme;
 use crate::resource::Info;
+use crate::resource::scheme;
 use client::{Query, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use http::Method;
@@ -36,9 +36,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             ));
         }
     }
-    if duration("pod-running-timeout", &a.session.pod_running_timeout)?.is_none_or(|d| d.is_zero()) {
-        return text("--pod-running-timeout must be higher than zero");
-    }
+    running_timeout(&a.session.pod_running_timeout, "attach")?;
     let pod = pods::one(k, &a.target, &FileFlags::default(), &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
@@ -124,24 +122,29 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
     k.out.flush();
     let mut o = api.get(&pod.name).await?;
     let mut told = String::new();
-    'wait: while !ready(&o) {
-        let mut events = std::pin::pin!(api.watch(&options).await?);
-        while let Some(e) = events.next().await {
-            match e? {
-                WatchEvent::Added(now) | WatchEvent::Modified(now) => o = now,
-                WatchEvent::Deleted(_) => return text("pods \"\" not found"),
-                _ => continue,
-            }
-            if ready(&o) {
-                break 'wait;
-            }
-            let why = status(&o, container).and_then(|s| s["state"]["waiting"]["message"].as_str()).unwrap_or_default();
-            if !w.quiet && !why.is_empty() && why != told {
-                k.warn(format!("Warning: container {container}: {why}"));
-                told = why.to_owned();
+    let waiting = async {
+        while !ready(&o) {
+            let mut events = std::pin::pin!(api.watch(&options).await?);
+            while let Some(e) = events.next().await {
+                match e? {
+                    WatchEvent::Added(now) | WatchEvent::Modified(now) => o = now,
+                    WatchEvent::Deleted(_) => return text("pods \"\" not found"),
+                    _ => continue,
+                }
+                if ready(&o) {
+                    return Ok(o);
+                }
+                let why =
+                    status(&o, container).and_then(|s| s["state"]["waiting"]["message"].as_str()).unwrap_or_default();
+                if !w.quiet && !why.is_empty() && why != told {
+                    k.warn(format!("Warning: container {container}: {why}"));
+                    told = why.to_owned();
+                }
             }
         }
-    }
+        Ok(o)
+    };
+    let o = crate::shell::interruptible(waiting).await?;
     let ended = status(&o, container).is_some_and(|s| s["state"]["terminated"].is_object());
     pod.object = Some(o);
     let mut q = Query::default();

@@ -149,7 +149,9 @@ fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Objec
 /// v1 knows no more than a percentage of CPU.
 fn first_version(a: &Arguments, of: &str, target: &Value) -> Result<Object> {
     let refused = |why: &str| {
-        text(format!("failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: {why}"))
+        text(format!(
+            "failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: {why}"
+        ))
     };
     let mut o = document(a, of, target, &[]);
     o.set(&["apiVersion"], "autoscaling/v1");

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag};
 use crate::kube::Kube;
-use crate::resource::scheme;
 use crate::resource::Info;
+use crate::resource::scheme;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};

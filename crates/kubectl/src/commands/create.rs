@@ -276,14 +276,12 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
         "Service" => format!("{} service", o.str_at(&["spec", "type"]).unwrap_or_default()),
         other => other.to_lowercase(),
     };
-    made.map_err(|e| {
-        match gvk.kind.as_str() {
+    made.map_err(|e| match gvk.kind.as_str() {
         "Namespace" | "Role" | "ClusterRole" | "Pod" => e.into(),
         "Service" if w.field_manager == "kubectl-expose" => e.into(),
         "HorizontalPodAutoscaler" if gvk.version == "v1" => e.into(),
         "Secret" => Error::Text(format!("failed to create secret {e}")),
         _ => Error::Text(format!("failed to create {word}: {e}")),
-    }
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
-use crate::resource::select::{Selection, list, targets};
+use crate::resource::select::{Selection, either, list, targets};
 use crate::resource::{Info, Target, from_files};
 use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
@@ -62,9 +62,6 @@ Example resource specifications include:
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !a.raw.is_empty() {
-        if !a.resources.is_empty() {
-            return text("--raw can only be used with a single local file or stdin");
-        }
         if !a.files.is_empty() {
             super::raw::check(&a.raw, &a.files, &[])?;
         }
@@ -111,6 +108,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.force && a.grace_period == 0 {
         k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     }
+    either(&a.resources, &a.files)?;
     let selection = Selection { nothing_but_all: a.which.all, ..a.which.selection() };
     let mut errors = Vec::new();
     let mut all = Vec::new();
@@ -177,7 +175,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             }
         }
         found += 1;
-        say(k, &a, dry, &i);
+        tell(k, &i, &a.output, a.grace_period, dry);
     }
     k.out.flush();
     // What could not be read is told last, as upstream does.
@@ -198,15 +196,11 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-fn say(k: &Kube, a: &Arguments, dry: Dry, i: &Info) {
-    if a.output == "name" {
+/// Says that an object was deleted, by its name alone with the format `name`.
+pub fn tell(k: &Kube, i: &Info, output: &str, grace_period: i64, dry: Dry) {
+    if output == "name" {
         return k.say(i.to_name());
     }
-    tell(k, i, a.grace_period, dry);
-}
-
-/// Says that an object was deleted.
-pub fn tell(k: &Kube, i: &Info, grace_period: i64, dry: Dry) {
     let what = if grace_period == 0 { "force deleted" } else { "deleted" };
     let from = if i.namespace.is_empty() { String::new() } else { format!(" from {} namespace", i.namespace) };
     k.say(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));

@@ -23,7 +23,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::printer::tabwriter;
-use crate::resource::select::{Selection, list, targets, types};
+use crate::resource::select::{Selection, either, list, targets, types};
 use crate::resource::{Collection, Info, Target, from_files};
 use meta::{Gvk, Object, Reason, Status};
 use page::Page;
@@ -80,6 +80,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut errors = Vec::new();
     let mut found: Vec<Info> = Vec::new();
     let mut guessed = false;
+    either(&a.resources, &a.files)?;
     let mut all = targets(k, &a.resources, &s).await?;
     for i in from_files(k, &a.files).await? {
         match i {
@@ -154,6 +155,9 @@ async fn matching(k: &mut Kube, of: &str, prefix: &str) -> Result<Vec<Info>> {
 }
 
 async fn named(k: &mut Kube, mut i: Info) -> Result<Info> {
+    if i.name.is_empty() {
+        return text("resource name may not be empty");
+    }
     // Upstream asks for it outside of any namespace, where the server has no such path.
     if i.placed().is_err() {
         let status = Status::new(404, Reason::NotFound, "the server could not find the requested resource");

@@ -83,7 +83,8 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         prune::Flags { prune: a.prune, prune_allowlist: a.prune_allowlist.clone(), ..prune::Flags::default() };
     let prunable = pruning.resources(k).await?;
     let mut seen = prune::Visited::default();
-    let sides = Sides::new(k)?;
+    let mut sides = Sides::new(k)?;
+    sides.masks = !a.show_secrets;
     for i in from_files(k, &a.files).await? {
         let i = i?;
         let o = i.object.clone().unwrap_or_default();
@@ -103,10 +104,8 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         sides.write(&i, live, Some(merged))?;
     }
     for (r, namespace) in seen.places(&prunable) {
+        // As upstream has it, these keep their managed fields.
         for mut o in prune::left(k, r, namespace, &seen, &a.selector).await? {
-            if !a.show_managed_fields {
-                without_managed_fields(&mut o);
-            }
             if r.kind == "Secret" && r.group.is_empty() && !a.show_secrets {
                 let mut nothing = Object::default();
                 secret::mask(Some(&mut o), &mut nothing);
@@ -160,6 +159,8 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
 pub struct Sides {
     live: PathBuf,
     merged: PathBuf,
+    /// Whether the values of secrets are hidden.
+    masks: bool,
 }
 
 impl Drop for Sides {
@@ -180,11 +181,12 @@ impl Sides {
         };
         let live = make("LIVE")?;
         let merged = make("MERGED").inspect_err(|_| _ = std::fs::remove_dir_all(&live))?;
-        Ok(Self { live, merged })
+        Ok(Self { live, merged, masks: false })
     }
 
     /// One of an object's two sides may be missing, and its file is empty: it would be made, or would go.
     pub fn write(&self, i: &Info, live: Option<Object>, merged: Option<Object>) -> Result {
+        let masked = live.is_none() && i.resource.kind == "Secret" && i.resource.group.is_empty() && self.masks;
         let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
         // A name may only be known once the server has made one.
         let named = merged.as_ref().map_or(i.name.as_str(), Object::name);
@@ -192,7 +194,12 @@ impl Sides {
         let name = name.replace([':', '/'], "-");
         for (dir, o) in [(&self.live, live), (&self.merged, merged)] {
             let path = dir.join(&name);
-            let text = o.map(|o| codec::yaml::to_string(&o.into_value())).unwrap_or_default();
+            let text = match o {
+                Some(o) => codec::yaml::to_string(&o.into_value()),
+                // Upstream masks what is not there as well, and has nothing in its place.
+                None if masked => "null\n".into(),
+                None => String::new(),
+            };
             std::fs::write(&path, text).map_err(|e| Error::Text(format!("writing {}: {e}", path.display())))?;
         }
         Ok(())

@@ -180,6 +180,10 @@ async fn one(
     {
         return Err(Error::Text("At least one of apiVersion, kind and name was changed".into()).into());
     }
+    let (was, is) = (before.namespace(), edited.namespace());
+    if !is.is_empty() && is != was {
+        return Err(crate::resource::elsewhere(is, was).into());
+    }
     let patch = changes(&before.0, &edited.0, kinds::catalog().schema_of(&i.resource.gvk()).map(|s| &**s))?;
     if a.output_patch {
         k.say(format!("Patch: {}", codec::json::to_string(patch.document(), codec::json::Html::Escape)));

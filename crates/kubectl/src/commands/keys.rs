@@ -134,6 +134,9 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
         true if !resources.is_empty() && keys == Keys::Labels => {
             return text("can only use local files by -f pod.yaml or --filename=pod.json when --local=true is set");
         }
+        true if !resources.is_empty() => {
+            return text("can only use local files by -f rsrc.yaml or --filename=rsrc.json when --local=true is set");
+        }
         true => gather_alone(k, &resources, &a.files).await?,
         false => gather(k, &resources, &a.files, &a.which.selection()).await?,
     };

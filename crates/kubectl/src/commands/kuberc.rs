@@ -151,7 +151,8 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
         k.say("preference.kubectl.config.k8s.io/<unknown>");
         return Ok(());
     }
-    let shown = ordered(&output, Object::from_value(p).unwrap_or_default(), print.show_managed_fields, Order::Preference)?;
+    let shown =
+        ordered(&output, Object::from_value(p).unwrap_or_default(), print.show_managed_fields, Order::Preference)?;
     k.out.write(shown.as_bytes());
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use super::pods;
 use crate::error::{Error, Result, text};
-use crate::flags::{duration, parse_duration};
+use crate::flags::{duration, parse_duration, running_timeout};
 use crate::kube::Kube;
-use crate::resource::scheme;
 use crate::resource::Info;
+use crate::resource::scheme;
 use crate::shell::Stream;
 use bytes::{Bytes, BytesMut};
 use client::{Client, Query};
@@ -101,6 +101,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.tail == -1 && !a.selector.is_empty() {
         a.tail = 10;
     }
+    running_timeout(&a.pod_running_timeout, "")?;
     let query = query(&a)?;
     let found = if a.selector.is_empty() {
         let info = pods::target(k, &a.target).await?;

@@ -73,7 +73,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         _ => return text(format!("--type must be one of [json merge strategic], not {:?}", a.ty)),
     };
     if a.resources.is_empty() && a.files.is_empty() {
-        return text("must specify a resource by argument or filename");
+        return text(super::delete::NOTHING_GIVEN);
     }
     // As upstream has it, this command does not say that it was a rehearsal.
     let mut printer = Printer::new(&a.print, Dry::None)?;

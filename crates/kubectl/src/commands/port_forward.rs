@@ -117,9 +117,6 @@ fn translated(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pai
     }
     let mut out = Vec::new();
     for w in words {
-        if w.split(':').count() > 2 {
-            return text(format!("invalid port format '{w}'"));
-        }
         let (local, remote) = split(w);
         if remote.is_empty() {
             return text("remote port cannot be empty");
@@ -133,11 +130,17 @@ fn translated(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pai
             };
             (n, n)
         };
+        if w.split(':').count() > 2 {
+            return text(format!("invalid port format '{w}'"));
+        }
         let wrong = |what: &str, given: &str| {
-            Error::Text(format!(
-                "error parsing {what} port '{given}': strconv.ParseUint: parsing {given:?}: invalid syntax"
-            ))
+            let digits = !given.is_empty() && given.bytes().all(|b| b.is_ascii_digit());
+            let why = if digits { "value out of range" } else { "invalid syntax" };
+            Error::Text(format!("error parsing {what} port '{given}': strconv.ParseUint: parsing {given:?}: {why}"))
         };
+        if local.len() > 5 || local.parse::<u32>().is_ok_and(|n| n > 65535) {
+            return Err(wrong("local", local));
+        }
         let number = u16::try_from(number).map_err(|_| wrong("remote", &number.to_string()))?;
         if number == 0 {
             return text("remote port must be > 0");
@@ -161,6 +164,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             "TYPE/NAME and list of ports are required for port-forward\nSee 'kubectl port-forward -h' for help and examples",
         );
     };
+    crate::flags::running_timeout(&a.pod_running_timeout, "port-forward")?;
     let info = pods::target(k, std::slice::from_ref(target)).await?;
     let mut target = info.fetch(k).await?;
     target.set_gvk(&info.resource.gvk());

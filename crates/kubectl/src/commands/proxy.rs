@@ -47,7 +47,7 @@ pub struct Arguments {
     pub reject_methods: String,
     /// The port; 0 is any that is free.
     #[arg(short = 'p', long, default_value = "8001", hide_default_value = true)]
-    pub port: u16,
+    pub port: i64,
     #[arg(long, default_value = "127.0.0.1", hide_default_value = true)]
     pub address: String,
     /// Serve every request. Any web page can then use the port.
@@ -73,9 +73,37 @@ struct Filter {
     reject_methods: Vec<Regex>,
 }
 
-fn expressions(given: &str) -> Result<Vec<Regex>> {
-    let one = |e: &str| Regex::new(e).map_err(|why| Error::Text(format!("Error compiling re: {e}: {why}")));
+/// The exit code of upstream's program when it logs what ends it.
+const FATAL: u8 = 255;
+
+fn expressions(k: &Kube, given: &str) -> Result<Vec<Regex>> {
+    let one = |e: &str| {
+        Regex::new(e).map_err(|why| {
+            let head = client::log::head('F', k.now(), &k.shell.zone, "proxy_server.go:83");
+            let error = Error::Bare(format!("{head}Error compiling re: error parsing regexp: {}", as_go(e, &why)));
+            Error::Code { code: FATAL, error: Box::new(error) }
+        })
+    };
     given.split(',').filter(|_| !given.is_empty()).map(one).collect()
+}
+
+/// Why an expression is none, as Go's package `regexp` says it where the cause is a common one.
+fn as_go(expression: &str, e: &regex::Error) -> String {
+    let why = e.to_string();
+    let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
+    match why {
+        "unclosed group" => format!("missing closing ): `{expression}`"),
+        "unclosed character class" => {
+            let from = expression.rfind('[').unwrap_or_default();
+            format!("missing closing ]: `{}`", &expression[from..])
+        }
+        "unopened group" => format!("unexpected ): `{expression}`"),
+        "repetition operator missing expression" => {
+            let from = expression.find(['*', '+', '?']).unwrap_or_default();
+            format!("missing argument to repetition operator: `{}`", &expression[from..][..1])
+        }
+        other => format!("{other}: `{expression}`"),
+    }
 }
 
 impl Filter {
@@ -116,10 +144,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             None
         }
         false => Some(Filter {
-            accept_paths: expressions(&a.accept_paths)?,
-            reject_paths: expressions(&a.reject_paths)?,
-            accept_hosts: expressions(&a.accept_hosts)?,
-            reject_methods: expressions(&a.reject_methods)?,
+            accept_paths: expressions(k, &a.accept_paths)?,
+            reject_paths: expressions(k, &a.reject_paths)?,
+            accept_hosts: expressions(k, &a.accept_hosts)?,
+            reject_methods: expressions(k, &a.reject_methods)?,
         }),
     };
     let site = Arc::new(Site {
@@ -130,7 +158,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     });
     let serving = async {
         if a.unix_socket.is_empty() {
-            let at = (a.address.as_str(), a.port);
+            let Ok(port) = u16::try_from(a.port) else {
+                return text(format!("listen tcp: address {}: invalid port", a.port));
+            };
+            let at = (a.address.as_str(), port);
             let l = tokio::net::TcpListener::bind(at).await.map_err(|e| listening(&a, &e))?;
             let shown = l.local_addr().map_err(|e| listening(&a, &e))?;
             k.say(format!("Starting to serve on {shown}"));
@@ -147,7 +178,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         if std::fs::symlink_metadata(path).is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) {
             let _ = std::fs::remove_file(path);
         }
-        let l = private_socket(path).map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os(&e))))?;
+        let l = private_socket(path)
+            .map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os(&e))))?;
         k.say(format!("Starting to serve on {}", a.unix_socket));
         k.out.flush();
         loop {

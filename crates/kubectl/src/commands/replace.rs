@@ -14,6 +14,9 @@ use tokio::time::Instant;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    /// Taken and not looked at.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
     /// Delete and create anew.
@@ -180,7 +183,7 @@ async fn delete(
         match replacement.delete(&options).await {
             Ok(was_there) => {
                 if was_there {
-                    tell(k, &i, grace, Dry::None);
+                    tell(k, &i, &a.print.output, grace, Dry::None);
                 }
                 deleted.push((i, replacement));
             }

@@ -181,6 +181,9 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.rm && !attached {
         return text("--rm should only be used for attached containers\nSee 'kubectl run -h' for help and examples");
     }
+    if attached {
+        crate::flags::running_timeout(&a.pod_running_timeout, "run")?;
+    }
     if attached && dry != Dry::None {
         return text(
             "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)\nSee 'kubectl run -h' for help and examples",

@@ -98,6 +98,9 @@ impl Until {
             return Ok(Self::Condition { name: name.to_owned(), value: value.to_owned() });
         }
         if let Some(rest) = given.strip_prefix("jsonpath=") {
+            if rest.is_empty() {
+                return text("jsonpath expression cannot be empty");
+            }
             let (path, value) = path_and_value(rest)?;
             return Ok(Self::Path { template: Template::relaxed(&path)?, value });
         }

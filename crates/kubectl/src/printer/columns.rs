@@ -7,7 +7,8 @@ use meta::Value;
 
 #[derive(Clone, Debug)]
 pub struct Columns {
-    columns: Vec<(String, Template)>,
+    /// Headers, and what is shown below them. A path that cannot be read is an error once the headers are printed.
+    columns: Vec<(String, std::result::Result<Template, String>)>,
     headers: bool,
 }
 
@@ -22,7 +23,7 @@ impl Columns {
             let Some((name, path)) = part.split_once(':') else {
                 return text(format!("unexpected custom-columns spec: {part}, expected <header>:<json-path-expr>"));
             };
-            columns.push((name.to_owned(), Template::relaxed(path).map_err(|e| Error::Text(e.to_string()))?));
+            columns.push((name.to_owned(), Template::relaxed(path).map_err(|e| e.to_string())));
         }
         Ok(Self { columns, headers })
     }
@@ -56,6 +57,7 @@ impl Columns {
         self.columns
             .iter()
             .map(|(_, t)| {
+                let t = t.as_ref().map_err(|why| Error::Text(why.clone()))?;
                 let found = t.find(object, Missing::Allowed)?.concat();
                 if found.is_empty() {
                     return Ok("<none>".into());

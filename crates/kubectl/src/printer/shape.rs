@@ -34,18 +34,8 @@ impl Order {
 }
 
 /// The fields of a kuberc.
-const PREFERENCE: [&str; 10] = [
-    "kind",
-    "apiVersion",
-    "defaults",
-    "aliases",
-    "name",
-    "command",
-    "prependArgs",
-    "appendArgs",
-    "options",
-    "default",
-];
+const PREFERENCE: [&str; 10] =
+    ["kind", "apiVersion", "defaults", "aliases", "name", "command", "prependArgs", "appendArgs", "options", "default"];
 
 /// The fields of versions, of clients and of servers.
 const VERSION: [&str; 16] = [

@@ -382,7 +382,10 @@ fn object(source: &str, scheme: Option<&str>, v: Value, out: &mut Vec<Result<Doc
 /// Adds an item of a list, or those of a list inside of it.
 fn flatten(source: &str, scheme: Option<&str>, o: Object, out: &mut Vec<Result<Document>>) {
     if let Some(items) = o.get("items").and_then(Value::as_array) {
-        return items.iter().filter_map(|i| Object::from_value(i.clone())).for_each(|i| flatten(source, scheme, i, out));
+        return items
+            .iter()
+            .filter_map(|i| Object::from_value(i.clone()))
+            .for_each(|i| flatten(source, scheme, i, out));
     }
     let lacks = [
         ("Kind", o.kind(), "object has no kind field "),

@@ -18,11 +18,7 @@ pub fn knows(scheme: Option<&str>, gvk: &Gvk) -> Result<(), String> {
     if !APART.contains(&gvk.group.as_str()) && kinds::catalog().schema_of(gvk).is_some() {
         return Ok(());
     }
-    Err(format!(
-        "no kind {:?} is registered for version {:?} in scheme {scheme:?}",
-        gvk.kind,
-        gvk.api_version()
-    ))
+    Err(format!("no kind {:?} is registered for version {:?} in scheme {scheme:?}", gvk.kind, gvk.api_version()))
 }
 
 /// Whether a document fits the type that a scheme has for its kind.

@@ -108,7 +108,9 @@ pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result
         if name.is_empty() {
             return text("resource name may not be empty");
         }
-        out.extend(resources.iter().map(|r| (r.clone(), name.clone())));
+    }
+    for r in &resources {
+        out.extend(names.iter().map(|name| (r.clone(), name.clone())));
     }
     named(out, &in_namespace, s)
 }
@@ -183,6 +185,16 @@ pub fn unlisted(r: &Resource, labels: &str, fields: &str, e: client::Error) -> E
     client::Error::Api(status).into()
 }
 
+/// Refuses arguments beside files: objects come from one of the two.
+pub fn either(args: &[String], files: &crate::flags::FileFlags) -> Result {
+    match args.is_empty() || files.is_empty() {
+        true => Ok(()),
+        false => {
+            text("when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well")
+        }
+    }
+}
+
 /// Fetches what a command names by arguments or files. What cannot be fetched is among the errors.
 pub async fn gather(
     k: &mut Kube,
@@ -191,6 +203,7 @@ pub async fn gather(
     s: &Selection<'_>,
 ) -> Result<(Vec<Info>, Vec<Error>)> {
     let mut errors = Vec::new();
+    either(args, files)?;
     let all = targets(k, args, s).await?;
     let documents = super::from_files(k, files).await?;
     let mut found = fetch(k, all, s, &mut errors).await?;

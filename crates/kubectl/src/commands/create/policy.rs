@@ -99,7 +99,7 @@ impl Generator for Budget {
 pub struct PriorityClass {
     pub name: String,
     #[arg(long, default_value = "0", hide_default_value = true)]
-    pub value: i64,
+    pub value: i32,
     /// For pods that name no class.
     #[arg(long)]
     pub global_default: bool,

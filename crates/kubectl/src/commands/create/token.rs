@@ -55,8 +55,10 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
             r["uid"] = a.bound_object_uid.clone().into();
         }
         spec["boundObjectRef"] = r;
-    } else if !a.bound_object_name.is_empty() || !a.bound_object_uid.is_empty() {
-        return text("--bound-object-name and --bound-object-uid can only be set if --bound-object-kind is provided");
+    } else if !a.bound_object_name.is_empty() {
+        return text("--bound-object-name can only be set if --bound-object-kind is provided");
+    } else if !a.bound_object_uid.is_empty() {
+        return text("--bound-object-uid can only be set if --bound-object-kind is provided");
     }
     let (namespace, _) = k.namespace()?;
     let resource = k.resource("serviceaccounts").await?;

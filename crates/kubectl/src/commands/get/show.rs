@@ -67,6 +67,7 @@ impl<'a> Show<'a> {
 
     pub async fn tables(&mut self, k: &mut Kube, all: Vec<Target>, errors: &mut Vec<Error>) {
         let mut groups: Vec<Group> = Vec::new();
+        let several = all.len() > 1;
         for t in all {
             let resource = match &t {
                 Target::Named(i) => i.resource.clone(),
@@ -105,7 +106,8 @@ impl<'a> Show<'a> {
                 && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
             {
                 match e {
-                    sort::Failure::Path(_) => continue,
+                    sort::Failure::Path(_) if !several => continue,
+                    sort::Failure::Path(e) => return errors.push(e),
                     e => return errors.push(e.error(k, true)),
                 }
             }
@@ -141,6 +143,11 @@ impl<'a> Show<'a> {
     }
 
     async fn named_table(&self, k: &mut Kube, i: &Info) -> Result<Value> {
+        if i.name.is_empty()
+            && let Some(o) = &i.object
+        {
+            return Ok(as_table(o.clone().into_value(), k.now()));
+        }
         i.placed().map_err(bare)?;
         let sub = (!self.a.subresource.is_empty()).then_some(self.a.subresource.as_str());
         let path = i.resource.api().path(namespace(&i.namespace), Some(&i.name), sub)?;

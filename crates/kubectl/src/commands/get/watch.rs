@@ -79,6 +79,7 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
             screen.table(k, list, "ADDED");
         } else {
             let items = list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+            screen.widen(&items);
             for o in items.into_iter().filter_map(Object::from_value) {
                 if let Some(o) = info(&c.resource, o).object {
                     screen.object(k, o, "ADDED")?;
@@ -141,11 +142,24 @@ impl Screen {
         let mut rows = table::rows(&t, &self.options);
         if self.events {
             for (i, r) in rows.iter_mut().enumerate() {
-                r.insert(0, if i == 0 && !self.options.no_headers { "EVENT" } else { event }.to_owned());
+                let word = if i == 0 && !self.options.no_headers { "EVENT" } else { event };
+                // As wide as the longest that may come.
+                r.insert(0, format!("{word:<8}"));
             }
         }
         self.options.no_headers = true;
         k.out.write(self.aligner.lines(&rows).as_bytes());
+    }
+
+    /// Makes custom columns as wide as all of a list needs.
+    fn widen(&mut self, items: &[Value]) {
+        let events = self.events;
+        let shown = |o: &Value| if events { json!({"object": o, "type": "ADDED"}) } else { o.clone() };
+        if let Output::Columns(c) = &self.output {
+            let rows: Vec<Vec<String>> =
+                c.header().into_iter().chain(items.iter().filter_map(|o| c.row(&shown(o)).ok())).collect();
+            self.aligner.lines(&rows);
+        }
     }
 
     fn object(&mut self, k: &Kube, o: Object, event: &str) -> Result {
@@ -165,18 +179,20 @@ impl Screen {
         } else {
             o
         };
-        let mut text = match self.output {
+        // Headers of custom columns come once, and columns keep their widths.
+        if let Output::Columns(c) = &self.output {
+            let mut rows: Vec<Vec<String>> =
+                if self.documents == 1 { c.header().into_iter().collect() } else { Vec::new() };
+            let row = c.row(&o.into_value());
+            rows.extend(row.as_ref().ok().cloned());
+            k.out.write(self.aligner.lines(&rows).as_bytes());
+            return row.map(drop);
+        }
+        let text = match self.output {
             // An event is one line.
             Output::Json if self.events => format!("{}\n", to_string(&o.into_value(), Html::Escape)),
             _ => document(&self.output, o, self.managed)?,
         };
-        // Headers of custom columns come once.
-        if let Output::Columns(c) = &self.output
-            && self.documents > 1
-            && c.header().is_some()
-        {
-            text = text.split_once('\n').map(|(_, r)| r.to_owned()).unwrap_or_default();
-        }
         k.out.write(text.as_bytes());
         Ok(())
     }

@@ -30,7 +30,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    fn kept(&self) -> Option<Value> {
+    pub fn kept(&self) -> Option<Value> {
         let path: &[&str] = if self.keeper.kind() == "ControllerRevision" {
             &["data", "spec", "template"]
         } else {

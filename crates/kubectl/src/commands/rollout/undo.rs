@@ -68,7 +68,7 @@ async fn one(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> 
     let paused = i.resource.kind == "Deployment" && o.at(&["spec", "paused"]) == Some(&Value::Bool(true));
     if dry == Dry::Client && (paused || Some(&template) != o.at(&["spec", "template"])) {
         let mut text = String::from("Pod Template:\n");
-        crate::commands::describe::template(&mut text, &to.shown());
+        crate::commands::describe::template(&mut text, &to.kept().unwrap_or_default());
         return Ok(text);
     }
     if paused {
