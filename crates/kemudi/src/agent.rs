@@ -228,8 +228,16 @@ fn runtime_clock(parts: &Parts) -> runtime::Clock {
     })
 }
 
+/// What there is to remove of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    All,
+    /// The network namespace went, and with it the network and its rules.
+    NoNetwork,
+}
+
 /// Removes everything that a node made on this machine: containers, network, rules. Works without a running node.
-pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Result<(), Error> {
+pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr, remains: Remains) -> Result<(), Error> {
     let config = Config {
         data_dir: data_dir.to_owned(),
         sysctls: Allowlist::default(),
@@ -243,8 +251,10 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr) -> Res
     };
     let clock: runtime::Clock = Arc::new(|| runtime::Timestamp { secs: 0, nanos: 0 });
     Embedded::purge(&config.runtime(clock)).await?;
-    ServiceRules::purge(&config.services(Vec::new())).await?;
-    PodNetwork::purge(&config.network()).await?;
+    if remains == Remains::All {
+        ServiceRules::purge(&config.services(Vec::new())).await?;
+        PodNetwork::purge(&config.network()).await?;
+    }
     // Volumes of pods that nobody ended.
     runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;
     Ok(())

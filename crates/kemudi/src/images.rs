@@ -54,6 +54,9 @@ enum Failure {
     File { path: String, source: io::Error },
     #[error("the standard input is empty; give it an image archive, as from `docker save`")]
     Empty,
+    /// About the copy of the standard input, which nobody knows by its path.
+    #[error("{0}")]
+    Stdin(String),
     #[error(transparent)]
     Runtime(#[from] runtime::Error),
     #[error(transparent)]
@@ -152,7 +155,9 @@ fn from_stdin(
         n if n == most => return Err(Error::TooLarge { path: "the standard input".into(), limit: most }.into()),
         _ => {}
     }
-    Ok(store.import(copy.path(), name, limit)?)
+    let path = copy.path().display().to_string();
+    let named = |e: Error| Failure::Stdin(e.to_string().replace(&path, "the standard input"));
+    store.import(copy.path(), name, limit).map_err(named)
 }
 
 fn list(place: &Place, out: &mut dyn Write) -> Result<(), Failure> {

@@ -20,6 +20,7 @@ mod kubelet;
 mod lock;
 mod man;
 mod missing;
+mod namespace;
 mod output;
 mod pki;
 mod privileges;

@@ -3,6 +3,7 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
+use crate::namespace::Place;
 use crate::pki;
 use crate::signals::Stop;
 use crate::system::SystemClock;
@@ -149,6 +150,12 @@ pub enum Error {
     NotOurs(String),
     #[error("no cluster runs on {0}")]
     NotRunning(String),
+    #[error(
+        "the port {0} of the kubelet's API cannot be used: {1}; choose another one with --kubelet-port, or 0 for any free one"
+    )]
+    KubeletPort(std::net::SocketAddr, std::io::Error),
+    #[error("entering the network namespace of the cluster: {0}")]
+    Namespace(nix::Error),
     #[error("the process {0} did not stop within a minute")]
     Stuck(i32),
 }
@@ -254,6 +261,8 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     let mut signals = Stop::listen().map_err(Error::Runtime)?;
     end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
+    // Declared before the lock, which it outlives.
+    let mut fresh = Fresh((!options.data_dir.exists()).then(|| options.data_dir.clone()));
     data_dir::prepare(&options.data_dir).map_err(directory)?;
     // First everything that may say no: what comes after it touches the network of this machine.
     let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
@@ -276,9 +285,16 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         dns,
     });
     let kubelet = match &node {
-        Some(_) => Some(control_plane::listen(options.kubelet_address, options.kubelet_port).await?),
+        Some(_) => {
+            let listening = control_plane::listen(options.kubelet_address, options.kubelet_port).await;
+            Some(listening.map_err(|e| match e {
+                control_plane::Error::Port(address, why) => Error::KubeletPort(address, why),
+                e => e.into(),
+            })?)
+        }
         None => None,
     };
+    crate::namespace::record(&options.data_dir).map_err(directory)?;
     let (stop, shutdown) = watch::channel(false);
     let encryption = options.encryption_provider_config.clone();
     let store = control_plane::open(&options.data_dir, encryption, shutdown.clone()).await?;
@@ -304,6 +320,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
     write_kubeconfig(&path, &plane, advertise)?;
+    fresh.0 = None;
     crate::output::note!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
     crate::output::say!("export KUBECONFIG={}", path.display());
     crate::output::note!("{}", crate::missing::table());
@@ -339,6 +356,9 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     });
     signals.requested().await;
     plane.server.leave();
+    if node.is_some() {
+        crate::output::note!("stopping; pods keep running, and `kemudi down --purge` ends them and removes all data");
+    }
     // Whoever asks twice does not want to wait.
     tokio::select! {
         () = tokio::time::sleep(options.api.shutdown_delay_duration) => {}
@@ -419,6 +439,20 @@ fn check_node(name: Option<&str>, services: network::Cidr, pods: network::Cidr) 
     Ok(())
 }
 
+/// A data directory that this start has made, and that goes again if the start fails.
+struct Fresh(Option<PathBuf>);
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0
+            && let Err(e) = data_dir::remove(path)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!("removing {}: {e}", path.display());
+        }
+    }
+}
+
 /// Whether somebody serves at an address of this machine; one that no device has yet is free.
 fn check_free(address: std::net::SocketAddr) -> Result<(), Error> {
     match std::net::UdpSocket::bind(address) {
@@ -451,6 +485,13 @@ current-context: kemudi\n",
 }
 
 pub fn down(options: &DownOptions) -> Result<(), Error> {
+    if options.purge && !options.data_dir.exists() {
+        crate::output::note!("nothing to remove: there is no {}", options.data_dir.display());
+        return Ok(());
+    }
+    // Before the process ends, which may be the last to hold the namespace.
+    let namespace = crate::namespace::find(&options.data_dir)
+        .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     let file = options.data_dir.join(PID_FILE);
     let running =
         std::fs::read_to_string(&file).ok().and_then(|t| t.trim().parse::<i32>().ok()).filter(|p| is_ours(*p));
@@ -468,8 +509,17 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
             Ok(r) => r,
             Err(e) => unreachable!("a constant range: {e}"),
         };
+        let remains = match &namespace {
+            Place::Here => agent::Remains::All,
+            Place::Other(file) => {
+                crate::namespace::enter(file).map_err(Error::Namespace)?;
+                agent::Remains::All
+            }
+            Place::Gone => agent::Remains::NoNetwork,
+        };
+        // Its threads are in the namespace that this one is in.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
-        runtime.block_on(agent::purge(&options.data_dir, pods, pods))?;
+        runtime.block_on(agent::purge(&options.data_dir, pods, pods, remains))?;
         data_dir::remove(&options.data_dir).map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     }
     Ok(())

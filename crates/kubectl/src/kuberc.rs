@@ -469,11 +469,20 @@ aliases:
         let wrong = p.replace("name: getn", "name: get-n");
         assert_eq!(
             run(wrong, "get ns").await,
-            "error: invalid alias name, can only include alphabetical characters\n1"
+            "error occurred while applying preferences invalid alias name, can only include alphabetical characters\n1"
         );
         let wrong = p.replace("name: dry-run", "name: nope");
-        assert_eq!(run(wrong, "delete ns a").await, "error: invalid flag nope for command delete\n1");
+        assert_eq!(
+            run(wrong, "delete ns a").await,
+            "error occurred while applying preferences invalid flag nope for command delete\n1"
+        );
         let (code, _, err) = run_in(&s, &["get", "ns", "--kuberc=/nowhere"], "", |_| None).await;
-        assert_eq!((code, err.as_str()), (1, "error: kuberc error kuberc: open /nowhere: no such file or directory\n"));
+        assert_eq!(
+            (code, err.as_str()),
+            (
+                1,
+                "error occurred while applying preferences kuberc error kuberc: open /nowhere: no such file or directory\n"
+            )
+        );
     }
 }

@@ -184,3 +184,97 @@ pub async fn from_files_alone(k: &mut Kube, flags: &crate::flags::FileFlags) -> 
     };
     Ok(documents.into_iter().map(|d| d.map(alone)).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
+
+    /// `delete -f FILE -A` deleted in the namespace of the kubeconfig.
+    #[tokio::test]
+    async fn files_without_namespace_are_refused_where_all_are_meant() {
+        let s = Server::new();
+        let unknown = "no namespace set on resource /v1, Resource=configmaps \"a\"";
+        for (line, want) in [
+            (
+                "delete -f - -A",
+                "! error: error when deleting \"STDIN\": an empty namespace may not be set when a resource name is provided\nexit 1\n"
+                    .to_owned(),
+            ),
+            ("label -f - -A x=y", format!("! error: {unknown}\nexit 1\n")),
+            ("annotate -f - -A x=y", format!("! error: {unknown}\nexit 1\n")),
+            ("get -f - -A", format!("! {unknown}\nexit 1\n")),
+            ("get -f - -A -o name", format!("! {unknown}\nexit 1\n")),
+            ("wait -f - -A --for=delete", format!("! error: {unknown}\nexit 1\n")),
+            (
+                "describe -f - -A",
+                "! Error from server (NotFound): the server could not find the requested resource\nexit 1\n".to_owned(),
+            ),
+        ] {
+            let said = snapshot(&s, line, MAP).await;
+            let said = said.strip_prefix("List").unwrap_or(&said);
+            assert_eq!(said, want, "{line}");
+        }
+        assert_eq!(s.asked(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn standard_input_is_read_once() {
+        for line in [
+            "apply -f - -f -",
+            "create -f - -f -",
+            "delete -f - -f -",
+            "get -f - -f -",
+            "label -f - -f - a=b",
+            "set image -f - -f - a=b",
+            "rollout status -f - -f -",
+            "scale -f - -f - --replicas=1",
+        ] {
+            assert_eq!(
+                snapshot(&Server::new(), line, MAP).await,
+                "! error: standard input cannot be used for multiple arguments\nexit 1\n",
+                "{line}"
+            );
+        }
+    }
+
+    /// Commands on built-in kinds do nothing at all when one of several objects is of no such kind, or does not fit its type.
+    #[tokio::test]
+    async fn objects_without_a_type_are_refused() {
+        let widget = json!({"kind": "Widget", "apiVersion": "example.com/v1", "metadata": {"name": "w"}});
+        let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"}, "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}});
+        let s = Server::new().on("GET /apis/example.com/v1/namespaces/default/widgets/w", 200, widget.clone()).on(
+            "GET /apis/apps/v1/namespaces/default/deployments/d",
+            200,
+            d.clone(),
+        );
+        let none =
+            "no kind \"Widget\" is registered for version \"example.com/v1\" in scheme \"pkg/scheme/scheme.go:28\"";
+        for line in [
+            "set image deploy/d widget/w c=i",
+            "set env widget/w A=b",
+            "expose widget w --port=1",
+            "rollout status widget/w",
+            "rollout restart widget/w",
+            "logs widget/w",
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, format!("! error: {none}\nexit 1\n"), "{line}");
+        }
+        let bad = "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {ports: [{port: x}]}}";
+        for (file, why) in [
+            (widget.to_string(), none.to_owned()),
+            (
+                bad.to_owned(),
+                "json: cannot unmarshal string into Go struct field ServicePort.spec.ports.port of type int32"
+                    .to_owned(),
+            ),
+        ] {
+            let file = format!("---\n{d}\n---\n{file}\n");
+            let want = format!("! error: unable to decode \"STDIN\": {why}\nexit 1\n");
+            assert_eq!(snapshot(&s, "set image -f - c=i", &file).await, want, "{file}");
+        }
+        assert!(s.asked().iter().all(|l| l.starts_with("GET ")), "{:?}", s.asked());
+    }
+}

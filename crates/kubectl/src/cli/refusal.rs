@@ -353,4 +353,37 @@ mod tests {
             assert_eq!(snapshot(&Server::new(), line, "").await, want, "{line}");
         }
     }
+
+    /// A bad flag is told even where help is asked for, and words that mean nothing lead to the help of what is before them.
+    #[tokio::test]
+    async fn help_is_no_excuse() {
+        let s = Server::new();
+        for (line, want) in [
+            ("get cm -h --nosuch", "! error: unknown flag: --nosuch\n! See 'kubectl get --help' for usage.\nexit 1\n"),
+            (
+                "apply --help -f",
+                "! error: flag needs an argument: 'f' in -f\n! See 'kubectl apply --help' for usage.\nexit 1\n",
+            ),
+            ("alpha x", "! No alpha commands are available in this version of kubectl\n"),
+            (
+                "get cm -Awide",
+                "! error: unknown shorthand flag: 'i' in -ide\n! See 'kubectl get --help' for usage.\nexit 1\n",
+            ),
+            ("--nosuch get pods", "! Error: flags cannot be placed before plugin name: --nosuch\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        }
+        for (line, begins, ends) in [
+            ("certificate", "Approve or deny signing requests", "\n"),
+            ("certificate nosuch", "Approve or deny signing requests", "\n"),
+            ("rollout", "See and steer the rollout of a workload", "exit 1\n"),
+            ("rollout nosuch -h", "See and steer the rollout of a workload", "\n"),
+            ("help get nosuch", "Show objects", "\n"),
+            ("help nosuch", "! Unknown help topic [`nosuch`]\n", "\n"),
+        ] {
+            let said = snapshot(&s, line, "").await;
+            assert!(said.starts_with(begins) && said.ends_with(ends), "{line}: {said}");
+            assert_eq!(said.ends_with("exit 1\n"), ends == "exit 1\n", "{line}");
+        }
+    }
 }

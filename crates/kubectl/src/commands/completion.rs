@@ -38,6 +38,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 /// What the shell may do with the answer (cobra's `ShellCompDirective`).
 const NO_SPACE: u8 = 2;
 const NO_FILES: u8 = 4;
+/// The candidates are endings of names of files.
+const ENDINGS: u8 = 8;
 
 #[derive(Default)]
 struct Answer {
@@ -70,8 +72,14 @@ enum Place {
     Types,
     /// NAME… of one type.
     Names(&'static str),
+    /// One of some types, then names of it.
+    Kinds(&'static [&'static str]),
     /// POD or TYPE/NAME, one.
     Pod,
+    /// Files here and in pods.
+    Copies,
+    /// What the shell completes by itself.
+    Files,
     /// One of the kubeconfig's.
     Kubeconfig(&'static str),
     Shells,
@@ -87,20 +95,32 @@ fn place(path: &str) -> Place {
         | "label"
         | "annotate"
         | "patch"
-        | "scale"
-        | "autoscale"
-        | "expose"
         | "wait"
-        | "taint"
+        | "debug"
         | "apply view-last-applied"
         | "apply edit-last-applied" => Place::Objects,
-        p if p.starts_with("rollout ") || p.starts_with("set ") => Place::Objects,
+        "set image" => Place::Kinds(&[
+            "daemonsets",
+            "deployments",
+            "pods",
+            "cronjobs",
+            "replicasets",
+            "replicationcontrollers",
+            "statefulsets",
+        ]),
+        p if p.starts_with("set ") => Place::Files,
+        "rollout pause" | "rollout resume" => Place::Kinds(&["deployment"]),
+        p if p.starts_with("rollout ") => Place::Kinds(&["deployment", "daemonset", "statefulset"]),
+        "scale" | "autoscale" => Place::Kinds(&["deployment", "replicaset", "replicationcontroller", "statefulset"]),
+        "expose" => Place::Kinds(&["pod", "service", "replicationcontroller", "deployment", "replicaset"]),
+        "taint" => Place::Kinds(&["node"]),
+        "cp" => Place::Copies,
         "explain" => Place::Types,
         "cordon" | "uncordon" | "drain" | "top node" => Place::Names("nodes"),
         "top pod" => Place::Names("pods"),
         "certificate approve" | "certificate deny" => Place::Names("certificatesigningrequests"),
         "create token" => Place::Names("serviceaccounts"),
-        "logs" | "exec" | "attach" | "port-forward" | "debug" => Place::Pod,
+        "logs" | "exec" | "attach" | "port-forward" => Place::Pod,
         "config use-context"
         | "config delete-context"
         | "config rename-context"
@@ -139,11 +159,12 @@ pub async fn instead(words: &[String], shell: Shell) -> Option<u8> {
     }
     out.write(format!("{said}:{}\n", a.directive).as_bytes());
     out.flush();
-    let names: Vec<&str> = [(NO_SPACE, "ShellCompDirectiveNoSpace"), (NO_FILES, "ShellCompDirectiveNoFileComp")]
-        .iter()
-        .filter(|(bit, _)| a.directive & bit != 0)
-        .map(|(_, n)| *n)
-        .collect();
+    let bits = [
+        (NO_SPACE, "ShellCompDirectiveNoSpace"),
+        (NO_FILES, "ShellCompDirectiveNoFileComp"),
+        (ENDINGS, "ShellCompDirectiveFilterFileExt"),
+    ];
+    let names: Vec<&str> = bits.iter().filter(|(bit, _)| a.directive & bit != 0).map(|(_, n)| *n).collect();
     let names = if names.is_empty() { "ShellCompDirectiveDefault".to_owned() } else { names.join(", ") };
     err.write(format!("Completion ended with directive: {names}\n").as_bytes());
     Some(0)
@@ -187,12 +208,12 @@ async fn answer(k: &mut Kube, before: &[String], current: &str) -> Answer {
         }
     }
     if let Some(a) = waiting {
-        return value(k, &a, "").await;
+        return value(k, &a, "", &path).await;
     }
     if current.starts_with('-') {
         if let Some((name, _)) = current.split_once('=') {
             return match flag(&at, &whole, name).cloned() {
-                Some(a) => value(k, &a, &format!("{name}=")).await,
+                Some(a) => value(k, &a, &format!("{name}="), &path).await,
                 None => Answer::nothing(),
             };
         }
@@ -223,19 +244,22 @@ fn flags(at: &clap::Command, global: &clap::Command) -> Answer {
 }
 
 /// The values of a flag, each behind a prefix (`--output=`).
-async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str) -> Answer {
+async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> Answer {
     let words: Vec<String> = match a.get_long().unwrap_or_default() {
         "namespace" => names(k, "namespaces", true).await,
         "context" | "cluster" | "user" => kubeconfig(k, a.get_long().unwrap_or_default()),
         "output" => {
-            let all = "json yaml name wide go-template go-template-file jsonpath jsonpath-as-json jsonpath-file custom-columns custom-columns-file";
+            if *path != ["get"] {
+                return Answer::files();
+            }
+            let all = "json yaml kyaml name go-template go-template-file template templatefile jsonpath jsonpath-as-json jsonpath-file custom-columns custom-columns-file wide";
             all.split(' ').map(str::to_owned).collect()
         }
         "dry-run" => ["client", "none", "server"].map(str::to_owned).to_vec(),
         "cascade" => ["background", "foreground", "orphan"].map(str::to_owned).to_vec(),
         "validate" => ["ignore", "strict", "warn"].map(str::to_owned).to_vec(),
-        "filename"
-        | "kubeconfig"
+        "filename" => return Answer { directive: ENDINGS, ..Answer::words(["json", "yaml", "yml"]) },
+        "kubeconfig"
         | "certificate-authority"
         | "client-certificate"
         | "client-key"
@@ -280,10 +304,11 @@ async fn names(k: &mut Kube, word: &str, everywhere: bool) -> Vec<String> {
 
 async fn types(k: &mut Kube) -> Vec<String> {
     let Ok(d) = k.discovery().await else { return Vec::new() };
-    let mut all: Vec<String> = d.resources.iter().filter(|r| r.preferred).map(|r| r.group_resource()).collect();
-    all.sort();
-    all.dedup();
-    all
+    let mut all: Vec<_> = d.resources.iter().filter(|r| r.preferred && r.has_verb("list")).collect();
+    all.sort_by_key(|r| (&r.group, &r.plural));
+    let mut names: Vec<String> = all.into_iter().map(|r| r.group_resource()).collect();
+    names.dedup();
+    names
 }
 
 /// `TYPE/NAME`s of the type that a word begins with.
@@ -292,6 +317,10 @@ async fn of_type(k: &mut Kube, current: &str) -> Option<Answer> {
     let all = names(k, ty, false).await;
     Some(Answer::words(all.into_iter().map(|n| format!("{ty}/{n}"))))
 }
+
+/// Types that have pods, as a pod may be named by them.
+const WITH_PODS: [&str; 8] =
+    ["daemonsets", "deployments", "pods", "jobs", "replicasets", "replicationcontrollers", "services", "statefulsets"];
 
 async fn arguments(k: &mut Kube, place: Place, rest: &[String], current: &str) -> Answer {
     let fresh = |all: Vec<String>| Answer::words(all.into_iter().filter(|n| !rest.contains(n)));
@@ -306,7 +335,25 @@ async fn arguments(k: &mut Kube, place: Place, rest: &[String], current: &str) -
         (Place::Objects, [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
         (Place::Names(ty), _) => fresh(names(k, ty, false).await),
         (Place::Pod, []) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
-        (Place::Pod, []) => Answer::words(names(k, "pods", false).await),
+        (Place::Kinds(_), _) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
+        (Place::Kinds(kinds), []) => Answer::words(kinds.iter().copied()),
+        (Place::Kinds(_), [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
+        (Place::Pod, []) => {
+            let mut all = names(k, "pods", false).await;
+            let none = !all.iter().any(|n| n.starts_with(current));
+            all.extend(WITH_PODS.map(|ty| format!("{ty}/")));
+            let mut a = Answer::words(all);
+            // Names follow the slash.
+            a.directive |= if none { NO_SPACE } else { 0 };
+            a
+        }
+        (Place::Copies, [] | [_]) if !current.contains(['/', ':']) => {
+            let mut all: Vec<String> = names(k, "namespaces", true).await.iter().map(|n| format!("{n}/")).collect();
+            all.extend(names(k, "pods", false).await.iter().map(|n| format!("{n}:")));
+            all.extend(["./".to_owned(), "/".to_owned()]);
+            Answer { directive: NO_SPACE, ..Answer::words(all) }
+        }
+        (Place::Copies | Place::Files, _) => Answer::files(),
         (Place::Kubeconfig(what), _) => fresh(kubeconfig(k, what)),
         (Place::Shells, []) => Answer::words(["bash", "fish", "powershell", "zsh"]),
         _ => Answer::nothing(),
@@ -337,12 +384,18 @@ mod tests {
             (&["get", "dep"], "deployments.apps :4 "),
             (&["get", "pods", "web-1", "w"], "web-2 :4 "),
             (&["get", "pod/d"], "pod/db :4 "),
-            (&["-n", "x", "logs", ""], "other :4 "),
+            (&["-n", "x", "logs", "o"], "other :4 "),
+            (&["-n", "x", "logs", "dep"], "deployments/ :6 "),
+            (&["exec", "d"], "db daemonsets/ deployments/ :4 "),
+            (&["rollout", "status", "dep"], "deployment :4 "),
+            (&["set", "image", "c"], "cronjobs :4 "),
+            (&["cp", "d"], "default/ db: :2 "),
             (&["describe", "pods", "-n", ""], "default x :4 "),
             (&["get", "pods", "--namespace=d"], "--namespace=default :4 "),
             (&["get", "--show-l"], "--show-labels :4 "),
             (&["get", "pods", "-o", "js"], "json jsonpath jsonpath-as-json jsonpath-file :4 "),
-            (&["apply", "-f", ""], ":0 "),
+            (&["apply", "-f", ""], "json yaml yml :8 "),
+            (&["create", "-o", ""], ":0 "),
             (&["exec", "web-1", "--", ""], ":0 "),
             (&["rollout", "re"], "resume restart :4 "),
             (&["completion", "b"], "bash :4 "),

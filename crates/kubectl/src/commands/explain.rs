@@ -139,8 +139,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if own.is_none() && of_type.is_none() {
         out.push_str("    <empty>\n");
+    } else {
+        out.push_str("    \n");
     }
-    out.push_str("    \n");
     if let Some(p) = x.properties(inner).filter(|p| !p.is_empty()) {
         out.push_str("FIELDS:\n");
         // The fields of a kind, or of what is a type and no more, are told once more where the type has itself inside.

@@ -66,9 +66,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let dry = a.write.dry.strategy()?;
     let mut printer = Printer::new(&a.write.print, dry)?.typed();
-    let (found, mut errors) =
+    let (found, unread) =
         gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?;
     let (_, explicit) = k.namespace()?;
+    let mut errors = Vec::new();
     for i in found {
         let done = async {
             let from = i.object.clone().unwrap_or_default();
@@ -88,6 +89,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             errors.push(e);
         }
     }
+    errors.extend(unread);
     Error::collect(errors)
 }
 

@@ -278,6 +278,30 @@ mod tests {
         }
     }
 
+    /// A file is one document: it is written whole or not at all, and one object is no list.
+    #[tokio::test]
+    async fn files_with_missing_objects() {
+        let map = |n: &str| json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": n}});
+        let s = Server::new().on("GET /api/v1/namespaces/default/configmaps/a", 200, map("a"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("two.json").display().to_string();
+        std::fs::write(&file, format!("{}\n{}", map("a"), map("b"))).unwrap();
+        let missing = "! Error from server (NotFound): configmaps \"b\" not found\nexit 1\n";
+        for (line, want) in [
+            (format!("get -f {file} -o name"), missing),
+            (format!("get -f {file} -o jsonpath={{.kind}}"), missing),
+            (format!("get -f {file} -o jsonpath={{.kind}} --ignore-not-found"), "ConfigMap"),
+            ("get cm a b -o jsonpath={.kind} --ignore-not-found".into(), "List"),
+            (
+                "get cm -o name --show-labels".into(),
+                "! error: --show-labels option cannot be used with name printer\nexit 1\n",
+            ),
+            ("get cm a -o custom-columns=A:.a[1:".into(), "A\n! error: unterminated array\nexit 1\n"),
+        ] {
+            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+        }
+    }
+
     #[tokio::test]
     async fn watching() {
         let event = |t: &str, table: meta::Value| format!("{}\n", json!({"type": t, "object": table}));
@@ -313,7 +337,7 @@ mod tests {
         assert_eq!(snapshot(&documents, "get pods -w --output-watch-events -o name", "").await, "pod/web\npod/web\n");
         assert_eq!(
             snapshot(&s, "get pods --watch-only --output-watch-events", "").await,
-            "EVENT   NAME   STATUS\nADDED   b      New\nDELETED   a-longer-one   Done\n"
+            "EVENT      NAME   STATUS\nADDED      b      New\nDELETED    a-longer-one   Done\n"
         );
     }
 }

@@ -309,8 +309,11 @@ mod tests {
 
     async fn run(rc: &std::path::Path, line: &[&str], input: &str) -> (u8, String) {
         let (s, rc) = (Server::new(), rc.display().to_string());
+        // A file that is named has to be there; the one of the home directory has not.
+        let home = rc.strip_suffix("/.kube/kuberc").map(str::to_owned);
         let (code, out, err) = run_in(&s, &[&["kuberc"], line].concat(), input, move |n| match n {
-            "KUBERC" => Some(rc.clone()),
+            "KUBERC" if home.is_none() => Some(rc.clone()),
+            "HOME" => home.clone(),
             _ => None,
         })
         .await;
@@ -321,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn the_file_is_changed_and_shown() {
         let dir = tempfile::tempdir().unwrap();
-        let rc = dir.path().join("deep/kuberc");
+        let rc = dir.path().join("deep/.kube/kuberc");
         let updated = (0, format!("Updated {}\n", rc.display()));
         let set = |more: &'static str| {
             let rc = rc.clone();
@@ -400,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_is_offered_where_there_is_none() {
         let dir = tempfile::tempdir().unwrap();
-        let rc = dir.path().join("kuberc");
+        let rc = dir.path().join(".kube/kuberc");
         let asked = format!(
             "kuberc file not found at {}\nWould you like to generate a default kuberc file with recommended options? (y/N): ",
             rc.display()
@@ -410,6 +413,13 @@ mod tests {
         assert_eq!(run(&rc, &["view"], "y\n").await, (0, format!("{asked}Updated {}\n", rc.display())));
         let written = std::fs::read_to_string(&rc).unwrap();
         assert!(written.contains("- command: apply\n  options:\n  - default: \"true\"\n    name: server-side\n"));
+        let missing = run(&dir.path().join("none"), &["set", "--section=defaults", "--command=get"], "").await;
+        let refused = "error occurred while applying preferences kuberc error kuberc: open";
+        assert!(missing.0 == 1 && missing.1.starts_with(refused), "{missing:?}");
+        let broken = dir.path().join("broken");
+        std::fs::write(&broken, "a: [").unwrap();
+        let (code, said) = run(&broken, &["view"], "").await;
+        assert!(code == 1 && said.ends_with("broken, use --v=5 to see details\n"), "{said}");
         let (code, said) = run(std::path::Path::new("off"), &["view"], "").await;
         assert_eq!((code, said.as_str()), (1, "error: KUBERC is disabled via KUBERC=off environment variable\n"));
     }

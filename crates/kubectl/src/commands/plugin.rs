@@ -213,7 +213,7 @@ mod tests {
             ("nothing", "error: unknown command \"nothing\" for \"kubectl\"\n1"),
             (
                 "plugin list",
-                "The following compatible plugins are available:\n\nD/kubectl-create-thing\nD/kubectl-foo\nD/kubectl-foo-bar_baz\nUnable to read directory \"/nowhere\" from your PATH: open /nowhere: no such file or directory. Skipping...\n0",
+                "The following compatible plugins are available:\n\nD/kubectl-create-thing\nD/kubectl-foo\nD/kubectl-foo-bar_baz\nUnable to read directory \"/nowhere\" from your PATH: open /nowhere: no such file or directory. Skipping...\n  - warning: kubectl-create-thing overwrites existing command: \"kubectl create\"\nerror: one plugin warning was found\n1",
             ),
         ] {
             assert_eq!(run(line).await, want, "{line}");
@@ -221,7 +221,7 @@ mod tests {
         script("kubectl-get", 0o644);
         let said = run("plugin list --name-only").await;
         assert!(
-            said.ends_with("  - warning: D/kubectl-get identified as a kubectl plugin, but it is not executable\n  - warning: kubectl-get overwrites existing command: \"kubectl get\"\nerror: 2 plugin warnings were found\n1"),
+            said.ends_with("  - warning: D/kubectl-get identified as a kubectl plugin, but it is not executable\n  - warning: kubectl-get overwrites existing command: \"kubectl get\"\nerror: 3 plugin warnings were found\n1"),
             "{said}"
         );
     }

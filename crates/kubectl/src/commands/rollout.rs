@@ -94,10 +94,11 @@ fn object(i: &Info) -> Object {
 async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
-    let (found, mut errors) = a.which.gather(k).await?;
+    let (found, unread) = a.which.gather(k).await?;
     // Upstream's list of what cannot be read is one error of several, which is told without the word.
-    errors = bare(errors, &a.which.files);
-    if found.is_empty() && errors.is_empty() {
+    let unread = bare(unread, &a.which.files);
+    let mut errors = Vec::new();
+    if found.is_empty() && unread.is_empty() {
         let (namespace, _) = k.namespace()?;
         k.warn(format!("No resources found in {namespace} namespace."));
     }
@@ -128,7 +129,10 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
             Err(e) => errors.push(Error::Bare(format!("error: {e}"))),
         }
     }
-    Error::collect(errors)
+    // Beside errors of another kind, several of them are one.
+    let several = unread.len() > 1 && !errors.is_empty();
+    let unread = if several { vec![Error::Bare(format!("[{}]", Error::Many(unread)))] } else { unread };
+    Error::collect(unread.into_iter().chain(errors).collect())
 }
 
 /// Whether a restart is marked with this very second already.
@@ -179,4 +183,22 @@ fn change(i: &Info, verb: &str, k: &Kube) -> Result<(Patch, &'static str)> {
         }
     };
     Ok((Patch::Strategic(made.0), made.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Server, snapshot};
+    use serde_json::json;
+
+    /// The second of two restarts within a second would change nothing, and said that it had.
+    #[tokio::test]
+    async fn a_restart_that_changes_nothing_is_refused() {
+        let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"},
+            "spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-11-21T12:00:00Z"}}}}});
+        let s = Server::new().on("GET /apis/apps/v1/namespaces/default/deployments/d", 200, d);
+        assert_eq!(
+            snapshot(&s, "rollout restart deploy d", "").await,
+            "! error: failed to create patch for d: if restart has already been triggered within the past second, please wait before attempting to trigger another\nexit 1\n"
+        );
+    }
 }

@@ -415,6 +415,7 @@ mod tests {
             .on(&format!("GET {path}/p"), 200, running)
             .on(&format!("GET {path}/p"), 200, pod("Failed", json!({"terminated": {"exitCode": 3, "reason": "Error"}})))
             .on(&format!("DELETE {path}/p"), 200, json!({}))
+            .on_bytes(&format!("GET {path}/p/log?container=p"), 200, b"earlier\n".to_vec())
             .on_upgrade(|mut ws| {
                 Box::pin(async move {
                     ws.send(Message::Binary(b"\x01hello\n".to_vec().into())).await.unwrap();
@@ -424,7 +425,7 @@ mod tests {
             });
         assert_eq!(
             snapshot(&s, "run p --image=i -i -q --restart=Never", "").await,
-            "hello\n! pod default/p terminated (Error)\nexit 3\n"
+            "earlier\nhello\n! pod default/p terminated (Error)\nexit 3\n"
         );
         for (line, want) in [
             ("run --image=i", "NAME is required for run"),
@@ -450,6 +451,8 @@ mod tests {
                 "{line}"
             );
         }
+        let env = "run p --image=i --env= --dry-run=client -o jsonpath={.spec.containers[0].env}";
+        assert_eq!(snapshot(&s, env, "").await, "");
         let said = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
         assert_eq!(said, "service/p created (dry run)\npod/p created (dry run)\n");
     }

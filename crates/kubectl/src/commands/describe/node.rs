@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     p.field("Name", o.name());
-    let roles: Vec<&str> = o
+    let mut roles: Vec<&str> = o
         .labels()
         .filter_map(|(key, v)| match key.strip_prefix("node-role.kubernetes.io/") {
             Some(r) if !r.is_empty() => Some(r),
@@ -19,6 +19,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
             _ => None,
         })
         .collect();
+    roles.sort_unstable();
     p.field("Roles", if roles.is_empty() { "<none>".into() } else { roles.join(",") });
     p.metadata(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));

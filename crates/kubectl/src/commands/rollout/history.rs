@@ -214,7 +214,7 @@ mod tests {
         ] {
             let said = snapshot(&server(), &line, "").await;
             assert!(said.starts_with(first) && said.ends_with("exit 1\n"), "{line}: {said}");
-            assert!(said.contains("no matches for kind \"None\" in version \"v9\""), "{line}: {said}");
+            assert!(said.contains("no kind \"None\" is registered for version \"v9\""), "{line}: {said}");
         }
     }
 }
