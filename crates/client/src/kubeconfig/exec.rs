@@ -12,6 +12,7 @@ use std::io::IsTerminal as _;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Exec {
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
     pub command: String,
     pub args: Option<Vec<String>>,

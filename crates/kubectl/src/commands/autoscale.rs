@@ -158,7 +158,6 @@ fn first_version(a: &Arguments, of: &str, target: &Value) -> Result<Object> {
     o.set(&["status"], json!({"currentReplicas": 0, "desiredReplicas": 0}));
     let cpu = if a.cpu_percent > 0 { format!("{}%", a.cpu_percent) } else { a.cpu.trim().to_owned() };
     match cpu.strip_suffix('%').map(str::parse::<i32>) {
-        _ if cpu.is_empty() && a.memory.is_empty() => {}
         _ if cpu.is_empty() => return refused("empty input"),
         Some(Ok(n)) if a.memory.is_empty() => o.set(&["spec", "targetCPUUtilizationPercentage"], n),
         // There is no reason to tell, and upstream tells that.

@@ -135,7 +135,8 @@ async fn upload(a: &Arguments, k: &mut Kube, from: &Path, to: &Place) -> Result 
         command.extend(["--no-same-permissions", "--no-same-owner"]);
     }
     command.extend(["-xmf", "-", "-C", &directory]);
-    let (reader, writer) = std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {e}")))?;
+    let (reader, writer) =
+        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::resource::file::os(&e))))?;
     let from = from.to_owned();
     let packing = std::thread::spawn(move || pack(&from, &name, writer));
     let streams = (k.out.clone(), k.err.clone());
@@ -182,7 +183,8 @@ async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Resul
     let found = target(a, k, from).await;
     k.err = err;
     let t = found?;
-    let (reader, writer) = std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {e}")))?;
+    let (reader, writer) =
+        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::resource::file::os(&e))))?;
     let (prefix, to) = (stripped(&from.path), to.to_owned());
     let hint = format!(
         " (consider using \"kubectl exec -n {:?} {:?} -- tar cf - {:?} | tar xf -\")",
@@ -249,7 +251,7 @@ impl<W: Write> Write for Counted<W> {
 }
 
 fn unpack(from: impl Read, prefix: &str, to: &Path, hint: &str, err: &Stream) -> Result {
-    let wrong = |e: std::io::Error| Error::Text(e.to_string());
+    let wrong = |e: std::io::Error| Error::Text(crate::resource::file::os(&e));
     let mut archive = tar::Archive::new(from);
     let mut hint = Some(hint);
     for entry in archive.entries().map_err(wrong)? {

@@ -176,7 +176,8 @@ impl Sides {
         let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
         let make = |what: &str| -> Result<PathBuf> {
             let path = Path::new(&base).join(format!("{what}-{}", unique(k)));
-            private_dir(&path).map_err(|e| Error::Text(format!("making {}: {e}", path.display())))?;
+            private_dir(&path)
+                .map_err(|e| Error::Text(format!("making {}: {}", path.display(), crate::resource::file::os(&e))))?;
             Ok(path)
         };
         let live = make("LIVE")?;
@@ -200,7 +201,8 @@ impl Sides {
                 None if masked => "null\n".into(),
                 None => String::new(),
             };
-            std::fs::write(&path, text).map_err(|e| Error::Text(format!("writing {}: {e}", path.display())))?;
+            std::fs::write(&path, text)
+                .map_err(|e| Error::Text(format!("writing {}: {}", path.display(), crate::resource::file::os(&e))))?;
         }
         Ok(())
     }
@@ -224,15 +226,16 @@ impl Sides {
                 return text(format!("failed to run {program:?}: {how}"));
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && external.is_none() => {
-                let found = unified::directories(&self.live, &self.merged)
-                    .map_err(|e| Error::Text(format!("comparing {}: {e}", self.live.display())))?;
+                let found = unified::directories(&self.live, &self.merged).map_err(|e| {
+                    Error::Text(format!("comparing {}: {}", self.live.display(), crate::resource::file::os(&e)))
+                })?;
                 k.out.write(found.as_bytes());
                 !found.is_empty()
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return text(format!("failed to run {program:?}: executable file not found in $PATH"));
             }
-            Err(e) => return text(format!("failed to run {program:?}: {e}")),
+            Err(e) => return text(format!("failed to run {program:?}: {}", crate::resource::file::os(&e))),
         };
         if differs { Err(Error::Exit(1)) } else { Ok(()) }
     }

@@ -169,7 +169,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             loop {
                 match l.accept().await {
                     Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
-                    Err(e) => return text(format!("accept: {e}")),
+                    Err(e) => return text(format!("accept: {}", os(&e))),
                 }
             }
         }
@@ -185,7 +185,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         loop {
             match l.accept().await {
                 Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
-                Err(e) => return text(format!("accept: {e}")),
+                Err(e) => return text(format!("accept: {}", os(&e))),
             }
         }
     };
@@ -349,5 +349,48 @@ mod tests {
         task.abort();
         let said = snapshot(&s, "proxy --port=1 --unix-socket=/x", "").await;
         assert_eq!(said, "! error: cannot set --unix-socket and --port at the same time\nexit 1\n");
+    }
+
+    /// The one prefix that a path has leads it, whichever of the two is longer.
+    #[tokio::test]
+    async fn expressions_and_prefixes() {
+        for (expression, want) in [
+            ("(", "missing closing ): `(`"),
+            ("a[b", "missing closing ]: `[b`"),
+            ("*", "missing argument to repetition operator: `*`"),
+        ] {
+            let (code, out, err) =
+                crate::testing::run_with(&Server::new(), &["proxy", &format!("--accept-paths={expression}")], "").await;
+            let want = format!("Error compiling re: error parsing regexp: {want}\n");
+            assert!(code == 255 && out.is_empty() && err.ends_with(&want), "{code} {err}");
+        }
+        for port in ["99999", "-1"] {
+            let said = snapshot(&Server::new(), &format!("proxy --port={port}"), "").await;
+            assert_eq!(said, format!("! error: listen tcp: address {port}: invalid port\nexit 1\n"));
+        }
+        tokio::task::LocalSet::new().run_until(prefixes()).await;
+    }
+
+    async fn prefixes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f.txt"), "file").unwrap();
+        let s = Server::new().on_bytes("GET /version", 200, b"{}".to_vec());
+        let (sh, out, err) = shell(&s, "", |_| None);
+        let www = format!("--www={}", dir.path().display());
+        let line = ["kubectl", "proxy", "--port=0", &www, "--www-prefix=/s/", "--api-prefix=/custom/"];
+        let task = tokio::task::spawn_local(crate::run(line.map(Into::into).to_vec(), sh));
+        let at = loop {
+            tokio::task::yield_now().await;
+            if let Some(at) = out.text().strip_prefix("Starting to serve on ") {
+                break at.trim().to_owned();
+            }
+            assert!(!task.is_finished(), "{}", err.text());
+        };
+        for (path, want) in
+            [("/s/f.txt", "200 file"), ("/custom/version", "200 {}"), ("/x", "404 404 page not found\n")]
+        {
+            assert_eq!(ask(&at, path, "localhost").await, want, "{path}");
+        }
+        task.abort();
     }
 }

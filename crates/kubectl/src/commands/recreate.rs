@@ -182,7 +182,7 @@ async fn insist(api: &Api<Object>, options: &WriteOptions, o: &Object) -> Result
 fn keep(k: &Kube, o: &Object) -> String {
     let written = editor::fresh(k, "kubectl-original", "yaml").and_then(|(path, mut file)| {
         file.write_all(codec::yaml::to_string(&o.0.clone().into()).as_bytes())
-            .map_err(|e| Error::Text(format!("{}: {e}", path.display())))?;
+            .map_err(|e| Error::Text(format!("{}: {}", path.display(), crate::resource::file::os(&e))))?;
         Ok(path)
     });
     match written {

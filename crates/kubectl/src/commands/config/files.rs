@@ -158,6 +158,11 @@ impl Files {
         self.all[file].changed = true;
     }
 
+    /// Whether the preferences ask for colors.
+    pub fn colors(&self) -> bool {
+        self.all.iter().any(|d| d.content.get("preferences").is_some_and(|p| p["colors"] == true))
+    }
+
     /// Sets a value outside of the lists, or takes it away.
     pub fn set_top(&mut self, path: &[&str], value: Option<Value>) {
         let has = |d: &Document| path.first().is_some_and(|first| d.content.contains_key(*first));

@@ -116,9 +116,10 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
         Place::Current => f.set_current(value),
         Place::Fixed => {}
         Place::Preferences => {
-            return text(
-                "unable to locate path config.navigationStep{stepValue:\"\", stepType:reflect.Type(nil)} under {false map[]}",
-            );
+            return text(format!(
+                "unable to locate path config.navigationStep{{stepValue:\"\", stepType:reflect.Type(nil)}} under {{{} map[]}}",
+                f.colors()
+            ));
         }
         Place::Colors => match crate::flags::go_bool(value) {
             Ok(colors) => f.set_top(&["preferences", "colors"], colors.then(|| true.into())),

@@ -204,7 +204,7 @@ pub fn fresh(k: &Kube, stem: &str, ending: &str) -> Result<(PathBuf, std::fs::Fi
         match private(&path) {
             Ok(f) => return Ok((path, f)),
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(e) => return text(format!("creating {}: {e}", path.display())),
+            Err(e) => return text(format!("creating {}: {}", path.display(), crate::resource::file::os(&e))),
         }
     }
     text(format!("no free name for a file in {base}"))

@@ -216,7 +216,8 @@ impl<'a> Show<'a> {
     }
 
     async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
-        i.placed().map_err(bare)?;
+        // What is one document alone fails with its error, the others with a list of them.
+        i.placed().map_err(|e| if self.single { e } else { bare(e) })?;
         let api = k.api(&i.resource, &i.namespace).await?;
         let asked = match self.a.subresource.as_str() {
             "" => api.get(&i.name).await,
