@@ -32,8 +32,8 @@ const RECORD_MIN: usize = 16;
 const WORKERS: usize = 4;
 /// How long a TCP client may take for a question to begin, for the rest of it, and for its answer.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long the server waits for a descriptor when there is none for another connection.
-const NO_DESCRIPTOR: Duration = Duration::from_millis(50);
+/// How long the server waits after an error of a socket: for a descriptor, when there is none for another connection.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 pub struct Options {
     /// As the service account of the DNS server.
@@ -100,8 +100,14 @@ async fn serve(options: Options) -> Result<(), Error> {
     let datagrams = async move {
         let mut buffer = vec![0; 4096];
         loop {
-            let Ok((n, from)) = udp.recv_from(&mut buffer).await else { continue };
-            questions.put((buffer[..n].to_vec(), from));
+            match udp.recv_from(&mut buffer).await {
+                Ok((n, from)) => questions.put((buffer[..n].to_vec(), from)),
+                // Of an answer that did not arrive, most likely; a socket that has nothing but errors is not asked all the time.
+                Err(error) => {
+                    tracing::debug!(%error, "receiving a question");
+                    tokio::time::sleep(AFTER_ERROR).await;
+                }
+            }
         }
     };
     let streams = async move {
@@ -120,7 +126,7 @@ async fn serve(options: Options) -> Result<(), Error> {
                 // Out of file descriptors, most likely.
                 Err(e) => {
                     tracing::warn!("accepting a connection of the DNS server: {e}");
-                    tokio::time::sleep(NO_DESCRIPTOR).await;
+                    tokio::time::sleep(AFTER_ERROR).await;
                 }
             }
         }

@@ -50,6 +50,10 @@ impl Room {
         Self { most, left: most }
     }
 
+    pub fn taken(&self) -> usize {
+        self.most - self.left
+    }
+
     pub fn take(&mut self, bytes: usize) -> Result<(), TooLong> {
         self.left = self.left.checked_sub(bytes).ok_or(TooLong(self.most))?;
         Ok(())

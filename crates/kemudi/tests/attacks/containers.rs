@@ -17,6 +17,7 @@ pub const TESTS: &[Case] = &[
     ("containers::nothing_that_hangs_keeps_a_pod", nothing_that_hangs_keeps_a_pod),
     ("containers::a_pod_forks_up_to_its_limit", a_pod_forks_up_to_its_limit),
     ("containers::environments_that_no_program_takes_leave_nothing", environments_that_no_program_takes_leave_nothing),
+    ("containers::a_status_that_is_too_large_keeps_no_pod", a_status_that_is_too_large_keeps_no_pod),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -341,6 +342,32 @@ fn nothing_that_hangs_keeps_a_pod(s: &Story) {
         all.filter(|p| std::fs::read(p).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&uid))).count()
     };
     s.eventually("its shims are gone", || (shims() == 0).then_some(()));
+    // Sidecars end one after the other while the grace period lasts, and then together: three seconds for each were minutes.
+    let stubborn = |i: usize| {
+        let mounts = json!([{"name": "tools", "mountPath": "/bin", "readOnly": true}]);
+        json!({"name": format!("s{i}"), "image": crate::story::IMAGE, "restartPolicy": "Always", "volumeMounts": mounts,
+            "command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"],
+            "lifecycle": {"preStop": {"sleep": {"seconds": 100_000}}}})
+    };
+    let sidecars: Vec<_> = (0..40).map(stubborn).collect();
+    let spec = json!({"initContainers": sidecars, "terminationGracePeriodSeconds": 100_001});
+    s.shell_pod("sidecars", "while :; do sleep 1; done", spec, json!({}));
+    s.ready("sidecars");
+    s.k(&["delete", "pod", "sidecars", "--grace-period=1", "--wait=false"]);
+    s.gone("pods/sidecars");
+}
+
+/// The status repeats the mounts of the specification, and both together are larger than an object may be.
+fn a_status_that_is_too_large_keeps_no_pod(s: &Story) {
+    let path = |i: usize| format!("/{}/{i}", "p".repeat(150));
+    let mounts: Vec<_> = (0..900).map(|i| json!({"name": "v", "mountPath": path(i)})).collect();
+    let container = |i: usize| json!({"name": format!("c{i}"), "image": "kemudi.local/none", "imagePullPolicy": "Never", "volumeMounts": mounts});
+    s.pod("p", json!({"volumes": [{"name": "v", "emptyDir": {}}]}), (0..4).map(container).collect());
+    let told =
+        s.until("pods/p", |p| p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull");
+    assert!(told["status"]["containerStatuses"][0]["volumeMounts"].is_null(), "{}", told["status"]);
+    s.ok(&["delete", "pod", "p"]);
+    s.gone("pods/p");
 }
 
 /// A pod takes as many processes as it may have, and no more; the node, other pods and its own removal go on.
