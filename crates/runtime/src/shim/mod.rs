@@ -14,6 +14,7 @@ mod log;
 mod namespaces;
 mod pace;
 mod process;
+mod propagation;
 mod reaper;
 mod rootfs;
 mod streams;
@@ -127,6 +128,8 @@ struct Shim {
     reaper: Option<Reaper>,
     /// The pod's own user namespace.
     users: Option<OwnedFd>,
+    /// Where its containers meet in volumes with mount propagation ([`propagation`]).
+    shared: Option<OwnedFd>,
     /// What the logs of all containers may still take.
     logs: LogBudget,
     stopping: bool,
@@ -178,6 +181,8 @@ impl Shim {
         std::env::set_current_dir("/").map_err(say_io("/"))?;
 
         let users = namespaces::make(&pod.config)?;
+        let shared = users.as_ref().map(|_| propagation::make(&directory)).transpose();
+        let shared = shared.map_err(say_io("mount namespace of volumes"))?;
         let mut shim = Shim {
             directory,
             pod,
@@ -190,6 +195,7 @@ impl Shim {
             next_extra: 1,
             reaper: None,
             users,
+            shared,
             logs: LogBudget::new(sys::uptime()),
             stopping: false,
         };
@@ -399,7 +405,7 @@ impl Shim {
                 None if alone => PidNamespace::New,
                 None => PidNamespace::Host,
             };
-            let pod = PodNamespaces { pids, users: self.users.as_ref() };
+            let pod = PodNamespaces { pids, users: self.users.as_ref(), shared: self.shared.as_ref() };
             process::launch(&record, &Role::First { state: &directory }, &pod, child.streams, report);
         }
         live.began(pid);
@@ -478,7 +484,7 @@ impl Shim {
             let record = self.become_helper(id, theirs.as_fd());
             let pids =
                 pid_namespace.as_ref().map_or(PidNamespace::Host, |pids| PidNamespace::Join { pids, proc: None });
-            let pod = PodNamespaces { pids, users: self.users.as_ref() };
+            let pod = PodNamespaces { pids, users: self.users.as_ref(), shared: None };
             process::launch(&record, &Role::Another { argv, namespaces: &namespaces }, &pod, streams, theirs.as_fd());
         }
         report.helper = Some(pid);

@@ -10,7 +10,8 @@
 //! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
 //! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
 //! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again. And what is mounted below
-//! them inside is never seen by the host, whatever propagation was requested: that takes a privilege on the host.
+//! them inside is never seen by the host, whatever propagation was requested: that takes a privilege on the host. Containers of the pod see
+//! it ([`super::propagation`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -23,6 +24,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mknod};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use super::propagation;
 use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
@@ -188,20 +190,27 @@ struct Sources {
 }
 
 impl Sources {
-    fn open(record: &ContainerRecord, users: Option<BorrowedFd>) -> Result<Sources> {
+    /// `own`: the pod's user namespace, and the mount namespace where its containers meet.
+    fn open(record: &ContainerRecord, own: Option<(BorrowedFd, BorrowedFd)>) -> Result<Sources> {
         let map = |bind: &Bind, source: &dyn std::fmt::Display| {
-            let Some(users) = users else { return Ok(()) };
+            let Some((users, _)) = own else { return Ok(()) };
             bind.leave_host()?;
             if is_device(bind.kind) { Ok(()) } else { bind.map_users(users, source) }
         };
         let one = |m: &Mount| {
-            let bind = bind(&m.source, &m.target, true)?;
+            let mut bind = bind(&m.source, &m.target, true)?;
             if let (Some(bind), Some(kind)) = (&bind, m.kind)
                 && bind.kind != kind
             {
                 return Err(format!("mount source {} is not a {kind}", describe(&m.source)));
             }
             bind.iter().try_for_each(|b| map(b, &describe(&m.source)))?;
+            if let (Some(bind), Some((_, shared))) = (&mut bind, own)
+                && m.propagation != Propagation::Private
+            {
+                bind.tree = propagation::join(shared, bind.tree.as_fd())
+                    .map_err(stage(format_args!("propagation of mount source {}", describe(&m.source))))?;
+            }
             Ok(bind)
         };
         let mounts = record.mounts.iter().map(one).collect::<Result<_>>()?;
@@ -252,8 +261,8 @@ pub struct Prepared {
 impl Prepared {
     /// The caller is in a fresh mount namespace, which nobody else ever enters but those who copy it. Its working directory is where
     /// [`Prepared::enter`] finds what is locked.
-    pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd) -> Result<Prepared> {
-        let mut sources = Sources::open(record, Some(users))?;
+    pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd, shared: BorrowedFd) -> Result<Prepared> {
+        let mut sources = Sources::open(record, Some((users, shared)))?;
         detach_from_host()?;
         sources.make_devices(&state.join("rootfs"))?;
         overlay(record, state, Some(users))?;
