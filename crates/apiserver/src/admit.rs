@@ -5,7 +5,8 @@ use crate::aside;
 use crate::handle::{Call, as_identity};
 use crate::webhooks::{MAX_ANSWER, own_path};
 use admission::{
-    Asked, Decided, Event, Found, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Whose, is_terminating,
+    Asked, Decided, Event, Found, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Which, Whose,
+    is_terminating,
 };
 use async_trait::async_trait;
 use auth::remote::refusal;
@@ -17,7 +18,7 @@ use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, LabelSelector, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
+use registry::{Admit, Charge, Mutated, Operation, Registry, Request, amount, encode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -439,15 +440,22 @@ impl Decoded {
 }
 
 impl Lookup for Stored<'_> {
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which) -> usize {
+        let rows = self.registry.rows();
+        let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
+        let count = if which == Which::All { amount::all } else { amount::largest };
+        count(&self.registry.store.snapshot(), name, namespace)
+    }
+
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let rows = self.registry.rows();
         let key = rows.stored(group, resource)?.key(namespace, name)?;
         self.registry.store.snapshot().get(&key).map(|e| self.decoded.of(&e))
     }
 
-    fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
+    fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels> {
         let rows = self.registry.rows();
-        let key = rows.stored("", "namespaces")?.key("", namespace)?;
+        let key = rows.stored(group, resource)?.key(namespace, name)?;
         let entry = self.registry.store.snapshot().get(&key)?;
         Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
     }
