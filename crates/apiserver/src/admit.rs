@@ -1,7 +1,7 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
-use crate::aside;
+use crate::aside::{self, Line};
 use crate::handle::{Call, as_identity};
 use crate::webhooks::{MAX_ANSWER, own_path};
 use admission::{
@@ -421,10 +421,15 @@ const DECODED_MAX: usize = 4096;
 /// Larger ones, in bytes as stored, are read each time.
 const DECODED_SIZE: usize = 4096;
 
+/// Reads an object that a plugin asked for. One that is large was not foreseen ([`Lookup::bytes`]), and holds up no other request.
+fn decode(entry: &Entry) -> Object {
+    aside::in_place(Line::Objects, entry.value.len(), || encode::decode(entry))
+}
+
 impl Decoded {
     fn of(&self, entry: &Entry) -> Arc<Object> {
         if entry.value.len() > DECODED_SIZE {
-            return Arc::new(encode::decode(entry));
+            return Arc::new(decode(entry));
         }
         if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
             return object.clone();
@@ -469,7 +474,7 @@ impl Lookup for Stored<'_> {
         let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
             return Vec::new();
         };
-        self.registry.store.snapshot().range(&name, namespace, None).map(|e| encode::decode(e)).collect()
+        self.registry.store.snapshot().range(&name, namespace, None).map(|e| decode(e)).collect()
     }
 
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {

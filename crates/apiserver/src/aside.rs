@@ -68,14 +68,16 @@ pub(crate) enum Line {
     Schemas,
     /// Objects of which little is kept.
     Views,
+    /// Objects that admission plugins look up.
+    Objects,
 }
 
 /// Does work for a request where it stands, before it is known where the request goes. What is large holds up no other
 /// request of this thread, and is done one after the other.
 pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> T {
-    static TURNS: [Mutex<()>; 4] = [const { Mutex::new(()) }; 4];
+    static TURNS: [Mutex<()>; 5] = [const { Mutex::new(()) }; 5];
     let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if size < LARGE || !many {
+    if size < LARGE || !many || HERE.get() {
         return work();
     }
     tokio::task::block_in_place(|| {

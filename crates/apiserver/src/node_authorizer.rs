@@ -347,3 +347,30 @@ fn claims_of(pod: &Object) -> Vec<String> {
     };
     volumes.filter_map(claim).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_names_of_a_pod_are_kept_once() {
+        let env = json!([{"valueFrom": {"secretKeyRef": {"name": "b"}}}, {"valueFrom": {"secretKeyRef": {"name": "a"}}},
+            {"valueFrom": {"configMapKeyRef": {"name": "m"}}}, {"valueFrom": {"secretKeyRef": {"name": "b"}}}]);
+        let volumes =
+            json!([{"name": "v", "ephemeral": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"env": env}], "volumes": volumes,
+            "imagePullSecrets": [{"name": "a"}], "resourceClaims": [{"resourceClaimName": "d"}]}});
+        let (names, bytes) = Names::of(&Object::from_value(pod).unwrap());
+        assert_eq!(
+            (names.secrets, names.config_maps, &*names.account),
+            (vec!["a".to_owned(), "b".into()], vec!["m".to_owned()], "default")
+        );
+        assert_eq!(
+            (&names.claims[..], &names.device_claims[..]),
+            (&["c".to_owned(), "p-v".into()][..], &["d".to_owned()][..])
+        );
+        assert_eq!(bytes, 8 + 6 * size_of::<String>());
+        assert!(has(&names.claims, "p-v") && !has(&names.claims, "v") && !names.mirrored);
+    }
+}

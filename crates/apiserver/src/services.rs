@@ -152,3 +152,56 @@ impl Slice {
         self.ports.iter().any(|(n, number)| n == name && number.is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use registry::encode;
+    use serde_json::json;
+    use std::collections::HashMap;
+    use store::{Action, Expect, Memory, Op, Options, Retention, Store};
+
+    async fn put(store: &Store, resource: &str, name: &str, text: String) {
+        let op = Op {
+            key: Key::new(resource, "ns", name),
+            expect: Expect::Any,
+            action: Action::Put(text.into_bytes().into()),
+        };
+        store.commit(vec![op]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn slices_of_a_service_are_decoded_once_and_those_of_others_never() {
+        let index = encode::index_fn(HashMap::new());
+        let options = Options { index, transform: None, retention: Retention::default(), clock: Arc::new(|| 0) };
+        let store = Store::open(Memory::new(), options).await.unwrap();
+        let slice = |name: &str, service: &str, ip: &str| {
+            let labels = json!({SERVICE_NAME: service});
+            let metadata = json!({"name": name, "namespace": "ns", "labels": labels});
+            let endpoints = json!([{"addresses": [ip]}, {"addresses": ["10.0.0.9"], "conditions": {"ready": false}}]);
+            let ports = json!([{"name": "http", "port": 80}, {"name": "none"}]);
+            let o = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports});
+            String::from_utf8(encode::encode(&Object::from_value(o).unwrap()).to_vec()).unwrap()
+        };
+        put(&store, SLICES, "a", slice("a", "s", "10.0.0.1")).await;
+        put(&store, SLICES, "b", slice("b", "another", "10.0.0.2")).await;
+        let services = Services::default();
+        let found = |snapshot: &Snapshot| -> Vec<Arc<Slice>> { services.slices(snapshot, "ns", "s").collect() };
+        let first = store.snapshot();
+        let before = found(&first);
+        assert_eq!(before.len(), 1);
+        assert_eq!(before[0].ready, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+        assert!(before[0].has_port("http") && !before[0].has_port("none") && before[0].has_ready);
+        assert!(Arc::ptr_eq(&found(&first)[0], &before[0]), "it is decoded once");
+        let other = first.get(&Key::new(SLICES, "ns", "b")).unwrap();
+        assert!(services.slices.known(&other).is_none(), "that of another service is not decoded");
+        put(&store, SLICES, "a", slice("a", "s", "10.0.0.3")).await;
+        assert_eq!(found(&store.snapshot())[0].ready, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
+        // What is more than a request looks at is left out.
+        for i in 0..5 {
+            let name = format!("c{i}");
+            put(&store, SLICES, &name, slice(&name, "s", &"x".repeat(1 << 20))).await;
+        }
+        assert_eq!(found(&store.snapshot()).len(), 4);
+    }
+}

@@ -37,7 +37,7 @@ pub(super) fn find<'a>(
     let lookup = review.lookup;
     let names = match (&r.selector, r.name.is_empty()) {
         (_, false) => {
-            let known = lookup.get(&resource.group, &resource.resource, namespace, &r.name).is_some();
+            let known = lookup.labels(&resource.group, &resource.resource, namespace, &r.name).is_some();
             known.then(|| r.name.clone()).into_iter().collect()
         }
         (Some(selector), true) => {
