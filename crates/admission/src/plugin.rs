@@ -117,8 +117,9 @@ impl Write<'_> {
 
 /// Which objects of a resource are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum Which<'a> {
     All,
+    Named(&'a str),
     /// One of them. Before the body is read nobody knows which, and it counts as the largest.
     One,
 }
@@ -126,7 +127,9 @@ pub enum Which {
 /// Other objects, as they are stored now.
 pub trait Lookup: Sync {
     /// About how many bytes reading such objects decodes. Decodes nothing.
-    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which) -> usize;
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize;
+    /// Where objects of a kind are, and whether they are in namespaces.
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
     /// The objects that a selector chooses, without decoding any: of a resource, in one namespace or of the whole cluster.
@@ -165,8 +168,6 @@ pub trait Host: Sync {
     fn uid(&self) -> String;
     /// The options of the request: `CreateOptions` and the like.
     fn options(&self) -> Value;
-    /// Where objects of a kind are, and whether they are in namespaces.
-    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     /// The same objects under other versions and groups, with their kinds there.
     fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)>;
     async fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
@@ -337,6 +338,11 @@ pub trait Remote: Send + Sync {
 
     /// False when nobody is to be asked, which must be cheap to find out.
     fn wants(&self, review: &Review<'_>) -> bool;
+
+    /// See [`Plugin::reads`].
+    fn reads(&self, _write: &Write<'_>, _lookup: &dyn Lookup) -> usize {
+        0
+    }
 
     async fn mutate(&self, _review: &Review<'_>, _object: &mut Object, _rounds: &mut Rounds) -> Result<(), Status> {
         Ok(())
@@ -528,7 +534,7 @@ impl Chain {
     pub fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
         let of = |s: &Step| match s {
             Step::Local(p) => p.reads(write, lookup),
-            Step::Remote(_) => 0,
+            Step::Remote(p) => p.reads(write, lookup),
         };
         self.steps.iter().map(of).sum()
     }

@@ -288,10 +288,6 @@ impl Host for Admission<'_> {
         v
     }
 
-    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
-        self.server.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
-    }
-
     fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)> {
         let rows = self.server.registry.rows();
         let Some((stored, _)) = rows.resource(resource).and_then(|r| r.stored()) else { return Vec::new() };
@@ -445,11 +441,23 @@ impl Decoded {
 }
 
 impl Lookup for Stored<'_> {
-    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which) -> usize {
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize {
         let rows = self.registry.rows();
-        let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
-        let count = if which == Which::All { amount::all } else { amount::largest };
-        count(&self.registry.store.snapshot(), name, namespace)
+        let Some(row) = rows.stored(group, resource) else { return 0 };
+        let Some((stored, _)) = row.stored() else { return 0 };
+        let snapshot = self.registry.store.snapshot();
+        match which {
+            Which::All => amount::all(&snapshot, stored, namespace),
+            Which::One => amount::largest(&snapshot, stored, namespace),
+            Which::Named(name) => {
+                let key = row.key(namespace.unwrap_or_default(), name);
+                key.and_then(|k| snapshot.get(&k)).map_or(0, |e| e.value.len())
+            }
+        }
+    }
+
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
+        self.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
     }
 
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {

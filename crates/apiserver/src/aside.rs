@@ -88,7 +88,11 @@ pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> 
 
 /// What is kept of a stored object. It is decoded once per revision, and with [`in_place`] if it is large.
 pub(crate) fn view<T>(views: &Views<T>, entry: &Entry, of: impl FnOnce(&Object) -> (T, usize)) -> Arc<T> {
-    views.get(entry, |e| in_place(Line::Views, e.value.len(), || of(&encode::decode(e))))
+    if let Some(known) = views.known(entry) {
+        return known;
+    }
+    // Of several that ask for it at a time, one decodes it.
+    in_place(Line::Views, entry.value.len(), || views.get(entry, |e| of(&encode::decode(e))))
 }
 
 /// The way to those threads.

@@ -88,7 +88,12 @@ impl NodeDialer {
         streams: usize,
     ) -> Result<Self, client::Error> {
         let tls = client::https::mutual(Roots::Pem(authority.as_bytes().to_vec()), identity)?;
-        Ok(Self { registry, tls, streams: Budget::new(streams, streams.div_ceil(3)), places: Views::new(PLACES) })
+        Ok(Self {
+            registry,
+            tls,
+            streams: Budget::new(streams, streams.div_ceil(3)),
+            places: Views::new(PLACES, PLACES / 1024),
+        })
     }
 
     async fn reach(&self, node: &str, host: &str, port: u16) -> Result<TlsStream<TcpStream>, String> {

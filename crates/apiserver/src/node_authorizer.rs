@@ -39,7 +39,7 @@ enum Found {
 
 impl NodeAuthorizer {
     pub fn new(rbac: Arc<RbacCache>) -> Arc<Self> {
-        Arc::new(Self { rbac, registry: RwLock::new(Weak::new()), pods: Views::new(KEPT) })
+        Arc::new(Self { rbac, registry: RwLock::new(Weak::new()), pods: Views::new(KEPT, KEPT / 16) })
     }
 
     /// Until then no relation is known.

@@ -24,7 +24,7 @@ pub(crate) struct Services {
 
 impl Default for Services {
     fn default() -> Self {
-        Self { services: Views::new(KEPT), slices: Views::new(KEPT) }
+        Self { services: Views::new(KEPT, KEPT / 4), slices: Views::new(KEPT, KEPT / 4) }
     }
 }
 

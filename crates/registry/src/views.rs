@@ -10,12 +10,10 @@ use store::{Entry, Key};
 
 /// What an entry of the map takes beside its view, in bytes.
 const OVERHEAD: usize = 256;
-/// A view that is larger than this part of the room is made each time.
-const LARGEST: usize = 4;
-
 pub struct Views<T> {
     kept: Mutex<Kept<T>>,
     most: usize,
+    largest: usize,
 }
 
 struct Kept<T> {
@@ -30,9 +28,9 @@ struct View<T> {
 }
 
 impl<T> Views<T> {
-    /// Keeps views of `most` bytes together.
-    pub fn new(most: usize) -> Self {
-        Self { kept: Mutex::new(Kept { views: HashMap::default(), bytes: 0 }), most }
+    /// Keeps views of `most` bytes together. Those of more than `largest` are made each time they are asked for.
+    pub fn new(most: usize, largest: usize) -> Self {
+        Self { kept: Mutex::new(Kept { views: HashMap::default(), bytes: 0 }), most, largest }
     }
 
     /// The view of an entry, if it is known.
@@ -48,7 +46,7 @@ impl<T> Views<T> {
         }
         let (view, bytes) = make(entry);
         let (view, bytes) = (Arc::new(view), bytes + OVERHEAD);
-        if bytes > self.most / LARGEST {
+        if bytes > self.largest {
             return view;
         }
         let one = View { revision: entry.revision, bytes, view: view.clone() };
@@ -85,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_view_is_made_once_per_revision() {
-        let views = Views::new(1 << 20);
+        let views = Views::new(1 << 20, 1 << 10);
         let (first, second) = (entry("a", 1), entry("a", 2));
         assert_eq!(*views.get(&first, |_| ("first", 5)), "first");
         assert_eq!(*views.get(&first, |_| unreachable!("it is known")), "first");
@@ -96,7 +94,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_there_is_room() {
-        let views = Views::new(4096);
+        let views = Views::new(4096, 1024);
         for i in 0..100 {
             views.get(&entry(&format!("o{i}"), 1), |_| (i, 500));
             let kept = views.kept.lock();

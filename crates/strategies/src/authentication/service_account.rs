@@ -20,6 +20,8 @@ const LEEWAY: i64 = 60;
 const REMEMBERED: usize = 256;
 /// What authentication reads of the objects that tokens name is remembered up to so many bytes.
 const IDENTITIES: usize = 4 << 20;
+/// Of one object, in bytes: the token of a secret is no longer.
+const IDENTITY: usize = 16 << 10;
 
 /// The fields of [`Bound`], in its order.
 static BOUND: LazyLock<[String; 5]> = LazyLock::new(|| {
@@ -105,7 +107,7 @@ impl ServiceAccountTokens {
             keys.insert(0, own);
         }
         let (registry, verified) = (OnceLock::new(), RwLock::default());
-        let bound = Views::new(IDENTITIES);
+        let bound = Views::new(IDENTITIES, IDENTITY);
         Ok(Arc::new(Self { key, keys, settings, clock, rng, registry, verified, bound }))
     }
 

@@ -111,6 +111,28 @@ async fn what_plugins_read_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn parameters_of_policies_count() {
+    const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+    for reference in [json!({"name": "large"}), json!({"selector": {"matchLabels": {"a": "b"}}})] {
+        let c = cluster().await;
+        let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]);
+        let spec = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "matchConstraints": {"resourceRules": rules}, "validations": [{"expression": "true"}]});
+        create(&c, POLICIES, json!({"metadata": {"name": "p"}, "spec": spec})).await;
+        let mut param = reference;
+        param["parameterNotFoundAction"] = "Allow".into();
+        let spec = json!({"policyName": "p", "validationActions": ["Deny"], "paramRef": param});
+        create(&c, BINDINGS, json!({"metadata": {"name": "b"}, "spec": spec})).await;
+        let metadata = json!({"name": "large", "labels": {"a": "b"}});
+        let large = json!({"metadata": metadata, "data": {"a": "x".repeat(100_000)}});
+        let secret = json!({"metadata": {"name": "s"}});
+        let (secrets, maps) = (format!("{NAMESPACE}/secrets?dryRun=All"), format!("{NAMESPACE}/configmaps"));
+        check(&c, "POST", &secrets, secret, &maps, large).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_subresources_make_of_a_large_object_is_made_aside() {
     let c = cluster().await;
     let env = many(|i| json!({"name": format!("E{i}"), "value": "v"}));
