@@ -81,6 +81,12 @@ async fn what_is_read_of_others_counts() {
     let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings?dryRun=All";
     check(&c, "POST", bindings, binding, roles, json!({"metadata": {"name": "r"}, "rules": rules})).await;
 
+    let mut large = pod("large");
+    large["metadata"]["annotations"] = json!({"a": "x".repeat(100_000)});
+    let binding = json!({"metadata": {"name": "large"}, "target": {"kind": "Node", "name": "n"}});
+    let bindings = format!("{NAMESPACE}/bindings?dryRun=All");
+    check(&c, "POST", &bindings, binding, &format!("{NAMESPACE}/pods"), large).await;
+
     let pods = format!("{NAMESPACE}/pods?dryRun=All");
     let accounts = format!("{NAMESPACE}/serviceaccounts");
     let secrets = many(|i| json!({"name": format!("secret-{i}")}));
