@@ -9,7 +9,8 @@
 //!
 //! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
 //! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
-//! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again.
+//! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again. And what is mounted below
+//! them inside is never seen by the host, whatever propagation was requested: that takes a privilege on the host.
 
 use std::ffi::CStr;
 use std::io;
@@ -136,6 +137,11 @@ impl Bind {
         sys::move_mount(self.tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting on {}", target.display())))
     }
 
+    /// Leaves the peer groups of the host's mounts, which a clone is in. Mounts of the host still appear.
+    fn leave_host(&self) -> Result<()> {
+        self.set(0, MsFlags::MS_SLAVE, true)
+    }
+
     fn map_users(&self, users: BorrowedFd, source: &dyn std::fmt::Display) -> Result<()> {
         sys::map_users(self.tree.as_fd(), users).map_err(|e| {
             format!("mount source {source}: its file system cannot be mounted with the users of a user namespace: {e}")
@@ -183,9 +189,10 @@ struct Sources {
 
 impl Sources {
     fn open(record: &ContainerRecord, users: Option<BorrowedFd>) -> Result<Sources> {
-        let map = |bind: &Bind, source: &dyn std::fmt::Display| match users {
-            Some(users) if !is_device(bind.kind) => bind.map_users(users, source),
-            _ => Ok(()),
+        let map = |bind: &Bind, source: &dyn std::fmt::Display| {
+            let Some(users) = users else { return Ok(()) };
+            bind.leave_host()?;
+            if is_device(bind.kind) { Ok(()) } else { bind.map_users(users, source) }
         };
         let one = |m: &Mount| {
             let bind = bind(&m.source, &m.target, true)?;
@@ -201,8 +208,10 @@ impl Sources {
         let devices = if has_devices(record) { vec![bind_host("/dev", "/dev")?] } else { Vec::new() };
         let shm = bind_host(&record.shm, "/dev/shm")?;
         map(&shm, &record.shm.display())?;
+        shm.set(0, MsFlags::MS_PRIVATE, false)?;
         let cgroup = |c: &CgroupDirectory| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name));
-        let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<_>>()?;
+        let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<Vec<_>>>()?;
+        cgroups.iter().try_for_each(|c| c.set(0, MsFlags::MS_PRIVATE, false))?;
         Ok(Sources { mounts, devices, shm, cgroups })
     }
 
@@ -287,12 +296,9 @@ impl Prepared {
     }
 }
 
-/// Whether a mount is made such that the container's root cannot take back its options. A mount whose own mounts are seen by the host
-/// would be cut off from it.
+/// Whether a mount is made such that the container's root cannot take back its options.
 fn is_locked(request: &Mount, bind: &Bind) -> bool {
-    (request.read_only || request.recursive_read_only)
-        && request.propagation != Propagation::Bidirectional
-        && !is_device(bind.kind)
+    (request.read_only || request.recursive_read_only) && !is_device(bind.kind)
 }
 
 /// Puts read-only mounts where the mount namespace of the container's users copies them: there the kernel locks the options that a mount
@@ -433,7 +439,7 @@ fn kernel_file_systems(
     for cgroup in cgroups {
         cgroup.place(root)?;
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
-        cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::MS_PRIVATE, false)?;
+        cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::empty(), false)?;
     }
     if !privileged {
         let hierarchies = std::fs::File::open("/sys/fs/cgroup").map_err(stage("opening /sys/fs/cgroup"))?;
