@@ -1,6 +1,6 @@
 //! An ingress that names no class gets the default one.
 
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use meta::{Object, Status};
 
 pub struct DefaultIngressClass;
@@ -10,6 +10,10 @@ const GROUP: &str = "networking.k8s.io";
 impl Plugin for DefaultIngressClass {
     fn name(&self) -> &'static str {
         "DefaultIngressClass"
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        if write.creates(GROUP, "ingresses") { lookup.bytes(GROUP, "ingressclasses", None, Which::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

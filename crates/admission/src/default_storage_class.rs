@@ -1,6 +1,6 @@
 //! A claim that names no class gets the default one.
 
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use meta::{Object, Status};
 
 pub struct DefaultStorageClass;
@@ -11,6 +11,11 @@ const BETA: &str = "volume.beta.kubernetes.io/storage-class";
 impl Plugin for DefaultStorageClass {
     fn name(&self) -> &'static str {
         "DefaultStorageClass"
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let claims = write.creates("", "persistentvolumeclaims");
+        if claims { lookup.bytes("storage.k8s.io", "storageclasses", None, Which::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

@@ -52,5 +52,5 @@ pub use choice::{chain, configured, default_plugins};
 pub use configuration::Configuration;
 pub use plugin::{
     Asked, Chain, Decided, Event, Found, Host, Labels, Lookup, Matching, Mutated, Operation, Outcome, Passed, Plugin,
-    Reinvoked, Remote, Review, Rounds, TOO_MANY_OUTSIDE, Unanswered, Whose, is_terminating,
+    Reinvoked, Remote, Review, Rounds, TOO_MANY_OUTSIDE, Unanswered, Which, Whose, Write, is_terminating,
 };

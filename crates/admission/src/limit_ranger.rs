@@ -1,7 +1,7 @@
 //! Defaults and bounds of resources from the LimitRanges of a namespace (upstream `plugin/pkg/admission/limitranger`).
 
 use crate::quota::{Amounts, amounts, total};
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use meta::{Map, Object, Quantity, Status, Value};
 use std::collections::BTreeMap;
 
@@ -13,6 +13,11 @@ const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 impl Plugin for LimitRanger {
     fn name(&self) -> &'static str {
         "LimitRanger"
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let limited = matches!((write.group, write.resource), ("", "pods" | "persistentvolumeclaims"));
+        if limited { lookup.bytes("", "limitranges", Some(write.namespace), Which::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

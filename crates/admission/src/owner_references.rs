@@ -47,7 +47,7 @@ fn may_block(review: &Review<'_>, r: &Value) -> Result<(), Status> {
     let text = |k: &str| r[k].as_str().unwrap_or_default();
     let cannot = "cannot set blockOwnerDeletion";
     let known =
-        GroupVersion::parse(text("apiVersion")).and_then(|gv| review.host.resource(&gv.with_kind(text("kind"))));
+        GroupVersion::parse(text("apiVersion")).and_then(|gv| review.lookup.resource(&gv.with_kind(text("kind"))));
     let Some((owner, namespaced)) = known else {
         return Err(review.forbidden(&format!(
             "{cannot} in this case because cannot find RESTMapping for APIVersion {} Kind {}",

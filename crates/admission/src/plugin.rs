@@ -91,8 +91,45 @@ pub struct Found {
     pub size: usize,
 }
 
+/// A write whose body has not been read: what its path says.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// As it was authorized.
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+impl Write<'_> {
+    /// A new object of this group and plural.
+    pub fn creates(&self, group: &str, resource: &str) -> bool {
+        self.verb == "create" && self.is(group, resource)
+    }
+
+    /// The main resource of this group and plural, not one of its subresources.
+    pub fn is(&self, group: &str, resource: &str) -> bool {
+        (self.group, self.resource, self.subresource) == (group, resource, "")
+    }
+}
+
+/// Which objects of a resource are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which<'a> {
+    All,
+    Named(&'a str),
+    /// One of them. Before the body is read nobody knows which, and it counts as the largest.
+    One,
+}
+
 /// Other objects, as they are stored now.
 pub trait Lookup: Sync {
+    /// About how many bytes reading such objects decodes. Decodes nothing.
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize;
+    /// Where objects of a kind are, and whether they are in namespaces.
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
     /// The objects that a selector chooses, without decoding any: of a resource, in one namespace or of the whole cluster.
@@ -100,8 +137,12 @@ pub trait Lookup: Sync {
     /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
     fn fingerprint(&self, group: &str, resource: &str) -> u64;
 
-    /// The labels of a namespace, without decoding it.
-    fn namespace_labels(&self, namespace: &str) -> Option<Labels>;
+    /// The labels of an object, without decoding it.
+    fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels>;
+
+    fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
+        self.labels("", "namespaces", "", namespace)
+    }
 
     /// Whether a namespace is going away; none when there is none. Asked at every create, and so worth a shorter way.
     fn is_terminating(&self, namespace: &str) -> Option<bool> {
@@ -127,8 +168,6 @@ pub trait Host: Sync {
     fn uid(&self) -> String;
     /// The options of the request: `CreateOptions` and the like.
     fn options(&self) -> Value;
-    /// Where objects of a kind are, and whether they are in namespaces.
-    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     /// The same objects under other versions and groups, with their kinds there.
     fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)>;
     async fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
@@ -270,6 +309,12 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
+    /// About how many bytes of other objects ([`Lookup::bytes`]) the plugin decodes for a write. It is asked before the body is read, and
+    /// decides where the request is worked on.
+    fn reads(&self, _write: &Write<'_>, _lookup: &dyn Lookup) -> usize {
+        0
+    }
+
     /// It refuses some things because no quota is there, and so is asked to charge where none is.
     fn wants_quotas(&self) -> bool {
         false
@@ -293,6 +338,11 @@ pub trait Remote: Send + Sync {
 
     /// False when nobody is to be asked, which must be cheap to find out.
     fn wants(&self, review: &Review<'_>) -> bool;
+
+    /// See [`Plugin::reads`].
+    fn reads(&self, _write: &Write<'_>, _lookup: &dyn Lookup) -> usize {
+        0
+    }
 
     async fn mutate(&self, _review: &Review<'_>, _object: &mut Object, _rounds: &mut Rounds) -> Result<(), Status> {
         Ok(())
@@ -478,6 +528,15 @@ impl Chain {
             }
         }
         Ok(())
+    }
+
+    /// See [`Plugin::reads`].
+    pub fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let of = |s: &Step| match s {
+            Step::Local(p) => p.reads(write, lookup),
+            Step::Remote(p) => p.reads(write, lookup),
+        };
+        self.steps.iter().map(of).sum()
     }
 
     /// See [`Plugin::wants_quotas`].

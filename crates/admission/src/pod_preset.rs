@@ -4,7 +4,7 @@
 //! is told in an event.
 
 use crate::plugin::Event;
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use meta::{LabelSelector, Object, Status, Value};
 use std::collections::HashMap;
 
@@ -22,6 +22,11 @@ impl Plugin for PodPreset {
 
     fn needs(&self) -> Option<(&'static str, &'static str)> {
         Some(("settings.k8s.io", "podpresets"))
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let pods = write.creates("", "pods");
+        if pods { lookup.bytes("settings.k8s.io", "podpresets", Some(write.namespace), Which::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

@@ -24,12 +24,12 @@ impl Plugin for PodTopologyLabels {
         } else {
             None
         };
-        let Some(node) = node.filter(|n| !n.is_empty()).and_then(|n| review.lookup.get("", "nodes", "", n)) else {
+        let Some(node) = node.filter(|n| !n.is_empty()).and_then(|n| review.lookup.labels("", "nodes", "", n)) else {
             return Ok(());
         };
         for key in LABELS {
-            if let Some(value) = node.label(key).filter(|_| object.label(key).is_none()) {
-                object.set(&["metadata", "labels", key], value);
+            if let Some(value) = node.get(key).filter(|_| object.label(key).is_none()) {
+                object.set(&["metadata", "labels", key], value.as_str());
             }
         }
         Ok(())

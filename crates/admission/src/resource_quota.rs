@@ -4,7 +4,7 @@
 
 use crate::configuration::{Fields, Form, Kind, TEXT, TEXTS, aggregate};
 use crate::quota::{self, Amounts, Asked, Quota, Scope};
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use meta::status::Reason;
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use std::collections::BTreeSet;
@@ -97,6 +97,11 @@ impl Limited {
 impl Plugin for ResourceQuota {
     fn name(&self) -> &'static str {
         "ResourceQuota"
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let charged = !write.namespace.is_empty() && matches!(write.verb, "create" | "update" | "patch");
+        if charged { lookup.bytes("", "resourcequotas", Some(write.namespace), Which::All) } else { 0 }
     }
 
     fn wants_quotas(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Every pod runs as a service account and gets its token mounted.
 
 use crate::mirror_pod::{is_mirror, referenced, uses_token};
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use meta::{Object, Status, Value};
 use serde_json::json;
 
@@ -13,6 +13,11 @@ const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 impl Plugin for ServiceAccount {
     fn name(&self) -> &'static str {
         "ServiceAccount"
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let pods = write.creates("", "pods");
+        if pods { lookup.bytes("", "serviceaccounts", Some(write.namespace), Which::One) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

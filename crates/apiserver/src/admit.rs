@@ -1,11 +1,12 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
-use crate::aside;
+use crate::aside::{self, Line};
 use crate::handle::{Call, as_identity};
 use crate::webhooks::{MAX_ANSWER, own_path};
 use admission::{
-    Asked, Decided, Event, Found, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Whose, is_terminating,
+    Asked, Decided, Event, Found, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Which, Whose,
+    is_terminating,
 };
 use async_trait::async_trait;
 use auth::remote::refusal;
@@ -17,7 +18,7 @@ use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, LabelSelector, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Registry, Request, encode};
+use registry::{Admit, Charge, Mutated, Operation, Registry, Request, amount, encode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -287,10 +288,6 @@ impl Host for Admission<'_> {
         v
     }
 
-    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
-        self.server.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
-    }
-
     fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)> {
         let rows = self.server.registry.rows();
         let Some((stored, _)) = rows.resource(resource).and_then(|r| r.stored()) else { return Vec::new() };
@@ -420,10 +417,15 @@ const DECODED_MAX: usize = 4096;
 /// Larger ones, in bytes as stored, are read each time.
 const DECODED_SIZE: usize = 4096;
 
+/// Reads an object that a plugin asked for. One that is large was not foreseen ([`Lookup::bytes`]), and holds up no other request.
+fn decode(entry: &Entry) -> Object {
+    aside::in_place(Line::Objects, entry.value.len(), || encode::decode(entry))
+}
+
 impl Decoded {
     fn of(&self, entry: &Entry) -> Arc<Object> {
         if entry.value.len() > DECODED_SIZE {
-            return Arc::new(encode::decode(entry));
+            return Arc::new(decode(entry));
         }
         if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
             return object.clone();
@@ -439,15 +441,34 @@ impl Decoded {
 }
 
 impl Lookup for Stored<'_> {
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize {
+        let rows = self.registry.rows();
+        let Some(row) = rows.stored(group, resource) else { return 0 };
+        let Some((stored, _)) = row.stored() else { return 0 };
+        let snapshot = self.registry.store.snapshot();
+        match which {
+            Which::All => amount::all(&snapshot, stored, namespace),
+            Which::One => amount::largest(&snapshot, stored, namespace),
+            Which::Named(name) => {
+                let key = row.key(namespace.unwrap_or_default(), name);
+                key.and_then(|k| snapshot.get(&k)).map_or(0, |e| e.value.len())
+            }
+        }
+    }
+
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
+        self.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
+    }
+
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let rows = self.registry.rows();
         let key = rows.stored(group, resource)?.key(namespace, name)?;
         self.registry.store.snapshot().get(&key).map(|e| self.decoded.of(&e))
     }
 
-    fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
+    fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels> {
         let rows = self.registry.rows();
-        let key = rows.stored("", "namespaces")?.key("", namespace)?;
+        let key = rows.stored(group, resource)?.key(namespace, name)?;
         let entry = self.registry.store.snapshot().get(&key)?;
         Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
     }
@@ -461,7 +482,7 @@ impl Lookup for Stored<'_> {
         let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
             return Vec::new();
         };
-        self.registry.store.snapshot().range(&name, namespace, None).map(|e| encode::decode(e)).collect()
+        self.registry.store.snapshot().range(&name, namespace, None).map(|e| decode(e)).collect()
     }
 
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {

@@ -1,31 +1,36 @@
 //! Where requests are worked on that may take long: on threads of their own, so that no other request waits for their decoding
 //! and validation.
 //!
-//! A request goes there for its size, or because its resource says that its writes are slow. How many bytes are worked on at
+//! A request goes there for the size of what is decoded for it (its body, the object that it names, and those of others that its strategy
+//! or an admission plugin reads), or because its resource says that its writes are slow. How many bytes are worked on at
 //! a time is bounded, since a decoded object takes many times the memory of its text. Without such threads (in tests with
 //! virtual time) every request is worked on where it arrives. One flow ([`crate::budget`]) takes half of the room at most, and
 //! those that wait are served in a fair order: whatever many service accounts of one namespace send, a large request of somebody
 //! else is next or nearly so. Left out: taking a thread away from what is being worked on.
 
+use crate::admit::Stored;
 use crate::body::Body;
 use crate::budget::{Budget, Room};
 use crate::content::{CBOR, Encoding, PROTOBUF, Shape};
 use crate::handle::Call;
 use crate::{Server, verbs};
+use admission::Write;
 use http::{Method, Response};
-use meta::Status;
+use meta::{Object, Status};
 use parking_lot::Mutex;
-use registry::Resource;
+use registry::{Resource, Sub, Views, amount, encode};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use store::Entry;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::task::JoinHandle;
 
 /// Bodies and stored objects from this size on are worked on aside.
 const LARGE: usize = 64 << 10;
 /// Lists of so many objects that have to be decoded.
-const MANY: usize = 500;
+const MANY: usize = amount::MANY;
 /// What is worked on at a time, in KiB: a few bodies of the largest size.
 const AT_A_TIME: usize = 16 << 10;
 /// What waits for webhooks, in KiB. Its objects stay in memory, though nobody works on them.
@@ -61,14 +66,18 @@ pub(crate) enum Line {
     Discovery,
     /// Documents of OpenAPI.
     Schemas,
+    /// Objects of which little is kept.
+    Views,
+    /// Objects that admission plugins look up.
+    Objects,
 }
 
 /// Does work for a request where it stands, before it is known where the request goes. What is large holds up no other
 /// request of this thread, and is done one after the other.
 pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> T {
-    static TURNS: [Mutex<()>; 3] = [Mutex::new(()), Mutex::new(()), Mutex::new(())];
+    static TURNS: [Mutex<()>; 5] = [const { Mutex::new(()) }; 5];
     let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if size < LARGE || !many {
+    if size < LARGE || !many || HERE.get() {
         return work();
     }
     tokio::task::block_in_place(|| {
@@ -77,9 +86,20 @@ pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> 
     })
 }
 
+/// What is kept of a stored object. It is decoded once per revision, and with [`in_place`] if it is large.
+pub(crate) fn view<T>(views: &Views<T>, entry: &Entry, of: impl FnOnce(&Object) -> (T, usize)) -> Arc<T> {
+    if let Some(known) = views.known(entry) {
+        return known;
+    }
+    // Of several that ask for it at a time, one decodes it.
+    in_place(Line::Views, entry.value.len(), || views.get(entry, |e| of(&encode::decode(e))))
+}
+
 /// The way to those threads.
 pub(crate) struct Aside {
     threads: Option<Handle>,
+    /// How much work went there so far.
+    count: AtomicU64,
     room: Budget,
     /// What waits meanwhile for somebody outside, in KiB.
     outside: Budget,
@@ -91,7 +111,17 @@ impl Aside {
     pub fn new(threads: Option<Handle>) -> Self {
         let turns = Budget::new(AT_A_TIME / 2, AT_A_TIME / 4);
         let outside = Budget::new(OUTSIDE, OUTSIDE / 4);
-        Self { threads, room: Budget::new(AT_A_TIME, AT_A_TIME / 2), outside, turns }
+        Self { threads, count: AtomicU64::new(0), room: Budget::new(AT_A_TIME, AT_A_TIME / 2), outside, turns }
+    }
+
+    /// There are such threads, and this is none of them.
+    fn is_open(&self) -> bool {
+        self.threads.is_some() && !HERE.get()
+    }
+
+    /// How many requests, or parts of requests, were sent to those threads.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// A user's turn to have something large read with [`in_place`]: few do so at a time, so that few threads wait there.
@@ -177,30 +207,58 @@ pub(crate) async fn outside<T>(work: impl Future<Output = T>) -> Option<T> {
 
 /// Works on a request, here or aside.
 pub(crate) async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
-    let threads = server.aside.threads.as_ref().filter(|_| !HERE.get());
-    let Some((threads, size)) = threads.zip(size(server, &call, &row)) else {
+    let size = if server.aside.is_open() { size(server, &call, &row) } else { None };
+    if size.is_none() {
         return verbs::dispatch(server, call, row).await;
-    };
+    }
+    let (user, of) = (call.user.name.clone(), server.clone());
+    work(server, &user, size, async move { verbs::dispatch(&of, call, row).await }).await
+}
+
+/// Does work that reads stored objects for a request that is otherwise not worked on aside (it leads to a stream). `size`: their bytes.
+pub(crate) async fn read<T: Send + 'static>(
+    server: &Arc<Server>,
+    user: &str,
+    size: usize,
+    read: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    work(server, user, Some(size).filter(|size| *size >= LARGE && server.aside.is_open()), read).await
+}
+
+/// Does work of a user, here or, if it has a size, aside.
+async fn work<T: Send + 'static>(
+    server: &Server,
+    user: &str,
+    size: Option<usize>,
+    work: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    let aside = &server.aside;
+    let Some((threads, size)) = aside.threads.as_ref().zip(size) else { return work.await };
+    aside.count.fetch_add(1, Ordering::Relaxed);
     let kib = (size >> 10).clamp(1, AT_A_TIME / 2);
-    let (aside, patience) = (&server.aside, server.options.request_timeout);
-    let Some(room) = aside.room.take(&call.user.name, kib, patience).await else {
+    let patience = server.options.request_timeout;
+    let Some(room) = aside.room.take(user, kib, patience).await else {
         return Err(match aside.room.is_closed() {
             true => Status::unavailable("the server is shutting down"),
             false => Status::too_many_requests(TOO_MANY, 1),
         });
     };
     let held = Held {
-        user: call.user.name.clone(),
+        user: user.to_owned(),
         kib,
         patience,
         room: aside.room.clone(),
         outside: aside.outside.clone(),
         state: Mutex::new(State { room: Some(room), waits: 0 }),
     };
-    let server = server.clone();
-    let work = async move { verbs::dispatch(&server, call, row).await };
     let mut task = Task(threads.spawn(HELD.scope(Arc::new(held), work)));
     (&mut task.0).await.unwrap_or_else(|e| Err(Status::internal(format!("working on the request failed: {e}"))))
+}
+
+/// Bytes of the object that a request names, as it is stored.
+pub(crate) fn stored(server: &Server, row: &Resource, namespace: &str, name: &str) -> Option<usize> {
+    let key = row.key(namespace, name).filter(|_| !name.is_empty())?;
+    Some(server.registry.store.snapshot().get(&key)?.value.len())
 }
 
 /// The bytes that are worked on; none if they are few.
@@ -209,13 +267,13 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     if call.verb == "watch" || verbs::is_stream(&t.subresource) {
         return None;
     }
-    let stored = || {
-        let key = row.key(&t.namespace, &t.name).filter(|_| !t.name.is_empty())?;
-        Some(server.registry.store.snapshot().get(&key)?.value.len())
-    };
+    let stored = || stored(server, row, &t.namespace, &t.name);
     if matches!(call.parts.method, Method::GET | Method::HEAD) {
-        // What is stored in another version, or from before the definition changed, is not sent as it is.
-        let decodes = row.converts() || row.reshaped > 0;
+        // What is stored in another version, or from before the definition changed, is not sent as it is, nor is what a subresource
+        // makes of an object (its scale).
+        let made =
+            !t.subresource.is_empty() && !matches!(row.strategy.subresource(&t.subresource), None | Some(Sub::Part));
+        let decodes = row.converts() || row.reshaped > 0 || made;
         let shown = match call.wanted.shape {
             Shape::Object => call.wanted.is_plain() && !decodes,
             Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json && !decodes,
@@ -231,7 +289,7 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
         let bytes = bytes + count * row.strategy.adds_defaults();
         return (count >= MANY || bytes >= LARGE).then_some(bytes.max(count << 10));
     }
-    let mut size = call.body.len() + stored().unwrap_or_default();
+    let mut size = call.body.len() + stored().unwrap_or_default() + others(server, call, row);
     if call.verb == "deletecollection" {
         // One object after the other is decoded.
         size += collection(server, row, &t.namespace).map_or(0, |(count, bytes)| bytes.max(count << 10)).min(SLOW);
@@ -242,14 +300,28 @@ fn size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     (size >= LARGE).then(|| size + parts(call))
 }
 
+/// Bytes of other objects that a write decodes: its strategy does, or admission plugins.
+fn others(server: &Server, call: &Call, row: &Resource) -> usize {
+    let t = &call.target;
+    let write = Write {
+        verb: call.verb,
+        group: &row.kind.group,
+        resource: &row.kind.plural,
+        subresource: &t.subresource,
+        namespace: &t.namespace,
+        name: &t.name,
+    };
+    let stored = Stored { registry: &server.registry, decoded: &server.decoded };
+    row.strategy.reads(server.registry.env(), &t.subresource, &t.namespace, &t.name)
+        + server.admission.reads(&write, &stored)
+}
+
 /// How many objects there are of a resource, and about how many bytes.
 fn collection(server: &Server, row: &Resource, namespace: &str) -> Option<(usize, usize)> {
     let (resource, _) = row.stored()?;
     let namespace = Some(namespace).filter(|n| !n.is_empty());
     let snapshot = server.registry.store.snapshot();
-    let count = snapshot.count(resource, namespace);
-    let first: usize = snapshot.range(resource, namespace, None).take(MANY).map(|e| e.value.len()).sum();
-    Some((count, first * count.div_ceil(MANY).max(1)))
+    Some((snapshot.count(resource, namespace), amount::all(&snapshot, resource, namespace)))
 }
 
 /// What the objects and lists within a body add to its size: each takes far more memory than its few characters.

@@ -1,6 +1,7 @@
 //! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod, `proxy` to itself.
 
 use crate::Server;
+use crate::aside;
 use crate::authorize::forbidden;
 use crate::body::Body;
 use crate::handle::Call;
@@ -59,7 +60,10 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     if request.subresource == "proxy" {
         return proxy::proxy(server, call, request).await;
     }
-    let object = server.registry.get(&request).await?;
+    let size = aside::stored(server, &request.resource, &request.namespace, &request.name).unwrap_or_default();
+    let (of, user) = (server.clone(), call.user.name.clone());
+    let read = async move { Ok((of.registry.get(&request).await?, request)) };
+    let (object, request) = aside::read(server, &user, size, read).await?;
     let bad = |why: String| Status::bad_request(why);
     let (ns, name) = (&request.namespace, &request.name);
     let path = match request.subresource.as_str() {

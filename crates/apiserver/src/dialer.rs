@@ -4,6 +4,7 @@
 //! **Invariant**: no request is sent before the other side has shown a certificate of the cluster's authority for this address and
 //! for `system:node:NAME`. So a node that names another node's address reaches nobody.
 
+use crate::aside;
 use crate::authenticate::user_of;
 use crate::body::Body;
 use crate::budget::{Budget, Room};
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use client::https::{ClientIdentity, Reach, Roots, dial, handshake_error};
 use http::{Request, Response};
 use meta::{Object, Value};
-use registry::{Registry, encode};
+use registry::{Registry, Views};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -36,6 +37,9 @@ const PORT: u16 = 10250;
 /// Addresses of nodes, best first (`--kubelet-preferred-address-types`, as kubeadm has it).
 const PREFERRED: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
 
+/// Bytes of addresses that are kept.
+const PLACES: usize = 4 << 20;
+
 /// How long a request may wait until another stream of its user has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -44,6 +48,8 @@ pub struct NodeDialer {
     tls: Arc<ClientConfig>,
     /// Connections to agents: at most so many, and a third of them for one user.
     streams: Budget,
+    /// Where agents are.
+    places: Views<Option<(String, u16)>>,
 }
 
 /// A connection to an agent, with its part of the budget.
@@ -82,7 +88,12 @@ impl NodeDialer {
         streams: usize,
     ) -> Result<Self, client::Error> {
         let tls = client::https::mutual(Roots::Pem(authority.as_bytes().to_vec()), identity)?;
-        Ok(Self { registry, tls, streams: Budget::new(streams, streams.div_ceil(3)) })
+        Ok(Self {
+            registry,
+            tls,
+            streams: Budget::new(streams, streams.div_ceil(3)),
+            places: Views::new(PLACES, PLACES / 1024),
+        })
     }
 
     async fn reach(&self, node: &str, host: &str, port: u16) -> Result<TlsStream<TcpStream>, String> {
@@ -115,10 +126,16 @@ fn place(node: &Object) -> Option<(String, u16)> {
 impl NodeConnector for NodeDialer {
     async fn connect(&self, node: &str, user: &str, request: Request<Bytes>) -> Result<Response<Body>, ConnectError> {
         let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
-        let object = entry.map(|e| encode::decode(&e)).ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
+        let entry = entry.ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
+        // Who makes its node large slows nobody down.
+        let found = aside::view(&self.places, &entry, |node| {
+            let place = place(node);
+            let bytes = place.as_ref().map_or(0, |(host, _)| host.len());
+            (place, bytes)
+        });
         let unreachable = ConnectError::Unreachable;
-        let (host, port) =
-            place(&object).ok_or_else(|| unreachable("no preferred addresses found; known addresses: []".into()))?;
+        let none = || unreachable("no preferred addresses found; known addresses: []".into());
+        let (host, port) = Option::clone(&found).ok_or_else(none)?;
         let room = self.streams.take(user, 1, PATIENCE).await.ok_or(ConnectError::Busy)?;
         let stream = Held { stream: self.reach(node, &host, port).await.map_err(unreachable)?, _room: room };
         let (parts, body) = request.into_parts();

@@ -43,6 +43,7 @@ mod path;
 mod proxy;
 mod rbac_cache;
 mod request_body;
+mod services;
 mod table;
 mod trace;
 mod verbs;
@@ -125,7 +126,8 @@ impl Server {
         let metrics = Metrics::new();
         // A registry that several servers share is counted by the first.
         let _ = registry.witness.set(metrics.clone());
-        let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), options.endpoints));
+        let services = Arc::new(services::Services::default());
+        let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), services.clone(), options.endpoints));
         let _ = registry.outside.set(webhooks.clone());
         let audit = options.audit.take();
         let aside = aside::Aside::new(options.aside.take());
@@ -145,7 +147,7 @@ impl Server {
             last_modes: impersonate::LastModes::default(),
             reading: inflight::InFlight::new(if governed { 0 } else { options.max_requests_in_flight }),
             mutating: inflight::InFlight::new(if governed { 0 } else { options.max_mutating_requests_in_flight }),
-            aggregator: aggregate::Aggregator::new(options.proxy_client.take(), options.endpoints),
+            aggregator: aggregate::Aggregator::new(options.proxy_client.take(), services, options.endpoints),
             flow: flow::FlowControl::new(&options, &metrics),
             connections: listen::Table::new(options.max_connections),
             answers: budget::Budget::new(answer::TOTAL, answer::PER_USER),
@@ -166,6 +168,11 @@ impl Server {
     /// The server is about to end: it is not ready any more, and still serves.
     pub fn leave(&self) {
         self.lifecycle.leave();
+    }
+
+    /// How many requests, or parts of requests, were sent to the threads for large ones ([`aside`]).
+    pub fn worked_aside(&self) -> u64 {
+        self.aside.count()
     }
 
     /// Returns when all events of the audit were delivered, or given up.

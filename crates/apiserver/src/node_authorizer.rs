@@ -1,24 +1,30 @@
 //! What the agents of nodes may do (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): what concerns the pods of their node,
 //! and what the role `system:node` says of everything else. Of others it has no opinion.
 //!
-//! The relations are read from the store when they are asked for: pods are told apart by their index, and only those of the
-//! node are decoded.
+//! The relations are read from the store when they are asked for: pods are told apart by their index, and those of the node are decoded
+//! once per revision, for the names that they refer to. A user who makes pods large slows no other request down.
 
+use crate::aside::{self, Line};
 use crate::rbac_cache::RbacCache;
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::{Object, Value};
 use parking_lot::RwLock;
-use registry::{Registry, encode};
+use registry::{Registry, Views, encode};
 use std::sync::{Arc, Weak};
-use store::{Key, Snapshot};
+use store::{Entry, Key, Snapshot};
 
 /// The role whose rules hold for every node.
 const ROLE: &str = "system:node";
 const LEASES: &str = "kube-node-lease";
+/// Bytes of names that are kept of pods.
+const KEPT: usize = 32 << 20;
+/// What looking up a claim counts, in bytes that are read.
+const CLAIM: usize = 64;
 
 pub struct NodeAuthorizer {
     rbac: Arc<RbacCache>,
     registry: RwLock<Weak<Registry>>,
+    pods: Views<Names>,
 }
 
 /// What the relations say of a request.
@@ -33,7 +39,7 @@ enum Found {
 
 impl NodeAuthorizer {
     pub fn new(rbac: Arc<RbacCache>) -> Arc<Self> {
-        Arc::new(Self { rbac, registry: RwLock::new(Weak::new()) })
+        Arc::new(Self { rbac, registry: RwLock::new(Weak::new()), pods: Views::new(KEPT, KEPT / 16) })
     }
 
     /// Until then no relation is known.
@@ -53,15 +59,13 @@ impl NodeAuthorizer {
             _ => {}
         }
         let relation: fn(&Related<'_>, &Attributes) -> bool = match kind {
-            ("", "secrets") => |r, a| r.pods(&a.namespace).any(|p| r.secret_of(&p, &a.name)),
-            ("", "configmaps") => |r, a| r.pods(&a.namespace).any(|p| names_of(&p, "configMap").contains(&a.name)),
-            ("", "persistentvolumeclaims") => |r, a| r.pods(&a.namespace).any(|p| claims_of(&p).contains(&a.name)),
-            ("", "persistentvolumes") => |r, a| r.volumes(None).any(|v| v.name() == a.name),
-            ("resource.k8s.io", "resourceclaims") => {
-                |r, a| r.pods(&a.namespace).any(|p| device_claims_of(&p).contains(&a.name))
-            }
+            ("", "secrets") => |r, a| r.refers_to_secret(&a.namespace, &a.name),
+            ("", "configmaps") => |r, a| r.any_pod(&a.namespace, |p| has(&p.config_maps, &a.name)),
+            ("", "persistentvolumeclaims") => |r, a| r.any_pod(&a.namespace, |p| has(&p.claims, &a.name)),
+            ("", "persistentvolumes") => |r, a| r.uses_volume(&a.name),
+            ("resource.k8s.io", "resourceclaims") => |r, a| r.any_pod(&a.namespace, |p| has(&p.device_claims, &a.name)),
             ("storage.k8s.io", "volumeattachments") => {
-                |r, a| r.get("storage.k8s.io/volumeattachments", "", &a.name).is_some_and(|v| r.on_node(&v))
+                |r, a| r.on_node("storage.k8s.io/volumeattachments", "", &a.name)
             }
             _ => return Found::Other,
         };
@@ -83,8 +87,7 @@ impl NodeAuthorizer {
     }
 
     fn pods(&self, node: &str, a: &Attributes) -> Found {
-        let of_node =
-            |r: &Related<'_>, a: &Attributes| r.get("pods", &a.namespace, &a.name).is_some_and(|p| r.on_node(&p));
+        let of_node = |r: &Related<'_>, a: &Attributes| r.on_node("pods", &a.namespace, &a.name);
         match (&*a.subresource, &*a.verb) {
             ("", "get") => self.related(node, a, of_node),
             ("", "list" | "watch") if selects(a, "spec.nodeName", node) => Found::Related,
@@ -104,9 +107,9 @@ impl NodeAuthorizer {
         }
         match &*a.verb {
             "create" => Found::Related,
-            "get" | "update" | "patch" | "delete" => self.related(node, a, |r, a| {
-                r.get("resource.k8s.io/resourceslices", "", &a.name).is_some_and(|s| r.on_node(&s))
-            }),
+            "get" | "update" | "patch" | "delete" => {
+                self.related(node, a, |r, a| r.on_node("resource.k8s.io/resourceslices", "", &a.name))
+            }
             "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => Found::Related,
             "watch" | "list" | "deletecollection" => Found::Unrelated(
                 "can only list/watch/deletecollection resourceslices with nodeName field selector".into(),
@@ -120,10 +123,9 @@ impl NodeAuthorizer {
 
     /// Accounts are read, and tokens made, for the pods of the node.
     fn accounts(&self, node: &str, a: &Attributes) -> Found {
-        let account = |p: &Object| p.str_at(&["spec", "serviceAccountName"]).unwrap_or("default").to_owned();
         match (&*a.subresource, &*a.verb) {
             ("", "get") | ("token", "create") => {
-                self.related(node, a, |r, a| r.pods(&a.namespace).any(|p| account(&p) == a.name))
+                self.related(node, a, |r, a| r.any_pod(&a.namespace, |p| p.account == a.name))
             }
             _ => Found::Unrelated("can only create tokens for individual service accounts".into()),
         }
@@ -134,7 +136,7 @@ impl NodeAuthorizer {
             return Found::Unrelated("No Object name found".into());
         }
         let Some(registry) = self.registry.read().upgrade() else { return Found::Unrelated(String::new()) };
-        let r = Related { node, snapshot: registry.store.snapshot() };
+        let r = Related { node, snapshot: registry.store.snapshot(), views: &self.pods };
         if is(&r, a) {
             return Found::Related;
         }
@@ -193,57 +195,104 @@ fn own(node: &str, a: &Attributes, namespace: &str) -> Found {
 struct Related<'a> {
     node: &'a str,
     snapshot: Snapshot,
+    views: &'a Views<Names>,
+}
+
+/// The names that a pod refers to, each list in order.
+struct Names {
+    /// The node only mirrors it: it may name anything, and so gives nothing.
+    mirrored: bool,
+    account: String,
+    secrets: Vec<String>,
+    config_maps: Vec<String>,
+    claims: Vec<String>,
+    device_claims: Vec<String>,
+}
+
+impl Names {
+    fn of(pod: &Object) -> (Self, usize) {
+        let in_order = |mut names: Vec<String>| {
+            names.sort_unstable();
+            names.dedup();
+            names.shrink_to_fit();
+            names
+        };
+        let names = Self {
+            mirrored: pod.annotation("kubernetes.io/config.mirror").is_some(),
+            account: pod.str_at(&["spec", "serviceAccountName"]).unwrap_or("default").to_owned(),
+            secrets: in_order(names_of(pod, "secret")),
+            config_maps: in_order(names_of(pod, "configMap")),
+            claims: in_order(claims_of(pod)),
+            device_claims: in_order(device_claims_of(pod)),
+        };
+        let lists = [&names.secrets, &names.config_maps, &names.claims, &names.device_claims];
+        let bytes = lists.into_iter().flatten().map(|n| n.len() + size_of::<String>()).sum();
+        (names, bytes)
+    }
+}
+
+fn has(names: &[String], name: &str) -> bool {
+    names.binary_search_by(|n| (**n).cmp(name)).is_ok()
 }
 
 impl Related<'_> {
-    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Object> {
-        self.snapshot.get(&Key::new(resource, namespace, name)).map(|e| encode::decode(&e))
+    fn entry(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Entry>> {
+        self.snapshot.get(&Key::new(resource, namespace, name))
     }
 
-    fn on_node(&self, o: &Object) -> bool {
-        o.str_at(&["spec", "nodeName"]) == Some(self.node)
+    /// Whether an object says that it is on the node.
+    fn on_node(&self, resource: &str, namespace: &str, name: &str) -> bool {
+        let entry = self.entry(resource, namespace, name);
+        entry.is_some_and(|e| text_of(&e, &["spec", "nodeName"]).is_some_and(|n| n == self.node))
     }
 
-    /// The pods of the node, but for those that it only mirrors: they may name anything.
-    fn pods(&self, namespace: &str) -> std::vec::IntoIter<Object> {
-        self.all_pods(Some(namespace).filter(|n| !n.is_empty()))
+    /// The pods of the node with their namespaces, but for those that it only mirrors.
+    fn pods<'s>(&'s self, namespace: Option<&'s str>) -> impl Iterator<Item = (&'s str, Arc<Names>)> {
+        let here = |e: &&Arc<Entry>| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
+        let all = self.snapshot.range("pods", namespace, None).filter(here);
+        let views = all.map(|e| (&*e.key.namespace, aside::view(self.views, e, Names::of)));
+        views.filter(|(_, names)| !names.mirrored)
     }
 
-    fn all_pods(&self, namespace: Option<&str>) -> std::vec::IntoIter<Object> {
-        let here =
-            |e: &store::Entry| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
-        let all = self.snapshot.range("pods", namespace, None).filter(move |e| here(e)).map(|e| encode::decode(e));
-        let own: Vec<Object> = all.filter(|p| p.annotation("kubernetes.io/config.mirror").is_none()).collect();
-        own.into_iter()
+    fn any_pod(&self, namespace: &str, is: impl Fn(&Names) -> bool) -> bool {
+        self.pods(Some(namespace).filter(|n| !n.is_empty())).any(|(_, p)| is(&p))
     }
 
-    /// The volumes that claims of its pods are bound to.
-    fn volumes(&self, namespace: Option<&str>) -> impl Iterator<Item = Object> {
-        self.all_pods(namespace).flat_map(|p| {
-            let claims = claims_of(&p).into_iter();
-            let volume = |c: String| {
-                let claim = self.get("persistentvolumeclaims", p.namespace(), &c)?;
-                self.get("persistentvolumes", "", claim.str_at(&["spec", "volumeName"])?)
-            };
-            claims.filter_map(volume).collect::<Vec<_>>()
+    /// Whether a volume that a claim of its pods is bound to is as it is asked for.
+    fn any_volume(&self, namespace: Option<&str>, is: impl Fn(&str, &Entry) -> bool) -> bool {
+        let pods: Vec<_> = self.pods(namespace).collect();
+        let claims: usize = pods.iter().map(|(_, p)| p.claims.len()).sum();
+        let bound = |namespace: &str, claim: &str| {
+            let claim = self.entry("persistentvolumeclaims", namespace, claim)?;
+            let volume = self.entry("persistentvolumes", "", &text_of(&claim, &["spec", "volumeName"])?)?;
+            Some(is(namespace, &volume))
+        };
+        aside::in_place(Line::Views, claims * CLAIM, || {
+            pods.iter().any(|(namespace, p)| p.claims.iter().any(|c| bound(namespace, c) == Some(true)))
         })
+    }
+
+    fn uses_volume(&self, name: &str) -> bool {
+        self.any_volume(None, |_, volume| *volume.key.name == *name)
     }
 
     /// A pod names a secret itself, or a volume of it does.
-    fn secret_of(&self, pod: &Object, name: &String) -> bool {
-        if names_of(pod, "secret").contains(name) {
-            return true;
-        }
-        let of_volume = |v: &Object| {
-            let csi = v.at(&["spec", "csi"]).and_then(Value::as_object).into_iter().flatten();
-            let mut references = csi.filter(|(k, _)| k.ends_with("SecretRef")).map(|(_, r)| r);
-            references.any(|r| r["name"] == **name && r["namespace"] == pod.namespace())
-        };
-        claims_of(pod).iter().any(|c| {
-            let claim = self.get("persistentvolumeclaims", pod.namespace(), c);
-            let bound = claim.and_then(|c| self.get("persistentvolumes", "", c.str_at(&["spec", "volumeName"])?));
-            bound.as_ref().is_some_and(of_volume)
-        })
+    fn refers_to_secret(&self, namespace: &str, name: &str) -> bool {
+        self.any_pod(namespace, |p| has(&p.secrets, name))
+            || self.any_volume(Some(namespace), |namespace, volume| {
+                let csi = encode::part(&volume.value, &["spec", "csi"]).unwrap_or_default();
+                let all = csi.as_object().into_iter().flatten();
+                let mut references = all.filter(|(k, _)| k.ends_with("SecretRef")).map(|(_, r)| r);
+                references.any(|r| r["name"] == *name && r["namespace"] == *namespace)
+            })
+    }
+}
+
+/// A text of a stored object, of which nothing else is decoded.
+fn text_of(entry: &Entry, path: &[&str]) -> Option<String> {
+    match encode::part(&entry.value, path)? {
+        Value::String(text) => Some(text),
+        _ => None,
     }
 }
 
@@ -297,4 +346,31 @@ fn claims_of(pod: &Object) -> Vec<String> {
         None => None,
     };
     volumes.filter_map(claim).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_names_of_a_pod_are_kept_once() {
+        let env = json!([{"valueFrom": {"secretKeyRef": {"name": "b"}}}, {"valueFrom": {"secretKeyRef": {"name": "a"}}},
+            {"valueFrom": {"configMapKeyRef": {"name": "m"}}}, {"valueFrom": {"secretKeyRef": {"name": "b"}}}]);
+        let volumes =
+            json!([{"name": "v", "ephemeral": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"env": env}], "volumes": volumes,
+            "imagePullSecrets": [{"name": "a"}], "resourceClaims": [{"resourceClaimName": "d"}]}});
+        let (names, bytes) = Names::of(&Object::from_value(pod).unwrap());
+        assert_eq!(
+            (names.secrets, names.config_maps, &*names.account),
+            (vec!["a".to_owned(), "b".into()], vec!["m".to_owned()], "default")
+        );
+        assert_eq!(
+            (&names.claims[..], &names.device_claims[..]),
+            (&["c".to_owned(), "p-v".into()][..], &["d".to_owned()][..])
+        );
+        assert_eq!(bytes, 8 + 6 * size_of::<String>());
+        assert!(has(&names.claims, "p-v") && !has(&names.claims, "v") && !names.mirrored);
+    }
 }

@@ -10,6 +10,7 @@ mod links;
 
 use crate::Server;
 use crate::answer::bytes;
+use crate::aside;
 use crate::body::Body;
 use crate::handle::Call;
 use bytes::Bytes;
@@ -53,8 +54,15 @@ enum Error {
 pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Result<Response<Body>, Status> {
     let (name, place) = split(&request.name)?;
     request.name = name;
-    let object = server.registry.get(&request).await?;
-    let upstream = request.resource.strategy.proxy(server.registry.env(), &request, &object, &place)?;
+    let (ns, strategy) = (&request.namespace, &request.resource.strategy);
+    let size = aside::stored(server, &request.resource, ns, &request.name).unwrap_or_default()
+        + strategy.reads(server.registry.env(), &request.subresource, ns, &request.name);
+    let (of, user) = (server.clone(), call.user.name.clone());
+    let find = async move {
+        let object = of.registry.get(&request).await?;
+        request.resource.strategy.proxy(of.registry.env(), &request, &object, &place)
+    };
+    let upstream = aside::read(server, &user, size, find).await?;
     let Call { mut parts, body, target, user, .. } = call;
     let path = parts.uri.path().to_owned();
     // `/api/v1/…/NAME/proxy`, and what comes after it as it was written.

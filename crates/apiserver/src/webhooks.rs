@@ -5,9 +5,9 @@
 //! which an administrator writes, may.
 
 use crate::Metrics;
-use crate::admit::{Decoded, Stored};
 use crate::aside;
-use admission::{Lookup, TOO_MANY_OUTSIDE, Unanswered};
+use crate::services::Services;
+use admission::{TOO_MANY_OUTSIDE, Unanswered};
 use async_trait::async_trait;
 use auth::remote::refusal;
 use auth::{Caller, Endpoint, Place};
@@ -17,12 +17,11 @@ use client::{Error, Transport};
 use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
 use http_body_util::{BodyExt, Limited};
-use meta::{Clock, Object};
+use meta::Clock;
 use parking_lot::Mutex;
 use registry::convert::Conversion;
 use registry::{Outside, Registry};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +37,7 @@ type To = (String, Vec<u8>, Option<String>, Option<String>);
 pub(crate) struct Clients {
     kept: Mutex<HashMap<To, Arc<dyn Transport>>>,
     metrics: Arc<Metrics>,
+    services: Arc<Services>,
     /// Where endpoints of services may be.
     endpoints: Reach,
 }
@@ -75,8 +75,8 @@ impl Outside for Clients {
 }
 
 impl Clients {
-    pub fn new(metrics: Arc<Metrics>, endpoints: Reach) -> Self {
-        Self { kept: Mutex::default(), metrics, endpoints }
+    pub fn new(metrics: Arc<Metrics>, services: Arc<Services>, endpoints: Reach) -> Self {
+        Self { kept: Mutex::default(), metrics, services, endpoints }
     }
 
     /// Errors are told as Go's HTTP client tells them.
@@ -95,7 +95,7 @@ impl Clients {
             Place::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc:{port}");
                 let path = if path.is_empty() { "/" } else { path };
-                let address = resolve(registry, namespace, name, *port);
+                let address = self.services.resolve(registry, namespace, name, *port);
                 let address = address.map_err(|e| sending(format!("{}: {e}", shown(&host, path))))?;
                 let (server, path) = (format!("https://{address}"), path.to_owned());
                 Target { server, host, path, name: Some(format!("{name}.{namespace}.svc")), reach: self.endpoints }
@@ -202,42 +202,4 @@ fn by_url(url: &str) -> Result<Target, String> {
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let host = authority.to_string();
     Ok(Target { server: format!("https://{host}"), host, path: path.to_owned(), name: None, reach: Reach::Anywhere })
-}
-
-/// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
-pub(crate) fn resolve(registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
-    let decoded = Decoded::default();
-    let stored = Stored { registry, decoded: &decoded };
-    let Some(service) = stored.get("", "services", namespace, name) else {
-        return Err(format!("service {name:?} not found"));
-    };
-    if service.str_at(&["spec", "type"]) == Some("ExternalName") {
-        return Ok(format!("{}:{port}", service.str_at(&["spec", "externalName"]).unwrap_or_default()));
-    }
-    let ports = service.at(&["spec", "ports"]).and_then(meta::Value::as_array);
-    let Some(port) = ports.into_iter().flatten().find(|p| p["port"] == port) else {
-        return Err(format!("no service port {port} found for service {name:?}"));
-    };
-    let port = port["name"].as_str().unwrap_or_default();
-    let mut slices = stored.list("discovery.k8s.io", "endpointslices", Some(namespace));
-    // A name that looks like an address is a name.
-    slices
-        .retain(|s| s.label("kubernetes.io/service-name") == Some(name) && s.str_at(&["addressType"]) != Some("FQDN"));
-    let ready: Vec<SocketAddr> = slices.iter().flat_map(|s| ready(s, port)).collect();
-    if ready.is_empty() {
-        return Err(format!("no endpoints available for service {name:?}"));
-    }
-    let n = registry.rng.next_u64() % ready.len() as u64;
-    Ok(ready[n as usize].to_string())
-}
-
-fn ready(slice: &Object, port: &str) -> Vec<SocketAddr> {
-    let list = |k: &str| slice.get(k).and_then(meta::Value::as_array).into_iter().flatten();
-    let number = list("ports").find(|p| p["name"].as_str().unwrap_or_default() == port);
-    let Some(number) = number.and_then(|p| p["port"].as_u64()).and_then(|p| u16::try_from(p).ok()) else {
-        return Vec::new();
-    };
-    let ready = list("endpoints").filter(|e| e["conditions"]["ready"] != false);
-    let addresses = ready.filter_map(|e| e["addresses"][0].as_str()?.parse::<IpAddr>().ok());
-    addresses.map(|ip| SocketAddr::new(ip, number)).collect()
 }

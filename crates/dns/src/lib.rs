@@ -1,10 +1,10 @@
 //! The cluster's DNS server (the specification that `kubernetes/dns` publishes): services, headless services and pods.
 //!
-//! [`zone`] decides answers from what the informers hold, [`server`] carries them over UDP and TCP. Left out: forwarding of names
-//! outside the cluster's domain, which are refused, so that nothing leaves the machine unasked; IPv6.
+//! [`zone`] answers from the services and endpoint slices that informers watch; [`server`] speaks DNS over UDP and TCP. Not implemented: forwarding
+//! of names outside the cluster domain (they are refused, so that no query leaves the machine) and IPv6.
 
-pub mod places;
-pub mod questions;
+pub mod connection_limit;
+pub mod request_queue;
 pub mod server;
 pub mod zone;
 

@@ -1,8 +1,8 @@
-//! Questions over UDP and TCP.
+//! The DNS server: requests over UDP and TCP.
 
-use crate::places::Places;
-use crate::questions::Questions;
-use crate::zone::{Answer, Kind, Record as Rr, ServiceView, SliceView, Zone};
+use crate::connection_limit::ConnectionLimit;
+use crate::request_queue::RequestQueue;
+use crate::zone::{Answer, Kind, Record as ZoneRecord, ServiceView, SliceView, Zone};
 use client::panics::caught_now;
 use client::{ApiResource, Change, Informer, Informers, Scope, Shutdown};
 use hickory_proto::op::{Message, OpCode, ResponseCode};
@@ -21,25 +21,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 
-/// Seconds an answer may be remembered, as CoreDNS's default for the cluster.
+/// The time to live of answers in seconds; CoreDNS's default for the cluster domain.
 const TTL: u32 = 30;
-/// The largest answer over UDP when the client does not say, and whatever it says.
+/// The largest answer over UDP in bytes if the client sends no limit (EDNS), and the largest limit that is accepted.
 const UDP_DEFAULT: usize = 512;
 const UDP_MAX: usize = 4096;
-/// What a record takes in an answer, at least.
+/// The least size of a record in an answer, in bytes.
 const RECORD_MIN: usize = 16;
-/// Questions over UDP that are answered at the same time.
+/// Requests over UDP that are answered concurrently.
 const WORKERS: usize = 4;
-/// How long a TCP client may take for a question to begin, for the rest of it, and for its answer.
-const QUIET: Duration = Duration::from_secs(10);
-/// How long the server waits for a descriptor when there is none for another connection.
-const NO_DESCRIPTOR: Duration = Duration::from_millis(50);
+/// The time limit of a TCP client for each of: starting a request, sending the rest of it, and receiving the answer.
+const TCP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the server waits after an error of a socket: for a descriptor, when there is none for another connection.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 pub struct Options {
-    /// As the service account of the DNS server.
+    /// Informers of a client that acts as the DNS server's service account.
     pub informers: Informers,
     pub domain: String,
-    /// Where to listen, inside `namespace` if there is one.
+    /// The address to listen on, in the network namespace `namespace` if it is given.
     pub address: SocketAddr,
     pub namespace: Option<PathBuf>,
     pub shutdown: Shutdown,
@@ -53,13 +53,13 @@ pub struct Error {
 }
 
 struct Server {
-    /// What keeps the zone up to date.
+    /// They keep the zone up to date.
     _informers: (Informer<ServiceView>, Informer<SliceView>),
     domain: String,
     zone: Arc<RwLock<Zone>>,
 }
 
-/// Listens, and then answers until shutdown.
+/// Listens, and answers requests until shutdown. Fails if it cannot listen.
 pub fn run(options: Options) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
     Box::pin(serve(options))
 }
@@ -83,14 +83,14 @@ async fn serve(options: Options) -> Result<(), Error> {
     .map_err(|e| fail(std::io::Error::other(e.to_string())))?;
     let (udp, tcp) = (Arc::new(udp.map_err(fail)?), tcp.map_err(fail)?);
     let server = Server::new(&options);
-    let questions = Arc::new(Questions::default());
-    let mut workers = JoinSet::new(); // they end with it
+    let queue = Arc::new(RequestQueue::default());
+    let mut workers = JoinSet::new(); // aborted when it is dropped
     for _ in 0..WORKERS {
-        let (server, socket, questions) = (server.clone(), udp.clone(), questions.clone());
+        let (server, socket, queue) = (server.clone(), udp.clone(), queue.clone());
         workers.spawn(async move {
             loop {
-                let (question, from) = questions.next().await;
-                let answer = caught_now("dns", from, || server.answer(&question, Carrier::Udp));
+                let (request, from) = queue.pop().await;
+                let answer = caught_now("dns", from, || server.answer(&request, Transport::Udp));
                 if let Ok(Some(answer)) = answer {
                     let _ = socket.send_to(&answer, from).await;
                 }
@@ -100,27 +100,33 @@ async fn serve(options: Options) -> Result<(), Error> {
     let datagrams = async move {
         let mut buffer = vec![0; 4096];
         loop {
-            let Ok((n, from)) = udp.recv_from(&mut buffer).await else { continue };
-            questions.put((buffer[..n].to_vec(), from));
+            match udp.recv_from(&mut buffer).await {
+                Ok((n, from)) => queue.push((buffer[..n].to_vec(), from)),
+                // A pause, so that a socket that returns only errors does not take a whole core.
+                Err(error) => {
+                    tracing::debug!(%error, "receiving a request");
+                    tokio::time::sleep(AFTER_ERROR).await;
+                }
+            }
         }
     };
     let streams = async move {
-        let places = Arc::new(Places::default());
+        let connections = Arc::new(ConnectionLimit::default());
         loop {
             match tcp.accept().await {
                 Ok((stream, from)) => {
-                    // Without a place the connection is closed at once.
-                    let Some(place) = places.take(from.ip()) else { continue };
+                    // Beyond the limit, the connection is closed at once.
+                    let Some(permit) = connections.acquire(from.ip()) else { continue };
                     let s = server.clone();
                     tokio::spawn(async move {
-                        s.stream(stream).await;
-                        drop(place);
+                        s.serve_tcp(stream).await;
+                        drop(permit);
                     });
                 }
-                // Out of file descriptors, most likely.
+                // Most likely there are no file descriptors left.
                 Err(e) => {
                     tracing::warn!("accepting a connection of the DNS server: {e}");
-                    tokio::time::sleep(NO_DESCRIPTOR).await;
+                    tokio::time::sleep(AFTER_ERROR).await;
                 }
             }
         }
@@ -130,7 +136,7 @@ async fn serve(options: Options) -> Result<(), Error> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Carrier {
+enum Transport {
     Udp,
     Tcp,
 }
@@ -152,24 +158,24 @@ impl Server {
         Arc::new(Self { _informers: (services, slices), domain: options.domain.clone(), zone })
     }
 
-    async fn stream(&self, mut stream: TcpStream) {
+    async fn serve_tcp(&self, mut stream: TcpStream) {
         loop {
-            let Ok(Ok(n)) = tokio::time::timeout(QUIET, stream.read_u16()).await else { return };
+            let Ok(Ok(n)) = tokio::time::timeout(TCP_TIMEOUT, stream.read_u16()).await else { return };
             let mut buffer = vec![0; n.into()];
-            let Ok(Ok(_)) = tokio::time::timeout(QUIET, stream.read_exact(&mut buffer)).await else { return };
-            let Some(answer) = self.answer(&buffer, Carrier::Tcp) else { return };
+            let Ok(Ok(_)) = tokio::time::timeout(TCP_TIMEOUT, stream.read_exact(&mut buffer)).await else { return };
+            let Some(answer) = self.answer(&buffer, Transport::Tcp) else { return };
             let mut out = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes().to_vec();
             out.extend_from_slice(&answer);
-            let Ok(Ok(())) = tokio::time::timeout(QUIET, stream.write_all(&out)).await else { return };
+            let Ok(Ok(())) = tokio::time::timeout(TCP_TIMEOUT, stream.write_all(&out)).await else { return };
         }
     }
 
-    /// The answer to a message; none to what is no question.
-    fn answer(&self, bytes: &[u8], carrier: Carrier) -> Option<Vec<u8>> {
+    /// The encoded answer to a message. `None` if it cannot be decoded.
+    fn answer(&self, bytes: &[u8], transport: Transport) -> Option<Vec<u8>> {
         let question = Message::from_vec(bytes).ok()?;
-        let limit = match carrier {
-            Carrier::Tcp => usize::from(u16::MAX),
-            Carrier::Udp => usize::from(question.max_payload()).clamp(UDP_DEFAULT, UDP_MAX),
+        let limit = match transport {
+            Transport::Tcp => usize::from(u16::MAX),
+            Transport::Udp => usize::from(question.max_payload()).clamp(UDP_DEFAULT, UDP_MAX),
         };
         let id = question.metadata.id;
         let mut m = Message::response(id, question.metadata.op_code);
@@ -179,10 +185,11 @@ impl Server {
         match (question.metadata.op_code, question.queries.first()) {
             (OpCode::Query, Some(q)) => {
                 let name = q.name().to_ascii();
-                // Of records that do not fit, one is enough to see it.
-                let most = limit / RECORD_MIN + 1;
-                let found = self.zone.read().answer(name.trim_end_matches('.'), kind_of(q.query_type()), most);
-                self.fill(&mut m, found);
+                // One record more than can fit, so that the answer is truncated.
+                let max_records = limit / RECORD_MIN + 1;
+                let answer =
+                    self.zone.read().answer(name.trim_end_matches('.'), record_kind(q.query_type()), max_records);
+                self.fill(&mut m, answer);
             }
             (OpCode::Query, None) => m.metadata.response_code = ResponseCode::FormErr,
             _ => m.metadata.response_code = ResponseCode::NotImp,
@@ -195,22 +202,22 @@ impl Server {
         match answer {
             Answer::Found(records) => {
                 m.metadata.authoritative = true;
-                let made: Vec<Record> = records.iter().filter_map(record).collect();
-                if made.is_empty() {
+                let records: Vec<Record> = records.iter().filter_map(record).collect();
+                if records.is_empty() {
                     m.add_authorities(self.authority());
                 }
-                m.add_answers(made);
+                m.add_answers(records);
             }
             Answer::NoSuchName => {
                 m.metadata.authoritative = true;
                 m.metadata.response_code = ResponseCode::NXDomain;
                 m.add_authorities(self.authority());
             }
-            Answer::Elsewhere => m.metadata.response_code = ResponseCode::Refused,
+            Answer::NotAuthoritative => m.metadata.response_code = ResponseCode::Refused,
         }
     }
 
-    /// The record that says how long a name's absence may be remembered.
+    /// The SOA record, which limits how long clients cache a negative answer.
     fn authority(&self) -> Option<Record> {
         let zone = Name::from_ascii(format!("{}.", self.domain)).ok()?;
         let host = Name::from_ascii(format!("ns.dns.{}.", self.domain)).ok()?;
@@ -219,7 +226,7 @@ impl Server {
     }
 }
 
-fn kind_of(t: RecordType) -> Kind {
+fn record_kind(t: RecordType) -> Kind {
     match t {
         RecordType::A => Kind::A,
         RecordType::SRV => Kind::Srv,
@@ -229,13 +236,13 @@ fn kind_of(t: RecordType) -> Kind {
     }
 }
 
-fn record(r: &Rr) -> Option<Record> {
+fn record(r: &ZoneRecord) -> Option<Record> {
     let absolute = |n: &str| Name::from_ascii(format!("{}.", n.trim_end_matches('.'))).ok();
     let (name, data) = match r {
-        Rr::A(n, ip) => (n, RData::A(A(*ip))),
-        Rr::Srv { name, port, target } => (name, RData::SRV(SRV::new(0, 100, *port, absolute(target)?))),
-        Rr::Cname(n, t) => (n, RData::CNAME(CNAME(absolute(t)?))),
-        Rr::Ptr(n, t) => (n, RData::PTR(PTR(absolute(t)?))),
+        ZoneRecord::A(n, ip) => (n, RData::A(A(*ip))),
+        ZoneRecord::Srv { name, port, target } => (name, RData::SRV(SRV::new(0, 100, *port, absolute(target)?))),
+        ZoneRecord::Cname(n, t) => (n, RData::CNAME(CNAME(absolute(t)?))),
+        ZoneRecord::Ptr(n, t) => (n, RData::PTR(PTR(absolute(t)?))),
     };
     Some(Record::from_rdata(absolute(name)?, TTL, data))
 }

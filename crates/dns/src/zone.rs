@@ -1,7 +1,7 @@
-//! Which records a name has: a pure function of services, endpoint slices and the question.
+//! The records of the cluster domain: a pure function of services, endpoint slices and the query.
 //!
-//! **Invariant**: an answer costs what its records cost, whatever else there is. So everything that is asked for is in an index, which
-//! follows the changes of services and slices one by one.
+//! **Invariant**: the cost of an answer is proportional to its records, whatever else exists. Indexes, updated by each change of a service or slice, serve
+//! every kind of query.
 
 use client::Meta;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A service, as DNS sees it.
+/// The fields of a Service that DNS needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceView {
@@ -36,7 +36,7 @@ pub struct ServicePort {
     pub port: u16,
 }
 
-/// An endpoint slice, as DNS sees it.
+/// The fields of an EndpointSlice that DNS needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SliceView {
@@ -62,7 +62,7 @@ pub struct Conditions {
 #[serde(default)]
 pub struct SlicePort {
     pub name: Option<String>,
-    /// Whoever writes a slice may put any number here.
+    /// Not validated here: clients may write any number.
     pub port: Option<i64>,
     pub protocol: Option<String>,
 }
@@ -70,39 +70,39 @@ pub struct SlicePort {
 /// Namespace and name.
 type Key = (Arc<str>, Arc<str>);
 
-/// What is known of services and slices.
+/// Services and endpoint slices with their indexes.
 #[derive(Default)]
 pub struct Zone {
     /// By namespace and name of the service.
     services: BTreeMap<Key, Service>,
     backends: HashMap<Key, Backends>,
-    /// What a slice has put into the indexes, by its own namespace and name.
+    /// The entries that each slice added to the indexes, by namespace and name of the slice.
     slices: HashMap<Key, Slice>,
     cluster_ips: HashMap<Ipv4Addr, Counted<Key>>,
-    /// Endpoints by address: services with host labels, and how many of them are ready.
+    /// Endpoints by address: service and host label, with counts.
     hosts: HashMap<Ipv4Addr, BTreeMap<(Key, Arc<str>), Endpoints>>,
     domain: String,
 }
 
-/// Services that are looked at for one address of an endpoint.
-const SERVICES_OF_ADDRESS: usize = 64;
+/// The max_records services that are examined for the reverse lookup of one endpoint address.
+const MAX_REVERSE_CANDIDATES: usize = 64;
 
 struct Service {
     cluster_ip: Option<Ipv4Addr>,
-    /// Of an ExternalName service.
+    /// Set for services of type ExternalName.
     external_name: Option<String>,
     /// By name and protocol (in lower case).
     ports: BTreeMap<(String, String), u16>,
     publish_not_ready: bool,
 }
 
-/// What is behind a service.
+/// The endpoints of a service, from all its slices.
 #[derive(Default)]
 struct Backends {
     /// Host labels with addresses.
     all: Counted<(Arc<str>, Ipv4Addr)>,
     ready: Counted<(Arc<str>, Ipv4Addr)>,
-    /// By name and protocol (in lower case): the numbers, by the slices that have them.
+    /// Port numbers by name and protocol (in lower case), and by slice.
     ports: BTreeMap<(String, String), BTreeMap<Arc<str>, u16>>,
 }
 
@@ -118,7 +118,7 @@ struct Slice {
     ports: BTreeSet<(String, String)>,
 }
 
-/// Values, and how often each is there.
+/// A multiset.
 struct Counted<T>(BTreeMap<T, usize>);
 
 impl<T> Default for Counted<T> {
@@ -151,7 +151,7 @@ pub enum Kind {
     Srv,
     Cname,
     Ptr,
-    /// A type that nothing here has.
+    /// A record type that the zone has no records of.
     Other,
 }
 
@@ -165,11 +165,11 @@ pub enum Record {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Records; none when the name exists without records of this type.
+    /// The records; empty if the name exists without records of this type.
     Found(Vec<Record>),
     NoSuchName,
-    /// Not the cluster's business.
-    Elsewhere,
+    /// The name is outside the zone.
+    NotAuthoritative,
 }
 
 impl Zone {
@@ -177,7 +177,7 @@ impl Zone {
         Self { domain: domain.to_owned(), ..Self::default() }
     }
 
-    /// Takes a service as it is now.
+    /// Adds or replaces a service.
     pub fn put_service(&mut self, meta: &Meta, view: &ServiceView) {
         self.remove_service(meta);
         let key = (meta.namespace.clone(), meta.name.clone());
@@ -205,7 +205,7 @@ impl Zone {
         }
     }
 
-    /// Takes a slice as it is now.
+    /// Adds or replaces an endpoint slice.
     pub fn put_slice(&mut self, meta: &Meta, view: &SliceView) {
         self.remove_slice(meta);
         let Some(service) = meta.label("kubernetes.io/service-name") else { return };
@@ -230,7 +230,7 @@ impl Zone {
         }
         for p in view.ports.iter().flatten() {
             let key = port_key(p.name.as_deref().unwrap_or_default(), p.protocol.as_deref().unwrap_or("TCP"));
-            // The first of a slice counts, whatever its number.
+            // The first port of this name and protocol in a slice wins, even if its number is invalid.
             if slice.ports.contains(&key) {
                 continue;
             }
@@ -280,8 +280,8 @@ impl Zone {
         }
     }
 
-    /// Answers a question, with so many records at `most`. `name` is absolute, without the last dot, in any case.
-    pub fn answer(&self, name: &str, kind: Kind, most: usize) -> Answer {
+    /// Answers a query with at max_records `max_records` records. `name` is absolute, without the trailing dot, in upper or lower case.
+    pub fn answer(&self, name: &str, kind: Kind, max_records: usize) -> Answer {
         let name = name.to_lowercase();
         if let Some(reverse) = name.strip_suffix(".in-addr.arpa") {
             return self.reverse(&name, reverse, kind);
@@ -289,7 +289,7 @@ impl Zone {
         let Some(rest) =
             name.strip_suffix(&self.domain).and_then(|r| r.strip_suffix('.').or(Some(r).filter(|r| r.is_empty())))
         else {
-            return Answer::Elsewhere;
+            return Answer::NotAuthoritative;
         };
         let labels: Vec<&str> = rest.split('.').filter(|l| !l.is_empty()).collect();
         match labels[..] {
@@ -301,11 +301,11 @@ impl Zone {
                 Ok(_) => Answer::Found(Vec::new()),
                 Err(_) => Answer::NoSuchName,
             },
-            [service, ns, "svc"] => self.service(&name, (ns, service), kind, most),
+            [service, ns, "svc"] => self.service(&name, (ns, service), kind, max_records),
             [port, protocol, service, ns, "svc"] if port.starts_with('_') && protocol.starts_with('_') => {
-                self.port(&name, (ns, service), (&port[1..], &protocol[1..]), kind, most)
+                self.port(&name, (ns, service), (&port[1..], &protocol[1..]), kind, max_records)
             }
-            [host, service, ns, "svc"] => self.host(&name, (ns, service), host, kind, most),
+            [host, service, ns, "svc"] => self.host(&name, (ns, service), host, kind, max_records),
             _ => Answer::NoSuchName,
         }
     }
@@ -319,13 +319,12 @@ impl Zone {
         self.services.get(&(ns.into(), name.into()))
     }
 
-    /// What is behind a service.
-    fn behind(&self, (ns, name): (&str, &str)) -> Option<&Backends> {
+    fn backends_of(&self, (ns, name): (&str, &str)) -> Option<&Backends> {
         self.backends.get(&(ns.into(), name.into()))
     }
 
-    fn service(&self, name: &str, of: (&str, &str), kind: Kind, most: usize) -> Answer {
-        let Some(s) = self.get(of) else { return Answer::NoSuchName };
+    fn service(&self, name: &str, service_key: (&str, &str), kind: Kind, max_records: usize) -> Answer {
+        let Some(s) = self.get(service_key) else { return Answer::NoSuchName };
         if let Some(external) = &s.external_name {
             return Answer::Found(vec![Record::Cname(name.to_owned(), external.clone())]);
         }
@@ -333,8 +332,8 @@ impl Zone {
         match (s.cluster_ip, kind) {
             (Some(ip), Kind::A) => Answer::Found(vec![a(ip)]),
             (None, Kind::A) => {
-                let ends = self.behind(of).into_iter().flat_map(|b| b.published(s).0.keys());
-                let all: Vec<Record> = ends.take(most).map(|(_, ip)| a(*ip)).collect();
+                let endpoints = self.backends_of(service_key).into_iter().flat_map(|b| b.published(s).0.keys());
+                let all: Vec<Record> = endpoints.take(max_records).map(|(_, ip)| a(*ip)).collect();
                 if all.is_empty() { Answer::NoSuchName } else { Answer::Found(all) }
             }
             _ => Answer::Found(Vec::new()),
@@ -344,22 +343,22 @@ impl Zone {
     fn port(
         &self,
         name: &str,
-        of @ (ns, service): (&str, &str),
+        service_key @ (ns, service): (&str, &str),
         (port, protocol): (&str, &str),
         kind: Kind,
-        most: usize,
+        max_records: usize,
     ) -> Answer {
-        let Some(s) = self.get(of) else { return Answer::NoSuchName };
+        let Some(s) = self.get(service_key) else { return Answer::NoSuchName };
         let base = format!("{service}.{ns}.svc.{}", self.domain);
         let srv = |port, target| Record::Srv { name: name.to_owned(), port, target };
         let key = port_key(port, protocol);
         let mut out = Vec::new();
         if s.cluster_ip.is_some() {
             out.extend(s.ports.get(&key).map(|number| srv(*number, base.clone())));
-        } else if let Some(behind) = self.behind(of)
-            && let Some(number) = behind.ports.get(&key).and_then(|numbers| numbers.values().next())
+        } else if let Some(backends) = self.backends_of(service_key)
+            && let Some(number) = backends.ports.get(&key).and_then(|numbers| numbers.values().next())
         {
-            let hosts = behind.published(s).0.keys().take(most);
+            let hosts = backends.published(s).0.keys().take(max_records);
             out.extend(hosts.map(|(host, _)| srv(*number, format!("{host}.{base}"))));
         }
         match (out.is_empty(), kind) {
@@ -369,11 +368,14 @@ impl Zone {
         }
     }
 
-    fn host(&self, name: &str, of: (&str, &str), host: &str, kind: Kind, most: usize) -> Answer {
-        let (Some(s), Some(behind)) = (self.get(of), self.behind(of)) else { return Answer::NoSuchName };
+    fn host(&self, name: &str, service_key: (&str, &str), host: &str, kind: Kind, max_records: usize) -> Answer {
+        let (Some(s), Some(backends)) = (self.get(service_key), self.backends_of(service_key)) else {
+            return Answer::NoSuchName;
+        };
         let (low, high) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
-        let ends = behind.published(s).0.range((Arc::from(host), low)..=(Arc::from(host), high));
-        let found: Vec<Record> = ends.take(most).map(|((_, ip), _)| Record::A(name.to_owned(), *ip)).collect();
+        let endpoints = backends.published(s).0.range((Arc::from(host), low)..=(Arc::from(host), high));
+        let found: Vec<Record> =
+            endpoints.take(max_records).map(|((_, ip), _)| Record::A(name.to_owned(), *ip)).collect();
         match (found.is_empty(), kind) {
             (true, _) => Answer::NoSuchName,
             (false, Kind::A) => Answer::Found(found),
@@ -387,13 +389,13 @@ impl Zone {
         let service = self.cluster_ips.get(&ip).and_then(|s| s.0.keys().next());
         let mut target = service.map(|(ns, n)| format!("{n}.{ns}.svc.{}", self.domain));
         if target.is_none() {
-            let mut hosts = self.hosts.get(&ip).into_iter().flatten().take(SERVICES_OF_ADDRESS);
+            let mut hosts = self.hosts.get(&ip).into_iter().flatten().take(MAX_REVERSE_CANDIDATES);
             let published = |service: &Key| self.services.get(service).is_some_and(|s| s.publish_not_ready);
-            let found = hosts.find(|((service, _), ends)| ends.ready > 0 || published(service));
+            let found = hosts.find(|((service, _), endpoints)| endpoints.ready > 0 || published(service));
             target = found.map(|(((ns, n), host), _)| format!("{host}.{n}.{ns}.svc.{}", self.domain));
         }
         match (target, kind) {
-            (None, _) => Answer::Elsewhere,
+            (None, _) => Answer::NotAuthoritative,
             (Some(t), Kind::Ptr) => Answer::Found(vec![Record::Ptr(name.to_owned(), t)]),
             (Some(_), _) => Answer::Found(Vec::new()),
         }
@@ -401,7 +403,7 @@ impl Zone {
 }
 
 impl Backends {
-    /// The endpoints that the service tells of.
+    /// The endpoints that DNS publishes for the service.
     fn published(&self, service: &Service) -> &Counted<(Arc<str>, Ipv4Addr)> {
         if service.publish_not_ready { &self.all } else { &self.ready }
     }
@@ -474,7 +476,7 @@ mod tests {
                 Kind::A,
                 Answer::Found(vec![Record::Cname("out.x.svc.cluster.local".into(), "example.org".into())]),
             ),
-            ("example.org", Kind::A, Answer::Elsewhere),
+            ("example.org", Kind::A, Answer::NotAuthoritative),
         ] {
             assert_eq!(zone().answer(name, kind, 100), want, "{name} {kind:?}");
         }

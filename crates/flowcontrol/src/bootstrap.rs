@@ -1,10 +1,10 @@
 //! The FlowSchemas and PriorityLevelConfigurations that every cluster has (`k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap`), and
-//! how they are kept: mandatory ones are as they are here, suggested ones until an administrator says otherwise.
+//! their upkeep: mandatory objects always have the specification given here, suggested ones until an administrator changes them.
 
 use meta::{Object, Value};
 use serde_json::json;
 
-/// Says whether the server keeps the spec of an object up to date.
+/// Annotation: whether the server keeps the specification up to date.
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +13,9 @@ pub enum Kind {
     Level,
 }
 
-/// One schema: name, level, precedence, distinguisher, subjects, and what it is about.
+/// A FlowSchema: name, priority level, precedence, distinguisher method, subjects and rules.
 type SchemaRow = (&'static str, &'static str, u32, &'static str, &'static [&'static str], &'static [&'static str]);
-/// One level: name, shares, percent lent, and queues with their hand; none for no queues.
+/// A priority level: name, shares, lendable percent, and the number of queues with the hand size; `None` rejects instead of queuing.
 type LevelRow = (&'static str, u32, u32, Option<(u32, u32)>);
 
 pub struct Table {
@@ -24,7 +24,7 @@ pub struct Table {
 }
 
 const EVERYBODY: &[&str] = &["group system:unauthenticated", "group system:authenticated"];
-const LENGTH: u32 = 50;
+const QUEUE_LENGTH_LIMIT: u32 = 50;
 
 pub const MANDATORY: &Table = &Table {
     levels: &[("exempt", 0, 0, None), ("catch-all", 5, 0, None)],
@@ -118,7 +118,7 @@ fn level((name, shares, lendable, queues): &LevelRow) -> Value {
         let response = match queues {
             None => json!({"type": "Reject"}),
             Some((queues, hand)) => json!({"type": "Queue",
-                "queuing": {"queues": queues, "handSize": hand, "queueLengthLimit": LENGTH}}),
+                "queuing": {"queues": queues, "handSize": hand, "queueLengthLimit": QUEUE_LENGTH_LIMIT}}),
         };
         json!({"type": "Limited", "limited": {"nominalConcurrencyShares": shares, "lendablePercent": lendable,
             "limitResponse": response}})
@@ -170,21 +170,21 @@ fn schema((name, level, precedence, by, subjects, rules): &SchemaRow) -> Value {
     json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": metadata(name), "spec": spec})
 }
 
-/// What an object is to become; none when it is right as it is.
-pub fn kept(live: &Object, wanted: &Object, mandatory: bool) -> Option<Object> {
-    // Whoever changed the spec and said nothing wants it so.
+/// The object that replaces `live` to match the built-in one. `None` if nothing has to change.
+pub fn updated(live: &Object, builtin: &Object, mandatory: bool) -> Option<Object> {
+    // A specification that was changed without setting the annotation belongs to the administrator.
     let auto = match live.annotation(AUTO_UPDATE) {
         _ if mandatory => true,
-        Some(said) => said == "true",
+        Some(value) => value == "true",
         None => live.generation() <= 1,
     };
     let mut next = live.clone();
     next.set_annotation(AUTO_UPDATE, if auto { "true" } else { "false" });
-    if auto && let Some(spec) = wanted.get("spec") {
+    if auto && let Some(spec) = builtin.get("spec") {
         let mut spec = spec.clone();
-        // The seats that the exempt level lends are the administrator's.
-        if let Some(theirs) = live.at(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
-            spec["exempt"] = theirs.clone();
+        // An administrator may configure what the exempt level lends.
+        if let Some(exempt) = live.at(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
+            spec["exempt"] = exempt.clone();
         }
         next.set(&["spec"], spec);
     }
@@ -196,22 +196,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mandatory_objects_are_kept_and_suggested_ones_until_somebody_says_otherwise() {
-        let wanted = objects(SUGGESTED, Kind::Level).remove(0);
-        assert!(kept(&wanted, &wanted, false).is_none());
-        let mut changed = wanted.clone();
+    fn mandatory_objects_are_restored_and_suggested_ones_only_with_auto_update() {
+        let builtin = objects(SUGGESTED, Kind::Level).remove(0);
+        assert!(updated(&builtin, &builtin, false).is_none());
+        let mut changed = builtin.clone();
         changed.set(&["spec", "limited", "nominalConcurrencyShares"], 7);
-        assert_eq!(kept(&changed, &wanted, false), Some(wanted.clone()));
+        assert_eq!(updated(&changed, &builtin, false), Some(builtin.clone()));
         changed.set_annotation(AUTO_UPDATE, "false");
-        assert!(kept(&changed, &wanted, false).is_none());
-        assert_eq!(kept(&changed, &wanted, true), Some(wanted.clone()));
+        assert!(updated(&changed, &builtin, false).is_none());
+        assert_eq!(updated(&changed, &builtin, true), Some(builtin.clone()));
         changed.metadata_mut().remove("annotations");
         changed.set_generation(2);
-        let next = kept(&changed, &wanted, false).unwrap();
+        let next = updated(&changed, &builtin, false).unwrap();
         assert_eq!((next.annotation(AUTO_UPDATE), next.get("spec")), (Some("false"), changed.get("spec")));
         let exempt = objects(MANDATORY, Kind::Level).remove(0);
         let mut more = exempt.clone();
         more.set(&["spec", "exempt", "nominalConcurrencyShares"], 7);
-        assert!(kept(&more, &exempt, true).is_none());
+        assert!(updated(&more, &exempt, true).is_none());
     }
 }

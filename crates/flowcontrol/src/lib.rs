@@ -1,13 +1,13 @@
-//! API priority and fairness (`k8s.io/apiserver/pkg/util/flowcontrol`, KEP-1040): requests are sorted into flows by
-//! FlowSchemas, flows into priority levels, and each level has its seats. A request that finds no seat waits in one of a few
-//! queues of its flow, and queues are served in turn, so that a noisy client waits for itself.
+//! API priority and fairness (`k8s.io/apiserver/pkg/util/flowcontrol`, KEP-1040): FlowSchemas classify
+//! requests into flows and assign them to priority levels, and each level has a number of seats. A request that finds no free seat waits in
+//! one of a few queues of its flow. Queues are served fairly, so a noisy client delays only itself.
 //!
-//! `rules` sorts, `queues` is the pure fair queuing over a clock that is told to it, `level` has the seats, `allocation` shares
-//! them out and lends what is idle, `config` holds it all together, `bootstrap` is what every cluster has.
+//! `rules` matches requests, `queues` is fair queuing as a pure function of time, `level` holds the seats, `allocation` divides them among
+//! levels, `config` combines all of it, and `bootstrap` has the objects of every cluster.
 //!
-//! Invariant: while there are free seats and nobody waits, a request costs a few atomics and no lock. What is thereby not known
-//! to the queues is not charged to their flows: fairness begins when seats are short. Left out: seats that a write holds on
-//! for the watchers it wakes.
+//! Invariant: while there are free seats and no request waits, a request costs a few atomic operations and no lock. The queues do not
+//! learn of such requests, so they are not charged to their flows: fairness starts when seats are short. Not implemented: seats that a write
+//! keeps for the watchers it notifies.
 
 mod allocation;
 pub mod bootstrap;
@@ -17,7 +17,7 @@ mod queues;
 mod retry;
 mod rules;
 
-pub use config::{Config, Flow, Schema};
-pub use level::{Level, LevelDigest, Limits, Rejection, Seat};
-pub use queues::QueueDigest;
-pub use rules::Digest;
+pub use config::{Config, Flow, FlowSchema};
+pub use level::{LevelSnapshot, Limits, PriorityLevel, Rejection, SeatGuard};
+pub use queues::QueueSnapshot;
+pub use rules::RequestDigest;

@@ -1,15 +1,15 @@
-//! Which requests a FlowSchema is about (`apf rule.go`).
+//! Matches requests against the rules of a FlowSchema (`apf rule.go`).
 
 use auth::User;
 use serde::Deserialize;
 
-/// A request as schemas see it.
+/// The attributes of a request that rules match.
 #[derive(Clone, Copy, Debug)]
-pub struct Digest<'a> {
+pub struct RequestDigest<'a> {
     pub user: &'a User,
     pub verb: &'a str,
     pub group: &'a str,
-    /// Empty for a request that is not for a resource.
+    /// Empty for a non-resource request.
     pub resource: &'a str,
     pub subresource: &'a str,
     pub namespace: &'a str,
@@ -21,21 +21,21 @@ pub struct Digest<'a> {
 pub(crate) struct Rules {
     subjects: Vec<Subject>,
     resource_rules: Vec<ResourceRule>,
-    non_resource_rules: Vec<PathRule>,
+    non_resource_rules: Vec<NonResourceRule>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
 struct Subject {
     kind: String,
-    user: Option<Named>,
-    group: Option<Named>,
-    service_account: Option<Named>,
+    user: Option<SubjectName>,
+    group: Option<SubjectName>,
+    service_account: Option<SubjectName>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
-struct Named {
+struct SubjectName {
     name: String,
     namespace: String,
 }
@@ -52,25 +52,25 @@ struct ResourceRule {
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
-struct PathRule {
+struct NonResourceRule {
     verbs: Vec<String>,
     #[serde(rename = "nonResourceURLs")]
     urls: Vec<String>,
 }
 
 impl Rules {
-    pub fn match_request(&self, d: &Digest<'_>) -> bool {
-        self.subjects.iter().any(|s| s.is(d.user))
+    pub fn matches(&self, d: &RequestDigest<'_>) -> bool {
+        self.subjects.iter().any(|s| s.matches(d.user))
             && if d.resource.is_empty() {
-                self.non_resource_rules.iter().any(|r| r.has(d))
+                self.non_resource_rules.iter().any(|r| r.matches(d))
             } else {
-                self.resource_rules.iter().any(|r| r.has(d))
+                self.resource_rules.iter().any(|r| r.matches(d))
             }
     }
 }
 
 impl Subject {
-    fn is(&self, user: &User) -> bool {
+    fn matches(&self, user: &User) -> bool {
         match self.kind.as_str() {
             "User" => self.user.as_ref().is_some_and(|u| u.name == "*" || u.name == user.name),
             "Group" => self.group.as_ref().is_some_and(|g| g.name == "*" || user.is_in(&g.name)),
@@ -83,31 +83,31 @@ impl Subject {
     }
 }
 
-/// `*` stands alone.
-fn has(list: &[String], value: &str) -> bool {
+/// Whether the list contains the value, or is exactly `*`.
+fn contains(list: &[String], value: &str) -> bool {
     list.iter().any(|v| v == value) || matches!(list, [one] if one == "*")
 }
 
 impl ResourceRule {
-    fn has(&self, d: &Digest<'_>) -> bool {
+    fn matches(&self, d: &RequestDigest<'_>) -> bool {
         let resource = |r: &String| match r.split_once('/') {
             None => *r == d.resource && d.subresource.is_empty(),
             Some((resource, sub)) => resource == d.resource && sub == d.subresource,
         };
-        has(&self.verbs, d.verb)
+        contains(&self.verbs, d.verb)
             && (self.resources.iter().any(resource) || matches!(&self.resources[..], [one] if one == "*"))
-            && has(&self.api_groups, d.group)
-            && if d.namespace.is_empty() { self.cluster_scope } else { has(&self.namespaces, d.namespace) }
+            && contains(&self.api_groups, d.group)
+            && if d.namespace.is_empty() { self.cluster_scope } else { contains(&self.namespaces, d.namespace) }
     }
 }
 
-impl PathRule {
-    fn has(&self, d: &Digest<'_>) -> bool {
+impl NonResourceRule {
+    fn matches(&self, d: &RequestDigest<'_>) -> bool {
         let url = |u: &String| {
             let start = u.trim_end_matches('*').trim_end_matches('/');
             u == "*" || u == d.path || d.path.strip_prefix(start).is_some_and(|rest| rest.starts_with('/'))
         };
-        has(&self.verbs, d.verb) && self.urls.iter().any(url)
+        contains(&self.verbs, d.verb) && self.urls.iter().any(url)
     }
 }
 
@@ -117,14 +117,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn requests_are_matched() {
+    fn rules_match_users_resources_and_paths() {
         let rules = |v| serde_json::from_value::<Rules>(v).unwrap();
         let jane = User::new("jane", &["developers"]);
         let account = User::new("system:serviceaccount:team:builder", &[]);
         let check = |r: &Rules, user: &User, what: [&str; 5], want: bool| {
             let [verb, group, resource, subresource, namespace] = what;
-            let d = Digest { user, verb, group, resource, subresource, namespace, path: "" };
-            assert_eq!(r.match_request(&d), want, "{d:?}");
+            let d = RequestDigest { user, verb, group, resource, subresource, namespace, path: "" };
+            assert_eq!(r.matches(&d), want, "{d:?}");
         };
         let by_group = rules(json!({"subjects": [{"kind": "Group", "group": {"name": "developers"}}],
             "resourceRules": [{"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods", "nodes/status"],
@@ -141,8 +141,16 @@ mod tests {
         for (path, want) in
             [("/healthz", true), ("/healthz/etcd", true), ("/healthzz", false), ("/openapi/v3", true), ("/api", false)]
         {
-            let d = Digest { user: &jane, verb: "get", group: "", resource: "", subresource: "", namespace: "", path };
-            assert_eq!(by_group.match_request(&d), want, "{path}");
+            let d = RequestDigest {
+                user: &jane,
+                verb: "get",
+                group: "",
+                resource: "",
+                subresource: "",
+                namespace: "",
+                path,
+            };
+            assert_eq!(by_group.matches(&d), want, "{path}");
         }
         let everything = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"]}]);
         let of_team = rules(

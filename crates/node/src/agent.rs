@@ -233,7 +233,13 @@ impl Agent {
             recorder: recorder.clone(),
             objects: Arc::new(Objects::new(informers.clone(), changed)),
             tokens: Arc::new(TokenRequests::new(client.clone(), options.clock.clone())),
-            volumes: Volumes::new(options.data_dir.join("pods"), options.clock.clone(), Memory::Mounted),
+            volumes: Volumes::new(
+                options.data_dir.join("pods"),
+                options.clock.clone(),
+                Memory::Mounted,
+                // An eighth of the machine's memory, where most of it lies.
+                usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
+            ),
             users: Users::open(options.data_dir.join("pods"))?,
             services: informers.of::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),

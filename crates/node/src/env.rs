@@ -30,9 +30,9 @@ pub enum Error {
     TooLong(#[from] TooLong),
 }
 
-/// Bytes that the environment, the command and the arguments of a container may take together: more than any kernel gives a
-/// program (`execve`), and little enough for whoever puts them together.
-pub const MOST_BYTES: usize = 8 << 20;
+/// Bytes that the environment, the command and the arguments of a container may take together: the most that a kernel gives a program
+/// (`execve`). The runtime knows how much this one gives, mostly a third of it.
+pub const MOST_BYTES: usize = 6 << 20;
 
 /// What is put together for a container grows beyond its bound, as variables do that double one another.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -48,6 +48,10 @@ pub struct Room {
 impl Room {
     pub fn new(most: usize) -> Self {
         Self { most, left: most }
+    }
+
+    pub fn taken(&self) -> usize {
+        self.most - self.left
     }
 
     pub fn take(&mut self, bytes: usize) -> Result<(), TooLong> {

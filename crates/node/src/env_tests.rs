@@ -18,7 +18,7 @@ struct Large(std::sync::atomic::AtomicUsize);
 impl Source for Large {
     async fn data(&self, _: Kind, _: &str, _: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Ok(Some(Arc::new(BTreeMap::from([("bad key\n".to_owned(), vec![b'x'; 1 << 20])]))))
+        Ok(Some(Arc::new(BTreeMap::from([("bad key\n".to_owned(), vec![b'x'; 1 << 20].into())]))))
     }
 }
 
@@ -50,7 +50,7 @@ async fn an_object_is_read_once_for_all_variables() {
 }
 
 fn table() -> Table {
-    let data = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
+    let data = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), v.to_string().into())).collect();
     Table(BTreeMap::from([
         ((Kind::ConfigMap, "cm"), data(&[("A", "1"), ("bad key", "x"), ("also=bad", "y")])),
         ((Kind::Secret, "s"), data(&[("password", "pw")])),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use client::{ApiResource, Informer, Informers, Key, Scope};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use parking_lot::Mutex;
@@ -67,7 +68,7 @@ pub enum Error {
 }
 
 /// Content of a config map or a secret.
-pub type Data = BTreeMap<String, Vec<u8>>;
+pub type Data = BTreeMap<String, Bytes>;
 
 struct Held {
     informer: Informer<Whole>,
@@ -142,12 +143,12 @@ impl Objects {
         Ok(Some(match kind {
             Kind::ConfigMap => {
                 let o: ConfigMap = entry.decode().map_err(wrong)?;
-                let text = o.data.into_iter().flatten().map(|(k, v)| (k, v.into_bytes()));
-                text.chain(o.binary_data.into_iter().flatten().map(|(k, v)| (k, v.0))).collect()
+                let text = o.data.into_iter().flatten().map(|(k, v)| (k, v.into()));
+                text.chain(o.binary_data.into_iter().flatten().map(|(k, v)| (k, v.0.into()))).collect()
             }
             Kind::Secret => {
                 let o: Secret = entry.decode().map_err(wrong)?;
-                o.data.into_iter().flatten().map(|(k, v)| (k, v.0)).collect()
+                o.data.into_iter().flatten().map(|(k, v)| (k, v.0.into())).collect()
             }
         }))
     }

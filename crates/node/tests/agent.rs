@@ -17,12 +17,13 @@ use serde_json::{Value, json};
 static NEXT: AtomicU32 = AtomicU32::new(0);
 const PODS: &str = "api/v1/pods";
 
-struct Wall;
+/// The time, and this many seconds.
+struct Wall(i64);
 
 impl meta::Clock for Wall {
     fn now(&self) -> jiff::Timestamp {
         let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).unwrap();
-        jiff::Timestamp::new(now.tv_sec(), now.tv_nsec() as i32).unwrap()
+        jiff::Timestamp::new(now.tv_sec() + self.0, now.tv_nsec() as i32).unwrap()
     }
 }
 
@@ -43,6 +44,8 @@ struct Machine {
     node: PathBuf,
     seccomp_default: kemudi_node::SeccompDefault,
     max_pods: u32,
+    /// Seconds by which the agent's clock is ahead of that of its shims.
+    ahead: i64,
     agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
     handle: Option<Handle>,
     /// In place of the runtime, if there is one.
@@ -92,6 +95,7 @@ impl Machine {
             node,
             seccomp_default: kemudi_node::SeccompDefault::default(),
             max_pods: 110,
+            ahead: 0,
             agent: None,
             handle: None,
             held: None,
@@ -132,7 +136,7 @@ impl Machine {
             }],
             version: "v1.36.0".into(),
             labels: BTreeMap::new(),
-            clock: Arc::new(Wall),
+            clock: Arc::new(Wall(self.ahead)),
             rng: Arc::new(Count(AtomicU64::new(1))),
         });
         self.handle = Some(agent.handle());
@@ -317,6 +321,32 @@ async fn containers_end_restart_and_outlive_the_agent() {
     m.gone("stays").await;
     assert_eq!(body(&m, "/healthz").await, (200, "ok".into()));
     assert_eq!(body(&m, "/containerLogs/default/none/c").await, (404, "pod \"none\" does not exist".into()));
+    m.finish().await;
+}
+
+/// What failed to start left its records, its files and its logs, one after the other without end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_that_fail_leave_two_records() {
+    use runtime::Runtime;
+    let mut m = Machine::new().await;
+    m.stop().await;
+    // So that every back-off has passed.
+    m.ahead = 3600;
+    m.start().await;
+    let mut c = demo("c", json!([]));
+    c["command"] = json!(["/nope"]);
+    m.pod("fails", json!({"terminationGracePeriodSeconds": 1, "containers": [c]}));
+    let restarts = |p: &Value| p["status"]["containerStatuses"][0]["restartCount"].as_u64();
+    let p = m.until("fails", |p| restarts(p) >= Some(5)).await;
+    let status = &p["status"]["containerStatuses"][0];
+    assert_eq!(status["lastState"]["terminated"]["reason"], "StartError");
+    // The newest, the one before, and for a moment one that is removed or made.
+    let left = m.embedded.list_containers().await.unwrap();
+    assert!(left.len() <= 3, "{} records are left", left.len());
+    let logs = left[0].log_path.parent().unwrap().to_owned();
+    assert!(std::fs::read_dir(&logs).unwrap().count() <= 3, "logs are left in {logs:?}");
+    m.api.delete_gracefully(PODS, "default", "fails", 1);
+    m.gone("fails").await;
     m.finish().await;
 }
 

@@ -229,6 +229,21 @@ pub fn fields(value: &[u8], paths: &[String]) -> Vec<String> {
     paths.iter().map(|path| text(path).unwrap_or_default()).collect()
 }
 
+/// A part of a stored object, decoded without the rest; none if it is not there.
+pub fn part(value: &[u8], path: &[&str]) -> Option<Value> {
+    let mut scan = Scan::new(value);
+    for step in path {
+        let mut first = true;
+        if scan.peek()? != b'{' {
+            return None;
+        }
+        while scan.member(&mut first)?? != *step {
+            scan.skip()?;
+        }
+    }
+    depth::from_slice(scan.raw()?).ok()
+}
+
 /// The paths that are looked for, as a tree; everything beside it is skipped unread.
 #[derive(Default)]
 struct Wanted {
@@ -373,5 +388,17 @@ mod tests {
             "all of the metadata lies before the spec"
         );
         assert_eq!(fields(br#"{"metadata":{"name":"n","uid":..."#, &[NAME.to_owned()]), ["n"]);
+    }
+
+    #[test]
+    fn a_part_is_decoded_without_the_rest() {
+        let value = br#"{"kind":"K","metadata":{"name":"n"},"spec":{"a":[...],"selector":{"b":["c"]},"z":..."#;
+        let check = |path: &[&str], want: Option<Value>| assert_eq!(part(value, path), want, "{path:?}");
+        check(&["spec", "selector"], Some(json!({"b": ["c"]})));
+        check(&["spec", "selector", "b"], Some(json!(["c"])));
+        check(&["metadata", "name"], Some(json!("n")));
+        check(&["metadata", "name", "x"], None);
+        check(&["metadata", "uid"], None);
+        check(&["status"], None);
     }
 }

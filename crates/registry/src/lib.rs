@@ -4,6 +4,7 @@
 //! for all. Invariant: no kind is named here. Creating a custom resource definition inserts a row.
 
 pub mod admit;
+pub mod amount;
 mod components;
 pub mod convert;
 pub mod converted;
@@ -22,6 +23,7 @@ mod scan;
 pub mod strategy;
 mod update;
 mod versions;
+mod views;
 mod watch;
 mod witness;
 
@@ -38,6 +40,7 @@ pub use strategy::{
 };
 pub use update::{Target, Updated, Written};
 pub use versions::Conversions;
+pub use views::Views;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 pub use witness::Witness;
 

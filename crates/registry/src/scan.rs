@@ -52,13 +52,18 @@ impl<'j> Scan<'j> {
     }
 
     fn string(&mut self) -> Option<Cow<'j, str>> {
-        let from = self.at;
-        self.skip()?;
-        let raw = self.json.get(from..self.at)?;
+        let raw = self.raw()?;
         match memchr::memchr(b'\\', raw) {
             None => std::str::from_utf8(raw.get(1..raw.len() - 1)?).ok().map(Cow::Borrowed),
             Some(_) => serde_json::from_slice(raw).ok().map(Cow::Owned),
         }
+    }
+
+    /// Reads a value as it is written.
+    pub fn raw(&mut self) -> Option<&'j [u8]> {
+        let from = self.at;
+        self.skip()?;
+        self.json.get(from..self.at)
     }
 
     /// Goes behind a value.

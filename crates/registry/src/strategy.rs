@@ -347,6 +347,12 @@ pub trait Strategy: Send + Sync {
         Err(Status::method_not_supported(&request.group_resource(), "proxy"))
     }
 
+    /// About how many bytes of other stored objects a write, or a request through a subresource, decodes beside the object that it names.
+    /// It is asked before the body is read, and decides where the request is worked on; it decodes nothing.
+    fn reads(&self, _env: Env<'_>, _subresource: &str, _namespace: &str, _name: &str) -> usize {
+        0
+    }
+
     /// Whether [`Self::allocate`] changes objects.
     fn allocates(&self) -> bool {
         false

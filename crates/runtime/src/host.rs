@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Hierarchies;
@@ -70,6 +71,24 @@ const DEFAULT_CAPABILITIES: &[&str] = &[
     "AUDIT_WRITE",
 ];
 
+/// What `execve` takes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArgumentLimits {
+    /// One argument or variable with the NUL that ends it (`MAX_ARG_STRLEN` of the kernel).
+    pub one: usize,
+    /// All of them with a pointer to each (`bprm_stack_limits` in the kernel's `fs/exec.c`).
+    pub all: usize,
+}
+
+impl ArgumentLimits {
+    fn read() -> std::io::Result<ArgumentLimits> {
+        let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|size| usize::try_from(size).ok()).unwrap_or(4096);
+        // Containers have the limit of our stack, since nobody changes it.
+        let stack = usize::try_from(getrlimit(Resource::RLIMIT_STACK)?.0).unwrap_or(usize::MAX);
+        Ok(ArgumentLimits { one: 32 * page, all: (stack / 4).clamp(128 << 10, 6 << 20) })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostLimits {
     /// Capabilities (without `CAP_`) in our bounding set.
@@ -78,6 +97,7 @@ pub struct HostLimits {
     pub missing_capabilities: BTreeSet<String>,
     /// Most open files a process may have.
     pub max_open_files: u64,
+    pub arguments: ArgumentLimits,
     /// Lowest `oom_score_adj` we can give.
     pub lowest_oom_score_adj: i32,
     /// `v1`, `v2`, `hybrid` or `none`.
@@ -114,6 +134,7 @@ impl HostLimits {
             // Without the capability the kernel keeps the lowest value a privileged process ever set, usually our own.
             lowest_oom_score_adj: if capabilities.contains("SYS_RESOURCE") { -1000 } else { own },
             max_open_files: getrlimit(Resource::RLIMIT_NOFILE)?.1,
+            arguments: ArgumentLimits::read()?,
             cgroup_version: hierarchies.version().to_owned(),
             device_rules: hierarchies.can_restrict_devices(),
             cgroup_controllers: hierarchies.controllers(),
@@ -204,6 +225,7 @@ mod tests {
             capabilities: CAPABILITIES.iter().filter(|c| **c != "SYS_RESOURCE").map(|c| (*c).to_owned()).collect(),
             missing_capabilities: ["SYS_RESOURCE".to_owned()].into(),
             max_open_files: 1024,
+            arguments: ArgumentLimits { one: 128 << 10, all: 2 << 20 },
             lowest_oom_score_adj: 0,
             cgroup_version: "v1".into(),
             cgroup_controllers: BTreeSet::new(),

@@ -12,7 +12,8 @@
 //! ```
 //! Every file carries [`VERSION`] and is replaced atomically. A reader accepts its own version and those before it.
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::io::{BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ pub struct ContainerRecord {
     pub pod: String,
     pub created_at: Timestamp,
     pub image_id: String,
-    /// The request as it came.
+    /// The request, without command, arguments, environment and mounts: they are `argv`, `env` and `mounts`.
     pub config: ContainerConfig,
     /// Layer directories, topmost first, below `layers_root`.
     pub layers_root: PathBuf,
@@ -87,6 +88,72 @@ pub struct ContainerRecord {
     pub stop_signal: i32,
     pub log_path: PathBuf,
     pub termination_message_file: Option<PathBuf>,
+    /// Bytes that `argv`, `env` and `mounts` count for in the budget of the pod.
+    #[serde(default)]
+    pub weight: usize,
+}
+
+/// What the agent keeps in memory of a [`ContainerRecord`]: nothing that grows with the environment, the arguments or the mounts. The
+/// rest is read from the file by whoever needs it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ContainerSummary {
+    pub id: String,
+    pub pod: String,
+    pub created_at: Timestamp,
+    pub image_id: String,
+    pub config: ConfigSummary,
+    pub cgroups: Vec<CgroupDirectory>,
+    pub stop_signal: i32,
+    pub log_path: PathBuf,
+    pub termination_message_file: Option<PathBuf>,
+    #[serde(default)]
+    pub weight: usize,
+}
+
+/// Of a [`ContainerConfig`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigSummary {
+    pub name: String,
+    pub attempt: u32,
+    pub image: String,
+    pub tty: bool,
+    pub stdin: bool,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl ContainerRecord {
+    pub fn summary(&self) -> ContainerSummary {
+        let config = &self.config;
+        ContainerSummary {
+            id: self.id.clone(),
+            pod: self.pod.clone(),
+            created_at: self.created_at,
+            image_id: self.image_id.clone(),
+            config: ConfigSummary {
+                name: config.name.clone(),
+                attempt: config.attempt,
+                image: config.image.clone(),
+                tty: config.tty,
+                stdin: config.stdin,
+                labels: config.labels.clone(),
+                annotations: config.annotations.clone(),
+            },
+            cgroups: self.cgroups.clone(),
+            stop_signal: self.stop_signal,
+            log_path: self.log_path.clone(),
+            termination_message_file: self.termination_message_file.clone(),
+            weight: self.weight,
+        }
+    }
+}
+
+/// The layers of a container's image, of a [`ContainerRecord`].
+#[derive(Clone, Debug, Deserialize)]
+pub struct ContainerLayers {
+    pub id: String,
+    pub layers: Vec<String>,
 }
 
 /// What the shim itself needs of a [`ContainerRecord`]. It keeps no more: every process that enters a container is a copy of it, and what
@@ -226,15 +293,35 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
-    let Version { version } = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-    if version > VERSION {
-        return Err(format!("has version {version}, this program knows up to {VERSION}"));
-    }
+    serde_json::from_slice::<Version>(bytes).map_err(|e| e.to_string())?.check()?;
     serde_json::from_slice(bytes).map_err(|e| e.to_string())
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Version {
+    fn check(&self) -> Result<(), String> {
+        match self.version {
+            version if version > VERSION => Err(format!("has version {version}, this program knows up to {VERSION}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads a part of a versioned record; the file is never in memory as one. `Ok(None)` if it does not exist.
+pub fn read_part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let open = || std::fs::File::open(path).map(BufReader::new);
+    let file = match open() {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    serde_json::from_reader::<_, Version>(file).map_err(|e| e.to_string())?.check()?;
+    let file = open().map_err(|e| e.to_string())?;
+    serde_json::from_reader(file).map(Some).map_err(|e| e.to_string())
 }
 
 /// Replaces a file in one step. Not synced: after a crash of the machine the containers are gone anyway.

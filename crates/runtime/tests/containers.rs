@@ -521,3 +521,48 @@ async fn logs_can_be_rotated() {
     assert!(std::fs::read_to_string(moved).unwrap().ends_with("stdout F old\n"));
     host.finish().await;
 }
+
+/// A program that writes lines of one byte made its shim write forty times as much, as fast as it could, outside of the pod's limits.
+#[tokio::test]
+async fn logs_grow_at_a_bounded_rate_and_nothing_is_lost() {
+    const LINES: usize = 1_200_000;
+    // In the log each takes 41 bytes; the burst is 32 MiB, the rate 8 MiB a second.
+    const LEAST: Duration = Duration::from_millis(1500);
+    let mut host = Host::new().await;
+    let pod = host.pod("a").await;
+    let script = format!(
+        "until [ -e /tmp/go ]; do sleep 0.02; done; head -c {LINES} /dev/zero | tr '\\0' '\\n'; printf last-; head -c 50000 /dev/zero | tr '\\0' x"
+    );
+    let id = host.start("a", shell("main", &script)).await;
+    let mut attached = host.runtime.attach(&id, false).await.unwrap();
+    let everything = tokio::spawn(async move {
+        let mut all = Vec::new();
+        attached.stdout.read_to_end(&mut all).await.unwrap();
+        all
+    });
+    let begun = tokio::time::Instant::now();
+    assert_eq!(sh(&host, &id, "touch /tmp/go").await.0, 0);
+    // Others of the pod write and run meanwhile, and their terminals answer.
+    let mut config = shell("tty", "read x; echo got $x");
+    (config.tty, config.stdin) = (true, true);
+    let tty = host.start("a", config).await;
+    let mut session = host.runtime.attach(&tty, true).await.unwrap();
+    assert_eq!(sh(&host, &tty, "echo here").await.1, "here\n");
+    session.stdin.as_mut().unwrap().write_all(b"hello\n").await.unwrap();
+    let mut text = String::new();
+    session.stdout.read_to_string(&mut text).await.unwrap();
+    assert!(text.contains("got hello"), "{text:?}");
+    let status = host.ended(&id).await;
+    assert!(begun.elapsed() >= LEAST, "it took {:?}", begun.elapsed());
+    // Its end comes while there is no room for more: all of it is in the log, and was sent to who listened.
+    let tail = format!("last-{}", "x".repeat(50_000));
+    let all = everything.await.unwrap();
+    assert!(all.len() == LINES + tail.len() && all.ends_with(tail.as_bytes()), "{}", all.len());
+    let lines = std::fs::read_to_string(&status.log_path).unwrap();
+    let last: String = lines.lines().filter(|l| l.len() > 45).map(|l| l.splitn(4, ' ').nth(3).unwrap()).collect();
+    assert_eq!(last, tail);
+    let shim = std::fs::read_to_string(format!("/proc/{}/status", pod.shim_pid.unwrap())).unwrap();
+    let memory = shim.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap().trim().trim_end_matches(" kB");
+    assert!(memory.parse::<u64>().unwrap() <= 1024, "the shim takes {memory} kB");
+    host.finish().await;
+}

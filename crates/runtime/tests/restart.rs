@@ -204,6 +204,95 @@ async fn one_pod_alone_starts_quickly() {
     host.finish().await;
 }
 
+/// Each start that failed left its environment in memory, twice, and the next agent read all of it again.
+#[tokio::test]
+async fn environments_take_no_memory_of_the_agent() {
+    const CONTAINERS: u64 = 40;
+    const VARIABLE: usize = 100_000;
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let large = |name: &str, attempt: u32, count: usize| {
+        let mut config = shell(name, "env | wc -c; sleep 0.1");
+        config.attempt = attempt;
+        config.env = (0..count).map(|n| (format!("V{n}"), "x".repeat(VARIABLE))).collect();
+        config
+    };
+    let own = std::process::id() as i32;
+    host.runtime.create_container("a", large("first", 0, 15)).await.unwrap();
+    let before = private_memory(own);
+    let mut last = String::new();
+    for attempt in 0..CONTAINERS as u32 {
+        last = host.runtime.create_container("a", large("main", attempt, 15)).await.unwrap();
+    }
+    let grown = private_memory(own).saturating_sub(before);
+    // 60 MB, once.
+    assert!(grown < 40 << 10, "the agent grew by {grown} KiB");
+    host.runtime = Embedded::open(host.options.clone()).await.unwrap();
+    host.events = host.runtime.subscribe();
+    let grown = private_memory(own).saturating_sub(before);
+    assert!(grown < 40 << 10, "the next agent grew by {grown} KiB");
+    let known = host.runtime.container_status(&last).await.unwrap();
+    assert_eq!((known.name.as_str(), u64::from(known.attempt)), ("main", CONTAINERS - 1));
+    host.runtime.start_container(&last).await.unwrap();
+    host.said(&last, "150").await;
+    let record = host.options.root.join("pods/a/containers").join(&last).join("config.json");
+    let size = std::fs::metadata(record).unwrap().len();
+    assert!(size < 16 * VARIABLE as u64, "the environment is recorded once: {size}");
+
+    // What the kernel would refuse is not recorded at all.
+    let containers = || std::fs::read_dir(host.options.root.join("pods/a/containers")).unwrap().count();
+    let there = containers();
+    let mut long = large("long", 0, 0);
+    long.args = vec!["x".repeat(128 << 10)];
+    long.command.clear();
+    for config in [large("main", 99, 90), long] {
+        let error = host.runtime.create_container("a", config).await.unwrap_err().to_string();
+        assert!(error.starts_with("failed to start container") && error.contains("argument list too long"), "{error}");
+    }
+    // Nor is what all containers of a pod may not have together, of which only the newest attempts count.
+    let mut refused = None;
+    for n in 0..20 {
+        if let Err(e) = host.runtime.create_container("a", large(&format!("more-{n}"), 0, 15)).await {
+            refused = Some((n, e.to_string()));
+            break;
+        }
+    }
+    let (n, error) = refused.unwrap();
+    assert!(n == 9 && error.contains("environment, arguments and mounts"), "{n} {error}");
+    assert_eq!(containers(), there + 9);
+    host.finish().await;
+}
+
+/// A record as the release before wrote it: what was requested stands beside what was made of it.
+#[tokio::test]
+async fn records_of_the_release_before_are_adopted() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let mut config = shell("main", "echo $A; while [ ! -e /tmp/end ]; do sleep 0.05; done; exit 3");
+    config.env = vec![("A".into(), "b".into())];
+    config.labels = [("l".to_owned(), "m".to_owned())].into();
+    let id = host.runtime.create_container("a", config).await.unwrap();
+    let path = host.options.root.join("pods/a/containers").join(&id).join("config.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for (field, value) in
+        [("env", record["env"].clone()), ("command", record["argv"].clone()), ("mounts", record["mounts"].clone())]
+    {
+        record["config"][field] = value;
+    }
+    assert!(record.as_object_mut().unwrap().remove("weight").is_some());
+    std::fs::write(&path, record.to_string()).unwrap();
+    host.runtime = Embedded::open(host.options.clone()).await.unwrap();
+    host.events = host.runtime.subscribe();
+    host.runtime.start_container(&id).await.unwrap();
+    host.said(&id, "b").await;
+    let status = host.runtime.container_status(&id).await.unwrap();
+    assert_eq!((status.name.as_str(), status.labels["l"].as_str()), ("main", "m"));
+    let touch = ["/bin/busybox", "touch", "/tmp/end"].map(str::to_owned).to_vec();
+    host.runtime.exec_sync(&id, touch, None, 1 << 10).await.unwrap();
+    assert_eq!(host.ended(&id).await.exit_code, Some(3));
+    host.finish().await;
+}
+
 fn private_memory(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     text.lines()

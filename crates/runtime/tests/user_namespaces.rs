@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use host::{Host, shell};
 use kemudi_runtime::*;
+use nix::mount::MsFlags;
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 const A: IdRange = IdRange { first: 65536 * 9, length: 65536 };
@@ -254,5 +255,82 @@ async fn read_only_mounts_stay_read_only() {
         assert_eq!(text, "texttexttext\nw\n", "{mode:?}");
     }
     assert_eq!(std::fs::read_to_string(volume.join("file")).unwrap(), "text");
+    host.finish().await;
+}
+
+/// Runs a test in a mount namespace of its own, in which `/` is shared as systemd makes it.
+fn where_the_root_is_shared<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let alone = move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        // What else there is on this machine sees nothing of it.
+        for kind in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
+            nix::mount::mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | kind, None::<&str>).unwrap();
+        }
+        // Its threads are in the namespace of the one that makes them.
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
+    };
+    std::thread::Builder::new().spawn(alone).unwrap().join().unwrap();
+}
+
+/// A privileged pod with users of its own put a hundred thousand mounts into the host's namespace, which has no room for more.
+#[test]
+fn mounts_of_a_pod_are_not_the_hosts() {
+    for mode in [PidMode::Container, PidMode::Pod] {
+        where_the_root_is_shared(move || mounts_of_a_pod(mode));
+    }
+}
+
+async fn mounts_of_a_pod(mode: PidMode) {
+    let mut host = Host::new().await;
+    let volume = host.directory.path().join("volume");
+    for directory in ["a", "of-host"] {
+        std::fs::create_dir_all(volume.join(directory)).unwrap();
+    }
+    let mut config = host.user_pod_config("a", A);
+    config.pid = mode;
+    host.runtime.run_pod(config).await.unwrap();
+    let mount = |target: &str, propagation| Mount { propagation, ..Mount::bind(&volume, target) };
+    let mut config = shell("main", FOREVER);
+    config.security.privileged = true;
+    let mut locked = mount("/locked", Propagation::Bidirectional);
+    locked.read_only = true;
+    config.mounts = vec![
+        mount("/both", Propagation::Bidirectional),
+        mount("/from", Propagation::HostToContainer),
+        mount("/none", Propagation::Private),
+        locked,
+    ];
+    let id = host.start("a", config).await;
+    let seen = || {
+        let all = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        all.lines().map(|l| l.split(' ').nth(4).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let before = seen();
+    let mut other = shell("other", FOREVER);
+    other.mounts = vec![mount("/from", Propagation::HostToContainer), mount("/none", Propagation::Private)];
+    let other = host.start("a", other).await;
+    let places = "/both/a /none/a /dev/shm/a /etc /tmp/a $(ls -d /sys/fs/cgroup/* | head -n 1)";
+    let script =
+        format!("mkdir -p /dev/shm/a /tmp/a; for p in {places}; do mount -t tmpfs x $p || echo failed $p; done");
+    assert_eq!(sh(&host, &id, &script).await, "");
+    // Containers of the pod see it where they want it, the one that is started later as well.
+    let mut later = shell("later", FOREVER);
+    later.mounts = vec![mount("/both", Propagation::Bidirectional)];
+    let later = host.start("a", later).await;
+    let found = "grep '^x ' /proc/mounts | cut -d ' ' -f 2 | grep -v cgroup | sort | tr '\\n' ' '";
+    assert_eq!(sh(&host, &id, found).await, "/both/a /dev/shm/a /etc /from/a /locked/a /none/a /tmp/a ");
+    assert_eq!(sh(&host, &other, found).await, "/from/a ");
+    assert_eq!(sh(&host, &later, found).await, "/both/a ");
+    // Those of other tests may go meanwhile.
+    let new: Vec<String> = seen().into_iter().filter(|place| !before.contains(place)).collect();
+    assert!(new.is_empty(), "mounts of the pod are seen by the host: {new:?}");
+    assert!(sh(&host, &id, "mount -o remount,rw,bind /locked; touch /locked/x").await.contains("Read-only"));
+    // Those of the host are still seen by the pod, where it wants them.
+    let of_host = volume.join("of-host");
+    nix::mount::mount(Some("y"), &of_host, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let found = sh(&host, &id, "grep '^y ' /proc/mounts | cut -d ' ' -f 2 | sort").await;
+    assert_eq!(found, "/both/of-host\n/from/of-host\n/locked/of-host\n");
+    nix::mount::umount2(&of_host, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    host.runtime.remove_pod("a").await.unwrap();
     host.finish().await;
 }

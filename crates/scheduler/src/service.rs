@@ -340,5 +340,5 @@ fn wishes_changed(old: &Pod, new: &Pod) -> bool {
     old.view.tolerations != new.view.tolerations
         || old.view.requests != new.view.requests
         || old.view.gated != new.view.gated
-        || format!("{:?}", old.view.affinity) != format!("{:?}", new.view.affinity)
+        || old.view.affinity != new.view.affinity
 }

@@ -152,30 +152,30 @@ impl TokenRequest {
         };
         let rows = env.registry.rows();
         let row = rows.stored("", resource).ok_or_else(|| Status::internal("not served"))?;
+        // None of them is decoded, however large it is.
         let find = |resource: &str, namespace: &str, name: &str| {
-            let key = rows.stored("", resource)?.key(namespace, name)?;
-            env.registry.store.snapshot().get(&key).map(|e| registry::encode::decode(&e))
+            self.0.stored(env.registry, resource, namespace, name).map(|(_, bound)| bound)
         };
         let object = find(resource, namespace, name);
         let object = object.ok_or_else(|| Status::not_found(&row.group_resource(), name))?;
-        if !uid.is_empty() && uid != object.uid() {
+        if !uid.is_empty() && uid != object.uid {
             let why = format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             );
             return Err(Status::conflict(&row.group_resource(), name, &why));
         }
-        let mut bound = vec![(field, name.to_owned(), object.uid().to_owned())];
+        let mut bound = vec![(field, name.to_owned(), object.uid.clone())];
         if field == "pod" {
-            if object.str_at(&["spec", "serviceAccountName"]) != Some(account.name()) {
+            if object.account != account.name() {
                 let why = format!(
                     "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
                     account.name()
                 );
                 return Err(Status::bad_request(why));
             }
-            if let Some(node) = object.str_at(&["spec", "nodeName"]).filter(|n| !n.is_empty()) {
-                let uid = find("nodes", "", node).map(|n| n.uid().to_owned()).unwrap_or_default();
-                bound.push(("node", node.to_owned(), uid));
+            if !object.node.is_empty() {
+                let uid = find("nodes", "", &object.node).map(|n| n.uid.clone()).unwrap_or_default();
+                bound.push(("node", object.node.clone(), uid));
             }
         }
         Ok(bound)

@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub struct Rbac(pub Arc<dyn Authorizer>);
 
 const GROUP: &str = "rbac.authorization.k8s.io";
+const ROLES: &str = "rbac.authorization.k8s.io/roles";
+const CLUSTER_ROLES: &str = "rbac.authorization.k8s.io/clusterroles";
 
 impl Strategy for Rbac {
     fn name_rule(&self) -> NameRule {
@@ -23,6 +25,14 @@ impl Strategy for Rbac {
 
     fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         escalation::check(&*self.0, env, request, o, old)
+    }
+
+    /// A binding is compared with the role that it names.
+    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
+        let snapshot = env.registry.store.snapshot();
+        let largest = |resource: &str, namespace| registry::amount::largest(&snapshot, resource, namespace);
+        let own = if namespace.is_empty() { 0 } else { largest(ROLES, Some(namespace)) };
+        own.max(largest(CLUSTER_ROLES, None))
     }
 
     fn default(&self, o: &mut Object) {

@@ -111,6 +111,7 @@ fn function(config: &Config, group: &str, plural: &str) -> Option<Arc<dyn Functi
 fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
     match (group, plural) {
         ("", "pods") => Arc::new(core::pod::Pod),
+        ("", "bindings") => Arc::new(core::binding::Binding),
         ("", "services") => Arc::new(core::service::Service::new(config)),
         ("", "namespaces") => Arc::new(core::namespace::Namespace),
         ("", "nodes") => Arc::new(core::node::Node),

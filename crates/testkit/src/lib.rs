@@ -87,6 +87,8 @@ pub struct Access {
     pub runtime: strategies::RuntimeConfig,
     /// The ranges of services' addresses; none: one of IPv4.
     pub ranges: Vec<strategies::networking::Cidr>,
+    /// Where large requests are worked on.
+    pub aside: Option<tokio::runtime::Handle>,
 }
 
 /// An answer, read to its end.
@@ -199,7 +201,8 @@ impl Cluster {
             ..Authenticators::default()
         };
         // Tests talk to loopback only.
-        let options = apiserver::Options { endpoints: client::https::Reach::Anywhere, ..apiserver::Options::default() };
+        let endpoints = client::https::Reach::Anywhere;
+        let options = apiserver::Options { endpoints, aside: access.aside, ..apiserver::Options::default() };
         let server = Server::with(registry, authenticators, authorizer, admission, options);
         let cluster = Self { server, clock, rng, definitions, rbac, accounts };
         for ns in ["default", "kube-system", "golden"] {

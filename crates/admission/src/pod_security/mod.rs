@@ -9,7 +9,7 @@ mod policy;
 
 use crate::configuration::aggregate;
 use crate::plugin::Labels;
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review, Which, Write};
 use configuration::Exemptions;
 
 use meta::{FieldError, GroupKind, LabelSelector, Object, Status, Value};
@@ -52,6 +52,12 @@ const TEMPLATES: &[(&str, &str, &[&str])] = &[
 impl Plugin for PodSecurity {
     fn name(&self) -> &'static str {
         "PodSecurity"
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        // The pods that are there are held against a new level.
+        let level = write.is("", "namespaces") && matches!(write.verb, "update" | "patch");
+        if level { lookup.bytes("", "pods", Some(write.name), Which::All) } else { 0 }
     }
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

@@ -7,7 +7,7 @@ use crate::expressions::{Composed, Matched, Subject};
 use crate::grown;
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
-use crate::plugin::{Decided, Remote, Review, Rounds};
+use crate::plugin::{Decided, Lookup, Remote, Review, Rounds, Write};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET};
 use merge::json_patch::Patch;
@@ -44,6 +44,10 @@ impl Remote for Mutating {
 
     fn wants(&self, review: &Review<'_>) -> bool {
         self.policies.any(review.lookup) && !is_exempt_of_policies(review)
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        self.policies.reads(write, lookup)
     }
 
     async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {

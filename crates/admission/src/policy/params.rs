@@ -1,7 +1,7 @@
 //! The objects that parameterise a policy.
 
 use super::read::ParamRef;
-use crate::plugin::Review;
+use crate::plugin::{Lookup, Review, Which, Write};
 use meta::{Gvk, Gvr, Object};
 use std::sync::Arc;
 
@@ -16,6 +16,35 @@ pub(super) enum Params<'a> {
     Some { kind: &'a Gvk, resource: Gvr, namespace: String, names: std::vec::IntoIter<String> },
 }
 
+/// Where parameters are: where the reference says, or in the namespace of the request.
+fn namespace<'a>(r: &'a ParamRef, namespaced: bool, of_request: &'a str) -> Result<&'a str, String> {
+    match (namespaced, r.namespace.as_str(), of_request) {
+        (false, "", _) => Ok(""),
+        (false, ..) => Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".into()),
+        (true, "", "") => {
+            Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".into())
+        }
+        (true, "", of_request) => Ok(of_request),
+        (true, said, _) => Ok(said),
+    }
+}
+
+/// Bytes of the parameters of a binding, as they are stored.
+pub(super) fn bytes(kind: &Gvk, r: &ParamRef, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    let Some((resource, namespaced)) = lookup.resource(kind) else { return 0 };
+    let Ok(namespace) = namespace(r, namespaced, write.namespace) else { return 0 };
+    match &r.selector {
+        _ if !r.name.is_empty() => {
+            lookup.bytes(&resource.group, &resource.resource, Some(namespace), Which::Named(&r.name))
+        }
+        Some(Ok(selector)) => {
+            let found = lookup.find(&resource.group, &resource.resource, namespace, selector);
+            found.iter().map(|f| f.size).sum::<usize>().min(MOST_BYTES)
+        }
+        _ => 0,
+    }
+}
+
 /// Finds the parameters of a binding. Errors if the reference makes no sense, or as the policy says if there are none.
 pub(super) fn find<'a>(
     kind: Option<&'a Gvk>,
@@ -24,20 +53,12 @@ pub(super) fn find<'a>(
 ) -> Result<Params<'a>, String> {
     let (Some(kind), Some(r)) = (kind, reference) else { return Ok(Params::None { over: false }) };
     let named = || format!("paramKind kind `{}, Kind={}` not known", kind.api_version(), kind.kind);
-    let (resource, namespaced) = review.host.resource(kind).ok_or_else(named)?;
-    let namespace = match (namespaced, r.namespace.as_str(), review.attributes.namespace.as_str()) {
-        (false, "", _) => "",
-        (false, ..) => return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".into()),
-        (true, "", "") => {
-            return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".into());
-        }
-        (true, "", of_request) => of_request,
-        (true, said, _) => said,
-    };
+    let (resource, namespaced) = review.lookup.resource(kind).ok_or_else(named)?;
+    let namespace = namespace(r, namespaced, &review.attributes.namespace)?;
     let lookup = review.lookup;
     let names = match (&r.selector, r.name.is_empty()) {
         (_, false) => {
-            let known = lookup.get(&resource.group, &resource.resource, namespace, &r.name).is_some();
+            let known = lookup.labels(&resource.group, &resource.resource, namespace, &r.name).is_some();
             known.then(|| r.name.clone()).into_iter().collect()
         }
         (Some(selector), true) => {

@@ -1,8 +1,9 @@
 //! Policies and their bindings as their objects describe them, read and compiled once until one of them changes.
 
+use super::params;
 use crate::expressions::{self, Conditions, Expression, Params, Variables, Wanted, compile, message_env, policy_env};
 use crate::matching::{GROUP, Matcher};
-use crate::plugin::{Lookup, Whose};
+use crate::plugin::{Lookup, Whose, Write};
 use crate::remembered::{Each, Remembered};
 use cel::{Env, Program, Type};
 use meta::{Gvk, LabelSelector, Object, Value};
@@ -95,6 +96,17 @@ impl Policies {
     pub fn any(&self, lookup: &dyn Lookup) -> bool {
         let (policies, bindings) = self.fingerprint(lookup);
         policies != 0 && bindings != 0
+    }
+
+    /// Bytes of parameters that a write decodes, whatever policies match it. Of policies that are not compiled yet nothing is known.
+    pub fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        let known = if self.any(lookup) { self.read.known(&self.fingerprint(lookup)) } else { None };
+        let of_policy = |b: &Bound| -> usize {
+            let Some(kind) = &b.policy.param_kind else { return 0 };
+            let references = b.bindings.iter().filter_map(|b| b.param.as_ref());
+            references.map(|r| params::bytes(kind, r, write, lookup)).sum()
+        };
+        known.map_or(0, |all| all.iter().map(of_policy).sum())
     }
 
     /// Policies that are bound, in the order of their names. Those that changed are compiled again.

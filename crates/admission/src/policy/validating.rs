@@ -6,7 +6,7 @@ use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifes
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
-use crate::plugin::{Decided, Remote, Review};
+use crate::plugin::{Decided, Lookup, Remote, Review, Write};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET, Val};
 use meta::status::{Cause, Reason};
@@ -101,6 +101,10 @@ impl Remote for Validating {
 
     fn wants(&self, review: &Review<'_>) -> bool {
         self.policies.any(review.lookup) && !is_exempt_of_policies(review)
+    }
+
+    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+        self.policies.reads(write, lookup)
     }
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

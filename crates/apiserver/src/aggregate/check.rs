@@ -1,14 +1,14 @@
 //! Whether the server behind an APIService is there (`remote_available_controller.go`).
 
 use super::{Aggregator, Remote, Unreached, identity};
+use crate::services::Services;
 use auth::User;
 use bytes::Bytes;
 use client::Transport;
 use futures::future::select_ok;
 use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Limited};
-use meta::{Object, Value};
-use registry::{Registry, encode};
+use registry::Registry;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,35 +26,25 @@ fn own_user() -> User {
 }
 
 /// What can be said without asking the server.
-fn service(registry: &Registry, r: &Remote) -> Result<(), Verdict> {
+fn service(services: &Services, registry: &Registry, r: &Remote) -> Result<(), Verdict> {
     let (name, ns) = (&r.service, &r.namespace);
     let snapshot = registry.store.snapshot();
     let no = |reason, message| Err(("False", reason, message));
-    let Some(service) = snapshot.get(&store::Key::new("services", ns, name)).map(|e| encode::decode(&e)) else {
+    let Some(service) = services.service(&snapshot, ns, name) else {
         return no("ServiceNotFound", format!("service/{name} in {ns:?} is not present"));
     };
-    if !matches!(service.str_at(&["spec", "type"]), None | Some("ClusterIP")) {
+    if !matches!(&*service.kind, "" | "ClusterIP") {
         return Ok(());
     }
-    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
-    let Some(port) = ports.into_iter().find(|p| p["port"] == r.port) else {
+    let Some(port) = service.port(r.port) else {
         let port = r.port;
         return no("ServicePortError", format!("service/{name} in {ns:?} is not listening on port {port}"));
     };
-    let port = port["name"].as_str().unwrap_or_default();
-    let resource: store::Str = "discovery.k8s.io/endpointslices".into();
-    let slices: Vec<Object> = snapshot.range(&resource, Some(ns), None).map(|e| encode::decode(e)).collect();
-    let slices: Vec<&Object> =
-        slices.iter().filter(|s| s.label("kubernetes.io/service-name") == Some(name.as_str())).collect();
-    if slices.is_empty() {
+    let mut slices = services.slices(&snapshot, ns, name).peekable();
+    if slices.peek().is_none() {
         return no("EndpointsNotFound", format!("cannot find endpointslices for service/{name} in {ns:?}"));
     }
-    let list = |s: &Object, k: &str| s.get(k).and_then(Value::as_array).cloned().unwrap_or_default();
-    let has = |s: &&Object| {
-        list(s, "endpoints").iter().any(|e| e["conditions"]["ready"] != false)
-            && list(s, "ports").iter().any(|p| p["name"].as_str().unwrap_or_default() == port && p["port"].is_u64())
-    };
-    if !slices.iter().any(has) {
+    if !slices.any(|s| s.has_ready && s.has_port(port)) {
         let why = format!("endpointslices for service/{name} in {ns:?} have no addresses with port name {port:?}");
         return no("MissingEndpoints", why);
     }
@@ -64,7 +54,7 @@ fn service(registry: &Registry, r: &Remote) -> Result<(), Verdict> {
 /// Asks the server for what it must serve. Behind its service may be several, of which one is enough. None: it cannot be asked,
 /// and what was said of it before stays.
 pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &Remote) -> Option<Verdict> {
-    if let Err(verdict) = service(registry, r) {
+    if let Err(verdict) = service(&aggregator.services, registry, r) {
         return Some(verdict);
     }
     if let Err(Unreached::Transport(why)) = aggregator.client(registry, r) {

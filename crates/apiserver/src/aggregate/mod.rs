@@ -19,7 +19,7 @@ use crate::answer::bytes;
 use crate::header_text;
 use crate::ids::AUDIT_ID;
 use crate::path::Target;
-use crate::webhooks::resolve;
+use crate::services::Services;
 use auth::User;
 use bytes::Bytes;
 use client::https::{ClientIdentity, Config, Https, Reach, Roots};
@@ -70,6 +70,7 @@ pub(crate) struct Aggregator {
     kept: Mutex<HashMap<To, Arc<Https>>>,
     identity: Option<ClientIdentity>,
     endpoints: Reach,
+    services: Arc<Services>,
 }
 
 /// A server's address, its name, whom to trust, and whether to trust anybody.
@@ -86,8 +87,8 @@ enum Unreached {
 }
 
 impl Aggregator {
-    pub fn new(identity: Option<ClientIdentity>, endpoints: Reach) -> Self {
-        Self { identity, endpoints, ..Self::default() }
+    pub fn new(identity: Option<ClientIdentity>, services: Arc<Services>, endpoints: Reach) -> Self {
+        Self { identity, services, endpoints, ..Self::default() }
     }
 
     pub fn table(&self) -> Arc<Table> {
@@ -168,7 +169,8 @@ impl Aggregator {
 
     /// A connection to one of the servers behind a version, and its address.
     fn client(&self, registry: &Registry, remote: &Remote) -> Result<(String, Arc<Https>), Unreached> {
-        let address = resolve(registry, &remote.namespace, &remote.service, remote.port).map_err(Unreached::Address)?;
+        let address = self.services.resolve(registry, &remote.namespace, &remote.service, remote.port);
+        let address = address.map_err(Unreached::Address)?;
         let name = format!("{}.{}.svc", remote.service, remote.namespace);
         let to = (address.clone(), name.clone(), remote.ca.clone(), remote.insecure);
         let mut kept = self.kept.lock();

@@ -3,13 +3,20 @@
 
 use async_trait::async_trait;
 use auth::{Authenticated, TokenAuthenticator, User};
-use meta::{Clock, Object};
+use meta::Clock;
 use registry::{Registry, encode};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use store::Key;
 
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const GROUP: &str = "system:bootstrappers";
+
+/// What is read of a secret.
+static FIELDS: LazyLock<[String; 7]> = LazyLock::new(|| {
+    let fields = ["auth-extra-groups", "expiration", "token-id", "token-secret", "usage-bootstrap-authentication"];
+    let [groups, expiration, id, secret, usage] = fields.map(|f| format!("data.{f}"));
+    [groups, expiration, id, secret, usage, "metadata.deletionTimestamp".into(), "type".into()]
+});
 
 pub struct BootstrapTokens {
     clock: Arc<dyn Clock>,
@@ -32,32 +39,34 @@ impl BootstrapTokens {
         let registry = self.registry.get()?.upgrade()?;
         let key = Key::new("secrets", "kube-system", &format!("bootstrap-token-{id}"));
         let entry = registry.store.snapshot().get(&key)?;
-        let o = encode::decode(&entry);
-        if o.is_deleting() || o.str_at(&["type"]) != Some(TYPE) || text(&o, "token-id") != id {
+        // Anybody may ask this way: nothing but these fields is decoded, however large the secret is.
+        let fields = encode::fields(&entry.value, &*FIELDS);
+        let text = |name: &str| FIELDS.iter().zip(&fields).find(|(f, _)| **f == name).map_or("", |(_, text)| &**text);
+        let data = |name: &str| {
+            let bytes = schema::base64_decode(text(&format!("data.{name}"))).unwrap_or_default();
+            String::from_utf8(bytes).unwrap_or_default()
+        };
+        let deleted = !text("metadata.deletionTimestamp").is_empty();
+        if deleted || text("type") != TYPE || data("token-id") != id {
             return None;
         }
-        let held = text(&o, "token-secret");
+        let held = data("token-secret");
         // In a time that does not tell how much of it is right.
         let same = held.len() == secret.len() && held.bytes().zip(secret.bytes()).fold(0, |d, (a, b)| d | (a ^ b)) == 0;
-        let ended = match &*text(&o, "expiration") {
+        let ended = match &*data("expiration") {
             "" => false,
             t => meta::time::parse(t).is_none_or(|t| t < self.clock.now()),
         };
-        if !same || ended || text(&o, "usage-bootstrap-authentication") != "true" {
+        if !same || ended || data("usage-bootstrap-authentication") != "true" {
             return None;
         }
-        let more = text(&o, "auth-extra-groups");
+        let more = data("auth-extra-groups");
         let more: Vec<&str> = more.split(',').filter(|g| !g.is_empty()).collect();
         if !more.iter().all(|g| is_group(g)) {
             return None;
         }
         Some(User::new(format!("system:bootstrap:{id}"), &[&[GROUP], &more[..]].concat()))
     }
-}
-
-fn text(o: &Object, key: &str) -> String {
-    let bytes = o.str_at(&["data", key]).and_then(schema::base64_decode).unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_default()
 }
 
 fn is_group(g: &str) -> bool {

@@ -73,10 +73,10 @@ impl FlowControl {
         let governed = self.governed.as_ref()?.read().clone();
         let mut out = vec![LEVELS.map(str::to_owned).to_vec()];
         for l in governed.config.levels() {
-            let d = l.digest();
+            let d = l.snapshot();
             let idle = d.waiting == 0 && d.executing == 0;
             let counts = [d.waiting as u64, d.executing, d.dispatched, d.rejected, d.timed_out, d.cancelled];
-            let mut row = vec![l.name.clone(), d.active.to_string(), idle.to_string(), false.to_string()];
+            let mut row = vec![l.name.clone(), d.active_queues.to_string(), idle.to_string(), false.to_string()];
             row.extend(counts.map(|n| n.to_string()));
             out.push(row);
         }
@@ -121,12 +121,13 @@ impl FlowControl {
         let governed = self.governed.as_ref()?.read().clone();
         let mut out = vec![QUEUES.map(str::to_owned).to_vec()];
         for l in governed.config.levels() {
-            for (i, q) in l.digest().queues.into_iter().enumerate() {
+            for (i, q) in l.snapshot().queues.into_iter().enumerate() {
                 let work = |seconds: f64| format!("{seconds:.8}ss");
                 let (waiting, executing) = (q.waiting.to_string(), q.executing.to_string());
-                let (wanted, next) = (q.wanted.to_string(), work(q.next));
+                let (wanted, next) = (q.seats_waiting.to_string(), work(q.next_start));
                 let name = l.name.clone();
-                let row = [name, i.to_string(), waiting, executing, q.taken.to_string(), next, wanted.clone(), wanted];
+                let row =
+                    [name, i.to_string(), waiting, executing, q.seats_in_use.to_string(), next, wanted.clone(), wanted];
                 out.push(row.into_iter().chain([work(q.work)]).collect());
             }
         }

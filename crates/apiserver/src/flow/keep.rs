@@ -52,7 +52,7 @@ async fn keep(server: Arc<Server>) {
                 c = schemas.next() => c,
                 c = levels.next() => c,
                 _ = lend.tick() => {
-                    server.flow.share_out();
+                    server.flow.allocate_seats();
                     continue;
                 }
                 _ = keep.tick() => {
@@ -138,11 +138,11 @@ async fn maintain(registry: &Registry) -> Result<(), Status> {
                 let request = Request::own(row.clone(), "", "", wanted.name());
                 let done = match live.iter().find(|o| o.name() == wanted.name()) {
                     None => registry.create(&request, wanted, &options(), &AdmitAll).await.map(|_| ()),
-                    Some(o) if bootstrap::kept(o, &wanted, mandatory).is_some() => {
+                    Some(o) if bootstrap::updated(o, &wanted, mandatory).is_some() => {
                         let change = |live: Option<&Object>| {
                             let live =
                                 live.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
-                            let next = bootstrap::kept(live, &wanted, mandatory).unwrap_or_else(|| live.clone());
+                            let next = bootstrap::updated(live, &wanted, mandatory).unwrap_or_else(|| live.clone());
                             Ok(Target::Object(Box::new(next)))
                         };
                         let done =

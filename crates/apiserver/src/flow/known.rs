@@ -1,7 +1,7 @@
 //! The requests that wait or are answered, for those who look for what is wrong.
 
 use super::Governed;
-use flowcontrol::Schema;
+use flowcontrol::FlowSchema;
 use http::{Method, Uri};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
@@ -24,7 +24,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub fn schema(&self) -> &Schema {
+    pub fn schema(&self) -> &FlowSchema {
         &self.governed.config.schemas()[self.schema]
     }
 }

@@ -1,5 +1,5 @@
-//! Priority and fairness for requests: the filter, and what it counts. What is fair is `flowcontrol`'s business; `keep` follows
-//! the objects that say it.
+//! The priority and fairness filter and its metrics. The crate `flowcontrol` decides; `keep` follows the FlowSchemas and
+//! PriorityLevelConfigurations.
 
 mod dump;
 mod keep;
@@ -17,7 +17,7 @@ use crate::metrics::table::{
 use crate::options::Options;
 use crate::trace::Trace;
 use auth::User;
-use flowcontrol::{Config, Digest, Flow, Rejection, Seat};
+use flowcontrol::{Config, Flow, Rejection, RequestDigest, SeatGuard};
 use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
 use known::{Asked, Entry, Known};
@@ -64,7 +64,7 @@ struct Counts {
 
 /// What a request has while it is answered.
 pub(crate) struct Executing {
-    _seat: Seat,
+    _seat: SeatGuard,
     _known: Entry,
     wide: i64,
     since: Instant,
@@ -131,7 +131,7 @@ impl FlowControl {
         let governed = governed.read().clone();
         let t = &info.target;
         let group = t.group_version.as_ref().map_or("", |gv| gv.group.as_str());
-        let digest = Digest {
+        let digest = RequestDigest {
             user,
             verb: info.verb,
             group,
@@ -159,7 +159,7 @@ impl FlowControl {
             begun: None,
         });
         let queued = Queued::new(&counts.queued);
-        let seat = level.enter(seats, known.key, self.patience, || flow.hash()).await;
+        let seat = level.acquire(seats, known.key, self.patience, || flow.hash()).await;
         drop(queued);
         let waited = begun.elapsed();
         trace.spent_outside(waited);
@@ -186,7 +186,7 @@ impl FlowControl {
             Err(why) => {
                 counts.gave_up.observe(waited.as_secs_f64());
                 counts.rejected[why as usize].inc();
-                Err(level.drop_one(server.registry.clock.now().as_second()))
+                Err(level.record_rejection(server.registry.clock.now().as_second()))
             }
         }
     }
@@ -202,9 +202,9 @@ impl FlowControl {
         self.governed.as_ref().is_none_or(|g| g.read().config.has_level(name))
     }
 
-    fn share_out(&self) {
+    fn allocate_seats(&self) {
         if let Some(g) = &self.governed {
-            g.read().clone().config.share_out();
+            g.read().clone().config.allocate_seats();
         }
     }
 
@@ -216,10 +216,10 @@ impl FlowControl {
             let limits = l.limits();
             for (row, seats) in [
                 (&LEVEL_NOMINAL, limits.nominal),
-                (&LEVEL_LOWER, limits.least),
-                (&LEVEL_UPPER, limits.most),
-                (&LEVEL_CURRENT, l.seats()),
-                (&LEVEL_TAKEN, l.taken()),
+                (&LEVEL_LOWER, limits.minimum),
+                (&LEVEL_UPPER, limits.maximum),
+                (&LEVEL_CURRENT, l.seat_limit()),
+                (&LEVEL_TAKEN, l.seats_in_use()),
             ] {
                 set.gauge(row, &[&l.name]).set(seats.into());
             }
@@ -263,5 +263,5 @@ fn seats(server: &Server, info: &Info, flow: &Flow<'_>) -> u32 {
         _ => stored,
     };
     let seats = u32::try_from(read.div_ceil(OBJECTS_PER_SEAT)).unwrap_or(u32::MAX);
-    seats.clamp(1, flow.schema.level.widest())
+    seats.clamp(1, flow.schema.level.max_request_seats())
 }

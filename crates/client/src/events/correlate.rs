@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Different messages under one reason before they are joined, and how long they are remembered.
 const SIMILAR: usize = 10;
 const SIMILAR_SECONDS: i64 = 600;
-/// Events about one object that may come at once, and the seconds after which one more may.
+/// Events about one object, all its fields together, that may come at once, and the seconds after which one more may.
 const BURST: f64 = 25.0;
 const REFILL_SECONDS: f64 = 300.0;
 /// How many of each are remembered.
@@ -39,6 +39,7 @@ type Same = (Similar, String);
 struct Counted {
     count: u32,
     first: Timestamp,
+    last: Timestamp,
     name: Option<String>,
 }
 
@@ -54,10 +55,14 @@ pub(super) struct Correlator {
     tokens: BTreeMap<Regarding, (f64, Timestamp)>,
 }
 
-/// Forgetting everything now and then costs a repeated event its count and nothing else.
-fn bounded<K: Ord, V>(m: &mut BTreeMap<K, V>) {
-    if m.len() >= REMEMBERED {
-        m.clear();
+/// Makes room for a key: what has not come for the longest time is forgotten.
+fn make_room<K: Ord + Clone, V>(m: &mut BTreeMap<K, V>, key: &K, last: impl Fn(&V) -> Timestamp) {
+    if m.len() < REMEMBERED || m.contains_key(key) {
+        return;
+    }
+    let oldest = m.iter().min_by_key(|(_, v)| last(v)).map(|(k, _)| k.clone());
+    if let Some(oldest) = oldest {
+        m.remove(&oldest);
     }
 }
 
@@ -72,7 +77,7 @@ impl Correlator {
         about.resource_version.clear();
         let similar: Similar = (about.clone(), told.severity, told.reason.clone(), told.action.clone());
 
-        bounded(&mut self.similar);
+        make_room(&mut self.similar, &similar, |m| m.last);
         let m =
             self.similar.entry(similar.clone()).or_insert_with(|| Messages { seen: BTreeSet::new(), last: told.at });
         if seconds(m.last, told.at) > SIMILAR_SECONDS as f64 {
@@ -87,13 +92,16 @@ impl Correlator {
             told.message = format!("(combined from similar events): {}", told.message);
         }
 
-        bounded(&mut self.counted);
         let key: Same = (similar, same);
-        let c = self.counted.entry(key.clone()).or_insert(Counted { count: 0, first: told.at, name: None });
+        make_room(&mut self.counted, &key, |c| c.last);
+        let new = Counted { count: 0, first: told.at, last: told.at, name: None };
+        let c = self.counted.entry(key.clone()).or_insert(new);
         c.count += 1;
+        c.last = told.at;
         let send = Send { count: c.count, first: c.first, name: c.name.clone(), told, key };
 
-        bounded(&mut self.tokens);
+        about.field_path.clear();
+        make_room(&mut self.tokens, &about, |(_, last)| *last);
         let (tokens, last) = self.tokens.entry(about).or_insert((BURST, send.told.at));
         *tokens = (*tokens + seconds(*last, send.told.at).max(0.0) / REFILL_SECONDS).min(BURST);
         *last = send.told.at;
@@ -147,5 +155,38 @@ mod tests {
         let sent = (0..40).filter(|i| c.correlate(told(&format!("{}", i % 3), 5)).is_some()).count();
         assert_eq!(sent, 25);
         assert!(c.correlate(told("later", 5 + 400)).is_some());
+    }
+
+    /// Each container of a pod had its own bound.
+    #[test]
+    fn the_fields_of_an_object_share_its_bound() {
+        let mut c = Correlator::default();
+        let of_container = |i: i64| {
+            let mut told = told("x", 5);
+            told.about.field_path = format!("spec.containers{{c{i}}}");
+            told
+        };
+        let sent: Vec<_> = (0..60).filter_map(|i| c.correlate(of_container(i))).collect();
+        assert_eq!(sent.len(), 25);
+        assert!(sent.iter().all(|s| s.count == 1 && !s.told.about.field_path.is_empty()), "they are different events");
+    }
+
+    /// Four thousand objects made the correlator forget who talked too much.
+    #[test]
+    fn what_came_lately_is_remembered() {
+        let mut c = Correlator::default();
+        let of_object = |i: i64, second: i64| {
+            let mut told = told("x", second);
+            told.about.name = format!("p{i}");
+            told
+        };
+        for second in 0..25 {
+            assert!(c.correlate(of_object(-1, second)).is_some());
+        }
+        for i in 0..REMEMBERED as i64 + 200 {
+            assert!(c.correlate(of_object(i, 30)).is_some());
+            assert_eq!(c.correlate(of_object(-1, 30 + i / 1000)).map(|s| s.count), None, "{i}");
+        }
+        assert!(c.similar.len() <= REMEMBERED && c.counted.len() <= REMEMBERED && c.tokens.len() <= REMEMBERED);
     }
 }

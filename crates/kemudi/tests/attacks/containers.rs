@@ -16,6 +16,8 @@ pub const TESTS: &[Case] = &[
     ("containers::no_cgroup_of_the_machine_is_theirs", no_cgroup_of_the_machine_is_theirs),
     ("containers::nothing_that_hangs_keeps_a_pod", nothing_that_hangs_keeps_a_pod),
     ("containers::a_pod_forks_up_to_its_limit", a_pod_forks_up_to_its_limit),
+    ("containers::environments_that_no_program_takes_leave_nothing", environments_that_no_program_takes_leave_nothing),
+    ("containers::a_status_that_is_too_large_keeps_no_pod", a_status_that_is_too_large_keeps_no_pod),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -340,6 +342,32 @@ fn nothing_that_hangs_keeps_a_pod(s: &Story) {
         all.filter(|p| std::fs::read(p).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&uid))).count()
     };
     s.eventually("its shims are gone", || (shims() == 0).then_some(()));
+    // Sidecars end one after the other while the grace period lasts, and then together: three seconds for each were minutes.
+    let stubborn = |i: usize| {
+        let mounts = json!([{"name": "tools", "mountPath": "/bin", "readOnly": true}]);
+        json!({"name": format!("s{i}"), "image": crate::story::IMAGE, "restartPolicy": "Always", "volumeMounts": mounts,
+            "command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"],
+            "lifecycle": {"preStop": {"sleep": {"seconds": 100_000}}}})
+    };
+    let sidecars: Vec<_> = (0..40).map(stubborn).collect();
+    let spec = json!({"initContainers": sidecars, "terminationGracePeriodSeconds": 100_001});
+    s.shell_pod("sidecars", "while :; do sleep 1; done", spec, json!({}));
+    s.ready("sidecars");
+    s.k(&["delete", "pod", "sidecars", "--grace-period=1", "--wait=false"]);
+    s.gone("pods/sidecars");
+}
+
+/// The status repeats the mounts of the specification, and both together are larger than an object may be.
+fn a_status_that_is_too_large_keeps_no_pod(s: &Story) {
+    let path = |i: usize| format!("/{}/{i}", "p".repeat(150));
+    let mounts: Vec<_> = (0..900).map(|i| json!({"name": "v", "mountPath": path(i)})).collect();
+    let container = |i: usize| json!({"name": format!("c{i}"), "image": "kemudi.local/none", "imagePullPolicy": "Never", "volumeMounts": mounts});
+    s.pod("p", json!({"volumes": [{"name": "v", "emptyDir": {}}]}), (0..4).map(container).collect());
+    let told =
+        s.until("pods/p", |p| p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull");
+    assert!(told["status"]["containerStatuses"][0]["volumeMounts"].is_null(), "{}", told["status"]);
+    s.ok(&["delete", "pod", "p"]);
+    s.gone("pods/p");
 }
 
 /// A pod takes as many processes as it may have, and no more; the node, other pods and its own removal go on.
@@ -377,4 +405,48 @@ fn pids_group(uid: &str) -> Option<PathBuf> {
     let kubepods = groups.iter().map(|g| g.join("kubepods"));
     let levels = kubepods.flat_map(|g| [g.join("besteffort"), g.join("burstable"), g]);
     levels.map(|l| l.join(format!("pod{uid}"))).find(|g| g.exists())
+}
+
+/// One config map, given to each of many containers under many names, filled memory and disk of the server with records of failed starts.
+fn environments_that_no_program_takes_leave_nothing(s: &Story) {
+    const CONTAINERS: usize = 12;
+    let data: serde_json::Map<_, _> = (0..8).map(|n| (format!("K{n}"), "x".repeat(110_000).into())).collect();
+    s.create("configmaps", json!({"metadata": {"name": "large"}, "data": data}));
+    let from = |times: usize| {
+        let one = |n| json!({"prefix": format!("P{n}_"), "configMapRef": {"name": "large"}});
+        serde_json::Value::Array((0..times).map(one).collect())
+    };
+    let container = |n: usize, times| json!({"name": format!("c{n}"), "image": crate::story::IMAGE, "command": ["sh", "-c", FOREVER], "envFrom": from(times)});
+    // Each of the second pod is almost what a program takes, and all of them are more than a pod has.
+    for (pod, times, running, message) in
+        [("refused", 6, 0, "argument list too long"), ("full", 2, 9, "environment, arguments and mounts")]
+    {
+        s.pod(pod, json!({}), (0..CONTAINERS).map(|n| container(n, times)).collect());
+        let seen = s.until(&format!("pods/{pod}"), |p| {
+            let all = p["status"]["containerStatuses"].as_array();
+            let count =
+                |wanted: &dyn Fn(&serde_json::Value) -> bool| all.map_or(0, |a| a.iter().filter(|c| wanted(c)).count());
+            let waits = count(&|c| {
+                let waiting = &c["state"]["waiting"];
+                waiting["reason"].as_str().is_some_and(|r| r.starts_with("CreateContainer"))
+                    && waiting["message"].as_str().is_some_and(|m| m.contains(message))
+            });
+            count(&|c| c["state"]["running"].is_object()) == running && waits == CONTAINERS - running
+        });
+        let uid = seen["metadata"]["uid"].as_str().unwrap();
+        let records = records(&s.cluster.directory.join("data"), uid);
+        let bytes: u64 = records.iter().map(|r| std::fs::metadata(r).unwrap().len()).sum();
+        assert!(records.len() == running && bytes < (running as u64 + 1) << 21, "{bytes} bytes: {records:?}");
+        s.ok(&["delete", "pod", pod, "--grace-period=0", "--force"]);
+    }
+}
+
+/// The records of the containers of a pod below `directory`.
+fn records(directory: &Path, uid: &str) -> Vec<PathBuf> {
+    let pods = directory.join("runtime/pods");
+    let pods = std::fs::read_dir(&pods).unwrap_or_else(|e| panic!("{}: {e}", pods.display())).flatten();
+    let own = pods.filter(|p| p.file_name().to_string_lossy().starts_with(uid));
+    let containers =
+        own.flat_map(|pod| std::fs::read_dir(pod.path().join("containers")).into_iter().flatten().flatten());
+    containers.map(|c| c.path().join("config.json")).filter(|file| file.exists()).collect()
 }

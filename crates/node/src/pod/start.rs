@@ -255,6 +255,7 @@ impl Worker {
                 self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
                 self.waiting.insert(name.to_owned(), Waiting { reason: "RunContainerError".into(), message });
                 // The record of the failed start is what the back-off counts from.
+                self.drop_old(name, &id).await;
                 return true;
             }
         }

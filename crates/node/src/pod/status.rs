@@ -45,6 +45,16 @@ pub struct Facts<'a> {
     pub failed: Option<(&'a str, &'a str)>,
     /// Nothing of the pod runs any more and nothing will.
     pub over: bool,
+    pub details: Details,
+}
+
+/// How much a status repeats of the specification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Details {
+    #[default]
+    All,
+    /// Neither resources nor mounts of the containers, and no messages: for a pod that would be too large with them.
+    Few,
 }
 
 /// What no container id can be told for: ended while nobody looked.
@@ -85,7 +95,7 @@ impl Facts<'_> {
         // What the runtime says comes first, as upstream.
         let said = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
         let said: Vec<&str> = said.map(String::as_str).filter(|m| !m.is_empty()).collect();
-        let message = Some(said.join(": ")).filter(|m| !m.is_empty());
+        let message = Some(said.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
         let reason = c.reason.clone().unwrap_or_else(|| {
             match (unknown, code) {
                 (true, _) => UNKNOWN_REASON,
@@ -130,7 +140,7 @@ impl Facts<'_> {
             started: Some(false),
             ..ContainerStatus::default()
         };
-        if let Some(s) = spec {
+        if let Some(s) = spec.filter(|_| self.details == Details::All) {
             let resources = s.resources.clone().unwrap_or_default();
             out.allocated_resources = resources.requests.clone();
             out.resources = Some(resources);
@@ -197,7 +207,9 @@ impl Facts<'_> {
                 let mut s = self.container(&c.name, &image(&c.image), None, "ContainerCreating");
                 s.started = None;
                 s.ready = false;
-                s.volume_mounts = mounts(c.volume_mounts.as_ref());
+                if self.details == Details::All {
+                    s.volume_mounts = mounts(c.volume_mounts.as_ref());
+                }
                 s
             })
             .collect();

@@ -50,6 +50,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         now: Timestamp::from_second(300).unwrap(),
         failed: None,
         over,
+        details: Details::All,
     })
 }
 

@@ -104,10 +104,14 @@ impl Worker {
             let work = async {
                 let (sidecars, others): (Vec<_>, Vec<_>) = running.iter().partition(|(_, s)| is_sidecar(s));
                 join_all(others.iter().map(|(id, spec)| ending.container(id, spec, whole))).await;
-                for (id, spec) in sidecars.iter().rev() {
-                    let left = whole.saturating_sub(began.elapsed()).max(MINIMUM.min(whole));
-                    ending.container(id, spec, left).await;
+                let mut waiting = sidecars.iter().rev();
+                // The later ones wait for their turn until the grace period is over, and then end together.
+                while began.elapsed() < whole
+                    && let Some((id, spec)) = waiting.next()
+                {
+                    ending.container(id, spec, whole.saturating_sub(began.elapsed())).await;
                 }
+                join_all(waiting.map(|(id, spec)| ending.container(id, spec, MINIMUM.min(whole)))).await;
             };
             tokio::pin!(work);
             let shorter = loop {

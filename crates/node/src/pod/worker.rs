@@ -8,7 +8,7 @@ use std::time::Duration;
 use client::panics::{Panicked, caught};
 use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus, Volume};
 use runtime::{Container, ContainerState, PodState};
 use tokio::sync::{Notify, watch};
 
@@ -17,7 +17,7 @@ use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::pulls::Pulls;
 use super::start::SANDBOX;
-use super::status::{self, Facts, Waiting};
+use super::status::{self, Details, Facts, Waiting};
 use super::stop::Stopped;
 use super::{container, messages, security, starts};
 use crate::admission::{Admitted, PREEMPTING, Rejection};
@@ -114,6 +114,28 @@ pub(crate) struct Worker {
     rejected: Option<Rejection>,
     /// How often in a row the work for the pod panicked.
     panics: u32,
+    details: Details,
+    /// How often in a row the API did not take the status.
+    untold: u32,
+}
+
+/// A status that the API did not take.
+pub(super) struct Untold {
+    /// When to try again.
+    retry: Duration,
+    too_large: bool,
+    /// The same status will not be taken later either.
+    for_good: bool,
+}
+
+/// Whether a volume of the pod has files with its metadata.
+fn shows_labels(pod: &Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let projected = |v: &Volume| {
+        let sources = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        sources.into_iter().any(|s| s.downward_api.is_some())
+    };
+    volumes.into_iter().any(|v| v.downward_api.is_some() || projected(v))
 }
 
 /// Whether the pod is to be ended: it is being deleted, or is gone.
@@ -176,6 +198,8 @@ impl Worker {
             admitted,
             rejected,
             panics: 0,
+            details: Details::All,
+            untold: 0,
         }
     }
 
@@ -378,7 +402,7 @@ impl Worker {
                 self.admitted = None;
             }
             // What the API has not heard of yet.
-            return if terminal { RESYNC } else { self.report(true).await.unwrap_or(RESYNC) };
+            return if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
         }
         if let Some(ended) = self.refuse().await {
             return ended;
@@ -427,12 +451,12 @@ impl Worker {
             }
             if !acted {
                 self.place = None;
-                let retry = self.report(false).await;
-                let waits = [plan.wake, retry, self.next_hold()];
+                let retry = self.report(false).await.map(|u| u.retry);
+                let waits = [plan.wake, retry, self.next_hold(), self.next_labels()];
                 return waits.into_iter().flatten().min().unwrap_or(RESYNC);
             }
         }
-        self.report(false).await.unwrap_or(Duration::from_millis(100))
+        self.report(false).await.map_or(Duration::from_millis(100), |u| u.retry)
     }
 
     /// Ends a pod that the node does not take, or that has to go for a critical one. One that waits for others to end waits here. Gives
@@ -463,7 +487,8 @@ impl Worker {
         }
         let spec = self.pod.spec.as_ref();
         let has_volumes = spec.is_some_and(|s| s.volumes.as_ref().is_some_and(|v| !v.is_empty()));
-        let due = self.refreshed.is_some_and(|at| at.elapsed() >= RESYNC || dirty || self.relabelled);
+        let relabelled = self.next_labels().is_some_and(|left| left.is_zero());
+        let due = self.refreshed.is_some_and(|at| at.elapsed() >= RESYNC || dirty || relabelled);
         if !has_volumes || !due {
             return;
         }
@@ -473,6 +498,13 @@ impl Worker {
         if let Err(e) = shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &place).await {
             self.event(None, Severity::Warning, "FailedMount", e.to_string());
         }
+    }
+
+    /// How long until volumes that show labels and annotations are to show others. Somebody may change them all the time.
+    fn next_labels(&self) -> Option<Duration> {
+        const PACE: Duration = Duration::from_secs(2);
+        let refreshed = self.refreshed.filter(|_| self.relabelled && shows_labels(&self.pod))?;
+        Some(PACE.saturating_sub(refreshed.elapsed()))
     }
 
     /// Whether the pod is to be ended, of which this round does not know yet.
@@ -618,7 +650,7 @@ impl Worker {
         self.stage = Stage::Over;
         self.admitted = None;
         self.waiting.clear();
-        self.report(true).await.unwrap_or(RESYNC)
+        self.report(true).await.map_or(RESYNC, |u| u.retry)
     }
 
     async fn fail(&mut self, reason: &str, message: &str) -> Duration {
@@ -626,7 +658,7 @@ impl Worker {
         self.stop_everything(self.grace()).await;
         self.stage = Stage::Over;
         self.admitted = None;
-        self.report(true).await.unwrap_or(RESYNC)
+        self.report(true).await.map_or(RESYNC, |u| u.retry)
     }
 
     pub(super) fn grace(&self) -> Duration {
@@ -640,7 +672,24 @@ impl Worker {
     }
 
     /// Tells the API what has changed. `Some` is when to try again.
-    pub(super) async fn report(&mut self, over: bool) -> Option<Duration> {
+    /// Writes the status into the API, with fewer details if it is too large with all. `None` when the API has it, or has no such pod.
+    pub(super) async fn report(&mut self, over: bool) -> Option<Untold> {
+        let mut untold = self.write_status(over).await;
+        if untold.as_ref().is_some_and(|u| u.too_large) && self.details == Details::All {
+            self.details = Details::Few;
+            untold = self.write_status(over).await;
+        }
+        match &mut untold {
+            None => self.untold = 0,
+            Some(untold) => {
+                untold.retry = Duration::from_secs(1 << self.untold.min(8)).min(RESYNC);
+                self.untold += 1;
+            }
+        }
+        untold
+    }
+
+    async fn write_status(&mut self, over: bool) -> Option<Untold> {
         let seen = self.observe().await.ok()?;
         self.probe(&seen);
         let health = self.probes.health();
@@ -661,6 +710,7 @@ impl Worker {
             now: self.now(),
             failed: self.failed.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
             over,
+            details: self.details,
         });
         let patch = status::patch(&self.uid, Some(&self.base.1), &new)?;
         let m = &self.pod.metadata;
@@ -679,7 +729,12 @@ impl Worker {
             Err(e) if e.is_not_found() || e.is_conflict() => None,
             Err(error) => {
                 tracing::warn!(pod = %self.name(), %error, "the status was not taken");
-                Some(Duration::from_secs(1))
+                let too_large = error.status().is_some_and(|s| s.code == 413);
+                Some(Untold {
+                    retry: Duration::ZERO,
+                    too_large,
+                    for_good: error.status().is_some() && !error.is_transient(),
+                })
             }
         }
     }
@@ -691,8 +746,9 @@ impl Worker {
                 self.stop_everything(if gone { Duration::from_secs(1) } else { self.grace() }).await;
                 self.stage = Stage::Over;
             }
-            if !gone && let Some(retry) = self.report(true).await {
-                return retry;
+            // What the API never takes keeps nothing from being removed.
+            if !gone && let Some(untold) = self.report(true).await.filter(|u| !u.for_good) {
+                return untold.retry;
             }
             if let Err(error) = self.remove().await {
                 tracing::warn!(pod = %self.name(), %error, "cleaning up");

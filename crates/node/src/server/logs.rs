@@ -11,7 +11,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use futures::{SinkExt, StreamExt};
+use futures::future::BoxFuture;
+use futures::{FutureExt, SinkExt, StreamExt};
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -28,6 +29,8 @@ use crate::agent::Options;
 
 /// How often a file that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// How often a file is looked at while its client reads nothing.
+const LOOK_STALLED: Duration = Duration::from_secs(1);
 const BLOCK: usize = 64 * 1024;
 /// Pieces that wait for a client.
 const WAITING: usize = 4;
@@ -95,7 +98,12 @@ pub(super) async fn serve(
     let (sender, receiver) = mpsc::channel::<Bytes>(WAITING);
     let (options, path) = (handle.options.clone(), container.log_path.clone());
     tokio::spawn(async move {
-        if let Err(error) = send(&options, &path, &container.id, &wanted, &sender).await {
+        let id: Arc<str> = container.id.into();
+        let runs = move || {
+            let (options, id) = (options.clone(), id.clone());
+            async move { runs(&options, &id).await }.boxed()
+        };
+        if let Err(error) = send(&path, &wanted, &sender, &runs).await {
             tracing::debug!(path = %path.display(), %error, "reading a log");
         }
     });
@@ -220,18 +228,27 @@ async fn tail_start(file: &mut File, lines: usize, over: impl Fn() -> bool) -> s
     Ok(Some(0))
 }
 
-async fn send(
-    options: &Arc<Options>,
-    path: &Path,
-    id: &str,
-    wanted: &Wanted,
-    sender: &mpsc::Sender<Bytes>,
-) -> std::io::Result<()> {
+/// Whether the container of a log runs.
+type Runs = dyn Fn() -> BoxFuture<'static, bool> + Send + Sync;
+
+/// Waits for room for a piece. `None` if the client has left or, while it read nothing, the file was removed: who holds it keeps its
+/// place on the disk.
+async fn room<'a>(sender: &'a mpsc::Sender<Bytes>, file: &File) -> std::io::Result<Option<mpsc::Permit<'a, Bytes>>> {
+    loop {
+        match tokio::time::timeout(LOOK_STALLED, sender.reserve()).await {
+            Ok(permit) => return Ok(permit.ok()),
+            Err(_) if file.metadata().await?.nlink() == 0 => return Ok(None),
+            Err(_) => {}
+        }
+    }
+}
+
+async fn send(path: &Path, wanted: &Wanted, sender: &mpsc::Sender<Bytes>, runs: &Runs) -> std::io::Result<()> {
     let path = PathBuf::from(path);
     let mut file = loop {
         match open(&path).await {
             Ok(f) => break f,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && wanted.follow && runs(options, id).await => {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && wanted.follow && runs().await => {
                 tokio::time::sleep(LOOK).await;
             }
             Err(e) => return Err(e),
@@ -249,9 +266,9 @@ async fn send(
         Renderer { timestamps: wanted.timestamps, since: wanted.since, left: wanted.limit, partial: false };
     let mut rest = BytesMut::new();
     let mut block = vec![0; BLOCK];
-    loop {
+    'files: loop {
         // Both are asked before the file is read, so that what was written until then is seen.
-        let goes_on = wanted.follow && runs(options, id).await;
+        let goes_on = wanted.follow && runs().await;
         let moved = wanted.follow && is_moved(&file, &path).await;
         loop {
             let n = file.read(&mut block).await?;
@@ -273,8 +290,19 @@ async fn send(
                     break;
                 }
             }
-            if !out.is_empty() && sender.send(out.freeze()).await.is_err() {
-                return Ok(());
+            if !out.is_empty() {
+                if let Some(permit) = room(sender, &file).await? {
+                    permit.send(out.freeze());
+                } else {
+                    // What it missed is gone, and it goes on with what there is when it reads again.
+                    drop(file);
+                    if sender.send(out.freeze()).await.is_err() || !more || !wanted.follow {
+                        return Ok(());
+                    }
+                    (file, at) = (oldest(&path).await?, 0);
+                    (rest, renderer.partial) = (BytesMut::new(), false);
+                    continue 'files;
+                }
             }
             if !more {
                 return Ok(());
@@ -324,7 +352,17 @@ async fn newer(file: &File, path: &Path) -> std::io::Result<File> {
     if let Some(at) = after.iter().position(is_here) {
         after.drain(..=at);
     }
-    for file in &after {
+    first(&after, path).await
+}
+
+/// The oldest file of a log.
+async fn oldest(path: &Path) -> std::io::Result<File> {
+    first(&runtime::rotation::rotated(path), path).await
+}
+
+/// The first of these files that there still is, or the one that is written to.
+async fn first(rotated: &[PathBuf], path: &Path) -> std::io::Result<File> {
+    for file in rotated {
         // It may be removed just now.
         match open(file).await {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
@@ -373,6 +411,54 @@ mod tests {
         let since = meta::time::parse("2026-11-20T10:00:02Z");
         assert_eq!(render(&mut Renderer { since, ..renderer() }, &log), "\n");
         assert_eq!(render(&mut Renderer { left: Some(5), ..renderer() }, &log), "one\nt");
+    }
+
+    /// A client that reads nothing kept every file of a log that was rotated away on the disk.
+    #[tokio::test]
+    async fn a_removed_file_is_not_held_for_who_does_not_read() {
+        const LINES: usize = 40_000;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let line = |n: usize| format!("2026-11-20T10:00:00.1Z stdout F {n}\n");
+        let write = |numbers: std::ops::Range<usize>| std::fs::write(&path, numbers.map(line).collect::<String>());
+        write(0..LINES).unwrap();
+        let (sender, mut receiver) = mpsc::channel::<Bytes>(WAITING);
+        let wanted = Wanted { follow: true, ..Wanted::default() };
+        let (running, file) = (Arc::new(std::sync::atomic::AtomicBool::new(true)), path.clone());
+        let runs = running.clone();
+        let sending = tokio::spawn(async move {
+            let runs = move || std::future::ready(runs.load(std::sync::atomic::Ordering::Relaxed)).boxed();
+            send(&file, &wanted, &sender, &runs).await
+        });
+        while receiver.len() < WAITING {
+            tokio::task::yield_now().await;
+        }
+        // Two have gone, one was rotated, and one is written to.
+        std::fs::remove_file(&path).unwrap();
+        write(LINES..LINES + 2).unwrap();
+        std::fs::rename(&path, dir.path().join("log.20261120-100000")).unwrap();
+        write(LINES + 2..LINES + 4).unwrap();
+        let held = || {
+            let open =
+                std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
+            open.filter(|p| p.starts_with(dir.path()) && p.to_string_lossy().ends_with("(deleted)")).count()
+        };
+        assert_eq!(held(), 1);
+        let limit = tokio::time::Instant::now() + 10 * LOOK_STALLED;
+        while held() > 0 {
+            assert!(tokio::time::Instant::now() < limit, "the file is still held");
+            tokio::time::sleep(LOOK).await;
+        }
+        // It is told what is still there: lines from the beginning, a gap, and the rest without one.
+        running.store(false, std::sync::atomic::Ordering::Relaxed);
+        let mut all = String::new();
+        while let Some(piece) = receiver.recv().await {
+            all.push_str(std::str::from_utf8(&piece).unwrap());
+        }
+        sending.await.unwrap().unwrap();
+        let numbers: Vec<usize> = all.lines().map(|l| l.parse().unwrap()).collect();
+        let gap = numbers.windows(2).position(|w| w[1] != w[0] + 1).unwrap();
+        assert!(numbers[0] == 0 && numbers[gap + 1] == LINES && numbers.len() == gap + 5, "{gap} {}", numbers.len());
     }
 
     #[tokio::test]

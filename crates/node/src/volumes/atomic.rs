@@ -18,6 +18,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Component, Path};
 
+use bytes::Bytes;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Leaf, Links};
 
@@ -29,7 +30,7 @@ const MOST: usize = 100_000;
 /// One file: its bytes and its permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    pub content: Vec<u8>,
+    pub content: Bytes,
     pub mode: u32,
     /// Owner, where it is not root.
     pub user: Option<u32>,
@@ -157,7 +158,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn payload(files: &[(&str, &str)]) -> Payload {
-        let file = |c: &str| File { content: c.as_bytes().to_vec(), mode: 0o640, user: None };
+        let file = |c: &str| File { content: c.to_owned().into(), mode: 0o640, user: None };
         files.iter().map(|(p, c)| ((*p).to_owned(), file(c))).collect()
     }
 

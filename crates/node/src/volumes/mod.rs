@@ -5,6 +5,7 @@
 //! (persistent volume claims, CSI and the network file systems); a pod that asks for one waits with an event that says so.
 
 pub mod atomic;
+mod contents;
 mod host_path;
 mod payload;
 pub mod token;
@@ -24,9 +25,11 @@ use nix::sys::stat::Mode;
 use parking_lot::Mutex;
 use runtime::beneath::{self, Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
+use tokio::sync::Semaphore;
 
 use crate::env::{Once, Room, Source, expand};
 use crate::fields::Place;
+use contents::Contents;
 use payload::Sources;
 use token::Tokens;
 
@@ -74,7 +77,13 @@ pub struct Volumes {
     clock: Arc<dyn Clock>,
     /// Whether file systems in memory are mounted; without, everything is plain directories.
     memory: Memory,
+    contents: Contents,
+    /// For what is put together and written: many pods may want large files at once, again and again.
+    writers: Semaphore,
 }
+
+/// Volumes that are put together at a time.
+const WRITERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
@@ -83,8 +92,9 @@ pub enum Memory {
 }
 
 impl Volumes {
-    pub fn new(root: PathBuf, clock: Arc<dyn Clock>, memory: Memory) -> Self {
-        Self { root, clock, memory }
+    /// `most`: bytes that the files of all volumes together take that are made from objects.
+    pub fn new(root: PathBuf, clock: Arc<dyn Clock>, memory: Memory, most: usize) -> Self {
+        Self { root, clock, memory, contents: Contents::new(most), writers: Semaphore::new(WRITERS) }
     }
 
     pub fn pod_directory(&self, uid: &str) -> PathBuf {
@@ -136,6 +146,8 @@ impl Volumes {
         if let Some(e) = &v.empty_dir {
             return self.empty_dir(uid, &v.name, e, group);
         }
+        // Held while the files are in memory.
+        let _writer = self.writers.acquire().await;
         let (kind, payload, memory) = if let Some(s) = &v.config_map {
             ("configmap", sources.config_map(s).await?, Memory::Plain)
         } else if let Some(s) = &v.secret {
@@ -148,6 +160,11 @@ impl Volumes {
         } else {
             return Err(Error::Unsupported("this kind of volume"));
         };
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        if !self.contents.take(uid, namespace, room.lock().taken()) {
+            let why = "the files that volumes are made of take too much room on this node, of this namespace or in all";
+            return Err(Error::Content(why.into()));
+        }
         let directory = self.directory(uid, kind, &v.name);
         let stamp = self.clock.now();
         let stamp = format!("{}.{}", stamp.strftime("%Y_%m_%d_%H_%M_%S"), stamp.subsec_nanosecond());
@@ -205,7 +222,9 @@ impl Volumes {
             beneath::remove_tree(&directory)
         })
         .await
-        .map_err(failed("removing a pod's directory"))
+        .map_err(failed("removing a pod's directory"))?;
+        self.contents.release(uid);
+        Ok(())
     }
 
     /// Uids of the pods that have a directory here.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, SecretVolumeSource,
 };
@@ -33,14 +34,15 @@ pub struct Sources<'a> {
 const FILE: usize = 512;
 
 impl Sources<'_> {
-    fn file(&self, content: &[u8], mode: i32) -> Result<File, Error> {
+    fn file(&self, content: impl Into<Bytes>, mode: i32) -> Result<File, Error> {
+        let content = content.into();
         if self.room.lock().take(FILE + content.len()).is_err() {
             let most = MOST_CONTENT >> 20;
             return Err(Error::Content(format!(
                 "the files that the pod's volumes are made of take more than {most} MiB"
             )));
         }
-        Ok(File { content: content.to_owned(), mode: mode as u32 & 0o777, user: None })
+        Ok(File { content, mode: mode as u32 & 0o777, user: None })
     }
 
     /// The files that `items` choose from `data`; all of them without items.
@@ -55,7 +57,7 @@ impl Sources<'_> {
     ) -> Result<(), Error> {
         if items.is_empty() {
             for (key, value) in data {
-                out.insert(key.clone(), self.file(value, mode)?);
+                out.insert(key.clone(), self.file(value.clone(), mode)?);
             }
             return Ok(());
         }
@@ -63,7 +65,7 @@ impl Sources<'_> {
             match data.get(&item.key) {
                 Some(value) => {
                     check_path(&item.path).map_err(Error::Content)?;
-                    out.insert(item.path.clone(), self.file(value, item.mode.unwrap_or(mode))?);
+                    out.insert(item.path.clone(), self.file(value.clone(), item.mode.unwrap_or(mode))?);
                 }
                 None if optional => {}
                 None => return Err(Error::Content(format!("references non-existent {what} key: {}", item.key))),
@@ -119,7 +121,7 @@ impl Sources<'_> {
             } else {
                 continue;
             };
-            out.insert(item.path.clone(), self.file(value.as_bytes(), item.mode.unwrap_or(mode))?);
+            out.insert(item.path.clone(), self.file(value, item.mode.unwrap_or(mode))?);
         }
         Ok(out)
     }
@@ -145,7 +147,7 @@ impl Sources<'_> {
                     (false, Some(u)) => (0o600, Some(u)),
                     (false, None) => (mode, None),
                 };
-                out.insert(t.path.clone(), File { user, ..self.file(token.as_bytes(), mode)? });
+                out.insert(t.path.clone(), File { user, ..self.file(token, mode)? });
             } else {
                 return Err(Error::Unsupported("this source of a projected volume"));
             }

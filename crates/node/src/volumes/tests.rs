@@ -16,7 +16,7 @@ struct Objects;
 impl Source for Objects {
     async fn data(&self, kind: Kind, _: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
         let data = |p: &[(&str, &str)]| {
-            let all: Data = p.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
+            let all: Data = p.iter().map(|(k, v)| ((*k).to_owned(), v.to_string().into())).collect();
             Some(Arc::new(all))
         };
         Ok(match (kind, name) {
@@ -45,7 +45,7 @@ fn pod(volumes: serde_json::Value) -> Pod {
 
 async fn set_up(root: &Path, volumes: serde_json::Value) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
     let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
-    let all = Volumes::new(root.to_owned(), clock, Memory::Plain);
+    let all = Volumes::new(root.to_owned(), clock, Memory::Plain, usize::MAX);
     all.set_up(&pod(volumes), &Objects, &Objects, &Place::default()).await
 }
 
@@ -122,7 +122,7 @@ async fn volumes_hold_what_they_are_made_from() {
     assert_eq!(mode(got["secret"].join("password")), 0o440);
     assert_eq!(mode(got["scratch"].clone()), 0o777);
     let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
-    Volumes::new(dir.path().to_owned(), clock, Memory::Plain).tear_down("u1").await.unwrap();
+    Volumes::new(dir.path().to_owned(), clock, Memory::Plain, usize::MAX).tear_down("u1").await.unwrap();
     assert!(!dir.path().join("u1").exists());
 }
 

@@ -11,7 +11,7 @@ use nix::mount::{MntFlags, umount2};
 /// Mount points below `root`, the last mounted first.
 pub fn mounts_below(root: &Path) -> io::Result<Vec<PathBuf>> {
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = std::fs::read("/proc/thread-self/mountinfo")?;
     let points = table.split(|b| *b == b'\n').filter_map(|l| l.split(|b| *b == b' ').nth(4));
     let mut points: Vec<PathBuf> = points.map(unescape).filter(|p| p.starts_with(&root) && *p != root).collect();
     points.reverse();

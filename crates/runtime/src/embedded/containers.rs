@@ -8,13 +8,14 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use super::arguments;
 use super::cleaning::retry;
 use super::pods::STOP_TIMEOUT;
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::image::{Image, hex};
-use crate::spec::{self, Call, ContainerRecord, PodRecord, StateRecord, VERSION};
+use crate::spec::{self, Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord, VERSION};
 use crate::{beneath, image, seccomp};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -66,7 +67,7 @@ impl Inner {
             hash.update(format!("{pod}/{}/{}/{}.{}", config.name, config.attempt, created_at.secs, created_at.nanos));
             hex(&hash.finalize())
         };
-        let record = Arc::new(self.record(&entry.record, &image, id.clone(), created_at, config)?);
+        let record = self.record(&entry.record, &image, id.clone(), created_at, config)?;
         {
             let mut state = self.state();
             let same = |c: &ContainerEntry| {
@@ -78,7 +79,10 @@ impl Inner {
                 let id = format!("{} (attempt {})", record.config.name, record.config.attempt);
                 return Err(Error::AlreadyExists { what: "container", id });
             }
-            let entry = ContainerEntry { record: record.clone(), state: watch::channel(StateRecord::created(&id)).0 };
+            let others = state.containers.values().filter(|c| c.record.pod == pod).map(|c| &*c.record);
+            arguments::check_pod(&record, others)?;
+            let summary = Arc::new(record.summary());
+            let entry = ContainerEntry { record: summary, state: watch::channel(StateRecord::created(&id)).0 };
             state.containers.insert(id.clone(), entry);
         }
         if let Err(e) = self.prepare(&record) {
@@ -110,7 +114,7 @@ impl Inner {
             let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o666);
             std::fs::set_permissions(path, everyone).map_err(Error::io(path.display().to_string()))?;
         }
-        let cgroup = self.container_cgroup(record)?;
+        let cgroup = format!("{}/{}", self.pod(&record.pod)?.record.cgroup, record.id);
         // Root of a user namespace may take back mount options, and has no use for other devices.
         let restricted = !record.config.security.privileged || record.user_namespace.is_some();
         let devices = if restricted && self.limits.device_rules { Devices::Plain } else { Devices::Any };
@@ -126,10 +130,9 @@ impl Inner {
         image: &Image,
         id: String,
         created_at: Timestamp,
-        config: ContainerConfig,
+        mut config: ContainerConfig,
     ) -> Result<ContainerRecord> {
         let invalid = |field, message: String| Error::Invalid { field, message };
-        let security = &config.security;
         let argv = match (config.command.is_empty(), config.args.is_empty()) {
             (false, _) => [config.command.as_slice(), &config.args].concat(),
             (true, false) => [image.config.entrypoint.as_slice(), &config.args].concat(),
@@ -138,6 +141,13 @@ impl Inner {
         if argv.is_empty() {
             return Err(invalid("command", "neither the container nor its image names one".into()));
         }
+        let env = environment(image, &config, &pod.config.hostname);
+        arguments::check(&argv, &env, self.limits.arguments)
+            .map_err(|message| Error::Start { container: config.name.clone(), message })?;
+        // The record has them resolved.
+        (config.command, config.args, config.env) = Default::default();
+        let mut requested = std::mem::take(&mut config.mounts);
+        let security = &config.security;
         if security.unmasked_proc && pod.config.user_namespace.is_none() {
             return Err(invalid("/proc mount", "unmasked without a user namespace of the pod".into()));
         }
@@ -155,7 +165,7 @@ impl Inner {
         let directory = self.pod_directory(&pod.config.id);
         let own = directory.join("containers").join(&id);
         let termination_message_file = config.termination_message_path.as_ref().map(|_| own.join("termination-log"));
-        for mount in &config.mounts {
+        for mount in &requested {
             if !mount.target.is_absolute() || mount.target.components().any(|c| c == std::path::Component::ParentDir) {
                 return Err(invalid("mount path", format!("{:?} is not absolute", mount.target)));
             }
@@ -163,7 +173,7 @@ impl Inner {
         let mut mounts = Vec::new();
         let hosts = [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
         for (name, target) in hosts {
-            let (source, wanted) = (directory.join(name), !config.mounts.iter().any(|m| m.target == Path::new(target)));
+            let (source, wanted) = (directory.join(name), !requested.iter().any(|m| m.target == Path::new(target)));
             if wanted && source.exists() {
                 let mut mount = Mount::bind(source, target);
                 mount.read_only = security.read_only_rootfs;
@@ -174,7 +184,6 @@ impl Inner {
             mounts.push(Mount::bind(source, target));
         }
         // Parents before what lies below them, whatever order they came in.
-        let mut requested = config.mounts.clone();
         requested.sort_by_key(|m| m.target.components().count());
         mounts.extend(requested);
         let log_path = if config.log_path.as_os_str().is_empty() {
@@ -183,6 +192,7 @@ impl Inner {
             pod.config.log_directory.join(&config.log_path)
         };
         Ok(ContainerRecord {
+            weight: arguments::weight(&argv, &env, &mounts),
             version: VERSION,
             pod: pod.config.id.clone(),
             created_at,
@@ -190,7 +200,7 @@ impl Inner {
             layers_root: self.images.layers_root(),
             layers: image.layers.iter().rev().cloned().collect(),
             argv,
-            env: environment(image, &config, &pod.config.hostname),
+            env,
             cwd: if cwd.is_empty() { "/".into() } else { cwd },
             image_user: image.config.user.clone(),
             hostname: pod.config.hostname.clone(),
@@ -209,7 +219,7 @@ impl Inner {
         })
     }
 
-    pub(super) fn container_cgroup(&self, record: &ContainerRecord) -> Result<String> {
+    pub(super) fn container_cgroup(&self, record: &ContainerSummary) -> Result<String> {
         Ok(format!("{}/{}", self.pod(&record.pod)?.record.cgroup, record.id))
     }
 

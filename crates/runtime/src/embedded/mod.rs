@@ -3,6 +3,7 @@
 //! **Invariant.** What is true lies in the shim and in the state files; this side only mirrors it, so that it may die and
 //! come back at any time ([`Embedded::open`] adopts).
 
+mod arguments;
 mod cleaning;
 mod containers;
 mod pods;
@@ -24,7 +25,7 @@ use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
 use crate::program::Program;
-use crate::spec::{self, ContainerRecord, PodRecord, ShimRecord, StateRecord};
+use crate::spec::{self, ContainerLayers, ContainerSummary, PodRecord, ShimRecord, StateRecord};
 use crate::{beneath, user_namespace};
 #[cfg(test)]
 pub(crate) use cleaning::retry_here as retry;
@@ -91,7 +92,7 @@ struct PodEntry {
 
 #[derive(Clone)]
 struct ContainerEntry {
-    record: Arc<ContainerRecord>,
+    record: Arc<ContainerSummary>,
     state: watch::Sender<StateRecord>,
 }
 
@@ -146,7 +147,7 @@ impl Embedded {
     pub fn user_of_layer(root: &Path, layer: &str) -> Option<String> {
         let entries = |path: std::path::PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
         entries(root.join("pods")).flat_map(|pod| entries(pod.path().join("containers"))).find_map(|container| {
-            let record: ContainerRecord = spec::read(&container.path().join("config.json")).ok()??;
+            let record: ContainerLayers = spec::read_part(&container.path().join("config.json")).ok()??;
             let state = spec::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
             let ended = state.is_some_and(|s| s.state == ContainerState::Exited);
             (!ended && record.layers.iter().any(|l| l == layer)).then_some(record.id)

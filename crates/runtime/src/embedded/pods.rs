@@ -16,7 +16,7 @@ use super::cleaning::{CleanUp, Found, retry, set_aside};
 use super::shim_link::{Link, Peer};
 use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking};
 use crate::api::*;
-use crate::spec::{self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
+use crate::spec::{self, Birth, Call, ContainerSummary, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
 use crate::{cgroup, shim, sysctl, wire};
 
 /// A shim that does not stand by then is taken for stuck.
@@ -289,7 +289,7 @@ impl Inner {
         self.state().pods.insert(pod.clone(), entry);
         for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
             let path = entry.path().join("config.json");
-            let Some(config) = spec::read::<ContainerRecord>(&path).map_err(|m| corrupt(&path, m))? else {
+            let Some(config) = spec::read_part::<ContainerSummary>(&path).map_err(|m| corrupt(&path, m))? else {
                 found.push(set_aside(&entry.path())?);
                 continue;
             };

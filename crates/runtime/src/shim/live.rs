@@ -13,6 +13,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, setsockopt, 
 use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
+use super::pace::LogBudget;
 use super::process::{MOST_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL};
 use super::streams::Streams;
 use super::sys;
@@ -272,11 +273,11 @@ impl Live {
     }
 
     /// The first process has ended: the rest of the output is read, then the state is final.
-    pub fn exited(&mut self, exit_code: i32, signal: Option<i32>) {
+    pub fn exited(&mut self, exit_code: i32, signal: Option<i32>, logs: &mut LogBudget) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             // Another process may hold the pipe and go on writing: no more than it can hold is taken.
             for _ in 0..MOST_CHUNKS {
-                if self.output[stream as usize].is_none() || !self.copy_output(stream) {
+                if self.output[stream as usize].is_none() || !self.copy_output(stream, logs) {
                     break;
                 }
             }
@@ -340,10 +341,11 @@ impl Live {
         self.clients.insert(self.attached, Client { output, input });
     }
 
-    /// Gives every descriptor that is to be waited for. Output waits for the slowest client.
-    pub fn ports<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>, PollFlags, Port)) {
+    /// Gives every descriptor that is to be waited for. Output waits for the slowest client, and is left out if `paused`: an end of file
+    /// would be told again and again.
+    pub fn ports<'a>(&'a self, paused: bool, add: &mut dyn FnMut(BorrowedFd<'a>, PollFlags, Port)) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            let mut held = false;
+            let mut held = paused;
             for (key, client) in &self.clients {
                 if let Some(pending) = &client.output[stream as usize] {
                     // Without POLLOUT an error (the reader has gone) is still told.
@@ -368,10 +370,10 @@ impl Live {
         }
     }
 
-    pub fn ready(&mut self, port: Port, events: PollFlags) {
+    pub fn ready(&mut self, port: Port, events: PollFlags, logs: &mut LogBudget) {
         match port {
             Port::Output(stream) => {
-                if !self.copy_output(stream) && events.contains(PollFlags::POLLHUP) {
+                if !self.copy_output(stream, logs) && events.contains(PollFlags::POLLHUP) {
                     self.close_output(stream);
                 }
             }
@@ -396,7 +398,7 @@ impl Live {
     }
 
     /// Reads one piece of output; false at its end or when there is none now.
-    fn copy_output(&mut self, stream: Stream) -> bool {
+    fn copy_output(&mut self, stream: Stream, logs: &mut LogBudget) -> bool {
         let Some(output) = &mut self.output[stream as usize] else { return false };
         let mut buffer = [0; CHUNK];
         match output.read(&mut buffer) {
@@ -405,7 +407,8 @@ impl Live {
                 false
             }
             Ok(length) => {
-                self.log.append(stream, &buffer[..length], sys::now());
+                let written = self.log.append(stream, &buffer[..length], sys::now());
+                logs.spend(written, sys::uptime());
                 for client in self.clients.values_mut() {
                     let output = &mut client.output[stream as usize];
                     if output.as_mut().is_some_and(|o| o.write(&buffer[..length]).is_err()) {

@@ -21,6 +21,8 @@ const FILE_MODE: Mode = Mode::from_bits_truncate(0o640);
 
 /// Longest line that is written in one piece.
 pub const MAX_LINE: usize = 16 * 1024;
+/// About what is written at a time.
+const PIECE: usize = 32 * 1024;
 
 pub struct LogFile {
     path: PathBuf,
@@ -74,8 +76,8 @@ impl LogFile {
         self.reopen()
     }
 
-    /// Writes to the file, or to a new one if it has become too large. A full disk loses lines, never the container.
-    fn write(&mut self, out: &[u8], at: Timestamp) {
+    /// Writes to the file, or to a new one if it has become too large. A full disk loses lines, never the container. Gives the length.
+    fn write(&mut self, out: &[u8], at: Timestamp) -> usize {
         if self.size > 0 && self.size + out.len() as u64 > rotation::MAX_SIZE && self.rotate(at).is_err() {
             // Once more when as much again has come.
             self.size = 0;
@@ -84,27 +86,36 @@ impl LogFile {
             let _ = file.write_all(out);
             self.size += out.len() as u64;
         }
+        out.len()
     }
 
-    /// Adds output.
-    pub fn append(&mut self, stream: Stream, data: &[u8], at: Timestamp) {
+    /// Adds output. Gives how many bytes it takes in the file.
+    pub fn append(&mut self, stream: Stream, data: &[u8], at: Timestamp) -> usize {
         if self.file.is_none() {
-            return;
+            return 0;
         }
-        let partial = &mut self.partial[stream as usize];
+        let mut partial = std::mem::take(&mut self.partial[stream as usize]);
         let mut out = Vec::with_capacity(data.len() + 64);
         let head = head(stream, at);
-        let mut rest = data;
+        let (mut rest, mut written) = (data, 0);
         while let Some(end) = rest.iter().position(|b| *b == b'\n') {
             let (line, tail) = (&rest[..end], &rest[end + 1..]);
-            cut(&mut out, &head, partial, line);
-            record(&mut out, &head, b'F', partial);
+            cut(&mut out, &head, &mut partial, line);
+            record(&mut out, &head, b'F', &partial);
             partial.clear();
             rest = tail;
+            // Short lines become many times as much.
+            if out.len() >= PIECE {
+                written += self.write(&out, at);
+                wipe(&mut out);
+                out.clear();
+            }
         }
-        cut(&mut out, &head, partial, rest);
-        self.write(&out, at);
+        cut(&mut out, &head, &mut partial, rest);
+        self.partial[stream as usize] = partial;
+        written += self.write(&out, at);
         wipe(&mut out);
+        written
     }
 
     /// Forgets lines that have not ended yet: for a copy of this process.

@@ -12,7 +12,9 @@ mod keyring;
 mod live;
 mod log;
 mod namespaces;
+mod pace;
 mod process;
+mod propagation;
 mod reaper;
 mod rootfs;
 mod streams;
@@ -25,6 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -44,6 +47,7 @@ use crate::{cgroup, descriptors, wire};
 use live::{Live, Progress, Report};
 pub use live::{ReportPacket, read_report};
 pub use log::rfc3339;
+use pace::LogBudget;
 use process::{PidNamespace, PodNamespaces, Role};
 use reaper::Reaper;
 use streams::Streams;
@@ -124,6 +128,10 @@ struct Shim {
     reaper: Option<Reaper>,
     /// The pod's own user namespace.
     users: Option<OwnedFd>,
+    /// Where its containers meet in volumes with mount propagation ([`propagation`]).
+    shared: Option<OwnedFd>,
+    /// What the logs of all containers may still take.
+    logs: LogBudget,
     stopping: bool,
 }
 
@@ -173,6 +181,8 @@ impl Shim {
         std::env::set_current_dir("/").map_err(say_io("/"))?;
 
         let users = namespaces::make(&pod.config)?;
+        let shared = users.as_ref().map(|_| propagation::make(&directory)).transpose();
+        let shared = shared.map_err(say_io("mount namespace of volumes"))?;
         let mut shim = Shim {
             directory,
             pod,
@@ -185,6 +195,8 @@ impl Shim {
             next_extra: 1,
             reaper: None,
             users,
+            shared,
+            logs: LogBudget::new(sys::uptime()),
             stopping: false,
         };
         if shim.pod.config.pid == PidMode::Pod {
@@ -220,7 +232,11 @@ impl Shim {
         Ok(())
     }
 
-    fn wait(&self) -> io::Result<Vec<(Token, PollFlags)>> {
+    fn wait(&mut self) -> io::Result<Vec<(Token, PollFlags)>> {
+        let pause = self.logs.pause(sys::uptime());
+        // Rounded up: it would be too early otherwise, again and again.
+        let millis = |pause: Duration| u16::try_from(pause.as_millis() + 1).unwrap_or(u16::MAX);
+        let timeout = pause.map_or(PollTimeout::NONE, |pause| PollTimeout::from(millis(pause)));
         let mut set: Vec<(BorrowedFd, PollFlags, Token)> = vec![
             (self.signals.as_fd(), PollFlags::POLLIN, Token::Signals),
             (self.listener.as_fd(), PollFlags::POLLIN, Token::Listener),
@@ -237,11 +253,13 @@ impl Shim {
             if let Some(report) = &container.report {
                 set.push((report.as_fd(), PollFlags::POLLIN, Token::Report(id.clone())));
             }
-            container.ports(&mut |fd, events, port| set.push((fd, events, Token::Container(id.clone(), port))));
+            container.ports(pause.is_some(), &mut |fd, events, port| {
+                set.push((fd, events, Token::Container(id.clone(), port)))
+            });
         }
         let mut fds: Vec<PollFd> = set.iter().map(|(fd, events, _)| PollFd::new(*fd, *events)).collect();
         loop {
-            match poll(&mut fds, PollTimeout::NONE) {
+            match poll(&mut fds, timeout) {
                 Err(Errno::EINTR) => {}
                 Err(e) => return Err(e.into()),
                 Ok(_) => break,
@@ -270,7 +288,7 @@ impl Shim {
             Token::ExtraReport(id) => self.extra_report(id),
             Token::Container(id, port) => {
                 if let Some(container) = self.containers.get_mut(&id) {
-                    container.ready(port, events);
+                    container.ready(port, events, &mut self.logs);
                 }
             }
         }
@@ -387,7 +405,7 @@ impl Shim {
                 None if alone => PidNamespace::New,
                 None => PidNamespace::Host,
             };
-            let pod = PodNamespaces { pids, users: self.users.as_ref() };
+            let pod = PodNamespaces { pids, users: self.users.as_ref(), shared: self.shared.as_ref() };
             process::launch(&record, &Role::First { state: &directory }, &pod, child.streams, report);
         }
         live.began(pid);
@@ -466,7 +484,7 @@ impl Shim {
             let record = self.become_helper(id, theirs.as_fd());
             let pids =
                 pid_namespace.as_ref().map_or(PidNamespace::Host, |pids| PidNamespace::Join { pids, proc: None });
-            let pod = PodNamespaces { pids, users: self.users.as_ref() };
+            let pod = PodNamespaces { pids, users: self.users.as_ref(), shared: None };
             process::launch(&record, &Role::Another { argv, namespaces: &namespaces }, &pod, streams, theirs.as_fd());
         }
         report.helper = Some(pid);
@@ -546,7 +564,7 @@ impl Shim {
                 if self.pod.config.pid != PidMode::Container {
                     cgroup::kill_all(&live.record.cgroups); // the kernel does it where it was process 1
                 }
-                live.exited(exit_code, signal);
+                live.exited(exit_code, signal, &mut self.logs);
                 let state = live.state.clone();
                 self.publish(&Message::Notice(Notice::State(state)));
                 if let Some((from, seq)) = unanswered {

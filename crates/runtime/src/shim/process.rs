@@ -94,6 +94,8 @@ pub enum PidNamespace<'a> {
 pub struct PodNamespaces<'a> {
     pub pids: PidNamespace<'a>,
     pub users: Option<&'a OwnedFd>,
+    /// The mount namespace of volumes with propagation, for the first process of a container with users of its own.
+    pub shared: Option<&'a OwnedFd>,
 }
 
 /// Runs in a process forked for it, the helper, and does not return.
@@ -211,7 +213,7 @@ impl Start<'_> {
         if let PidNamespace::Join { pids, proc } = self.pod.pids {
             keep.extend([Some(pids), proc].into_iter().flatten().map(AsRawFd::as_raw_fd));
         }
-        keep.extend(self.pod.users.map(AsRawFd::as_raw_fd));
+        keep.extend([self.pod.users, self.pod.shared].into_iter().flatten().map(AsRawFd::as_raw_fd));
         descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
         cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
         std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
@@ -235,9 +237,9 @@ impl Start<'_> {
         if let PidNamespace::Join { proc: Some(proc), .. } = self.pod.pids {
             mounts.proc = Some(reaper::clone_proc(proc.as_fd()).map_err(say("/proc of the pod"))?);
         }
-        if let Some(users) = self.pod.users {
+        if let (Some(users), Some(shared)) = (self.pod.users, self.pod.shared) {
             unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("mount namespace: {e}"))?;
-            mounts.prepared = Some(rootfs::Prepared::new(self.record, state, users.as_fd())?);
+            mounts.prepared = Some(rootfs::Prepared::new(self.record, state, users.as_fd(), shared.as_fd())?);
             // Before the pid namespace, which is then the pod's.
             user_namespace::enter(users.as_fd()).map_err(say("joining the user namespace"))?;
         }

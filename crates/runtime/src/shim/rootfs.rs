@@ -9,7 +9,9 @@
 //!
 //! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
 //! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
-//! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again.
+//! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again. And what is mounted below
+//! them inside is never seen by the host, whatever propagation was requested: that takes a privilege on the host. Containers of the pod see
+//! it ([`super::propagation`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -22,6 +24,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mknod};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use super::propagation;
 use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
@@ -136,6 +139,11 @@ impl Bind {
         sys::move_mount(self.tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting on {}", target.display())))
     }
 
+    /// Leaves the peer groups of the host's mounts, which a clone is in. Mounts of the host still appear.
+    fn leave_host(&self) -> Result<()> {
+        self.set(0, MsFlags::MS_SLAVE, true)
+    }
+
     fn map_users(&self, users: BorrowedFd, source: &dyn std::fmt::Display) -> Result<()> {
         sys::map_users(self.tree.as_fd(), users).map_err(|e| {
             format!("mount source {source}: its file system cannot be mounted with the users of a user namespace: {e}")
@@ -182,27 +190,37 @@ struct Sources {
 }
 
 impl Sources {
-    fn open(record: &ContainerRecord, users: Option<BorrowedFd>) -> Result<Sources> {
-        let map = |bind: &Bind, source: &dyn std::fmt::Display| match users {
-            Some(users) if !is_device(bind.kind) => bind.map_users(users, source),
-            _ => Ok(()),
+    /// `own`: the pod's user namespace, and the mount namespace where its containers meet.
+    fn open(record: &ContainerRecord, own: Option<(BorrowedFd, BorrowedFd)>) -> Result<Sources> {
+        let map = |bind: &Bind, source: &dyn std::fmt::Display| {
+            let Some((users, _)) = own else { return Ok(()) };
+            bind.leave_host()?;
+            if is_device(bind.kind) { Ok(()) } else { bind.map_users(users, source) }
         };
         let one = |m: &Mount| {
-            let bind = bind(&m.source, &m.target, true)?;
+            let mut bind = bind(&m.source, &m.target, true)?;
             if let (Some(bind), Some(kind)) = (&bind, m.kind)
                 && bind.kind != kind
             {
                 return Err(format!("mount source {} is not a {kind}", describe(&m.source)));
             }
             bind.iter().try_for_each(|b| map(b, &describe(&m.source)))?;
+            if let (Some(bind), Some((_, shared))) = (&mut bind, own)
+                && m.propagation != Propagation::Private
+            {
+                bind.tree = propagation::join(shared, bind.tree.as_fd())
+                    .map_err(stage(format_args!("propagation of mount source {}", describe(&m.source))))?;
+            }
             Ok(bind)
         };
         let mounts = record.mounts.iter().map(one).collect::<Result<_>>()?;
         let devices = if has_devices(record) { vec![bind_host("/dev", "/dev")?] } else { Vec::new() };
         let shm = bind_host(&record.shm, "/dev/shm")?;
         map(&shm, &record.shm.display())?;
+        shm.set(0, MsFlags::MS_PRIVATE, false)?;
         let cgroup = |c: &CgroupDirectory| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name));
-        let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<_>>()?;
+        let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<Vec<_>>>()?;
+        cgroups.iter().try_for_each(|c| c.set(0, MsFlags::MS_PRIVATE, false))?;
         Ok(Sources { mounts, devices, shm, cgroups })
     }
 
@@ -243,8 +261,8 @@ pub struct Prepared {
 impl Prepared {
     /// The caller is in a fresh mount namespace, which nobody else ever enters but those who copy it. Its working directory is where
     /// [`Prepared::enter`] finds what is locked.
-    pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd) -> Result<Prepared> {
-        let mut sources = Sources::open(record, Some(users))?;
+    pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd, shared: BorrowedFd) -> Result<Prepared> {
+        let mut sources = Sources::open(record, Some((users, shared)))?;
         detach_from_host()?;
         sources.make_devices(&state.join("rootfs"))?;
         overlay(record, state, Some(users))?;
@@ -287,12 +305,9 @@ impl Prepared {
     }
 }
 
-/// Whether a mount is made such that the container's root cannot take back its options. A mount whose own mounts are seen by the host
-/// would be cut off from it.
+/// Whether a mount is made such that the container's root cannot take back its options.
 fn is_locked(request: &Mount, bind: &Bind) -> bool {
-    (request.read_only || request.recursive_read_only)
-        && request.propagation != Propagation::Bidirectional
-        && !is_device(bind.kind)
+    (request.read_only || request.recursive_read_only) && !is_device(bind.kind)
 }
 
 /// Puts read-only mounts where the mount namespace of the container's users copies them: there the kernel locks the options that a mount
@@ -433,7 +448,7 @@ fn kernel_file_systems(
     for cgroup in cgroups {
         cgroup.place(root)?;
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
-        cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::MS_PRIVATE, false)?;
+        cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::empty(), false)?;
     }
     if !privileged {
         let hierarchies = std::fs::File::open("/sys/fs/cgroup").map_err(stage("opening /sys/fs/cgroup"))?;

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use crate::api::Timestamp;
 
@@ -36,6 +37,11 @@ pub fn now() -> Timestamp {
         Ok(time) => Timestamp { secs: time.tv_sec() as u64, nanos: time.tv_nsec() as u32 },
         Err(_) => Timestamp::default(),
     }
+}
+
+/// Time since the machine was started: for waits.
+pub fn uptime() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
 /// A detached copy of the mount that `file` lies on, from `file` downwards, to be placed with [`move_mount`].

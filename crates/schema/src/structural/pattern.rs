@@ -26,6 +26,11 @@ impl Work {
         Self::default()
     }
 
+    #[cfg(test)]
+    pub(super) fn with(units: u64) -> Self {
+        Self(Cell::new(units))
+    }
+
     /// Whether there is room for that much more.
     pub(super) fn take(&self, units: u64) -> bool {
         let left = self.0.get().checked_sub(units);

@@ -80,7 +80,10 @@ impl Check<'_> {
             Value::Array(a) => self.array(a, old, s, c, name),
             _ => {}
         }
-        if let Some(c) = c.filter(|c| !(c.allowed.is_empty() || self.work.take_value(v) && c.allowed.has(v))) {
+        if let Some(c) = c.filter(|c| !c.allowed.is_empty())
+            && self.work.take_value(v)
+            && !c.allowed.has(v)
+        {
             self.errors.push(FieldError::not_supported_of(&self.path(name), v.clone(), c.allowed.texts()));
         }
         if let Value::Object(m) = v {

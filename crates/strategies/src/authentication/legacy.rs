@@ -34,17 +34,17 @@ pub fn user(tokens: &ServiceAccountTokens, claims: &Value, token: &str) -> Resul
         return Err("sub claim is invalid".into());
     }
     let gone = || "service account token has been invalidated".to_owned();
-    let o = tokens.lookup("secrets", namespace, secret).ok_or_else(gone)?;
-    let held = o.str_at(&["data", "token"]).and_then(schema::base64_decode).unwrap_or_default();
+    let (entry, kept) = tokens.lookup("secrets", namespace, secret).ok_or_else(gone)?;
+    let held = schema::base64_decode(&kept.token).unwrap_or_default();
     if held != token.as_bytes() {
         return Err("service account token does not match server's copy".into());
     }
-    if let Some(since) = o.label(INVALID_SINCE) {
+    if let Some((_, since)) = entry.index().labels.iter().find(|(k, _)| **k == *INVALID_SINCE) {
         return Err(format!(
             "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid since {since}"
         ));
     }
-    tokens.account(namespace, name, uid)?;
+    tokens.check_account(namespace, name, uid)?;
     Ok(user_of(namespace, name, uid))
 }
 

@@ -9,14 +9,49 @@ use auth::{Authenticated, TokenAuthenticator, User};
 use jiff::Timestamp;
 use meta::{Clock, Object, Rng, Value};
 use parking_lot::RwLock;
-use registry::{Registry, encode};
+use registry::{Registry, Views, encode};
 use serde_json::json;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use store::Entry;
 
 /// What is being deleted is still there for so long: its finalizers may need the token.
 const LEEWAY: i64 = 60;
 /// Tokens whose signature was verified are remembered up to so many.
 const REMEMBERED: usize = 256;
+/// What authentication reads of the objects that tokens name is remembered up to so many bytes.
+const IDENTITIES: usize = 4 << 20;
+/// Of one object, in bytes: the token of a secret is no longer.
+const IDENTITY: usize = 16 << 10;
+
+/// The fields of [`Bound`], in its order.
+static BOUND: LazyLock<[String; 5]> = LazyLock::new(|| {
+    ["metadata.deletionTimestamp", "metadata.uid", "data.token", "spec.nodeName", "spec.serviceAccountName"]
+        .map(str::to_owned)
+});
+
+/// What a token is held against, of the account, pod, secret or node that it names. The object is not decoded for it: each request with a
+/// token asks for it, before anything bounds what that user's requests may cost.
+pub(super) struct Bound {
+    deleted: Option<Timestamp>,
+    pub uid: String,
+    /// Of a secret, in base64.
+    pub token: String,
+    /// Of a pod.
+    pub node: String,
+    pub account: String,
+}
+
+impl Bound {
+    /// Returns it with the bytes that it takes.
+    fn read(entry: &Entry) -> (Self, usize) {
+        let texts = encode::fields(&entry.value, &*BOUND);
+        let bytes = texts.iter().map(String::len).sum();
+        let mut texts = texts.into_iter();
+        let mut next = || texts.next().unwrap_or_default();
+        let deleted = next().parse().ok();
+        (Self { deleted, uid: next(), token: next(), node: next(), account: next() }, bytes)
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -54,6 +89,7 @@ pub struct ServiceAccountTokens {
     /// To see whether what a token names is still there.
     registry: OnceLock<Weak<Registry>>,
     verified: RwLock<Vec<(String, Arc<Value>)>>,
+    bound: Views<Bound>,
 }
 
 impl ServiceAccountTokens {
@@ -71,7 +107,8 @@ impl ServiceAccountTokens {
             keys.insert(0, own);
         }
         let (registry, verified) = (OnceLock::new(), RwLock::default());
-        Ok(Arc::new(Self { key, keys, settings, clock, rng, registry, verified }))
+        let bound = Views::new(IDENTITIES, IDENTITY);
+        Ok(Arc::new(Self { key, keys, settings, clock, rng, registry, verified, bound }))
     }
 
     /// Until then no token is good.
@@ -135,22 +172,34 @@ impl ServiceAccountTokens {
         Ok(Some(claims))
     }
 
-    /// An object of the core group, unless it has been going for too long.
-    pub(super) fn lookup(&self, resource: &str, namespace: &str, name: &str) -> Option<Object> {
-        let registry = self.registry.get()?.upgrade()?;
+    /// What tokens are held against of an object of the core group, as it is stored now.
+    pub(super) fn stored(
+        &self,
+        registry: &Registry,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<(Arc<Entry>, Arc<Bound>)> {
         let key = registry.rows().stored("", resource)?.key(namespace, name)?;
         let entry = registry.store.snapshot().get(&key)?;
-        let o = encode::decode(&entry);
-        let now = self.clock.now().as_second();
-        let gone = o.deletion_timestamp().and_then(|t| t.parse::<Timestamp>().ok());
-        gone.is_none_or(|t| t.as_second() + LEEWAY > now).then_some(o)
+        let bound = self.bound.get(&entry, Bound::read);
+        Some((entry, bound))
     }
 
-    pub(super) fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<Object, String> {
+    /// The same, unless the object has been going for too long.
+    pub(super) fn lookup(&self, resource: &str, namespace: &str, name: &str) -> Option<(Arc<Entry>, Arc<Bound>)> {
+        let found = self.stored(&*self.registry.get()?.upgrade()?, resource, namespace, name)?;
+        let now = self.clock.now().as_second();
+        found.1.deleted.is_none_or(|t| t.as_second() + LEEWAY > now).then_some(found)
+    }
+
+    pub(super) fn check_account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
         match self.lookup("serviceaccounts", namespace, name) {
             None => Err(format!("service account {namespace}/{name} has been deleted")),
-            Some(o) if o.uid() != uid => Err(format!("service account UID ({}) does not match claim ({uid})", o.uid())),
-            Some(o) => Ok(o),
+            Some((_, o)) if o.uid != uid => {
+                Err(format!("service account UID ({}) does not match claim ({uid})", o.uid))
+            }
+            Some(_) => Ok(()),
         }
     }
 
@@ -166,7 +215,7 @@ impl ServiceAccountTokens {
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
         let (namespace, account) = (text(&own["namespace"]), &own["serviceaccount"]);
         let (name, uid) = (text(&account["name"]), text(&account["uid"]));
-        self.account(&namespace, &name, &uid)?;
+        self.check_account(&namespace, &name, &uid)?;
         let mut user = user_of(&namespace, &name, &uid);
         let mut say = |key: &str, v: String| {
             user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![v]);
@@ -181,7 +230,7 @@ impl ServiceAccountTokens {
             // The node of a pod is told, and the pod is what the token is bound to.
             let namespace = if field == "node" { "" } else { &namespace };
             let only_told = field == "node" && pod;
-            if !only_told && self.lookup(resource, namespace, &name).is_none_or(|o| o.uid() != uid) {
+            if !only_told && self.lookup(resource, namespace, &name).is_none_or(|(_, o)| o.uid != uid) {
                 return Err(format!("service account token has been invalidated: the {field} it is bound to is gone"));
             }
             if field != "secret" {

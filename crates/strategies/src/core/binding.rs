@@ -2,10 +2,17 @@
 
 use async_trait::async_trait;
 use meta::{GroupResource, Object, Status, Value};
-use registry::{AdmitAll, Env, Function, Preconditions, Request, Target, WriteOptions};
+use registry::{AdmitAll, Env, Function, Preconditions, Request, Strategy, Target, WriteOptions, amount};
 use serde_json::json;
 
 pub struct Binding;
+
+/// A binding that is not sent to a pod's own path names the pod in its body.
+impl Strategy for Binding {
+    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
+        amount::largest(&env.registry.store.snapshot(), "pods", Some(namespace))
+    }
+}
 
 #[async_trait]
 impl Function for Binding {

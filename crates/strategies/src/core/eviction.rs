@@ -5,6 +5,8 @@ use meta::status::{Cause, Details};
 use meta::{GroupResource, Gvk, LabelSelector, Object, Reason, Status, Value};
 use registry::{AdmitAll, DeleteOptions, Env, Function, Preconditions, Request, Target, WriteOptions, encode};
 use serde_json::json;
+use std::sync::Arc;
+use store::Entry;
 
 pub struct Eviction;
 
@@ -58,23 +60,31 @@ impl Function for Eviction {
     }
 }
 
+const BUDGETS: &str = "policy/poddisruptionbudgets";
+
+/// Bytes of the budgets that an eviction in a namespace reads.
+pub fn reads(env: Env<'_>, namespace: &str) -> usize {
+    registry::amount::all(&env.registry.store.snapshot(), BUDGETS, Some(namespace))
+}
+
 /// Takes one disruption from the budget that selects the pod (`registry/core/pod/storage/eviction.go`). The budget is changed
 /// at the revision at which it was asked, so that no disruption is given twice.
 async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOptions) -> Result<(), Status> {
     let rows = env.registry.rows();
     let Some(budgets) = rows.stored("policy", "poddisruptionbudgets").cloned() else { return Ok(()) };
-    let selecting: Vec<Object> = {
+    // Of budgets that do not select the pod, nothing but the selector is decoded.
+    let selecting: Vec<Arc<Entry>> = {
         let snapshot = env.registry.store.snapshot();
-        let all = snapshot.range("policy/poddisruptionbudgets", Some(pod.namespace()), None).map(|e| encode::decode(e));
-        all.filter(|b| {
-            let s = LabelSelector::from_value(b.at(&["spec", "selector"]));
-            s.is_ok_and(|s| s.matches(|k| pod.label(k)))
-        })
-        .collect()
+        let all = snapshot.range(BUDGETS, Some(pod.namespace()), None);
+        let selects = |e: &&Arc<Entry>| {
+            let selector = encode::part(&e.value, &["spec", "selector"]);
+            LabelSelector::from_value(selector.as_ref()).is_ok_and(|s| s.matches(|k| pod.label(k)))
+        };
+        all.filter(selects).take(2).cloned().collect()
     };
     let budget = match &selecting[..] {
         [] => return Ok(()),
-        [one] => one,
+        [one] => encode::decode(one),
         _ => {
             return Err(Status::internal(
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",

@@ -150,6 +150,10 @@ impl Strategy for Pod {
         proxy::pod(o, place)
     }
 
+    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, _name: &str) -> usize {
+        if subresource == "eviction" { eviction::reads(env, namespace) } else { 0 }
+    }
+
     fn subresource(&self, name: &str) -> Option<Sub> {
         match name {
             "log" | "exec" | "attach" | "portforward" | "proxy" => Some(Sub::Connect),

@@ -4,6 +4,8 @@ use crate::read::{items, text};
 use meta::{Object, Status, Value};
 use registry::{Env, Place, Upstream, encode};
 use std::net::IpAddr;
+use std::sync::Arc;
+use store::{Entry, Snapshot};
 
 /// A pod's address, at the port that is said, or the first one that a container names.
 pub fn pod(o: &Object, place: &Place) -> Result<Upstream, Status> {
@@ -15,6 +17,21 @@ pub fn pod(o: &Object, place: &Place) -> Result<Upstream, Status> {
         given => Some(given.parse().map_err(|_| Status::bad_request(format!("invalid port {given:?}")))?),
     };
     address(ip, port, place)
+}
+
+/// The endpoint slices of a service, none of which is decoded.
+fn slices<'a>(
+    snapshot: &'a Snapshot,
+    namespace: &'a str,
+    service: &'a str,
+) -> impl Iterator<Item = &'a Arc<Entry>> + 'a {
+    let all = snapshot.range("discovery.k8s.io/endpointslices", Some(namespace), None);
+    all.filter(move |e| e.index().labels.iter().any(|(k, v)| **k == *"kubernetes.io/service-name" && **v == *service))
+}
+
+/// Bytes of the endpoint slices that a request through a service reads.
+pub fn service_reads(env: Env<'_>, namespace: &str, service: &str) -> usize {
+    slices(&env.registry.store.snapshot(), namespace, service).map(|e| e.value.len()).sum()
 }
 
 /// One of a service's endpoints that are ready, at the port of that name or number.
@@ -32,12 +49,8 @@ pub fn service(env: Env<'_>, o: &Object, place: &Place) -> Result<Upstream, Stat
     };
     let mut found = Vec::new();
     let snapshot = env.registry.store.snapshot();
-    for slice in snapshot.range("discovery.k8s.io/endpointslices", Some(o.namespace()), None) {
-        let slice = encode::decode(slice);
-        if slice.label("kubernetes.io/service-name") != Some(o.name()) {
-            continue;
-        }
-        let slice = slice.into_value();
+    for slice in slices(&snapshot, o.namespace(), o.name()) {
+        let slice = encode::decode(slice).into_value();
         for p in items(&slice, "ports").iter().filter(|p| place.port.is_empty() || text(p, "name") == name) {
             let Some(port) = p["port"].as_u64().and_then(|p| u16::try_from(p).ok()) else { continue };
             for e in items(&slice, "endpoints").iter().filter(|e| e["conditions"]["ready"] != false) {

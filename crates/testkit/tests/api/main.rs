@@ -4,6 +4,7 @@
 
 mod accept;
 mod access;
+mod aside;
 mod authorization;
 mod bad_input;
 mod concurrency;

@@ -104,6 +104,10 @@ impl Strategy for Service {
         super::proxy::service(env, o, place)
     }
 
+    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, name: &str) -> usize {
+        if subresource == "proxy" { super::proxy::service_reads(env, namespace, name) } else { 0 }
+    }
+
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "proxy").then_some(Sub::Connect)
     }
