@@ -26,6 +26,8 @@ const TTL: u32 = 30;
 /// The largest answer over UDP in bytes if the client sends no limit (EDNS), and the largest limit that is accepted.
 const UDP_DEFAULT: usize = 512;
 const UDP_MAX: usize = 4096;
+/// The largest request in bytes.
+const MAX_REQUEST: usize = 4096;
 /// The least size of a record in an answer, in bytes.
 const RECORD_MIN: usize = 16;
 /// Requests over UDP that are answered concurrently.
@@ -161,6 +163,9 @@ impl Server {
     async fn serve_tcp(&self, mut stream: TcpStream) {
         loop {
             let Ok(Ok(n)) = tokio::time::timeout(TCP_TIMEOUT, stream.read_u16()).await else { return };
+            if usize::from(n) > MAX_REQUEST {
+                return;
+            }
             let mut buffer = vec![0; n.into()];
             let Ok(Ok(_)) = tokio::time::timeout(TCP_TIMEOUT, stream.read_exact(&mut buffer)).await else { return };
             let Some(answer) = self.answer(&buffer, Transport::Tcp) else { return };
@@ -170,8 +175,14 @@ impl Server {
         }
     }
 
-    /// The encoded answer to a message. `None` if it cannot be decoded.
+    /// The encoded answer to a message. `None` if it cannot be decoded, or is a response.
     fn answer(&self, bytes: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        if bytes.get(2)? & RESPONSE != 0 {
+            return None;
+        }
+        if !is_request(bytes) {
+            return refusal(bytes);
+        }
         let question = Message::from_vec(bytes).ok()?;
         let limit = match transport {
             Transport::Tcp => usize::from(u16::MAX),
@@ -226,6 +237,24 @@ impl Server {
     }
 }
 
+/// Whether a message has the size and the number of queries of a request. Names that are compressed make a small message a large one.
+fn is_request(bytes: &[u8]) -> bool {
+    let queries = bytes.get(4..6).map(|b| u16::from_be_bytes([b[0], b[1]]));
+    bytes.len() <= MAX_REQUEST && queries.is_some_and(|n| n <= 1)
+}
+
+/// The bit of the third byte that makes a message a response. Responses are never answered: two servers would answer each other for ever.
+const RESPONSE: u8 = 0x80;
+
+/// FORMERR for a request that is not decoded: its header alone.
+fn refusal(bytes: &[u8]) -> Option<Vec<u8>> {
+    const FORM_ERROR: u8 = 1;
+    let [a, b, flags, ..] = *bytes else { return None };
+    let mut out = vec![a, b, flags | RESPONSE, FORM_ERROR];
+    out.resize(12, 0);
+    Some(out)
+}
+
 fn record_kind(t: RecordType) -> Kind {
     match t {
         RecordType::A => Kind::A,
@@ -245,4 +274,23 @@ fn record(r: &ZoneRecord) -> Option<Record> {
         ZoneRecord::Ptr(n, t) => (n, RData::PTR(PTR(absolute(t)?))),
     };
     Some(Record::from_rdata(absolute(name)?, TTL, data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages with thousands of queries held up the answers of everybody.
+    #[test]
+    fn messages_with_many_queries_are_refused_undecoded() {
+        let header = |queries: u16| {
+            let [high, low] = queries.to_be_bytes();
+            vec![0x12, 0x34, 1, 0, high, low, 0, 0, 0, 0, 0, 0]
+        };
+        assert!(is_request(&header(0)) && is_request(&header(1)) && !is_request(&header(2)) && !is_request(&[0; 5]));
+        assert!(!is_request(&[&header(1)[..], &[0; MAX_REQUEST]].concat()));
+        let answer = Message::from_vec(&refusal(&header(10_000)).unwrap()).unwrap();
+        assert_eq!((answer.metadata.id, answer.metadata.response_code), (0x1234, ResponseCode::FormErr));
+        assert_eq!(refusal(&[1, 2]), None);
+    }
 }

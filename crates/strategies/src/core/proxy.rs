@@ -29,9 +29,14 @@ fn slices<'a>(
     all.filter(move |e| e.index().labels.iter().any(|(k, v)| **k == *"kubernetes.io/service-name" && **v == *service))
 }
 
+/// A request looks at so many bytes of a service's slices, as stored, and at so many endpoints. What is more is left out.
+const MOST_BYTES: usize = 4 << 20;
+const MOST_ENDPOINTS: usize = 1000;
+
 /// Bytes of the endpoint slices that a request through a service reads.
 pub fn service_reads(env: Env<'_>, namespace: &str, service: &str) -> usize {
-    slices(&env.registry.store.snapshot(), namespace, service).map(|e| e.value.len()).sum()
+    let all: usize = slices(&env.registry.store.snapshot(), namespace, service).map(|e| e.value.len()).sum();
+    all.min(MOST_BYTES)
 }
 
 /// One of a service's endpoints that are ready, at the port of that name or number.
@@ -47,22 +52,38 @@ pub fn service(env: Env<'_>, o: &Object, place: &Place) -> Result<Upstream, Stat
             }
         },
     };
-    let mut found = Vec::new();
     let snapshot = env.registry.store.snapshot();
-    for slice in slices(&snapshot, o.namespace(), o.name()) {
-        let slice = encode::decode(slice).into_value();
-        for p in items(&slice, "ports").iter().filter(|p| place.port.is_empty() || text(p, "name") == name) {
-            let Some(port) = p["port"].as_u64().and_then(|p| u16::try_from(p).ok()) else { continue };
-            for e in items(&slice, "endpoints").iter().filter(|e| e["conditions"]["ready"] != false) {
-                found.extend(items(e, "addresses").first().and_then(Value::as_str).map(|a| (a.to_owned(), port)));
-            }
-        }
-    }
+    let mut left = MOST_BYTES;
+    let fits = |e: &&Arc<Entry>| {
+        let size = e.value.len();
+        let fits = size <= left;
+        left = left.saturating_sub(size);
+        fits
+    };
+    let all = slices(&snapshot, o.namespace(), o.name()).take_while(fits).map(|e| encode::decode(e).into_value());
+    let found = ready_endpoints(all, Some(&*name).filter(|_| !place.port.is_empty()));
     let any = usize::try_from(env.rng().next_u64()).unwrap_or_default().checked_rem(found.len());
     match any.and_then(|i| found.get(i)) {
         Some((ip, port)) => address(ip, Some(*port), place),
         None => Err(Status::unavailable(format!("no endpoints available for service {:?}", o.name()))),
     }
+}
+
+/// Addresses and ports of the ready endpoints, [`MOST_ENDPOINTS`] of them. `name`: of the port; any port without.
+fn ready_endpoints(slices: impl Iterator<Item = Value>, name: Option<&str>) -> Vec<(String, u16)> {
+    let mut found = Vec::new();
+    for slice in slices {
+        for p in items(&slice, "ports").iter().filter(|p| name.is_none_or(|name| text(p, "name") == name)) {
+            let Some(port) = p["port"].as_u64().and_then(|p| u16::try_from(p).ok()) else { continue };
+            let ready = items(&slice, "endpoints").iter().filter(|e| e["conditions"]["ready"] != false);
+            let addresses = ready.filter_map(|e| Some((items(e, "addresses").first()?.as_str()?.to_owned(), port)));
+            found.extend(addresses.take(MOST_ENDPOINTS - found.len()));
+            if found.len() >= MOST_ENDPOINTS {
+                return found;
+            }
+        }
+    }
+    found
 }
 
 /// A node's agent, or another port of the node.
@@ -99,6 +120,22 @@ mod tests {
 
     fn to(tls: bool, host: &str, port: u16) -> Upstream {
         Upstream::Address { tls, host: host.into(), port }
+    }
+
+    /// Every endpoint with every port of every slice took gigabytes.
+    #[test]
+    fn so_many_endpoints_are_looked_at() {
+        let endpoints: Vec<_> =
+            (0..1000).map(|i| json!({"addresses": [format!("10.0.{}.{}", i / 256, i % 256)]})).collect();
+        let ports: Vec<_> = (1..=100).map(|i| json!({"name": format!("p{i}"), "port": i})).collect();
+        let slice = json!({"endpoints": endpoints, "ports": ports});
+        let looked_at = std::cell::Cell::new(0);
+        let slices = || (0..300).map(|_| looked_at.set(looked_at.get() + 1)).map(|()| slice.clone());
+        assert_eq!(ready_endpoints(slices(), None).len(), MOST_ENDPOINTS);
+        assert_eq!(looked_at.get(), 1);
+        let found = ready_endpoints(slices().take(1), Some("p7"));
+        assert!(found.len() == MOST_ENDPOINTS && found.iter().all(|(_, port)| *port == 7));
+        assert!(ready_endpoints(slices().take(2), Some("none")).is_empty());
     }
 
     #[test]

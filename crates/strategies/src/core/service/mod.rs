@@ -105,7 +105,11 @@ impl Strategy for Service {
     }
 
     fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, name: &str) -> usize {
-        if subresource == "proxy" { super::proxy::service_reads(env, namespace, name) } else { 0 }
+        match subresource {
+            "proxy" => super::proxy::service_reads(env, namespace, name),
+            "" => node_ports::reads(env),
+            _ => 0,
+        }
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {

@@ -6,10 +6,11 @@
 use super::fields::ports_of;
 use super::{Service, invalid, is_balanced, is_checked, list, reaches_nodes, ty};
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{Env, encode, internal_key};
+use registry::{Env, amount, encode, internal_key};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
-use store::{Action, Expect, Key, Op, Snapshot};
+use std::sync::Arc;
+use store::{Action, Entry, Expect, Key, Op, Snapshot};
 
 const RESOURCE: &str = "servicenodeports";
 /// The record that says that every port has one.
@@ -48,6 +49,12 @@ pub fn release_all(env: Env<'_>, o: &Object) -> Vec<Op> {
     ops
 }
 
+/// Bytes of services that an allocation reads: of all, until the store says which ports are taken.
+pub fn reads(env: Env<'_>) -> usize {
+    let snapshot = env.registry.store.snapshot();
+    if snapshot.get(&key(COMPLETE)).is_some() { 0 } else { amount::all(&snapshot, "services", None) }
+}
+
 /// One allocation: what was taken and what is given back, all or nothing.
 struct Allocation<'a> {
     env: Env<'a>,
@@ -62,7 +69,12 @@ impl<'a> Allocation<'a> {
     fn begin(env: Env<'a>, range: RangeInclusive<u16>) -> Self {
         let snapshot = env.registry.store.snapshot();
         let unnoted = snapshot.get(&key(COMPLETE)).is_none().then(|| {
-            let all = snapshot.range("services", None, None).map(|e| encode::decode(e));
+            // Services of other types have none, and are not decoded.
+            let has_type = |e: &&Arc<Entry>| {
+                let kind = encode::part(&e.value, &["spec", "type"]);
+                kind.is_some_and(|kind| kind == "NodePort" || kind == "LoadBalancer")
+            };
+            let all = snapshot.range("services", None, None).filter(has_type).map(|e| encode::decode(e));
             all.flat_map(|o| held(&o)).collect()
         });
         Self { env, range, snapshot, unnoted, taken: BTreeSet::new() }
