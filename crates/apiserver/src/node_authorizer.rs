@@ -18,6 +18,8 @@ const ROLE: &str = "system:node";
 const LEASES: &str = "kube-node-lease";
 /// Bytes of names that are kept of pods.
 const KEPT: usize = 32 << 20;
+/// Names of a kind that are kept of one pod; of more than a node would ever start, the agent may read the first ones.
+const MOST_NAMES: usize = 2_000;
 /// What looking up a claim counts, in bytes that are read.
 const CLAIM: usize = 64;
 
@@ -212,6 +214,7 @@ struct Names {
 impl Names {
     fn of(pod: &Object) -> (Self, usize) {
         let in_order = |mut names: Vec<String>| {
+            names.truncate(MOST_NAMES);
             names.sort_unstable();
             names.dedup();
             names.shrink_to_fit();
@@ -372,5 +375,14 @@ mod tests {
         );
         assert_eq!(bytes, 8 + 6 * size_of::<String>());
         assert!(has(&names.claims, "p-v") && !has(&names.claims, "v") && !names.mirrored);
+    }
+
+    /// Some tens of pods with 40,000 names each filled the room of all views, and each request of the node read them again.
+    #[test]
+    fn so_many_names_of_a_pod_are_kept() {
+        let from: Vec<_> = (0..40_000).map(|i| json!({"secretRef": {"name": format!("s{i}")}})).collect();
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"envFrom": from}]}});
+        let (names, bytes) = Names::of(&Object::from_value(pod).unwrap());
+        assert!(names.secrets.len() == MOST_NAMES && has(&names.secrets, "s0") && bytes < KEPT / 256, "{bytes}");
     }
 }

@@ -214,8 +214,16 @@ impl Rbac {
 const FEW: usize = 8;
 /// After so many rules the decision goes on while another thread answers requests.
 const MANY: usize = 5_000;
-/// So many rules are listed for one user; what is more is left out.
-pub const MOST_LISTED: usize = 50_000;
+/// Rules of so many bytes ([`PolicyRule::weight`]) are listed for one user; what follows the rule that exceeds it is left out.
+pub const MOST_LISTED: usize = 256 << 10;
+
+impl PolicyRule {
+    /// About how many bytes the rule takes in an answer.
+    pub fn weight(&self) -> usize {
+        let lists = [&self.verbs, &self.groups, &self.resources, &self.names, &self.urls];
+        lists.into_iter().flatten().map(|text| text.len() + 8).sum::<usize>() + 32
+    }
+}
 
 impl Authorizer for Rbac {
     fn authorize(&self, a: &Attributes) -> Decision {
@@ -246,8 +254,14 @@ impl Authorizer for Rbac {
             rules.push(PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() });
             rules.push(PolicyRule { verbs: all(), urls: all(), ..PolicyRule::default() });
         }
-        let of_roles = self.roles_of(user, namespace).flat_map(|(_, rules)| rules.iter());
-        rules.extend(of_roles.take(MOST_LISTED).cloned());
+        let mut listed = 0;
+        for rule in self.roles_of(user, namespace).flat_map(|(_, rules)| rules.iter()) {
+            rules.push(rule.clone());
+            listed += rule.weight();
+            if listed > MOST_LISTED {
+                break;
+            }
+        }
         rules
     }
 }
@@ -347,7 +361,11 @@ mod tests {
             }
         }
         let joe = User::new("joe", &[]);
-        assert_eq!(r.rules(&joe, "x").len(), MOST_LISTED);
+        let listed = r.rules(&joe, "x");
+        let weights: Vec<usize> = listed.iter().map(PolicyRule::weight).collect();
+        let (last, others) = weights.split_last().unwrap();
+        let before: usize = others.iter().sum();
+        assert!(before <= MOST_LISTED && before + last > MOST_LISTED && listed.len() > 2_000, "{}", listed.len());
         let decide = |resource: &str| {
             let (verb, namespace, resource) = ("get".into(), "x".into(), resource.into());
             r.authorize(&Attributes { user: joe.clone(), verb, namespace, resource, ..Attributes::default() })

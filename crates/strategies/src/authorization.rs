@@ -4,6 +4,7 @@ mod selectors;
 
 use crate::read::shown;
 use async_trait::async_trait;
+use auth::rbac::{MOST_LISTED, PolicyRule};
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value};
@@ -151,9 +152,6 @@ fn user_of(spec: &Value) -> User {
     }
 }
 
-/// Rules in one answer. A role may have tens of thousands.
-const MOST_SHOWN: usize = 10_000;
-
 /// What the caller may do in a namespace, as far as the rules can be listed.
 pub struct RulesReview {
     pub authorizer: Arc<dyn Authorizer>,
@@ -174,8 +172,8 @@ impl Function for RulesReview {
         }
         let (mut resource, mut path) = (Vec::new(), Vec::new());
         let rules = self.authorizer.rules(&request.user, &namespace);
-        let too_many = rules.len() > MOST_SHOWN;
-        for r in rules.into_iter().take(MOST_SHOWN) {
+        let too_many = rules.iter().map(PolicyRule::weight).sum::<usize>() > MOST_LISTED;
+        for r in rules {
             if r.urls.is_empty() {
                 let mut v = json!({"verbs": r.verbs, "apiGroups": r.groups, "resources": r.resources});
                 if !r.names.is_empty() {
