@@ -559,6 +559,18 @@ mod start_tests {
     use super::*;
 
     #[test]
+    fn a_failed_start_leaves_no_directory_of_its_own() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("data");
+        for (made_here, stays) in [(true, false), (false, true)] {
+            data_dir::prepare(&path).unwrap();
+            std::fs::create_dir_all(path.join("store")).unwrap();
+            drop(Fresh(made_here.then(|| path.clone())));
+            assert_eq!(path.exists(), stays);
+        }
+    }
+
+    #[test]
     fn a_node_that_cannot_be_is_refused() {
         let check = |name: Option<&str>, services: &str, pods: &str| {
             check_node(name, services.parse().unwrap(), pods.parse().unwrap()).err().map(|e| e.to_string())

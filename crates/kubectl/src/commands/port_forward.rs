@@ -408,6 +408,39 @@ mod tests {
         task.abort();
     }
 
+    /// The command went on after the pod had refused a connection.
+    #[tokio::test]
+    async fn a_refused_connection_ends_the_command() {
+        tokio::task::LocalSet::new().run_until(refused()).await;
+    }
+
+    async fn refused() {
+        let s = server().on_upgrade(|mut ws| {
+            Box::pin(async move {
+                let why = [&[1, 0x50, 0][..], b"refused"].concat();
+                let _ = ws.send(Message::Binary(why.into())).await;
+            })
+        });
+        let (sh, out, err) = shell(&s, "", |_| None);
+        let line = ["kubectl", "port-forward", "a", ":80", "--address=127.0.0.1"].map(Into::into).to_vec();
+        let task = tokio::task::spawn_local(crate::run(line, sh));
+        let said = loop {
+            tokio::task::yield_now().await;
+            if out.text().ends_with('\n') {
+                break out.text();
+            }
+            assert!(!task.is_finished(), "{}", err.text());
+        };
+        let at = said.strip_prefix("Forwarding from ").unwrap().strip_suffix(" -> 80\n").unwrap().to_owned();
+        let _connection = tokio::net::TcpStream::connect(&at).await.unwrap();
+        assert_eq!(task.await.unwrap(), 1);
+        let port = at.rsplit(':').next().unwrap();
+        let want = format!(
+            "portforward.go:522] \"Unhandled Error\" err=\"an error occurred forwarding {port} -> 80: refused\"\nerror: lost connection to pod\n"
+        );
+        assert!(err.text().ends_with(&want), "{}", err.text());
+    }
+
     #[tokio::test]
     async fn what_cannot_be_forwarded_is_said() {
         let s = server();
