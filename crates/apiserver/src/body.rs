@@ -90,7 +90,7 @@ impl Body {
         match self {
             Self::Full(b) => b,
             Self::Joined(mut j) => std::iter::from_fn(|| j.next_piece()).flatten().collect(),
-            Self::Gzip(mut g) => std::iter::from_fn(|| g.next_piece()).flatten().collect(),
+            Self::Gzip(mut g) => std::iter::from_fn(|| g.compress_piece()).flatten().flatten().collect(),
             Self::Stream(mut r) => {
                 let mut all = Vec::new();
                 while let Some(b) = r.recv().await {
@@ -123,7 +123,7 @@ impl HttpBody for Body {
         match self.get_mut() {
             Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
             Self::Joined(j) => Poll::Ready(frame(j.next_piece())),
-            Self::Gzip(g) => Poll::Ready(frame(g.next_piece())),
+            Self::Gzip(g) => g.poll_piece(cx).map(frame),
             Self::Stream(p) => p.receiver.poll_recv(cx).map(frame),
         }
     }

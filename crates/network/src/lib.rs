@@ -27,7 +27,9 @@ pub use address::Cidr;
 pub use host_ports::HostPort;
 pub use pods::{Attachment, Options, PodNetwork};
 pub use ports::interface;
-pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Protocol, ServicePort, ServiceRules};
+pub use services::{
+    Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, Protocol, ServicePort, ServiceRules,
+};
 
 /// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]

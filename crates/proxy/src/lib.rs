@@ -11,7 +11,7 @@ use client::panics::{Everything, caught};
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use network::ServiceRules;
+use network::{Progress, ServiceRules};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -55,6 +55,8 @@ async fn follow(options: Options) {
     }
     changed.notify_one();
     let mut warned = BTreeMap::new();
+    // Whether the kernel had everything once.
+    let mut is_synced = false;
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
             return;
@@ -80,15 +82,28 @@ async fn follow(options: Options) {
                     );
                 }
             }
-            let written = options.rules.apply(&wanted).await;
-            written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len())).is_ok()
+            let written = options.rules.apply_next(&wanted).await;
+            written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len()))
         };
-        if !caught("service-proxy", Everything, work).await.unwrap_or(false) {
-            let changed = changed.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(AGAIN).await;
+        let started = Instant::now();
+        match caught("service-proxy", Everything, work).await {
+            Ok(Ok(Progress::Complete)) => is_synced = true,
+            // The rest is worked on with what has changed meanwhile. Who else waits for the kernel has as much time between: namespaces may
+            // change very much all the time.
+            Ok(Ok(Progress::Partial)) => {
+                let pause = if is_synced { started.elapsed().min(AGAIN) } else { Duration::ZERO };
+                if options.shutdown.race(tokio::time::sleep(pause)).await.is_none() {
+                    return;
+                }
                 changed.notify_one();
-            });
+            }
+            Ok(Err(_)) | Err(_) => {
+                let changed = changed.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(AGAIN).await;
+                    changed.notify_one();
+                });
+            }
         }
     }
 }

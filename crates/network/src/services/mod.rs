@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::address::Cidr;
 use crate::host_ports::HostPort;
@@ -75,6 +76,17 @@ pub struct ServicePort {
     pub external_policy: Policy,
 }
 
+/// How far the rules are what is desired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Complete,
+    /// Some changes are not written yet.
+    Partial,
+}
+
+/// How long a call of [`ServiceRules::apply_next`] begins further transactions.
+const TURN: Duration = Duration::from_millis(100);
+
 #[derive(Clone, Debug)]
 pub struct Options {
     /// As in [`crate::Options`].
@@ -116,6 +128,13 @@ impl ServiceRules {
     /// Brings the rules to `desired`, in one transaction if that is not too large; nothing is sent if nothing changes. On an error what
     /// could be written is in force, and the next call tries the rest again.
     pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
+        while self.apply_next(desired).await? == Progress::Partial {}
+        Ok(())
+    }
+
+    /// Like [`ServiceRules::apply`], but returns after the first transaction that takes long, so that the caller can come with what is desired
+    /// by then: the changes of small namespaces are first again.
+    pub async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
         let desired = render::without_taken(&self.options, desired);
         let desired: Ports = desired.iter().map(|p| (p.name.clone(), Arc::new(p.clone()))).collect();
         let mut known = self.applied.lock().await;
@@ -125,10 +144,10 @@ impl ServiceRules {
         let first = self.advance(&mut applied, &desired).await;
         let is_new = |(change, _): &(Change, Error)| !applied.refused.contains(change);
         let unexpected = match &first {
-            Ok(refused) => refused.iter().find(|r| is_new(r)).map(|(_, e)| e),
+            Ok((refused, _)) => refused.iter().find(|r| is_new(r)).map(|(_, e)| e),
             Err(error) => Some(error).filter(|e| matches!(e, Error::Nft { .. })),
         };
-        let refused = match unexpected.filter(|_| !replaced) {
+        let (refused, progress) = match unexpected.filter(|_| !replaced) {
             // Someone else may have changed the table: start over from nothing, once.
             Some(error) => {
                 tracing::warn!(%error, "a change of the service rules was refused; replacing all of them");
@@ -137,20 +156,25 @@ impl ServiceRules {
             }
             None => first?,
         };
-        self.forget_flows(&mut applied).await;
-        let mut result = Ok(());
-        applied.refused.clear();
+        let mut result = Ok(progress);
+        if progress == Progress::Complete {
+            self.forget_flows(&mut applied).await;
+            applied.refused.clear();
+        }
         for (change, error) in refused {
             tracing::warn!(%error, port = change.name, "the kernel refuses the rules of a service port; it is left out");
             applied.refused.push(change);
-            result = Err(error);
+            if progress == Progress::Complete {
+                result = Err(error);
+            }
         }
         *known = Some(applied);
         result
     }
 
-    /// Writes what differs from `desired`; gives what the kernel refused. An error if it takes nothing at all.
-    async fn advance(&self, applied: &mut Applied, desired: &Ports) -> Result<Vec<(Change, Error)>> {
+    /// Writes what differs from `desired`, until it has taken [`TURN`]. Returns what the kernel refused. An error if it takes nothing at all.
+    async fn advance(&self, applied: &mut Applied, desired: &Ports) -> Result<(Vec<(Change, Error)>, Progress)> {
+        let started = Instant::now();
         let (again, new): (Vec<_>, Vec<_>) =
             changes::changes(&applied.ports, desired).into_iter().partition(|c| applied.refused.contains(c));
         let mut work = VecDeque::from(changes::transactions(new));
@@ -161,6 +185,10 @@ impl ServiceRules {
         }
         let mut refused = Vec::new();
         while let Some(transaction) = work.pop_front() {
+            // What was refused before is tried to the end, or it would be tried for ever.
+            if started.elapsed() >= TURN && transaction.iter().any(|change| !applied.refused.contains(change)) {
+                return Ok((refused, Progress::Partial));
+            }
             let error = match self.write(applied, &transaction).await {
                 Ok(()) => continue,
                 Err(error @ Error::Nft { .. }) => error,
@@ -177,7 +205,7 @@ impl ServiceRules {
                 _ => changes::divide(transaction).into_iter().rev().for_each(|part| work.push_front(part)),
             }
         }
-        Ok(refused)
+        Ok((refused, Progress::Complete))
     }
 
     /// Whether the table is there: a command that changes nothing then, and is refused otherwise.
