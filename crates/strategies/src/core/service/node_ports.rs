@@ -169,7 +169,8 @@ impl Service {
         }
         let mut released = old.map(held).unwrap_or_default();
         if reaches_nodes(o) {
-            released.retain(|n| !held(o).contains(n));
+            let kept = held(o);
+            released.retain(|n| !kept.contains(n));
         }
         Ok(allocation.ops(released))
     }
@@ -178,7 +179,11 @@ impl Service {
 /// Ports of the service with one number (of several protocols) share the port of the nodes.
 fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -> Result<(), Status> {
     let mut of_port: HashMap<i64, i64> = HashMap::new();
-    let named = |ports: &[Value], n: i64| ports.iter().find(|p| p["port"] == n && port(p) != 0).map(port);
+    // The first that a port of each number names.
+    let mut named: HashMap<i64, i64> = HashMap::new();
+    for p in ports.iter().filter(|p| port(p) != 0) {
+        named.entry(p["port"].as_i64().unwrap_or(0)).or_insert_with(|| port(p));
+    }
     for i in 0..ports.len() {
         let (number, said) = (ports[i]["port"].as_i64().unwrap_or(0), port(&ports[i]));
         if said == 0 && !gives(o) {
@@ -186,7 +191,7 @@ fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -
         }
         match of_port.get(&number).copied() {
             None => {
-                let n = match named(ports, number) {
+                let n = match named.get(&number).copied() {
                     Some(n) => {
                         allocation.take(n).map_err(|why| refused(o, i, n, why))?;
                         n
