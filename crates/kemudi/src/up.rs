@@ -265,7 +265,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     let mut fresh = Fresh((!options.data_dir.exists()).then(|| options.data_dir.clone()));
     data_dir::prepare(&options.data_dir).map_err(directory)?;
     // First everything that may say no: what comes after it touches the network of this machine.
-    let Some(_lock) = lock::take(&options.data_dir).map_err(directory)? else {
+    let Some(_lock) = take_lock(&options.data_dir).await.map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
     let listener = control_plane::listen(options.bind_address, options.secure_port).await?;
@@ -492,9 +492,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
     // Before the process ends, which may be the last to hold the namespace.
     let namespace = crate::namespace::find(&options.data_dir)
         .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
-    let file = options.data_dir.join(PID_FILE);
-    let running =
-        std::fs::read_to_string(&file).ok().and_then(|t| t.trim().parse::<i32>().ok()).filter(|p| is_ours(*p));
+    let running = running(&options.data_dir);
     match running {
         Some(pid) => stop(pid)?,
         None if !options.purge => return Err(Error::NotRunning(options.data_dir.display().to_string())),
@@ -526,6 +524,26 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
 }
 
 /// The process is there and is this program: a number in an old file may be somebody else's by now.
+/// The process that runs the cluster of a data directory.
+fn running(data_dir: &Path) -> Option<i32> {
+    let text = std::fs::read_to_string(data_dir.join(PID_FILE)).ok()?;
+    text.trim().parse().ok().filter(|pid| is_ours(*pid))
+}
+
+/// Takes the lock of a data directory. A process that was killed holds it until the kernel has cleaned up, which is waited for; `None` if
+/// the holder runs.
+async fn take_lock(data_dir: &Path) -> std::io::Result<Option<lock::Lock>> {
+    const CLEANED_UP: Duration = Duration::from_secs(5);
+    let started = tokio::time::Instant::now();
+    loop {
+        let lock = lock::take(data_dir)?;
+        if lock.is_some() || running(data_dir).is_some() || started.elapsed() > CLEANED_UP {
+            return Ok(lock);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 fn is_ours(pid: i32) -> bool {
     // The program may have been replaced since it was started.
     let exe = |p: String| {
