@@ -576,6 +576,19 @@ fn stop(pid: i32) -> Result<(), Error> {
 mod start_tests {
     use super::*;
 
+    /// A start right after `kill -9` was refused.
+    #[tokio::test]
+    async fn a_lock_that_is_given_back_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = lock::take(directory.path()).unwrap().unwrap();
+        let release = async {
+            tokio::task::yield_now().await;
+            drop(held);
+        };
+        let (taken, ()) = tokio::join!(take_lock(directory.path()), release);
+        assert!(taken.unwrap().is_some());
+    }
+
     #[test]
     fn a_failed_start_leaves_no_directory_of_its_own() {
         let base = tempfile::tempdir().unwrap();
