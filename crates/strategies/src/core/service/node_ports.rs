@@ -184,8 +184,8 @@ fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -
     for p in ports.iter().filter(|p| port(p) != 0) {
         named.entry(p["port"].as_i64().unwrap_or(0)).or_insert_with(|| port(p));
     }
-    for i in 0..ports.len() {
-        let (number, said) = (ports[i]["port"].as_i64().unwrap_or(0), port(&ports[i]));
+    for (i, p) in ports.iter_mut().enumerate() {
+        let (number, said) = (p["port"].as_i64().unwrap_or(0), port(p));
         if said == 0 && !gives(o) {
             continue;
         }
@@ -198,10 +198,10 @@ fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -
                     }
                     None => allocation.any().map_err(exhausted)?,
                 };
-                ports[i]["nodePort"] = n.into();
+                p["nodePort"] = n.into();
                 of_port.insert(number, n);
             }
-            Some(n) if said == 0 => ports[i]["nodePort"] = n.into(),
+            Some(n) if said == 0 => p["nodePort"] = n.into(),
             Some(n) if said != n => allocation.take(said).map_err(|why| refused(o, i, said, why))?,
             Some(_) => {}
         }
