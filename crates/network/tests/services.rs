@@ -421,6 +421,21 @@ async fn a_namespace_with_very_many_endpoints_holds_up_nobody() {
         assert!(ask(&node.node, WEB, 80).unwrap().starts_with("one "));
     }
     assert!(*longest.lock().unwrap() < Duration::from_secs(5));
+    // What comes while much is being written does not wait for the rest of it, however often that changes.
+    let newcomer = ServicePort {
+        name: "modest/new".into(),
+        cluster_ip: Ipv4Addr::new(10, 96, 2, 1),
+        node_port: None,
+        ..web(&[(one.address, true)])
+    };
+    let mut next = all(800);
+    assert_eq!(rules.apply_next(&next).await.unwrap(), Progress::Partial);
+    next = all(900);
+    next.push(newcomer.clone());
+    assert_eq!(rules.apply_next(&next).await.unwrap(), Progress::Partial);
+    assert!(ask(&node.node, newcomer.cluster_ip, 80).unwrap().starts_with("one "));
+    rules.apply(&next).await.unwrap();
+    assert_eq!(rules.apply_next(&next).await.unwrap(), Progress::Complete);
     let begin = tokio::time::Instant::now();
     rules.apply(&[modest]).await.unwrap();
     println!("all of them deleted: {:?}", begin.elapsed());
