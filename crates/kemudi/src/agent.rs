@@ -141,9 +141,6 @@ pub async fn start(
     let embedded = Embedded::open(config.runtime(clock)).await?;
     let exe = std::env::current_exe().map_err(|source| Error::File { path: "/proc/self/exe".into(), source })?;
     embedded.images().ensure_builtin(DEMO_IMAGE, &exe).map_err(|e| Error::Image(e.to_string()))?;
-    for c in embedded.host_limits().complaints() {
-        tracing::warn!("{c}");
-    }
     let gateway = network.gateway();
     let user = User::new(format!("system:node:{}", config.node_name), &[auth::user::GROUP_NODES]);
     let log_dir = config.data_dir.join("logs");
