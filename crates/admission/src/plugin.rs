@@ -309,7 +309,7 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// About how many bytes of other objects ([`Lookup::bytes`]) the plugin decodes for a write. It is asked before the body is read, and
+    /// About how many bytes of other objects ([`Lookup::bytes`]) the plugin decodes for a write. The estimate is made before the body is read, and
     /// decides where the request is worked on.
     fn reads(&self, _write: &Write<'_>, _lookup: &dyn Lookup) -> usize {
         0

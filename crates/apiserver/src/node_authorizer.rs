@@ -1,8 +1,8 @@
 //! What the agents of nodes may do (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): what concerns the pods of their node,
 //! and what the role `system:node` says of everything else. Of others it has no opinion.
 //!
-//! The relations are read from the store when they are asked for: pods are told apart by their index, and those of the node are decoded
-//! once per revision, for the names that they refer to. A user who makes pods large slows no other request down.
+//! Each decision reads the relations from the store: the index selects the pods of the node, and each of them is decoded once per revision
+//! for the names that it refers to. Large pods of one user do not delay other requests.
 
 use crate::aside::{self, Line};
 use crate::rbac_cache::RbacCache;
@@ -261,7 +261,7 @@ impl Related<'_> {
         self.pods(Some(namespace).filter(|n| !n.is_empty())).any(|(_, p)| is(&p))
     }
 
-    /// Whether a volume that a claim of its pods is bound to is as it is asked for.
+    /// Whether `is` holds for a volume that is bound to a claim of the node's pods.
     fn any_volume(&self, namespace: Option<&str>, is: impl Fn(&str, &Entry) -> bool) -> bool {
         let pods: Vec<_> = self.pods(namespace).collect();
         let claims: usize = pods.iter().map(|(_, p)| p.claims.len()).sum();

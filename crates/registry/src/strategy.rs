@@ -348,7 +348,7 @@ pub trait Strategy: Send + Sync {
     }
 
     /// About how many bytes of other stored objects a write, or a request through a subresource, decodes beside the object that it names.
-    /// It is asked before the body is read, and decides where the request is worked on; it decodes nothing.
+    /// The estimate is made before the body is read and decides which threads handle the request. It decodes nothing.
     fn reads(&self, _env: Env<'_>, _subresource: &str, _namespace: &str, _name: &str) -> usize {
         0
     }

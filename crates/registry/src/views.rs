@@ -1,6 +1,6 @@
 //! Small views of stored objects: what a reader needs of each object, made once per revision and kept for those who come next.
 //!
-//! Invariant: a view is that of the entry it is asked for. An object that is replaced has another revision, and one that is deleted
+//! Invariant: a view always belongs to the revision of the given entry. An object that is replaced has another revision, and one that is deleted
 //! has no entry to ask with. Bounded by bytes: when there are too many, all are forgotten.
 
 use parking_lot::Mutex;
@@ -28,7 +28,7 @@ struct View<T> {
 }
 
 impl<T> Views<T> {
-    /// Keeps views of `most` bytes together. Those of more than `largest` are made each time they are asked for.
+    /// Keeps views of up to `most` bytes in total. A view of more than `largest` bytes is not kept.
     pub fn new(most: usize, largest: usize) -> Self {
         Self { kept: Mutex::new(Kept { views: HashMap::default(), bytes: 0 }), most, largest }
     }

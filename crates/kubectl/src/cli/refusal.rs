@@ -196,7 +196,7 @@ fn topic(words: &[String]) -> Refusal {
     Refusal::Wrong(Error::Code { code: 0, error: Box::new(Error::Bare(text)) })
 }
 
-/// What is wrong with flags on a line that asks for help: it is told in place of the help.
+/// The error for a bad flag beside `--help`; it is printed instead of the help.
 pub fn beside_help(args: &[OsString]) -> Option<clap::Error> {
     let mut ended = false;
     let asks = |w: &&OsString| {
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// A bad flag is told even where help is asked for, and words that mean nothing lead to the help of what is before them.
+    /// A bad flag is an error even beside `--help`; an unknown word prints the help of the command before it.
     #[tokio::test]
     async fn help_is_no_excuse() {
         let s = Server::new();

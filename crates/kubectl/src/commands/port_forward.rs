@@ -271,7 +271,7 @@ struct To {
     zone: TimeZone,
 }
 
-/// Forwards connections. `lost` is told of the first error of the pod, as upstream gives up the connection to it then.
+/// Forwards connections. `lost` receives the first error of the pod, since upstream closes the connection to the pod then.
 async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, lost: mpsc::Sender<()>) {
     while let Ok((connection, _)) = listener.accept().await {
         to.out.write(format!("Handling connection for {local}\n").as_bytes());

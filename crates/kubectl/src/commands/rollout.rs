@@ -95,7 +95,7 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, unread) = a.which.gather(k).await?;
-    // Upstream's list of what cannot be read is one error of several, which is told without the word.
+    // Upstream joins the read errors into one list and prints it without the prefix `error:`.
     let unread = bare(unread, &a.which.files);
     let mut errors = Vec::new();
     if found.is_empty() && unread.is_empty() {

@@ -267,7 +267,7 @@ async fn send(path: &Path, wanted: &Wanted, sender: &mpsc::Sender<Bytes>, runs: 
     let mut rest = BytesMut::new();
     let mut block = vec![0; BLOCK];
     'files: loop {
-        // Both are asked before the file is read, so that what was written until then is seen.
+        // Both are checked before the file is read, so that everything written until then is sent.
         let goes_on = wanted.follow && runs().await;
         let moved = wanted.follow && is_moved(&file, &path).await;
         loop {
@@ -449,7 +449,7 @@ mod tests {
             assert!(tokio::time::Instant::now() < limit, "the file is still held");
             tokio::time::sleep(LOOK).await;
         }
-        // It is told what is still there: lines from the beginning, a gap, and the rest without one.
+        // The client receives lines from the beginning, then a gap, then all lines that still exist.
         running.store(false, std::sync::atomic::Ordering::Relaxed);
         let mut all = String::new();
         while let Some(piece) = receiver.recv().await {

@@ -243,7 +243,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// An error of one of several objects, which is told without the word.
+/// An error about one of several objects; it is printed without the prefix `error:`.
 fn bare(e: Error) -> Error {
     match e {
         Error::Text(t) => Error::Bare(t),
