@@ -23,11 +23,12 @@ impl Plugin for DefaultIngressClass {
         if !asks || says {
             return Ok(());
         }
-        let mut classes = review.lookup.list(GROUP, "ingressclasses", None);
-        classes.retain(|c| c.annotation("ingressclass.kubernetes.io/is-default-class") == Some("true"));
+        let classes = review.lookup.list(GROUP, "ingressclasses", None);
+        let defaults = classes.filter(|c| c.annotation("ingressclass.kubernetes.io/is-default-class") == Some("true"));
         // The newest, then the first by name.
-        classes.sort_by(|a, b| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name())));
-        if let Some(c) = classes.first() {
+        let newest =
+            |a: &Object, b: &Object| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name()));
+        if let Some(c) = defaults.min_by(newest) {
             object.set(&["spec", "ingressClassName"], c.name());
         }
         Ok(())

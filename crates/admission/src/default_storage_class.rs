@@ -24,11 +24,12 @@ impl Plugin for DefaultStorageClass {
         if !asks || says {
             return Ok(());
         }
-        let mut classes = review.lookup.list("storage.k8s.io", "storageclasses", None);
-        classes.retain(|c| c.annotation(IS_DEFAULT) == Some("true"));
+        let classes = review.lookup.list("storage.k8s.io", "storageclasses", None);
+        let defaults = classes.filter(|c| c.annotation(IS_DEFAULT) == Some("true"));
         // The newest, then the first by name.
-        classes.sort_by(|a, b| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name())));
-        if let Some(c) = classes.first() {
+        let newest =
+            |a: &Object, b: &Object| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name()));
+        if let Some(c) = defaults.min_by(newest) {
             object.set(&["spec", "storageClassName"], c.name());
         }
         Ok(())

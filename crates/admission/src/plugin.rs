@@ -131,7 +131,14 @@ pub trait Lookup: Sync {
     /// Where objects of a kind are, and whether they are in namespaces.
     fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
-    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object>;
+    /// The objects of a resource, in one namespace or of the whole cluster, in the order of their names. Each is decoded when the iterator
+    /// comes to it: keep only what is needed of it, and what users store is never in memory all at once.
+    fn list(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> Box<dyn Iterator<Item = Object> + Send + '_>;
     /// The objects that a selector chooses, without decoding any: of a resource, in one namespace or of the whole cluster.
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found>;
     /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
@@ -320,9 +327,10 @@ pub trait Plugin: Send + Sync {
         false
     }
 
-    /// Quotas that must be written in the same transaction as the object, each as it was looked up but for its usage.
-    fn charge(&self, _review: &Review<'_>, _object: &Object) -> Result<Vec<Object>, Status> {
-        Ok(Vec::new())
+    /// Gives `write` the quotas that must be written in the same transaction as the object, each as it was looked up but for its usage. After an
+    /// error nothing of them is written.
+    fn charge(&self, _review: &Review<'_>, _object: &Object, _write: &mut dyn FnMut(Object)) -> Result<(), Status> {
+        Ok(())
     }
 }
 
@@ -544,15 +552,14 @@ impl Chain {
         self.steps.iter().any(|s| matches!(s, Step::Local(p) if p.wants_quotas()))
     }
 
-    /// Quotas to write together with the object; see [`Plugin::charge`].
-    pub fn charge(&self, review: &Review<'_>, object: &Object) -> Result<Vec<Object>, Status> {
-        let mut all = Vec::new();
+    /// Gives `write` the quotas to write together with the object; see [`Plugin::charge`].
+    pub fn charge(&self, review: &Review<'_>, object: &Object, write: &mut dyn FnMut(Object)) -> Result<(), Status> {
         for s in &self.steps {
             if let Step::Local(p) = s {
-                all.extend(p.charge(review, object)?);
+                p.charge(review, object, write)?;
             }
         }
-        Ok(all)
+        Ok(())
     }
 
     pub async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

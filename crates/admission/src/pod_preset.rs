@@ -34,10 +34,8 @@ impl Plugin for PodPreset {
         if !new || object.annotation(MIRROR).is_some() || object.annotation(EXCLUDE) == Some("true") {
             return Ok(());
         }
-        let mut presets = review.lookup.list("settings.k8s.io", "podpresets", Some(review.namespace));
-        presets.sort_by(|a, b| a.name().cmp(b.name()));
         let mut chosen = Vec::new();
-        for p in &presets {
+        for p in review.lookup.list("settings.k8s.io", "podpresets", Some(review.namespace)) {
             let selector = LabelSelector::from_value(p.at(&["spec", "selector"]))
                 .map_err(|e| Status::internal(format!("filtering pod presets failed: {e}")))?;
             if selector.matches(|k| object.label(k)) {
@@ -67,7 +65,7 @@ struct Conflict {
 }
 
 /// The pod with all presets in it.
-fn applied(pod: &Object, presets: &[&Object]) -> Result<Object, Conflict> {
+fn applied(pod: &Object, presets: &[Object]) -> Result<Object, Conflict> {
     let mut pod = pod.clone();
     let mut spec = pod.remove(&["spec"]).unwrap_or_default();
     merge(&mut spec, presets, "volumes", &["name"])?;
@@ -87,7 +85,7 @@ fn applied(pod: &Object, presets: &[&Object]) -> Result<Object, Conflict> {
 }
 
 /// Adds the items of a list that are not there yet. Another item may share none of the keys with one that is there.
-fn merge(into: &mut Value, presets: &[&Object], field: &str, keys: &[&str]) -> Result<(), Conflict> {
+fn merge(into: &mut Value, presets: &[Object], field: &str, keys: &[&str]) -> Result<(), Conflict> {
     let there = into[field].as_array().cloned().unwrap_or_default();
     let mut known: Vec<HashMap<&str, &Value>> = vec![HashMap::new(); keys.len()];
     for (key, known) in keys.iter().zip(&mut known) {

@@ -12,6 +12,10 @@ pub struct Priority {
 
 const GROUP: &str = "scheduling.k8s.io";
 
+fn is_default(class: &Object) -> bool {
+    class.get("globalDefault").is_some_and(|d| d == true)
+}
+
 impl Plugin for Priority {
     fn name(&self) -> &'static str {
         "Priority"
@@ -34,10 +38,9 @@ impl Plugin for Priority {
         let name = object.str_at(&["spec", "priorityClassName"]).unwrap_or_default().to_owned();
         let class = if name.is_empty() {
             let class = Option::clone(&self.default.get(review.lookup.fingerprint(GROUP, "priorityclasses"), || {
-                let mut all = review.lookup.list(GROUP, "priorityclasses", None);
-                all.retain(|c| c.get("globalDefault").is_some_and(|d| d == true));
+                let all = review.lookup.list(GROUP, "priorityclasses", None);
                 // Should there be several, the lowest wins.
-                all.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0)).map(Arc::new)
+                all.filter(is_default).min_by_key(|c| c.int_at(&["value"]).unwrap_or(0)).map(Arc::new)
             }));
             if let Some(c) = class.as_deref() {
                 let name = c.name().to_owned();
@@ -79,10 +82,9 @@ impl Plugin for Priority {
         if !review.is(GROUP, "priorityclasses") {
             return Ok(());
         }
-        let Some(object) = object.filter(|o| o.get("globalDefault").is_some_and(|d| d == true)) else { return Ok(()) };
-        let others = review.lookup.list(GROUP, "priorityclasses", None);
-        let other =
-            others.iter().find(|c| c.get("globalDefault").is_some_and(|d| d == true) && c.name() != object.name());
+        let Some(object) = object.filter(|o| is_default(o)) else { return Ok(()) };
+        let mut others = review.lookup.list(GROUP, "priorityclasses", None);
+        let other = others.find(|c| is_default(c) && c.name() != object.name());
         match other {
             Some(o) => {
                 let why =

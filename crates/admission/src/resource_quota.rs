@@ -54,23 +54,19 @@ impl ResourceQuota {
     }
 
     /// Refuses what is limited and has no quota.
-    fn check(&self, review: &Review<'_>, asked: &Asked<'_>, usage: &Amounts, quotas: &[Quota]) -> Result<(), Status> {
+    fn check(&self, review: &Review<'_>, asked: &Asked<'_>, usage: &Amounts, by: &Limits) -> Result<(), Status> {
         let own = self.limited.iter().filter(|l| l.group == asked.group && l.resource == asked.resource);
         let parts: Vec<&String> = own.flat_map(|l| &l.contains).collect();
         let taken = usage.iter().filter(|(_, q)| q.sign() > 0).map(|(k, _)| k.as_str());
         let mut missing: BTreeSet<&str> = taken.filter(|k| parts.iter().any(|p| k.contains(p.as_str()))).collect();
-        for q in quotas {
-            for name in q.concerns(asked).ok().flatten().into_iter().flatten() {
-                missing.remove(name);
-            }
-        }
+        missing.retain(|name| !by.resources.contains(*name));
         if !missing.is_empty() {
             let missing: Vec<&str> = missing.into_iter().collect();
             return Err(review.forbidden(&format!("insufficient quota to consume: {}", missing.join(","))));
         }
         let limited = self.limited.iter().flat_map(|l| &l.scopes);
         let limited = limited.filter(|s| s.holds(asked.group, asked.resource, asked.object));
-        let has_quota = |s: &&Scope| quotas.iter().any(|q| q.scopes_of(asked).any(|own| own.covers(s)));
+        let has_quota = |s: &&Scope| by.scopes.contains(s.name());
         let missing: Vec<String> = limited.filter(|s| !has_quota(s)).map(ToString::to_string).collect();
         if missing.is_empty() {
             return Ok(());
@@ -78,6 +74,24 @@ impl ResourceQuota {
         // Upstream makes no refusal of it.
         let why = format!("insufficient quota to match these scopes: [{}]", missing.join(" "));
         Err(Status::new(500, Reason::Unknown, why))
+    }
+}
+
+/// What the quotas of a namespace limit of one object.
+#[derive(Default)]
+struct Limits {
+    /// Of the resources that the object uses.
+    resources: BTreeSet<String>,
+    /// The names of the scopes in which the object is.
+    scopes: BTreeSet<String>,
+}
+
+impl Limits {
+    /// `names`: the resources that the quota limits for the object.
+    fn add(&mut self, quota: &Quota, names: &[&str], asked: &Asked<'_>, usage: &Amounts) {
+        let used = names.iter().filter(|n| usage.contains_key(**n));
+        self.resources.extend(used.map(|n| (*n).to_owned()));
+        self.scopes.extend(quota.scopes_of(asked).map(|s| s.name().to_owned()));
     }
 }
 
@@ -108,39 +122,49 @@ impl Plugin for ResourceQuota {
         !self.limited.is_empty()
     }
 
-    fn charge(&self, review: &Review<'_>, object: &Object) -> Result<Vec<Object>, Status> {
+    /// Quotas are read one by one: there may be many, and each may be large.
+    fn charge(&self, review: &Review<'_>, object: &Object, write: &mut dyn FnMut(Object)) -> Result<(), Status> {
         if !handles(review) {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let (group, resource) = (review.attributes.group.as_str(), review.attributes.resource.as_str());
         let only_counted = review.subresource == "status";
         let asked = Asked { group, resource, object, old: review.old, only_counted };
-        let stored = review.lookup.list("", "resourcequotas", Some(review.namespace));
-        let quotas: Vec<Quota> = stored.iter().map(Quota::of).collect();
         let refused = |why: String| review.forbidden(&why);
-        let concerned = quotas.iter().map(|q| q.concerns(&asked).map(|c| c.is_some()));
-        let concerned = concerned.collect::<Result<Vec<bool>, String>>().map_err(refused)?;
-        let usage = asked.usage().map_err(refused)?;
-        let more = |(q, concerned): (&Quota, &bool)| concerned.then(|| q.more(&asked, &usage)).unwrap_or_default();
-        let more: Vec<Amounts> = quotas.iter().zip(&concerned).map(more).collect();
-        let takes = match concerned.contains(&true) {
-            true => more.iter().any(|m| !m.is_empty()),
-            false => self.wants_quotas() && !asked.more(&usage).is_empty(),
-        };
-        if takes {
-            self.check(review, &asked, &usage, &quotas)?;
-        }
-        let mut changed = Vec::new();
-        for ((mut stored, quota), more) in stored.into_iter().zip(&quotas).zip(more) {
-            if let Some(used) = quota.charge(&asked, more).map_err(refused)? {
-                stored.set(&["status", "used"], quota::to_value(&used));
-                changed.push(stored);
-            } else if quota.is_uncounted(group, resource) {
+        let usage = asked.usage();
+        // Why the object is refused, in upstream's order: what a quota cannot tell, a negative usage, what no quota limits, what exceeds one.
+        let mut exceeded = Ok(());
+        let (mut limits, mut concerned, mut takes) = (Limits::default(), false, false);
+        for mut stored in review.lookup.list("", "resourcequotas", Some(review.namespace)) {
+            let quota = Quota::of(&stored);
+            let names = quota.concerns(&asked).map_err(refused)?;
+            let Ok(usage) = &usage else { continue };
+            let more = match &names {
+                Some(_) => quota.more(&asked, usage),
+                None => Amounts::new(),
+            };
+            concerned |= names.is_some();
+            takes |= !more.is_empty();
+            limits.add(&quota, &names.unwrap_or_default(), &asked, usage);
+            match quota.charge(&asked, more) {
+                Ok(Some(used)) => {
+                    stored.set(&["status", "used"], quota::to_value(&used));
+                    write(stored);
+                }
                 // Written as it is: what the controller is counting right now would lack this object.
-                changed.push(stored);
+                Ok(None) if quota.is_uncounted(group, resource) => write(stored),
+                Ok(None) => {}
+                Err(why) => exceeded = exceeded.and(Err(why)),
             }
         }
-        Ok(changed)
+        let usage = usage.map_err(refused)?;
+        if !concerned {
+            takes = self.wants_quotas() && !asked.more(&usage).is_empty();
+        }
+        if takes {
+            self.check(review, &asked, &usage, &limits)?;
+        }
+        exceeded.map_err(refused)
     }
 }
 

@@ -202,13 +202,13 @@ impl Admit for Admission<'_> {
         let stored = self.stored();
         let name = self.object_name(Some(object));
         let review = self.review(operation, &name, old, &stored);
-        let changed = self.server.admission.charge(&review, object)?;
-        let ops = changed.into_iter().map(|o| {
+        let mut ops = Vec::new();
+        let mut write = |o: Object| {
             let revision = o.resource_version().parse().unwrap_or(0);
             let key = Key::new(QUOTAS, o.namespace(), o.name());
-            Op { key, expect: Expect::Revision(revision), action: Action::Put(encode::encode(&o)) }
-        });
-        let ops: Vec<Op> = ops.collect();
+            ops.push(Op { key, expect: Expect::Revision(revision), action: Action::Put(encode::encode(&o)) });
+        };
+        self.server.admission.charge(&review, object, &mut write)?;
         let turn = turn.filter(|_| !ops.is_empty());
         Ok(Charge { ops, turn: turn.map(|t| Box::new(t) as Box<dyn Send + Sync>) })
     }
@@ -477,12 +477,18 @@ impl Lookup for Stored<'_> {
         self.get("", "namespaces", "", namespace).map(|n| is_terminating(&n))
     }
 
-    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Object> {
+    fn list(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> Box<dyn Iterator<Item = Object> + Send + '_> {
         let rows = self.registry.rows();
         let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
-            return Vec::new();
+            return Box::new(std::iter::empty());
         };
-        self.registry.store.snapshot().range(&name, namespace, None).map(|e| decode(e)).collect()
+        let entries: Vec<_> = self.registry.store.snapshot().range(&name, namespace, None).cloned().collect();
+        Box::new(entries.into_iter().map(|e| decode(&e)))
     }
 
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {

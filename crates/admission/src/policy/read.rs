@@ -7,6 +7,7 @@ use crate::plugin::{Lookup, Whose, Write};
 use crate::remembered::{Each, Remembered};
 use cel::{Env, Program, Type};
 use meta::{Gvk, LabelSelector, Object, Value};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(super) struct Policy {
@@ -119,19 +120,14 @@ impl Policies {
         if let Some(known) = self.read.known(&now) {
             return known;
         }
-        let sorted = |resource: &str| {
-            let mut all = lookup.list(GROUP, resource, None);
-            all.sort_by(|a, b| a.name().cmp(b.name()));
-            all
-        };
+        let mut by_policy: HashMap<String, Vec<Binding>> = HashMap::new();
+        for b in lookup.list(GROUP, self.family.bindings, None) {
+            let policy = b.str_at(&["spec", "policyName"]).unwrap_or_default().to_owned();
+            by_policy.entry(policy).or_default().push(binding(&b));
+        }
         let mut all = Vec::new();
-        let bindings = sorted(self.family.bindings);
-        for p in sorted(self.family.policies) {
-            let of = |b: &&Object| b.str_at(&["spec", "policyName"]) == Some(p.name());
-            let bindings: Vec<Binding> = bindings.iter().filter(of).map(binding).collect();
-            if bindings.is_empty() {
-                continue;
-            }
+        for p in lookup.list(GROUP, self.family.policies, None) {
+            let Some(bindings) = by_policy.remove(p.name()) else { continue };
             all.push(Bound { policy: compiled.of(&p, policy).await, bindings });
         }
         compiled.end();

@@ -35,9 +35,8 @@ impl Scope {
         Self { name: text("scopeName"), operator: text("operator"), values: values.collect() }
     }
 
-    /// They speak of the same thing.
-    pub fn covers(&self, other: &Self) -> bool {
-        self.name == other.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub fn holds(&self, group: &str, resource: &str, object: &Object) -> bool {

@@ -83,12 +83,10 @@ impl Hooks {
         if let Some(known) = self.read.known(&now) {
             return known;
         }
-        let mut configurations = lookup.list(GROUP, resource, None);
-        configurations.sort_by(|a, b| a.name().cmp(b.name()));
         let when = if resource.starts_with("mutating") { "admit" } else { "validating" };
         let mut all = Vec::new();
-        for c in &configurations {
-            all.extend(compiled.of(c, |c| hooks(c, when)).await.iter().cloned());
+        for c in lookup.list(GROUP, resource, None) {
+            all.extend(compiled.of(&c, |c| hooks(c, when)).await.iter().cloned());
         }
         compiled.end();
         self.read.put(now, all)

@@ -77,7 +77,7 @@ async fn keep(server: Arc<Server>) {
 
 fn list(registry: &Registry, plural: &str) -> Vec<Object> {
     let decoded = Decoded::default();
-    Stored { registry, decoded: &decoded }.list(GROUP, plural, None)
+    Stored { registry, decoded: &decoded }.list(GROUP, plural, None).collect()
 }
 
 fn load(server: &Server) {

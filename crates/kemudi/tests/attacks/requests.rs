@@ -18,6 +18,7 @@ pub const TESTS: &[Case] = &[
     ("requests::large_bodies_hold_nobody_up", large_bodies),
     ("requests::rules_take_no_longer_than_they_may", rules),
     ("requests::one_namespace_has_one_share", one_namespace),
+    ("requests::large_quotas_are_read_one_by_one", large_quotas),
 ];
 
 /// What others wait for an answer while large bodies are worked on, on a slow and busy machine. Without threads of their own,
@@ -29,6 +30,8 @@ const STOP: Duration = Duration::from_secs(40);
 const PEAK: usize = 1200;
 /// The same for objects with rules.
 const RULES_PEAK: usize = 300;
+/// What a create may take more while the quotas of its namespace are read, in MB. Read together, those of the test take 150.
+const QUOTAS_PEAK: usize = 50;
 /// What a large request waits behind those of another namespace: the few that are worked on, and no line of them.
 const TURN: Duration = Duration::from_secs(15);
 /// How long one body is worked on, at most.
@@ -58,9 +61,10 @@ fn peak_memory(server: &Running) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() >> 10
 }
 
-/// Forgets the most memory the process has taken so far; what it takes now is the most from here on.
-fn forget_peak(server: &Running) {
+/// Forgets the most memory the process has taken so far. Returns what it takes now, in MB, which is the most from here on.
+fn forget_peak(server: &Running) -> usize {
     std::fs::write(format!("/proc/{}/clear_refs", server.pid()), "5").unwrap();
+    peak_memory(server)
 }
 
 /// The code and the size of an answer; none if the connection ended.
@@ -381,6 +385,37 @@ fn one_namespace(_: &Story) {
             done.load(std::sync::atomic::Ordering::Relaxed));
         assert!(longest < TURN, "a large request of somebody else took {longest:?}");
         attacks.shutdown().await;
+        let code = tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+        assert_eq!(code, Some(0));
+    });
+}
+
+/// Each create in a namespace reads its quotas. However many there are, they are in memory one after the other.
+fn large_quotas(_: &Story) {
+    const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+    let data = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut server = Running::start(&mut running::up(data.path())).await.unwrap();
+        let amounts: serde_json::Map<String, Value> =
+            (0..5_000).map(|i| (format!("requests.a{i}.io/x"), "1".into())).collect();
+        let spec = json!({"hard": amounts});
+        for i in 0..40 {
+            let quota = json!({"metadata": {"name": format!("q{i}")}, "spec": spec});
+            assert_eq!(server.call("POST", QUOTAS, &quota).await.0, 201);
+        }
+        // Until the controller has counted them.
+        for i in 0..40 {
+            while server.call("GET", &format!("{QUOTAS}/q{i}"), &Value::Null).await.1["status"]["used"].is_null() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        let before = forget_peak(&server);
+        let map = json!({"metadata": {"name": "a"}});
+        let made = server.call("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", &map).await;
+        assert_eq!(made.0, 201, "{}", made.1);
+        let more = took("large quotas", &server) - before;
+        assert!(more < QUOTAS_PEAK, "{more} MB more than {before}");
         let code = tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
         assert_eq!(code, Some(0));
     });
