@@ -92,6 +92,16 @@ async fn what_is_read_of_others_counts() {
     let secrets = many(|i| json!({"name": format!("secret-{i}")}));
     let account = json!({"metadata": {"name": "large"}, "imagePullSecrets": secrets});
     check(&c, "POST", &pods, pod("q"), &accounts, account).await;
+
+    // No service has been given a port of the nodes yet: who wants one reads all services.
+    let service = |name: &str, kind: &str| {
+        let note = json!({"a": "x".repeat(100_000)});
+        json!({"metadata": {"name": name, "annotations": note}, "spec": {"type": kind, "ports": [{"port": 80}]}})
+    };
+    let mut exposed = service("exposed", "NodePort");
+    exposed["metadata"]["annotations"] = json!({});
+    let services = format!("{NAMESPACE}/services");
+    check(&c, "POST", &format!("{services}?dryRun=All"), exposed, &services, service("large", "ClusterIP")).await;
 }
 
 #[tokio::test(start_paused = true)]
