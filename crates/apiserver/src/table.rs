@@ -2,7 +2,7 @@
 
 use crate::content::{Shape, Wanted};
 use kinds::Column;
-use kinds::columns::Columns;
+use kinds::columns::{Cell, Columns};
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::Resource;
 use serde_json::json;
@@ -39,7 +39,8 @@ pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) 
 /// The rows of a table.
 pub fn rows(row: &Resource, objects: &[Object], how: &Making<'_>) -> Vec<Value> {
     let columns = columns(row);
-    let columns = Columns::new(&columns, how.now);
+    let own = |cell: &Cell<'_>| row.strategy.cell(cell);
+    let columns = Columns::new(&columns, how.now, &own);
     objects
         .iter()
         .map(|o| {

@@ -166,6 +166,8 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
         "any-finalizer" => kind["any_finalizer"] = true.into(),
         "answers-deleted" => kind["answers_deleted"] = true.into(),
         "said" => kind["said"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into(),
+        "stored" => kind["stored"] = rest[0].into(),
+        "expires" => kind["expires"] = true.into(),
         "generation" => kind["generation"] = rest.first().copied().unwrap_or("spec").into(),
         "warning" => kind["warning"] = rest[0].into(),
         key @ ("verbs" | "short" | "categories") => kind[key] = rest.into(),
@@ -194,6 +196,8 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
 
 fn message_line(m: &mut Message, words: &[String], stack: &mut Vec<String>, prefix: &str) -> Result<(), String> {
     match words[0].as_str() {
+        // Read by the macro that names the types of `k8s-openapi`.
+        "absent" => {}
         "::" => m.atomic = words[1] == "atomic",
         "either" => {
             for w in &words[1..] {

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod absent;
 mod data;
-mod gone;
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -12,34 +12,16 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-macro_rules! roots {
-    ($($($m:ident)::+: $($t:ident),+;)+) => {
-        fn roots(g: &mut schemars::SchemaGenerator) {
-            $({
-                use k8s_openapi::$($m)::+ as module;
-                $( let _ = g.subschema_for::<module::$t>(); )+
-            })+
-        }
-    };
-}
-include!("roots.rs");
+kinds_roots::add_roots!("data");
 
 fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
     let mut generator = SchemaSettings::openapi3().into_generator();
-    roots(&mut generator);
+    add_roots(&mut generator);
     let mut upstream: BTreeMap<String, Value> =
         generator.definitions().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-    // A watch event is generic there, and nothing refers to it.
-    upstream.insert(
-        "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent".into(),
-        json!({"type": "object", "required": ["type", "object"], "description": "One event of a watch.", "properties": {
-            "type": {"type": "string"},
-            "object": {"description": "The object as it is now; of a deletion, as it was last; of an error, a Status.",
-                "$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"}}}),
-    );
-    gone::add(&mut upstream);
+    absent::add(&mut upstream);
     let data = data::read(Path::new("data"));
     let mut texts = Map::new();
     let mut definitions = Map::new();

@@ -50,6 +50,10 @@ pub struct Kind {
     pub namespaced: bool,
     /// What `metadata.generation` counts; none: nothing.
     pub generation: Option<Generation>,
+    /// The group and version in which objects are stored.
+    pub stored: GroupVersion,
+    /// Objects are deleted some time after their last change, as `--event-ttl` says.
+    pub expires: bool,
     /// An update must name the revision it is of.
     pub needs_revision: bool,
     /// An update of what is not there creates it.

@@ -4,6 +4,20 @@ use crate::Column;
 use codec::jsonpath::Template;
 use meta::{Object, Value, time};
 
+/// A cell whose value a function computes.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'a> {
+    /// The name of the function, and its arguments, as the description of the kind has them.
+    pub function: &'a str,
+    pub arguments: &'a [&'a str],
+    pub object: &'a Object,
+    /// The current time as the API writes it.
+    pub now: &'a str,
+}
+
+/// Functions that only one kind has. None for an unknown function.
+pub type OwnCells<'a> = &'a dyn Fn(&Cell<'_>) -> Option<Value>;
+
 /// The columns of a table.
 pub struct Columns<'a> {
     columns: &'a [Column],
@@ -11,22 +25,23 @@ pub struct Columns<'a> {
     paths: Vec<Option<Template>>,
     /// The current time as the API writes it.
     now: &'a str,
+    own: OwnCells<'a>,
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(columns: &'a [Column], now: &'a str) -> Self {
+    pub fn new(columns: &'a [Column], now: &'a str, own: OwnCells<'a>) -> Self {
         let path = |c: &Column| {
             let path = path_of(c).filter(|p| !is_simple(p))?;
             Template::parse(&format!("{{{path}}}")).ok()
         };
-        Self { columns, paths: columns.iter().map(path).collect(), now }
+        Self { columns, paths: columns.iter().map(path).collect(), now, own }
     }
 
     /// The cells of an object, one for each column.
     pub fn cells(&self, object: &Object) -> Vec<Value> {
         let mut document = Document { value: None, work: 0, bytes: MOST_TEXT };
         let all = self.columns.iter().zip(&self.paths);
-        all.map(|(c, path)| cell(c, path.as_ref(), object, self.now, &mut document)).collect()
+        all.map(|(c, path)| cell(c, path.as_ref(), object, self.now, self.own, &mut document)).collect()
     }
 }
 
@@ -86,7 +101,14 @@ fn count(v: &Value) -> usize {
     1 + members
 }
 
-fn cell(column: &Column, path: Option<&Template>, object: &Object, now: &str, document: &mut Document) -> Value {
+fn cell(
+    column: &Column,
+    path: Option<&Template>,
+    object: &Object,
+    now: &str,
+    own: OwnCells<'_>,
+    document: &mut Document,
+) -> Value {
     if let Some(names) = path_of(column) {
         let found = match path {
             _ if is_simple(names) => follow(object, names).cloned(),
@@ -102,7 +124,8 @@ fn cell(column: &Column, path: Option<&Template>, object: &Object, now: &str, do
         None => typed(column, follow(object, first)),
         Some(function) => {
             let a: Vec<&str> = arguments.iter().map(|a| &**a).collect();
-            compute(function, &a, object, now)
+            let cell = Cell { function, arguments: &a, object, now };
+            compute(&cell).or_else(|| own(&cell)).unwrap_or(Value::Null)
         }
     }
 }
@@ -127,7 +150,7 @@ fn typed(column: &Column, v: Option<&Value>) -> Value {
         (None | Some(Value::Null), "integer") => 0.into(),
         (None | Some(Value::Null), "boolean") => false.into(),
         (None | Some(Value::Null), _) => "".into(),
-        (Some(v), "string") => text(v).into(),
+        (Some(v), "string") => display(v).into(),
         (Some(v), _) => v.clone(),
     }
 }
@@ -138,7 +161,8 @@ fn follow<'a>(object: &'a Object, path: &str) -> Option<&'a Value> {
     object.at(&steps)
 }
 
-fn text(v: &Value) -> String {
+/// A value as a cell shows it: texts without quotes, nothing for null.
+pub fn display(v: &Value) -> String {
     match v {
         Value::String(s) => s.clone(),
         Value::Null => String::new(),
@@ -155,15 +179,17 @@ fn list(v: Option<&Value>) -> &[Value] {
 }
 
 fn or(v: Option<&Value>, otherwise: &str) -> Value {
-    match v.map(text) {
+    match v.map(display) {
         Some(t) if !t.is_empty() => t.into(),
         _ => otherwise.into(),
     }
 }
 
-fn compute(function: &str, a: &[&str], o: &Object, now: &str) -> Value {
+/// The value of a function that several kinds use. None if there is no such function.
+fn compute(cell: &Cell<'_>) -> Option<Value> {
+    let Cell { function, arguments: a, object: o, now } = *cell;
     let arg = |i: usize| follow(o, a.get(i).copied().unwrap_or_default());
-    match function {
+    Some(match function {
         "age" => age(o.creation_timestamp(), now).into(),
         "since" => arg(0).and_then(Value::as_str).map_or("<none>".into(), |t| age(t, now).into()),
         "int" => int(arg(0)).into(),
@@ -178,19 +204,15 @@ fn compute(function: &str, a: &[&str], o: &Object, now: &str) -> Value {
         "orUnset" => or(arg(0), "<unset>"),
         "orNA" => or(arg(0), "N/A"),
         "orUnknown" => or(arg(0), "<unknown>"),
-        "join" => list(arg(0)).iter().map(text).collect::<Vec<_>>().join(",").into(),
-        "joinOrNone" => or(Some(&list(arg(0)).iter().map(text).collect::<Vec<_>>().join(",").into()), "<none>"),
+        "join" => list(arg(0)).iter().map(display).collect::<Vec<_>>().join(",").into(),
+        "joinOrNone" => or(Some(&list(arg(0)).iter().map(display).collect::<Vec<_>>().join(",").into()), "<none>"),
         "ready" => format!("{}/{}", int(arg(0)), int(arg(1))).into(),
         "containers" | "images" => {
             let spec = containers_of(o, a.first().copied());
             let key = if function == "containers" { "name" } else { "image" };
-            spec.iter().map(|c| text(&c[key])).collect::<Vec<_>>().join(",").into()
+            spec.iter().map(|c| display(&c[key])).collect::<Vec<_>>().join(",").into()
         }
-        "selector" => selector(follow(o, ".spec.selector")).into(),
         "formatSelector" => selector(arg(0)).into(),
-        "nodeSelector" => pairs(follow(o, ".spec.template.spec.nodeSelector")).into(),
-        "podLabels" => pairs(follow(o, ".template.metadata.labels")).into(),
-        "serviceSelector" => pairs(follow(o, ".spec.selector")).into(),
         "controller" => match o.controller_of() {
             Some(c) => {
                 let group = c.api_version.split_once('/').map_or("", |(g, _)| g);
@@ -199,64 +221,14 @@ fn compute(function: &str, a: &[&str], o: &Object, now: &str) -> Value {
             }
             None => "<none>".into(),
         },
-        "paramKind" => match follow(o, ".spec.paramKind") {
-            Some(p) => format!("{}/{}", text(&p["apiVersion"]), text(&p["kind"])).into(),
-            None => "<unset>".into(),
-        },
-        "paramRef" => match follow(o, ".spec.paramRef") {
-            Some(p) => {
-                let ns = text(&p["namespace"]);
-                let name = if p["name"].is_string() { text(&p["name"]) } else { selector(p.get("selector")) };
-                if ns.is_empty() { name.into() } else { format!("{ns}/{name}").into() }
-            }
-            None => "<unset>".into(),
-        },
-        "apiService" => match follow(o, ".spec.service") {
-            Some(s) => format!("{}/{}", text(&s["namespace"]), text(&s["name"])).into(),
-            None => "Local".into(),
-        },
-        "apiAvailable" => match condition(o, "Available") {
-            Some(c) if c["status"] == "True" => "True".into(),
-            Some(c) => format!("{} ({})", text(&c["status"]), text(&c["reason"])).into(),
-            None => "Unknown".into(),
-        },
-        "roleRef" => {
-            let r = &o.get("roleRef").cloned().unwrap_or_default();
-            format!("{}/{}", text(&r["kind"]), text(&r["name"])).into()
-        }
-        "subjects" => {
-            let kind = a.first().copied().unwrap_or_default();
-            let names = list(o.get("subjects")).iter().filter(|s| s["kind"] == kind).map(|s| match kind {
-                "ServiceAccount" => format!("{}/{}", text(&s["namespace"]), text(&s["name"])),
-                _ => text(&s["name"]),
-            });
-            names.collect::<Vec<_>>().join(", ").into()
-        }
-        "tokenRequests" => {
-            let all = list(follow(o, ".spec.tokenRequests")).iter().map(|t| text(&t["audience"]));
-            or(Some(&all.collect::<Vec<_>>().join(",").into()), "<unset>")
-        }
-        "claimState" => claim_state(o).into(),
-        _ => crate::columns_of::compute(function, a, o, now),
-    }
+        "pairs" => pairs(arg(0)).into(),
+        "loadBalancer" => load_balancer(o).into(),
+        _ => return None,
+    })
 }
 
-fn claim_state(o: &Object) -> String {
-    let mut states = Vec::new();
-    if o.is_deleting() {
-        states.push("deleted");
-    }
-    if follow(o, ".status.allocation").is_none() {
-        states.push("pending");
-    } else if list(follow(o, ".status.reservedFor")).is_empty() {
-        states.push("allocated");
-    } else {
-        states.extend(["allocated", "reserved"]);
-    }
-    states.join(",")
-}
-
-pub(crate) fn condition<'a>(o: &'a Object, ty: &str) -> Option<&'a Value> {
+/// The condition of a type in the status.
+pub fn condition<'a>(o: &'a Object, ty: &str) -> Option<&'a Value> {
     list(follow(o, ".status.conditions")).iter().find(|c| c["type"] == ty)
 }
 
@@ -271,12 +243,12 @@ fn containers_of<'a>(o: &'a Object, template: Option<&str>) -> &'a [Value] {
 /// A map as `a=b,c=d`.
 fn pairs(v: Option<&Value>) -> String {
     let all: Vec<String> =
-        v.and_then(Value::as_object).into_iter().flatten().map(|(k, v)| format!("{k}={}", text(v))).collect();
+        v.and_then(Value::as_object).into_iter().flatten().map(|(k, v)| format!("{k}={}", display(v))).collect();
     if all.is_empty() { "<none>".into() } else { all.join(",") }
 }
 
 /// A label selector, or a plain map of labels.
-pub(crate) fn selector(v: Option<&Value>) -> String {
+pub fn selector(v: Option<&Value>) -> String {
     let Some(v) = v else { return "<none>".into() };
     if v.get("matchLabels").is_none() && v.get("matchExpressions").is_none() {
         return pairs(Some(v));
@@ -288,8 +260,35 @@ pub(crate) fn selector(v: Option<&Value>) -> String {
     }
 }
 
+/// The list at a path; empty if there is none.
+pub fn list_at<'a>(o: &'a Object, path: &[&str]) -> &'a [Value] {
+    o.at(path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A text, or `<none>`.
+pub fn or_none(s: Option<String>) -> Value {
+    s.filter(|s| !s.is_empty()).unwrap_or_else(|| "<none>".into()).into()
+}
+
+/// At most three, then how many more.
+pub fn limited(all: &[String], none: &str) -> String {
+    match all.len() {
+        0 => none.into(),
+        n if n > 3 => format!("{} + {} more...", all[..3].join(","), n - 3),
+        _ => all.join(","),
+    }
+}
+
+/// The addresses of a load balancer.
+pub fn load_balancer(o: &Object) -> String {
+    let all = list_at(o, &["status", "loadBalancer", "ingress"]).iter();
+    all.map(|i| if i["ip"].is_string() { display(&i["ip"]) } else { display(&i["hostname"]) })
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
 /// The time between `then` and `now`, short.
-pub(crate) fn age(then: &str, now: &str) -> String {
+pub fn age(then: &str, now: &str) -> String {
     match (time::parse(then), time::parse(now)) {
         (Some(t), Some(n)) => duration(n.as_second() - t.as_second()),
         _ => "<unknown>".into(),

@@ -6,7 +6,6 @@
 
 pub mod catalog;
 pub mod columns;
-mod columns_of;
 mod table;
 
 pub use catalog::{Catalog, Column, Generation, Kind, Subresource, catalog, texts};

@@ -36,6 +36,8 @@ struct RawKind {
     plural: Str,
     singular: Option<Str>,
     generation: Option<Str>,
+    stored: Option<Str>,
+    expires: bool,
     revisioned: bool,
     put_creates: bool,
     any_finalizer: bool,
@@ -167,6 +169,12 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         list: None,
         namespaced: k.namespaced,
         generation: k.generation.as_deref().and_then(Generation::of),
+        stored: k
+            .stored
+            .as_deref()
+            .and_then(GroupVersion::parse)
+            .unwrap_or_else(|| GroupVersion::new(v.group, v.version)),
+        expires: k.expires,
         needs_revision: k.revisioned,
         put_creates: k.put_creates,
         any_finalizer: k.any_finalizer,

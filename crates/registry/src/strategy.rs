@@ -5,6 +5,7 @@ use crate::row::{Function, Resource};
 use crate::versions::Conversions;
 use crate::{Registry, options::DeleteOptions};
 use auth::User;
+use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{Clock, GroupResource, Gvk, Object, Rng, Status, names};
 use std::collections::HashSet;
@@ -428,6 +429,11 @@ pub trait Strategy: Send + Sync {
 
     /// Another field of the stored object, whose value counts where a selectable field is empty.
     fn stored_instead(&self, _field: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// The value of a table cell with a function that only this kind has. None for an unknown function.
+    fn cell(&self, _cell: &Cell<'_>) -> Option<meta::Value> {
         None
     }
 

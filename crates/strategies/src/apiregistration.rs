@@ -1,6 +1,7 @@
 //! APIService: its name is its version and group.
 
 use crate::read::{is_set, items, text};
+use kinds::columns::{Cell, condition, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -50,4 +51,21 @@ pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::not_supported(&at, said, &ALL));
         }
     }
+}
+
+/// The cells that only API services have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "apiService" => match o.at(&["spec", "service"]) {
+            Some(s) => format!("{}/{}", display(&s["namespace"]), display(&s["name"])).into(),
+            None => "Local".into(),
+        },
+        "apiAvailable" => match condition(o, "Available") {
+            Some(c) if c["status"] == "True" => "True".into(),
+            Some(c) => format!("{} ({})", display(&c["status"]), display(&c["reason"])).into(),
+            None => "Unknown".into(),
+        },
+        _ => return None,
+    })
 }

@@ -4,6 +4,7 @@
 mod conditions;
 
 use crate::read::text;
+use kinds::columns::{Cell, display, duration, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{Env, NameRule, Request, Strategy, take_field};
@@ -14,6 +15,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub struct CertificateSigningRequest;
 
 impl Strategy for CertificateSigningRequest {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
@@ -188,4 +193,27 @@ fn labels(name: &str, rule: fn(&str) -> Vec<String>, at: &FieldPath, errors: &mu
         let said = bad.into_iter().map(|m| FieldError::invalid(at, name, format!("validating label {label:?}: {m}")));
         errors.extend(said);
     }
+}
+
+/// The cells that only certificate signing requests have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "csrDuration" => match o.int_at(&["spec", "expirationSeconds"]) {
+            Some(s) => duration(s).into(),
+            None => "<none>".into(),
+        },
+        "csrCondition" => {
+            let mut all: Vec<String> =
+                list_at(o, &["status", "conditions"]).iter().map(|c| display(&c["type"])).collect();
+            if all.is_empty() {
+                all.push("Pending".into());
+            }
+            if !o.str_at(&["status", "certificate"]).unwrap_or_default().is_empty() {
+                all.push("Issued".into());
+            }
+            all.join(",").into()
+        }
+        _ => return None,
+    })
 }

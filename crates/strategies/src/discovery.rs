@@ -2,6 +2,7 @@
 
 use crate::core::endpoints::special_address;
 use crate::read::{items, text};
+use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::net::IpAddr;
@@ -125,4 +126,27 @@ pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
         out.extend(addresses.filter_map(|(j, a)| schema::rules::ip_warning(a, &at.index(j))));
     }
     out
+}
+
+/// The cells that only endpoint slices have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "slicePorts" => {
+            let ports: Vec<String> = list_at(o, &["ports"])
+                .iter()
+                .map(|p| if p["port"].is_null() { "*".into() } else { display(&p["port"]) })
+                .collect();
+            limited(&ports, "<unset>").into()
+        }
+        "sliceEndpoints" => {
+            let all: Vec<String> = list_at(o, &["endpoints"])
+                .iter()
+                .flat_map(|e| e["addresses"].as_array().cloned().unwrap_or_default())
+                .map(|v| display(&v))
+                .collect();
+            limited(&all, "<unset>").into()
+        }
+        _ => return None,
+    })
 }

@@ -2,6 +2,7 @@
 
 use crate::read::{is_set, items, repeats, shown, text};
 use ::flowcontrol::bootstrap::{Kind, MANDATORY, objects};
+use kinds::columns::{Cell, condition, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -265,6 +266,18 @@ fn queuing(limited: &Value, at: &FieldPath, errors: &mut ErrorList) {
         );
         errors.push(FieldError::invalid(&at.child("handSize"), number("handSize"), why));
     }
+}
+
+/// The cells that only flow schemas have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "missingPL" => match condition(o, "Dangling") {
+            Some(c) => display(&c["status"]).into(),
+            None => "?".into(),
+        },
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! A kind without peculiarities.
 
+use kinds::columns::Cell;
 use meta::field::ErrorList;
-use meta::{FieldError, Object, Status};
+use meta::{FieldError, Object, Status, Value};
 use registry::{Env, NameRule, Request, Strategy, Sub};
 
 pub struct Plain;
@@ -46,6 +47,7 @@ pub struct Ruled {
     /// See [`Strategy::scheme`].
     pub scheme: &'static str,
     pub fixed_by_status: &'static [&'static str],
+    pub cells: fn(&Cell<'_>) -> Option<Value>,
 }
 
 impl Ruled {
@@ -62,6 +64,7 @@ impl Ruled {
             unselectable: "",
             scheme: registry::LEGACY_SCHEME,
             fixed_by_status: &[],
+            cells: |_| None,
         }
     }
 
@@ -98,6 +101,11 @@ impl Ruled {
         Self { unselectable: said, ..self }
     }
 
+    /// Functions of table cells that only this kind has.
+    pub fn with_cells(self, cells: fn(&Cell<'_>) -> Option<Value>) -> Self {
+        Self { cells, ..self }
+    }
+
     pub fn in_scheme(self, scheme: &'static str) -> Self {
         Self { scheme, ..self }
     }
@@ -109,6 +117,10 @@ impl Ruled {
 }
 
 impl Strategy for Ruled {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        (self.cells)(cell)
+    }
+
     fn scheme(&self) -> &'static str {
         self.scheme
     }

@@ -7,6 +7,7 @@ pub use policy::{bootstrap, unserved};
 
 use crate::read::{items, shown, text};
 use auth::Authorizer;
+use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{Env, NameRule, Request, Strategy};
@@ -19,6 +20,10 @@ const ROLES: &str = "rbac.authorization.k8s.io/roles";
 const CLUSTER_ROLES: &str = "rbac.authorization.k8s.io/clusterroles";
 
 impl Strategy for Rbac {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
@@ -133,4 +138,24 @@ fn subject(s: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) 
         }
         _ => {}
     }
+}
+
+/// The cells that only roles and bindings have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "roleRef" => {
+            let r = &o.get("roleRef").cloned().unwrap_or_default();
+            format!("{}/{}", display(&r["kind"]), display(&r["name"])).into()
+        }
+        "subjects" => {
+            let kind = cell.arguments.first().copied().unwrap_or_default();
+            let names = list_at(o, &["subjects"]).iter().filter(|s| s["kind"] == kind).map(|s| match kind {
+                "ServiceAccount" => format!("{}/{}", display(&s["namespace"]), display(&s["name"])),
+                _ => display(&s["name"]),
+            });
+            names.collect::<Vec<_>>().join(", ").into()
+        }
+        _ => return None,
+    })
 }

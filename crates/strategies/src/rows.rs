@@ -7,7 +7,6 @@ use crate::{
     certificates, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings, storage,
 };
 use auth::Authorizer;
-use meta::{GroupVersion, Gvk};
 use registry::row::storage_name;
 use registry::{Backend, Function, NameRule, Resource, Rows, Strategy};
 use std::collections::HashMap;
@@ -37,16 +36,13 @@ pub fn builtin_rows(config: &Config) -> Rows {
     for kind in kinds::catalog().kinds.iter().filter(|k| config.runtime.serves(k)) {
         let backend = match function(config, &kind.group, &kind.plural) {
             Some(f) => Backend::Function(f),
-            None => {
-                let (group, version) = stored(&kind.group, &kind.version, &kind.plural);
-                Backend::Stored {
-                    resource: storage_name(&group, &kind.plural).into(),
-                    version: Gvk::new(group, version, &*kind.kind),
-                }
-            }
+            None => Backend::Stored {
+                resource: storage_name(&kind.stored.group, &kind.plural).into(),
+                version: kind.stored.with_kind(&*kind.kind),
+            },
         };
         let strategy = strategy(config, &kind.group, &kind.plural);
-        let lifetime = config.event_ttl.filter(|_| expires(&kind.group, &kind.plural));
+        let lifetime = config.event_ttl.filter(|_| kind.expires);
         rows.insert(Resource {
             kind: kind.clone(),
             backend,
@@ -61,29 +57,13 @@ pub fn builtin_rows(config: &Config) -> Rows {
     rows
 }
 
-/// Kinds that tell what happened, which nobody asks for later.
-fn expires(group: &str, plural: &str) -> bool {
-    matches!((group, plural), ("" | "events.k8s.io", "events"))
-}
-
-/// The group and version in which a resource is stored: its own, but for those that are served in two.
-fn stored(group: &str, version: &str, plural: &str) -> (String, String) {
-    let gv = match (group, plural) {
-        ("events.k8s.io", "events") => GroupVersion::new("", "v1"),
-        ("autoscaling", "horizontalpodautoscalers") => GroupVersion::new("autoscaling", "v2"),
-        _ => GroupVersion::new(group, version),
-    };
-    (gv.group, gv.version)
-}
-
 /// The selectable fields of every storage name, in the stored version.
 pub fn selectable_fields() -> HashMap<String, Vec<String>> {
     let mut out = HashMap::new();
     for k in &kinds::catalog().kinds {
-        let (group, version) = stored(&k.group, &k.version, &k.plural);
-        if group == *k.group && version == *k.version {
+        if k.stored == k.group_version() {
             let fields = k.selectable.iter().map(|f| core::event::stored_path(&k.plural, f).to_owned()).collect();
-            out.insert(storage_name(&group, &k.plural), fields);
+            out.insert(storage_name(&k.group, &k.plural), fields);
         }
     }
     out
@@ -146,16 +126,25 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
     use core::{endpoints, limits, persistent_volume, volume_warnings};
     Some(match (group, plural) {
         ("", "persistentvolumes") => Ruled::new(persistent_volume::volume)
+            .with_cells(persistent_volume::cells)
             .with_update(persistent_volume::volume_update)
             .with_warnings(volume_warnings::of_volume),
         ("", "persistentvolumeclaims") => Ruled::new(persistent_volume::claim)
+            .with_cells(persistent_volume::cells)
             .with_update(persistent_volume::claim_update)
             .with_status(persistent_volume::claim_status)
             .with_prepare(persistent_volume::same_sources)
             .with_warnings(volume_warnings::of_claim),
-        ("", "resourcequotas") => Ruled::new(limits::resource_quota).with_status(limits::resource_quota_status),
-        ("", "endpoints") => Ruled::new(endpoints::validate).with_warnings(endpoints::warnings),
-        ("discovery.k8s.io", "endpointslices") => Ruled::new(discovery::slice).with_warnings(discovery::warnings),
+        ("", "resourcequotas") => {
+            Ruled::new(limits::resource_quota).with_cells(limits::cells).with_status(limits::resource_quota_status)
+        }
+        ("", "componentstatuses") => Ruled::new(|_, _| {}).with_cells(core::component_status::cells),
+        ("", "endpoints") => {
+            Ruled::new(endpoints::validate).with_cells(endpoints::cells).with_warnings(endpoints::warnings)
+        }
+        ("discovery.k8s.io", "endpointslices") => {
+            Ruled::new(discovery::slice).with_cells(discovery::cells).with_warnings(discovery::warnings)
+        }
         ("apps", "controllerrevisions") => {
             Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)
         }
@@ -164,15 +153,17 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(limits::runtime_class).with_warnings(limits::runtime_class_warnings)
         }
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
+            .with_cells(networking::ingress::cells)
             .with_create(networking::ingress::validate_new)
             .with_warnings(networking::ingress::warnings)
             .with_status(networking::ingress::status),
-        ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class),
-        ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address),
+        ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class).with_cells(networking::cells),
+        ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address).with_cells(networking::cells),
         ("networking.k8s.io", "servicecidrs") => {
             Ruled::new(networking::service_cidr).with_update(networking::service_cidr_update)
         }
         ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver)
+            .with_cells(storage::cells)
             .with_update(storage::csi_driver_update)
             .with_warnings(storage::csi_driver_warnings),
         ("storage.k8s.io", "csistoragecapacities") => {
@@ -196,6 +187,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(resource::device_class).with_update(resource::device_class_update).named(NameRule::LongName)
         }
         ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim)
+            .with_cells(resource::cells)
             .with_permit(resource::admin_access)
             .with_update(resource::claim_update)
             .with_status(resource::claim_status)
@@ -203,13 +195,15 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("resource.k8s.io", "resourceclaimtemplates") => {
             Ruled::new(resource::claim_template).with_permit(resource::admin_access).with_update(resource::claim_update)
         }
-        ("flowcontrol.apiserver.k8s.io", "flowschemas") => {
-            Ruled::new(flowcontrol::flow_schema).with_status(flowcontrol::status).with_whole_status()
-        }
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema)
+            .with_cells(flowcontrol::cells)
+            .with_status(flowcontrol::status)
+            .with_whole_status(),
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => {
             Ruled::new(flowcontrol::priority_level).with_status(flowcontrol::status).with_whole_status()
         }
         ("apiregistration.k8s.io", "apiservices") => Ruled::new(apiregistration::api_service)
+            .with_cells(apiregistration::cells)
             .in_scheme("pkg/apiserver/scheme/scheme.go:28")
             .named(NameRule::PathSegment)
             .with_status(apiregistration::status)
@@ -219,17 +213,18 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("admissionregistration.k8s.io", "validatingadmissionpolicies") => {
             Ruled::new(admissionregistration::validating_policy)
+                .with_cells(admissionregistration::cells)
                 .with_status(admissionregistration::status)
                 .with_whole_status()
         }
         ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => {
-            Ruled::new(admissionregistration::mutating_policy)
+            Ruled::new(admissionregistration::mutating_policy).with_cells(admissionregistration::cells)
         }
         ("admissionregistration.k8s.io", "validatingadmissionpolicybindings") => {
-            Ruled::new(admissionregistration::validating_binding)
+            Ruled::new(admissionregistration::validating_binding).with_cells(admissionregistration::cells)
         }
         ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings") => {
-            Ruled::new(admissionregistration::mutating_binding)
+            Ruled::new(admissionregistration::mutating_binding).with_cells(admissionregistration::cells)
         }
         _ => return None,
     })

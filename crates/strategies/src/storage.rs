@@ -3,6 +3,7 @@
 use crate::core::inline_volume;
 use crate::pod_template::old_label;
 use crate::read::{is_set, items, shown, text};
+use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
@@ -308,4 +309,17 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
         }
     }
+}
+
+/// The cells that only CSI drivers have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "tokenRequests" => {
+            let all = list_at(o, &["spec", "tokenRequests"]).iter().map(|t| display(&t["audience"]));
+            let audiences = all.collect::<Vec<_>>().join(",");
+            if audiences.is_empty() { "<unset>".into() } else { audiences.into() }
+        }
+        _ => return None,
+    })
 }

@@ -8,6 +8,7 @@ pub use bindings::{mutating_binding, validating_binding};
 pub use policies::{mutating_policy, status, validating_policy};
 
 use crate::read::{is_set, items, text};
+use kinds::columns::{Cell, display, selector};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -181,4 +182,24 @@ fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
         let why = "if '*' is present, must not specify other resources without subresources";
         errors.push(FieldError::invalid(at, list.to_vec(), why));
     }
+}
+
+/// The cells that only policies and bindings have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "paramKind" => match o.at(&["spec", "paramKind"]) {
+            Some(p) => format!("{}/{}", display(&p["apiVersion"]), display(&p["kind"])).into(),
+            None => "<unset>".into(),
+        },
+        "paramRef" => match o.at(&["spec", "paramRef"]) {
+            Some(p) => {
+                let ns = display(&p["namespace"]);
+                let name = if p["name"].is_string() { display(&p["name"]) } else { selector(p.get("selector")) };
+                if ns.is_empty() { name.into() } else { format!("{ns}/{name}").into() }
+            }
+            None => "<unset>".into(),
+        },
+        _ => return None,
+    })
 }

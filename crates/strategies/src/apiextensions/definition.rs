@@ -4,7 +4,7 @@ use super::conversion::Webhook;
 use super::custom::Custom;
 use super::{embedded, rules, storage_version, strings, versions};
 use kinds::{Column, Generation, Kind, Subresource};
-use meta::{Gvk, Object, Value};
+use meta::{GroupVersion, Gvk, Object, Value};
 use registry::row::storage_name;
 use registry::{Backend, Resource, Scale, ScaleSelector};
 use schema::{Schema, Str};
@@ -87,6 +87,8 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         list: Some(text("listKind")).filter(|l| *l != format!("{kind}List")).map(Into::into),
         namespaced: o.str_at(&["spec", "scope"]) == Some("Namespaced"),
         generation: Some(Generation::Content),
+        stored: GroupVersion::new(group, storage),
+        expires: false,
         needs_revision: true,
         put_creates: false,
         said: 3,

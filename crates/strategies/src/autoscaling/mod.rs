@@ -4,6 +4,7 @@ mod rules;
 mod versions;
 
 use crate::replicas::not_negative;
+use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldPath, Gvk, Object, Status, Value};
 use registry::Strategy;
@@ -35,6 +36,10 @@ impl HorizontalPodAutoscaler {
 }
 
 impl Strategy for HorizontalPodAutoscaler {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
     fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
         rules::validate(&self.newest(o), None, &FieldPath::new("spec"), errors);
     }
@@ -69,5 +74,56 @@ impl Strategy for HorizontalPodAutoscaler {
         }
         o.set_gvk(to);
         Ok(o)
+    }
+}
+
+/// The cells that only autoscalers have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "hpaReference" => {
+            let r = o.at(&["spec", "scaleTargetRef"]).cloned().unwrap_or_default();
+            format!("{}/{}", display(&r["kind"]), display(&r["name"])).into()
+        }
+        "hpaTargets" => hpa_targets(o).into(),
+        _ => return None,
+    })
+}
+
+fn hpa_targets(o: &Object) -> String {
+    let specs = list_at(o, &["spec", "metrics"]);
+    if specs.is_empty() {
+        return "<none>".into();
+    }
+    let current = list_at(o, &["status", "currentMetrics"]);
+    let mut all = Vec::new();
+    for (i, m) in specs.iter().enumerate() {
+        let (ty, key) = match m["type"].as_str().unwrap_or_default() {
+            "Resource" => (display(&m["resource"]["name"]), "resource"),
+            "ContainerResource" => (display(&m["containerResource"]["name"]), "containerResource"),
+            "Pods" => (String::new(), "pods"),
+            "Object" => (String::new(), "object"),
+            _ => (String::new(), "external"),
+        };
+        let target = &m[key]["target"];
+        let now = current.get(i).map_or(&Value::Null, |c| &c[key]["current"]);
+        let prefix = if ty.is_empty() { ty } else { format!("{ty}: ") };
+        if !target["averageUtilization"].is_null() {
+            let have = now["averageUtilization"].as_i64().map_or("<unknown>".into(), |n| format!("{n}%"));
+            all.push(format!("{prefix}{have}/{}%", display(&target["averageUtilization"])));
+        } else {
+            let k = if target["averageValue"].is_null() { "value" } else { "averageValue" };
+            let have = if now[k].is_null() { "<unknown>".into() } else { display(&now[k]) };
+            let avg = if k == "averageValue" && key != "pods" && key != "resource" && key != "containerResource" {
+                " (avg)"
+            } else {
+                ""
+            };
+            all.push(format!("{prefix}{have}/{}{avg}", display(&target[k])));
+        }
+    }
+    match all.len() {
+        n if n > 2 => format!("{} + {} more...", all[..2].join(", "), n - 2),
+        _ => all.join(", "),
     }
 }

@@ -4,8 +4,9 @@ use super::{job_spec, job_status};
 use crate::core::pod_shape;
 use crate::pod_template;
 use crate::read::{is_set, shown_field, text};
+use kinds::columns::{Cell, condition, duration};
 use meta::field::{ErrorList, ErrorType};
-use meta::{FieldError, FieldPath, Object, Value, names};
+use meta::{FieldError, FieldPath, Object, Value, names, time};
 use registry::{Env, Request, Strategy};
 use serde_json::json;
 
@@ -22,6 +23,10 @@ const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
 ];
 
 impl Strategy for Job {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
     fn unselectable(&self, field: &str) -> Option<String> {
         Some(format!("field label {field:?} not supported for Job"))
     }
@@ -254,4 +259,49 @@ fn completions(o: &Object, old: &Object, errors: &mut ErrorList) {
     } else if new.is_some() && new != of(o, "parallelism") {
         errors.push(FieldError::invalid(&at, new, "can only be modified in tandem with spec.parallelism"));
     }
+}
+
+/// The cells that only jobs have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "jobStatus" => job_status(o).into(),
+        "jobCompletions" => {
+            let done = o.int_at(&["status", "succeeded"]).unwrap_or(0);
+            let parallelism = o.int_at(&["spec", "parallelism"]).unwrap_or(0);
+            match o.int_at(&["spec", "completions"]) {
+                Some(c) => format!("{done}/{c}").into(),
+                None if parallelism > 1 => format!("{done}/1 of {parallelism}").into(),
+                None => format!("{done}/1").into(),
+            }
+        }
+        "jobDuration" => {
+            let at = |k: &str| o.str_at(&["status", k]).and_then(time::parse);
+            match (at("startTime"), at("completionTime").or_else(|| time::parse(cell.now))) {
+                (Some(s), Some(e)) => duration(e.as_second() - s.as_second()).into(),
+                _ => "".into(),
+            }
+        }
+        _ => return None,
+    })
+}
+
+fn job_status(o: &Object) -> String {
+    let holds = |ty: &str| condition(o, ty).is_some_and(|c| c["status"] == "True");
+    for (ty, word) in [("Complete", "Complete"), ("Failed", "Failed")] {
+        if holds(ty) {
+            return word.into();
+        }
+    }
+    if o.is_deleting() {
+        return "Terminating".into();
+    }
+    for (ty, word) in
+        [("Suspended", "Suspended"), ("FailureTarget", "FailureTarget"), ("SuccessCriteriaMet", "SuccessCriteriaMet")]
+    {
+        if holds(ty) {
+            return word.into();
+        }
+    }
+    "Running".into()
 }

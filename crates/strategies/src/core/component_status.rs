@@ -1,7 +1,8 @@
 //! ComponentStatus: the health of the parts of the control plane, asked when it is listed.
 
 use async_trait::async_trait;
-use meta::{GroupResource, Object, Status};
+use kinds::columns::{Cell, display, list_at};
+use meta::{GroupResource, Object, Status, Value};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 
@@ -36,4 +37,23 @@ impl Function for ComponentStatuses {
     async fn list(&self, env: Env<'_>, _request: &Request) -> Result<Vec<Object>, Status> {
         Ok(all(env))
     }
+}
+
+/// The cells that only component statuses have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "componentStatus" => match o.get("conditions").and_then(Value::as_array).and_then(|c| c.first()) {
+            Some(c) if c["status"] == "True" => "Healthy".into(),
+            Some(c) if c["status"] == "False" => "Unhealthy".into(),
+            _ => "Unknown".into(),
+        },
+        "componentMessage" => {
+            list_at(o, &["conditions"]).first().map(|c| display(&c["message"])).unwrap_or_default().into()
+        }
+        "componentError" => {
+            list_at(o, &["conditions"]).first().map(|c| display(&c["error"])).unwrap_or_default().into()
+        }
+        _ => return None,
+    })
 }

@@ -1,6 +1,7 @@
 //! Endpoints: each subset has addresses.
 
 use crate::read::{items, text};
+use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use schema::rules::ip_warning;
@@ -84,4 +85,27 @@ pub fn special_address(ip: &str, at: &FieldPath, errors: &mut ErrorList) {
     if group {
         say("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
     }
+}
+
+/// The cells that only endpoints have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "endpoints" => endpoints(o).into(),
+        _ => return None,
+    })
+}
+
+fn endpoints(o: &Object) -> String {
+    let mut all = Vec::new();
+    for s in list_at(o, &["subsets"]) {
+        let ports = s["ports"].as_array().cloned().unwrap_or_default();
+        for a in s["addresses"].as_array().into_iter().flatten() {
+            if ports.is_empty() {
+                all.push(display(&a["ip"]));
+            }
+            all.extend(ports.iter().map(|p| format!("{}:{}", display(&a["ip"]), display(&p["port"]))));
+        }
+    }
+    limited(&all, "<none>")
 }

@@ -1,6 +1,7 @@
 //! Event, served in two groups and stored as `v1`.
 
 use crate::read::shown;
+use kinds::columns::{Cell, age, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
 use registry::{NameRule, Strategy};
@@ -24,6 +25,10 @@ pub fn stored_path<'a>(plural: &str, field: &'a str) -> &'a str {
 }
 
 impl Strategy for Event {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         let modern = to.group == "events.k8s.io";
         for (old, new) in FIELDS {
@@ -215,4 +220,60 @@ fn complete(o: &Object, errors: &mut ErrorList) {
         let why = format!("can have at most {NOTE_MAX} characters");
         errors.push(FieldError::invalid(&FieldPath::new("message"), "", why));
     }
+}
+
+/// The cells that only events have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "eventLastSeen" => {
+            let t = ["series.lastObservedTime", "lastTimestamp", "deprecatedLastTimestamp", "eventTime"];
+            first_time(o, &t, cell.now).into()
+        }
+        "eventFirstSeen" => {
+            first_time(o, &["firstTimestamp", "deprecatedFirstTimestamp", "eventTime"], cell.now).into()
+        }
+        "eventObject" => {
+            let r = o.get("involvedObject").or_else(|| o.get("regarding")).cloned().unwrap_or_default();
+            let (kind, name) = (display(&r["kind"]).to_lowercase(), display(&r["name"]));
+            if name.is_empty() { kind.into() } else { format!("{kind}/{name}").into() }
+        }
+        "eventSubobject" => {
+            let r = o.get("involvedObject").or_else(|| o.get("regarding")).cloned().unwrap_or_default();
+            display(&r["fieldPath"]).into()
+        }
+        "eventSource" => {
+            let s = o.get("source").or_else(|| o.get("deprecatedSource")).cloned().unwrap_or_default();
+            let mut component = display(&s["component"]);
+            if component.is_empty() {
+                component = display(
+                    o.get("reportingComponent").or_else(|| o.get("reportingController")).unwrap_or(&Value::Null),
+                );
+            }
+            let host = display(&s["host"]);
+            if host.is_empty() { component.into() } else { format!("{component}, {host}").into() }
+        }
+        "eventMessage" => {
+            display(o.get("message").or_else(|| o.get("note")).unwrap_or(&Value::Null)).trim().to_owned().into()
+        }
+        "eventCount" => {
+            let series = o.int_at(&["series", "count"]);
+            series
+                .or_else(|| o.int_at(&["count"]))
+                .or_else(|| o.int_at(&["deprecatedCount"]))
+                .filter(|c| *c > 0)
+                .unwrap_or(1)
+                .to_string()
+                .into()
+        }
+        _ => return None,
+    })
+}
+
+fn first_time(o: &Object, paths: &[&str], now: &str) -> String {
+    let found = paths.iter().find_map(|p| {
+        let steps: Vec<&str> = p.split('.').collect();
+        o.str_at(&steps).filter(|t| !t.is_empty())
+    });
+    found.map_or("<unknown>".into(), |t| age(t, now))
 }

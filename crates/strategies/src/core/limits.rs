@@ -2,6 +2,7 @@
 
 use crate::pod_template::{amount, old_label, overcommits, overhead, resource_name, scheduling::tolerations};
 use crate::read::{items, shown, text};
+use kinds::columns::{Cell, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
 use std::collections::{BTreeSet, HashSet};
@@ -307,4 +308,25 @@ impl registry::Strategy for LimitRange {
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         limit_range(o, errors);
     }
+}
+
+/// The cells that only quotas have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "quotaRequest" | "quotaLimit" => quota(o, cell.function == "quotaLimit").into(),
+        _ => return None,
+    })
+}
+
+fn quota(o: &Object, limits: bool) -> String {
+    let hard = o.at(&["status", "hard"]).or_else(|| o.at(&["spec", "hard"]));
+    let all: Vec<String> = hard
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(k, _)| k.starts_with("limits.") == limits)
+        .map(|(k, h)| format!("{k}: {}/{}", o.str_at(&["status", "used", k]).unwrap_or("0"), display(h)))
+        .collect();
+    all.join(", ")
 }

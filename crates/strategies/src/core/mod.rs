@@ -14,6 +14,7 @@ pub mod node;
 pub mod persistent_volume;
 pub mod pod;
 mod pod_apparmor;
+mod pod_cells;
 pub mod pod_parts;
 mod pod_resize;
 pub mod pod_shape;

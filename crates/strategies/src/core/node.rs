@@ -3,6 +3,7 @@
 use crate::plain::said_twice;
 use crate::pod_template;
 use crate::read::{items, repeats, shown, text};
+use kinds::columns::{Cell, condition, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{Env, Place, Request, Strategy, Sub, Upstream};
@@ -13,6 +14,10 @@ pub struct Node;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 impl Strategy for Node {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
     fn default(&self, o: &mut Object) {
         // The old field is the first of the list.
         if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()).map(str::to_owned)
@@ -135,4 +140,40 @@ fn parts(o: &Object, errors: &mut ErrorList) {
         let at = at.index(i);
         errors.push(FieldError::duplicate_as(&at, &shown(a, "io.k8s.api.core.v1.NodeAddress", &at)));
     }
+}
+
+/// The cells that only nodes have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "nodeStatus" => {
+            let mut s = match condition(o, "Ready") {
+                Some(c) if c["status"] == "True" => "Ready".to_owned(),
+                Some(_) => "NotReady".to_owned(),
+                None => "Unknown".to_owned(),
+            };
+            if o.at(&["spec", "unschedulable"]).is_some_and(|v| v == true) {
+                s += ",SchedulingDisabled";
+            }
+            s.into()
+        }
+        "nodeRoles" => {
+            let mut roles: Vec<&str> = o
+                .labels()
+                .filter_map(|(k, v)| match k.strip_prefix("node-role.kubernetes.io/") {
+                    Some(r) if !r.is_empty() => Some(r),
+                    _ if k == "kubernetes.io/role" && !v.is_empty() => Some(v),
+                    _ => None,
+                })
+                .collect();
+            roles.sort_unstable();
+            if roles.is_empty() { "<none>".into() } else { roles.join(",").into() }
+        }
+        "nodeAddress" => {
+            let ty = cell.arguments.first().copied().unwrap_or_default();
+            let found = list_at(o, &["status", "addresses"]).iter().find(|x| x["type"] == ty);
+            found.map_or("<none>".into(), |x| display(&x["address"]).into())
+        }
+        _ => return None,
+    })
 }

@@ -4,6 +4,7 @@ use crate::core::pod_shape;
 use crate::plain::said_twice;
 use crate::pod_template::{amount, node_selector_terms, sources};
 use crate::read::{is_set, items, shown, text};
+use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
@@ -409,4 +410,51 @@ pub fn claim_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
             }
         }
     }
+}
+
+/// The cells that only volumes and claims have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "accessModes" => modes(list_at(o, &["spec", "accessModes"])).into(),
+        "claimModes" => {
+            if bound(o) {
+                modes(list_at(o, &["status", "accessModes"])).into()
+            } else {
+                "".into()
+            }
+        }
+        "claimCapacity" => {
+            let c = o.str_at(&["status", "capacity", "storage"]).unwrap_or_default();
+            if bound(o) { c.into() } else { "".into() }
+        }
+        "volumeStatus" => {
+            let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
+            if o.is_deleting() { "Terminating" } else { phase }.into()
+        }
+        "volumeClaim" => match o.at(&["spec", "claimRef"]) {
+            Some(c) => format!("{}/{}", display(&c["namespace"]), display(&c["name"])).into(),
+            None => "".into(),
+        },
+        "storageClass" => {
+            let old = o.annotation("volume.beta.kubernetes.io/storage-class");
+            old.or_else(|| o.str_at(&["spec", "storageClassName"])).unwrap_or_default().into()
+        }
+        _ => return None,
+    })
+}
+
+fn bound(o: &Object) -> bool {
+    !o.str_at(&["spec", "volumeName"]).unwrap_or_default().is_empty()
+}
+
+fn modes(list: &[Value]) -> String {
+    let short = |m: &Value| match m.as_str().unwrap_or_default() {
+        "ReadWriteOnce" => "RWO",
+        "ReadOnlyMany" => "ROX",
+        "ReadWriteMany" => "RWX",
+        "ReadWriteOncePod" => "RWOP",
+        _ => "",
+    };
+    list.iter().map(short).collect::<Vec<_>>().join(",")
 }

@@ -1,8 +1,9 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
-use super::{binding, eviction, pod_apparmor, pod_parts, pod_resize, pod_status, pod_update, proxy};
+use super::{binding, eviction, pod_apparmor, pod_cells, pod_parts, pod_resize, pod_status, pod_update, proxy};
 use crate::pod_template::{self, Of, annotations};
 use crate::read::text;
+use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
 use registry::{DeleteOptions, Env, Place, Request, Strategy, Sub, Upstream, take_field};
@@ -12,6 +13,10 @@ use std::sync::Arc;
 pub struct Pod;
 
 impl Strategy for Pod {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        pod_cells::cells(cell)
+    }
+
     fn default(&self, o: &mut Object) {
         if o.at(&["spec", "enableServiceLinks"]).is_none() {
             o.set(&["spec", "enableServiceLinks"], true);

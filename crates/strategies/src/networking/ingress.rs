@@ -1,6 +1,7 @@
 //! Ingress: where requests go.
 
 use crate::read::{is_set, items, text};
+use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -158,4 +159,18 @@ fn backend(b: &Value, at: &FieldPath, errors: &mut ErrorList) {
             }
         }
     }
+}
+
+/// The cells that only ingresses have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "ingressHosts" => {
+            let hosts: Vec<String> =
+                list_at(o, &["spec", "rules"]).iter().map(|r| display(&r["host"])).filter(|h| !h.is_empty()).collect();
+            limited(&hosts, "*").into()
+        }
+        "ingressPorts" => if list_at(o, &["spec", "tls"]).is_empty() { "80" } else { "80, 443" }.into(),
+        _ => return None,
+    })
 }

@@ -7,6 +7,7 @@ pub mod network_policy;
 pub use cidr::Cidr;
 
 use crate::read::{items, text};
+use kinds::columns::{Cell, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
@@ -152,4 +153,25 @@ pub fn domain_prefixed(name: &str, at: &FieldPath, errors: &mut ErrorList) {
         _ if name.is_empty() => errors.push(FieldError::required(at, "")),
         _ => errors.push(FieldError::invalid(at, name, "must be a domain-prefixed path (such as \"acme.io/foo\")")),
     }
+}
+
+/// The cells that only the kinds of this group have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "ingressParameters" => match o.at(&["spec", "parameters"]) {
+            Some(p) => {
+                let group = display(&p["apiGroup"]);
+                let dot = if group.is_empty() { "" } else { "." };
+                format!("{}{dot}{group}/{}", display(&p["kind"]), display(&p["name"])).into()
+            }
+            None => "<none>".into(),
+        },
+        "parentRef" => {
+            let p = o.at(&["spec", "parentRef"]).cloned().unwrap_or_default();
+            let parts = ["group", "resource", "namespace", "name"].map(|k| display(&p[k]));
+            parts.into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join("/").into()
+        }
+        _ => return None,
+    })
 }

@@ -14,6 +14,7 @@ pub use status::claim_status;
 
 use crate::read::{is_set, items, text};
 use cel::{Decl, Env, Field, Type};
+use kinds::columns::{Cell, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::sync::{Arc, LazyLock};
@@ -90,3 +91,27 @@ static DEVICE: LazyLock<Env> = LazyLock::new(|| {
     let device = cel::Object { name: "kubernetes.DRADevice".into(), fields, open: false };
     Env::default().with_bindings().with("device", Type::Object(Arc::new(device)))
 });
+
+/// The cells that only resource claims have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "claimState" => claim_state(o).into(),
+        _ => return None,
+    })
+}
+
+fn claim_state(o: &Object) -> String {
+    let mut states = Vec::new();
+    if o.is_deleting() {
+        states.push("deleted");
+    }
+    if o.at(&["status", "allocation"]).is_none() {
+        states.push("pending");
+    } else if list_at(o, &["status", "reservedFor"]).is_empty() {
+        states.push("allocated");
+    } else {
+        states.extend(["allocated", "reserved"]);
+    }
+    states.join(",")
+}

@@ -5,6 +5,7 @@
 use crate::stream::Watch;
 use bytes::Bytes;
 use kemudi_testkit::Cluster;
+use kinds::columns::{Cell, Columns};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -202,4 +203,23 @@ async fn a_watch_that_is_left_ends() {
     drop(left);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), before);
+}
+
+/// The description of a kind names functions for its table cells; each is a general one or one of its strategy.
+#[tokio::test(start_paused = true)]
+async fn every_function_of_a_table_cell_exists() {
+    let c = Cluster::start(1).await;
+    let rows = c.server.registry.rows();
+    let mut functions = 0;
+    for row in rows.iter() {
+        let own = |cell: &Cell<'_>| row.strategy.cell(cell);
+        let cells = Columns::new(&row.kind.columns, "2026-01-01T00:00:00Z", &own).cells(row.empty());
+        for (column, value) in row.kind.columns.iter().zip(cells) {
+            if column.value[0].starts_with('@') {
+                assert!(!value.is_null(), "{}: {:?}", row.kind.gvk(), column.value);
+                functions += 1;
+            }
+        }
+    }
+    assert!(functions > 150, "{functions}");
 }

@@ -4,6 +4,7 @@
 //! wrong with them is all that is told.
 
 mod addresses;
+mod cells;
 mod families;
 mod fields;
 mod node_ports;
@@ -11,6 +12,7 @@ mod node_ports;
 use super::service_rules;
 use crate::Config;
 use crate::networking::Cidr;
+use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, GroupKind, Object, Status, Value};
 use registry::{Env, NameRule, Place, Request, Strategy, Sub, Upstream};
@@ -31,6 +33,10 @@ impl Service {
 }
 
 impl Strategy for Service {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells::cells(cell)
+    }
+
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }

@@ -1,4 +1,5 @@
-//! Types that Kubernetes had once and that are served on request still, which `k8s-openapi` has no longer.
+//! Schemas that `k8s-openapi` does not have: of types that Kubernetes had once and that are still served on request, and of the watch event,
+//! which is generic there.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -8,6 +9,13 @@ pub fn add(upstream: &mut BTreeMap<String, Value>) {
     let meta =
         |name: &str| json!({"$ref": format!("#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.{name}")});
     let list = |name: &str, text: &str| json!({"type": "array", "items": of(name), "description": text});
+    upstream.insert(
+        "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent".into(),
+        json!({"type": "object", "required": ["type", "object"], "description": "One event of a watch.", "properties": {
+            "type": {"type": "string"},
+            "object": {"description": "The object as it is now; of a deletion, as it was last; of an error, a Status.",
+                "$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"}}}),
+    );
     let prefix = "io.k8s.api.settings.v1alpha1";
     upstream.insert(
         format!("{prefix}.PodPreset"),
