@@ -1,13 +1,12 @@
 //! Between the registry's admission hook and the chain of plugins.
 
 use crate::Server;
-use crate::aside::{self, Line};
-use crate::handle::{Call, as_identity};
+use crate::call::{Call, as_identity};
+use crate::info::is_stream;
+use crate::lookup::Stored;
 use crate::webhooks::{MAX_ANSWER, own_path};
-use admission::{
-    Asked, Decided, Event, Found, Host, Labels, Lookup, Matching, Passed, Review, Unanswered, Which, Whose,
-    is_terminating,
-};
+use crate::workers::await_remote;
+use admission::{Asked, Decided, Event, Host, Lookup, Matching, Passed, Review, Unanswered, Whose};
 use async_trait::async_trait;
 use auth::remote::refusal;
 use auth::{Attributes, Caller, Endpoint, User};
@@ -16,17 +15,16 @@ use http::Method;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
-use meta::{Gvk, Gvr, LabelSelector, Object, Status, Value};
+use meta::{Gvk, Gvr, Object, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Registry, Request, amount, encode};
+use registry::{Admit, Charge, Mutated, Operation, Request, WriteOptions, encode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use store::{Action, Entry, Expect, Key, Op};
+use store::{Action, Expect, Key, Op};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -39,6 +37,14 @@ pub struct Admission<'a> {
     pub(crate) dry_run: bool,
     /// How many requests to itself were made.
     pub(crate) asked: Arc<AtomicUsize>,
+}
+
+impl<'a> Admission<'a> {
+    /// Admission of a write, or of a connection, with these options.
+    pub(crate) fn new(server: &'a Arc<Server>, call: &'a Call, request: &'a Request, options: &WriteOptions) -> Self {
+        let attributes = (*call.attributes).clone();
+        Self { server, call, request, attributes, dry_run: options.dry_run, asked: Arc::default() }
+    }
 }
 
 impl Admission<'_> {
@@ -253,7 +259,7 @@ impl Host for Admission<'_> {
 
     fn options(&self) -> Value {
         // Connections have none.
-        if crate::verbs::is_stream(&self.request.subresource) {
+        if is_stream(&self.request.subresource) {
             return Value::Null;
         }
         let query = &self.call.query;
@@ -340,7 +346,7 @@ impl Host for Admission<'_> {
         body: Vec<u8>,
     ) -> Result<Vec<u8>, Unanswered> {
         let begun = Instant::now();
-        let answer = aside::outside(async {
+        let answer = await_remote(async {
             match own_path(to) {
                 Some(path) => self.ask_itself(&path, timeout, body).await,
                 None => self.server.webhooks.ask(&self.server.registry, to, caller, timeout, body).await,
@@ -398,124 +404,5 @@ impl Host for Admission<'_> {
 
     fn passed(&self, place: usize, passed: &Passed) {
         self.server.metrics.passed(place, passed);
-    }
-}
-
-/// What plugins look up: the newest stored objects.
-pub struct Stored<'a> {
-    pub registry: &'a Registry,
-    pub decoded: &'a Decoded,
-}
-
-/// Objects as they were read at a revision: namespaces, service accounts and classes seldom change, and each create asks for
-/// them.
-#[derive(Default)]
-pub struct Decoded(Mutex<HashMap<Key, (u64, Arc<Object>)>>);
-
-/// Beyond this many, all are forgotten.
-const DECODED_MAX: usize = 4096;
-/// Larger ones, in bytes as stored, are read each time.
-const DECODED_SIZE: usize = 4096;
-
-/// Reads an object that a plugin asked for. One that is large was not foreseen ([`Lookup::bytes`]), and holds up no other request.
-fn decode(entry: &Entry) -> Object {
-    aside::in_place(Line::Objects, entry.value.len(), || encode::decode(entry))
-}
-
-impl Decoded {
-    fn of(&self, entry: &Entry) -> Arc<Object> {
-        if entry.value.len() > DECODED_SIZE {
-            return Arc::new(decode(entry));
-        }
-        if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
-            return object.clone();
-        }
-        let object = Arc::new(encode::decode(entry));
-        let mut known = self.0.lock();
-        if known.len() >= DECODED_MAX {
-            known.clear();
-        }
-        known.insert(entry.key.clone(), (entry.revision, object.clone()));
-        object
-    }
-}
-
-impl Lookup for Stored<'_> {
-    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize {
-        let rows = self.registry.rows();
-        let Some(row) = rows.stored(group, resource) else { return 0 };
-        let Some((stored, _)) = row.stored() else { return 0 };
-        let snapshot = self.registry.store.snapshot();
-        match which {
-            Which::All => amount::all(&snapshot, stored, namespace),
-            Which::One => amount::largest(&snapshot, stored, namespace),
-            Which::Named(name) => {
-                let key = row.key(namespace.unwrap_or_default(), name);
-                key.and_then(|k| snapshot.get(&k)).map_or(0, |e| e.value.len())
-            }
-        }
-    }
-
-    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
-        self.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
-    }
-
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
-        let rows = self.registry.rows();
-        let key = rows.stored(group, resource)?.key(namespace, name)?;
-        self.registry.store.snapshot().get(&key).map(|e| self.decoded.of(&e))
-    }
-
-    fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels> {
-        let rows = self.registry.rows();
-        let key = rows.stored(group, resource)?.key(namespace, name)?;
-        let entry = self.registry.store.snapshot().get(&key)?;
-        Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
-    }
-
-    fn is_terminating(&self, namespace: &str) -> Option<bool> {
-        self.get("", "namespaces", "", namespace).map(|n| is_terminating(&n))
-    }
-
-    fn list(
-        &self,
-        group: &str,
-        resource: &str,
-        namespace: Option<&str>,
-    ) -> Box<dyn Iterator<Item = Object> + Send + '_> {
-        let rows = self.registry.rows();
-        let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
-            return Box::new(std::iter::empty());
-        };
-        let entries: Vec<_> = self.registry.store.snapshot().range(&name, namespace, None).cloned().collect();
-        Box::new(entries.into_iter().map(|e| decode(&e)))
-    }
-
-    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {
-        let rows = self.registry.rows();
-        let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
-            return Vec::new();
-        };
-        let namespace = Some(namespace).filter(|n| !n.is_empty());
-        let chosen = |e: &Arc<Entry>| {
-            let labels = &e.index().labels;
-            selector.matches(|k| labels.iter().find(|(l, _)| **l == *k).map(|(_, v)| &**v))
-        };
-        let snapshot = self.registry.store.snapshot();
-        let all = snapshot.range(&name, namespace, None).filter(|e| chosen(e));
-        all.map(|e| Found { name: e.key.name.to_string(), size: e.value.len() }).collect()
-    }
-
-    fn fingerprint(&self, group: &str, resource: &str) -> u64 {
-        let rows = self.registry.rows();
-        let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
-        let snapshot = self.registry.store.snapshot();
-        let mut all = snapshot.range(name, None, None).peekable();
-        if all.peek().is_none() {
-            return 0;
-        }
-        let mut hash = DefaultHasher::new();
-        all.for_each(|e| (&*e.key.name, e.revision).hash(&mut hash));
-        hash.finish().max(1)
     }
 }

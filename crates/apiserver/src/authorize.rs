@@ -1,20 +1,17 @@
-//! What a request is to those who decide about it, and what is said when they refuse.
+//! The authorization filter.
 
 use crate::Server;
-use crate::info::Info;
 use crate::metrics::Authorization;
-use crate::path::{Query, Target};
 use crate::trace::Trace;
-use auth::{Attributes, Decision, User};
-use http::request::Parts;
+use auth::{Attributes, Decision};
 use meta::{GroupResource, Status};
 use tokio::time::Instant;
 
 impl Server {
-    pub(crate) async fn authorize(&self, user: &User, parts: &Parts, info: &Info, trace: &Trace) -> Result<(), Status> {
-        let a = info.attributes(user, parts);
+    /// Asks the authorizers. Errors if none allows the request.
+    pub(crate) async fn authorize(&self, attributes: &Attributes, trace: &Trace) -> Result<(), Status> {
         let begun = Instant::now();
-        let decision = self.authorizer.decide(&a).await;
+        let decision = self.authorizer.decide(attributes).await;
         let result = match &decision {
             Decision::Allow(_) => Authorization::Allowed,
             Decision::Deny(_) => Authorization::Denied,
@@ -31,48 +28,12 @@ impl Server {
         }
         match decision {
             Decision::Allow(_) => Ok(()),
-            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(&a, &why)),
+            Decision::Deny(why) | Decision::NoOpinion(why) => Err(forbidden(attributes, &why)),
         }
     }
 }
 
-/// What a request is to those who decide about it, from the same reading of its path and query as everything else.
-pub(crate) fn attributes(user: &User, path: &str, target: &Target, query: &Query, verb: &'static str) -> Attributes {
-    let Some(gv) = target.group_version.as_ref().filter(|_| target.is_resource()) else {
-        return Attributes { user: user.clone(), verb: verb.into(), path: path.to_owned(), ..Attributes::default() };
-    };
-    // A list or watch of one name may be allowed for that name, and one of some fields for these.
-    let (mut fields, mut labels) = (None, None);
-    if matches!(verb, "list" | "watch" | "deletecollection") {
-        fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
-        labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
-    }
-    let mut name = target.name.clone();
-    if name.is_empty() && matches!(verb, "list" | "watch") {
-        let selected = fields.as_ref().and_then(|f| f.exact("metadata.name"));
-        let is_segment = |n: &&str| !matches!(*n, "." | "..") && !n.contains(['/', '%']);
-        name = selected.filter(is_segment).unwrap_or_default().to_owned();
-    }
-    let namespace = match (&*target.resource, &*target.namespace) {
-        ("namespaces", "") => target.name.clone(),
-        (_, ns) => ns.to_owned(),
-    };
-    Attributes {
-        user: user.clone(),
-        verb: verb.into(),
-        group: gv.group.clone(),
-        version: gv.version.clone(),
-        resource: target.resource.clone(),
-        subresource: target.subresource.clone(),
-        namespace,
-        name,
-        path: String::new(),
-        fields,
-        labels,
-    }
-}
-
-/// The refusal of authorization, in upstream's words.
+/// The error for a request that no authorizer allows.
 pub(crate) fn forbidden(a: &Attributes, why: &str) -> Status {
     let user = &a.user.name;
     let tail = if why.is_empty() { String::new() } else { format!(": {why}") };

@@ -1,13 +1,13 @@
 //! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod, `proxy` to itself.
 
 use crate::Server;
-use crate::aside;
+use crate::admit::Admission;
 use crate::authorize::forbidden;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::call::Call;
+use crate::lookup::stored_size;
 use crate::path::Query;
 use crate::proxy;
-use crate::verbs;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request as HttpRequest, Response, StatusCode, Uri};
@@ -60,10 +60,10 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     if request.subresource == "proxy" {
         return proxy::proxy(server, call, request).await;
     }
-    let size = aside::stored(server, &request.resource, &request.namespace, &request.name).unwrap_or_default();
+    let size = stored_size(server, &request.resource, &request.namespace, &request.name).unwrap_or_default();
     let (of, user) = (server.clone(), call.user.name.clone());
     let read = async move { Ok((of.registry.get(&request).await?, request)) };
-    let (object, request) = aside::read(server, &user, size, read).await?;
+    let (object, request) = server.workers.run(&user, size, read).await?;
     let bad = |why: String| Status::bad_request(why);
     let (ns, name) = (&request.namespace, &request.name);
     let path = match request.subresource.as_str() {
@@ -134,7 +134,7 @@ async fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
     if call.parts.method != http::Method::GET {
         return Ok(());
     }
-    let mut a = call.attributes();
+    let mut a = (*call.attributes).clone();
     a.verb = "create".into();
     match server.authorizer.decide(&a).await {
         auth::Decision::Allow(_) => Ok(()),
@@ -147,7 +147,7 @@ async fn admit(server: &Arc<Server>, call: &Call, request: &Request) -> Result<(
     if request.subresource == "log" {
         return Ok(());
     }
-    let admit = verbs::admission(server, call, request, &WriteOptions::default());
+    let admit = Admission::new(server, call, request, &WriteOptions::default());
     let kind = crate::admit::spoken(&request.resource.kind, &request.subresource);
     let mut options = Object::new(&kind);
     for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|f| call.query.is_true(f)) {

@@ -4,12 +4,12 @@
 //! **Invariant**: no request is sent before the other side has shown a certificate of the cluster's authority for this address and
 //! for `system:node:NAME`. So a node that names another node's address reaches nobody.
 
-use crate::aside;
 use crate::authenticate::user_of;
 use crate::body::Body;
 use crate::budget::{Budget, Room};
 use crate::connect::{ConnectError, NodeConnector};
 use crate::proxy::{answer, exchange, outgoing};
+use crate::workers;
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::https::{ClientIdentity, Reach, Roots, dial, handshake_error};
@@ -128,7 +128,7 @@ impl NodeConnector for NodeDialer {
         let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
         let entry = entry.ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
         // Who makes its node large slows nobody down.
-        let found = aside::view(&self.places, &entry, |node| {
+        let found = workers::view(&self.places, &entry, |node| {
             let place = place(node);
             let bytes = place.as_ref().map_or(0, |(host, _)| host.len());
             (place, bytes)

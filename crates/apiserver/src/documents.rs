@@ -3,7 +3,7 @@
 //! Invariant: a document is made once per change of what it is made of, one at a time, beside the threads that answer; the
 //! bytes are shared by all answers. How many are kept is bounded.
 
-use crate::aside::{self, Line};
+use crate::workers::{self, Lane};
 use bytes::Bytes;
 use meta::Value;
 use parking_lot::Mutex;
@@ -29,9 +29,9 @@ pub(crate) struct Document {
 impl Documents {
     /// The document of that change, made now if it is not there.
     pub fn get(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
-        let line = if key.starts_with("/openapi/") { Line::Schemas } else { Line::Discovery };
+        let line = if key.starts_with("/openapi/") { Lane::Schemas } else { Lane::Discovery };
         self.kept(key, change).unwrap_or_else(|| {
-            aside::in_place(line, usize::MAX, || {
+            workers::in_place(line, usize::MAX, || {
                 self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make()))
             })
         })

@@ -1,68 +1,27 @@
 //! The stack that every request walks through.
 
 use crate::answer::{failure, failure_in, method_not_allowed};
-use crate::authenticate::{Identity, Peer};
+use crate::authenticate::Peer;
 use crate::body::Body;
+use crate::call::Call;
 use crate::content::{self, Offer, Shape, Wanted};
 use crate::ids::AUDIT_ID;
-use crate::info::Info;
+use crate::info::{Info, is_stream};
 use crate::listen::Connection;
 use crate::metrics::Authentication;
-use crate::path::{Query, Target};
+use crate::path::Target;
 use crate::request_body::{RequestBody, head_size, room_for_head};
 use crate::trace::Trace;
-use crate::{Server, aside, audit, authorize, compress, deadline, flow, inflight, lifecycle, table, verbs};
-use auth::{Attributes, User};
+use crate::{Server, audit, compress, deadline, flow, inflight, lifecycle, placement, table};
+use auth::User;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode};
 use meta::Status;
 use registry::{Resource, Warnings};
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::time::Instant;
-
-/// A request on its way down.
-pub(crate) struct Call {
-    pub parts: Parts,
-    pub body: Bytes,
-    pub query: Query,
-    pub target: Target,
-    /// As it was authorized.
-    pub verb: &'static str,
-    pub user: User,
-    pub wanted: Wanted,
-    pub warnings: Warnings,
-    pub trace: Arc<Trace>,
-    /// Whether CBOR is spoken.
-    pub cbor: bool,
-}
-
-impl Call {
-    /// What was authorized.
-    pub fn attributes(&self) -> Attributes {
-        authorize::attributes(&self.user, self.parts.uri.path(), &self.target, &self.query, self.verb)
-    }
-
-    /// The `fieldManager` parameter, or the user agent up to its slash.
-    pub fn manager(&self) -> String {
-        let asked = self.query.get("fieldManager");
-        if !asked.is_empty() {
-            return asked.to_owned();
-        }
-        let agent = self.parts.headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
-        agent.split('/').next().unwrap_or(agent).chars().take(128).collect()
-    }
-
-    pub fn media_type(&self) -> &str {
-        content::media_type(&self.parts.headers)
-    }
-
-    /// The object that was sent.
-    pub fn sent(&self) -> Result<content::Sent, Status> {
-        content::read(self.media_type(), &self.body, self.cbor)
-    }
-}
 
 impl Server {
     /// Answers one request. Every failure leaves as a `Status`. Boxed, so that what is below is compiled here alone, and not
@@ -101,7 +60,7 @@ impl Server {
             self.in_time(parts, body, wanted, info, &trace).await.unwrap_or_else(|s| failure_in(&told, &s));
         if let Some(record) = trace.audit.get() {
             // What was done is written down, in whatever turn.
-            let _turn = self.aside.turn(&record.user, audit::size_of(&response)).await.ok();
+            let _turn = self.workers.turn(&record.user, audit::size_of(&response)).await.ok();
             record.response(verb, is_resource, &response);
         }
         if let Some(threshold) = compressed {
@@ -168,7 +127,7 @@ impl Server {
         // Before there is a seat: who sends slowly takes none from others. The error of a body that cannot be read is returned after authorization.
         let body = body.read(&self.bodies, &user.name, head).await;
         if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
-            let _turn = self.aside.turn(&user.name, bytes.len()).await?;
+            let _turn = self.workers.turn(&user.name, bytes.len()).await?;
             record.request(info.verb, content::media_type(&parts.headers), bytes);
         }
         let user = self.impersonate(user, &mut parts, &info, trace).await?;
@@ -185,7 +144,8 @@ impl Server {
             Ok(seat) => seat,
             Err(retry_after) => return Ok(self.turn_away(&info, &parts, trace, retry_after)),
         };
-        self.authorize(&user, &parts, &info, trace).await?;
+        let attributes = Arc::new(info.attributes(&user, &parts));
+        self.authorize(&attributes, trace).await?;
         self.count(&info, &parts, trace);
         let Info { target, query, verb, .. } = info;
         let (body, _room) = body?;
@@ -205,7 +165,7 @@ impl Server {
         let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
         let wanted = match wanted {
             // A stream negotiates for itself.
-            Err(_) if verbs::is_stream(&target.subresource) => Wanted::json(),
+            Err(_) if is_stream(&target.subresource) => Wanted::json(),
             Ok(w) if offer.has(w.encoding, w.shape) => w,
             // The next clause may be something else.
             Ok(w) => match Wanted::of(&parts.headers, &offer) {
@@ -227,9 +187,9 @@ impl Server {
         }
         let (warned, trace) = (warnings.clone(), trace.clone());
         let cbor = self.options.cbor;
-        let call = Call { parts, body, query, target, verb, user, wanted, warnings: warned, trace, cbor };
+        let call = Call { parts, body, query, target, verb, user, attributes, wanted, warnings: warned, trace, cbor };
         let whole = call.target.subresource.is_empty().then(|| row.clone());
-        let answer = aside::dispatch(self, call, row).await;
+        let answer = placement::execute(self, call, row).await;
         if let (Some(row), Ok(r)) = (whole, &answer)
             && r.status() == StatusCode::CREATED
             && let Some(text) = self.options.not_carried_out.get(&row.group_resource())
@@ -326,10 +286,4 @@ impl Server {
         }
         Ok(row.clone())
     }
-}
-
-/// An identity for requests of the same process: no socket can set it.
-pub fn as_identity(mut request: Request<Bytes>, user: User) -> Request<Bytes> {
-    request.extensions_mut().insert(Identity(user));
-    request
 }

@@ -1,6 +1,5 @@
-//! What every filter asks of a request, found out once.
+//! The properties of a request that filters need, parsed once (upstream `RequestInfo`).
 
-use crate::authorize;
 use crate::path::{Query, Target};
 use auth::{Attributes, User};
 use http::request::Parts;
@@ -30,17 +29,59 @@ impl Info {
         let watch = (query.is_true("watch") && target.name.is_empty()) || target.watch;
         let resource = target.is_resource();
         let verb = if resource { target.verb(method, watch) } else { lowercase(method) };
-        let long_running = resource && (verb == "watch" || STREAMS.contains(&target.subresource.as_str()));
+        let long_running = resource && (verb == "watch" || is_stream(&target.subresource));
         Self { target, query, verb, long_running }
     }
 
+    /// What authorizers decide about.
     pub fn attributes(&self, user: &User, parts: &Parts) -> Attributes {
-        authorize::attributes(user, parts.uri.path(), &self.target, &self.query, self.verb)
+        attributes(user, parts.uri.path(), &self.target, &self.query, self.verb)
     }
 
     /// Reading changes nothing (`nonMutatingRequestVerbs`).
     pub fn mutates(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
+    }
+}
+
+/// Whether a subresource answers with a stream and negotiates its encoding itself.
+pub(crate) fn is_stream(subresource: &str) -> bool {
+    STREAMS.contains(&subresource)
+}
+
+/// The authorization attributes, from the same parsed path and query that everything else uses.
+fn attributes(user: &User, path: &str, target: &Target, query: &Query, verb: &'static str) -> Attributes {
+    let Some(gv) = target.group_version.as_ref().filter(|_| target.is_resource()) else {
+        return Attributes { user: user.clone(), verb: verb.into(), path: path.to_owned(), ..Attributes::default() };
+    };
+    // A list or watch of one name may be allowed for that name, and one of some fields for these.
+    let (mut fields, mut labels) = (None, None);
+    if matches!(verb, "list" | "watch" | "deletecollection") {
+        fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());
+        labels = meta::LabelSelector::parse(query.get("labelSelector")).ok().filter(|l| !l.is_everything());
+    }
+    let mut name = target.name.clone();
+    if name.is_empty() && matches!(verb, "list" | "watch") {
+        let selected = fields.as_ref().and_then(|f| f.exact("metadata.name"));
+        let is_segment = |n: &&str| !matches!(*n, "." | "..") && !n.contains(['/', '%']);
+        name = selected.filter(is_segment).unwrap_or_default().to_owned();
+    }
+    let namespace = match (&*target.resource, &*target.namespace) {
+        ("namespaces", "") => target.name.clone(),
+        (_, ns) => ns.to_owned(),
+    };
+    Attributes {
+        user: user.clone(),
+        verb: verb.into(),
+        group: gv.group.clone(),
+        version: gv.version.clone(),
+        resource: target.resource.clone(),
+        subresource: target.subresource.clone(),
+        namespace,
+        name,
+        path: String::new(),
+        fields,
+        labels,
     }
 }
 

@@ -6,12 +6,12 @@
 pub mod admit;
 pub mod aggregate;
 mod answer;
-pub mod aside;
 pub mod audit;
 mod authenticate;
 mod authorize;
 pub mod body;
 mod budget;
+mod call;
 mod compress;
 mod connect;
 mod content;
@@ -23,7 +23,7 @@ mod elsewhere;
 mod encoded;
 mod events;
 pub mod flow;
-pub mod handle;
+mod handle;
 mod header_text;
 mod health;
 mod ids;
@@ -34,12 +34,14 @@ mod joined;
 mod lifecycle;
 pub mod listen;
 mod listing;
+mod lookup;
 mod metrics;
 mod node_authorizer;
 mod openapi;
 mod options;
 mod order;
 mod path;
+mod placement;
 mod proxy;
 mod rbac_cache;
 mod request_body;
@@ -48,6 +50,7 @@ mod table;
 mod trace;
 mod verbs;
 mod webhooks;
+pub mod workers;
 mod zpages;
 
 pub use self::metrics::Metrics;
@@ -56,6 +59,7 @@ pub use authenticate::{
     Anonymous, AnyCertificate, Authenticators, Certificates, FrontProxy, Identity, Peer, PeerError,
 };
 pub use body::Body;
+pub use call::as_identity;
 pub use connect::{ConnectError, NodeConnector};
 pub use deadline::duration;
 pub use dialer::NodeDialer;
@@ -90,10 +94,10 @@ pub struct Server {
     pub(crate) aggregator: aggregate::Aggregator,
     pub(crate) flow: flow::FlowControl,
     pub(crate) documents: documents::Documents,
-    pub(crate) decoded: admit::Decoded,
+    pub(crate) decoded: lookup::Decoded,
     pub(crate) webhooks: Arc<webhooks::Clients>,
     pub(crate) turns: admit::Turns,
-    pub(crate) aside: aside::Aside,
+    pub(crate) workers: workers::Workers,
     pub(crate) connections: Arc<listen::Table>,
     /// Room for the bodies of requests.
     pub(crate) bodies: budget::Budget,
@@ -130,7 +134,7 @@ impl Server {
         let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), services.clone(), options.endpoints));
         let _ = registry.outside.set(webhooks.clone());
         let audit = options.audit.take();
-        let aside = aside::Aside::new(options.aside.take());
+        let workers = workers::Workers::new(options.workers.take(), options.request_timeout);
         let governed = options.priority_and_fairness;
         let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
         Arc::new(Self {
@@ -158,10 +162,10 @@ impl Server {
             metrics,
             options,
             documents: documents::Documents::default(),
-            decoded: admit::Decoded::default(),
+            decoded: lookup::Decoded::default(),
             webhooks,
             turns: admit::Turns::default(),
-            aside,
+            workers,
         })
     }
 
@@ -170,9 +174,9 @@ impl Server {
         self.lifecycle.leave();
     }
 
-    /// How many requests, or parts of requests, were sent to the threads for large ones ([`aside`]).
-    pub fn worked_aside(&self) -> u64 {
-        self.aside.count()
+    /// How many requests, or parts of requests, were sent to worker threads ([`workers`]).
+    pub fn sent_to_workers(&self) -> u64 {
+        self.workers.count()
     }
 
     /// Returns when all events of the audit were delivered, or given up.
@@ -185,6 +189,6 @@ impl Server {
     /// The server ends: it takes no new requests, and watches come to their end as if their time was over.
     pub fn end(&self) {
         self.lifecycle.drain();
-        self.aside.end();
+        self.workers.end();
     }
 }

@@ -4,8 +4,8 @@
 //! Each decision reads the relations from the store: the index selects the pods of the node, and each of them is decoded once per revision
 //! for the names that it refers to. Large pods of one user do not delay other requests.
 
-use crate::aside::{self, Line};
 use crate::rbac_cache::RbacCache;
+use crate::workers::{self, Lane};
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::{Object, Value};
 use parking_lot::RwLock;
@@ -253,7 +253,7 @@ impl Related<'_> {
     fn pods<'s>(&'s self, namespace: Option<&'s str>) -> impl Iterator<Item = (&'s str, Arc<Names>)> {
         let here = |e: &&Arc<Entry>| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
         let all = self.snapshot.range("pods", namespace, None).filter(here);
-        let views = all.map(|e| (&*e.key.namespace, aside::view(self.views, e, Names::of)));
+        let views = all.map(|e| (&*e.key.namespace, workers::view(self.views, e, Names::of)));
         views.filter(|(_, names)| !names.mirrored)
     }
 
@@ -270,7 +270,7 @@ impl Related<'_> {
             let volume = self.entry("persistentvolumes", "", &text_of(&claim, &["spec", "volumeName"])?)?;
             Some(is(namespace, &volume))
         };
-        aside::in_place(Line::Views, claims * CLAIM, || {
+        workers::in_place(Lane::Views, claims * CLAIM, || {
             pods.iter().any(|(namespace, p)| p.claims.iter().any(|c| bound(namespace, c) == Some(true)))
         })
     }

@@ -34,8 +34,8 @@ pub struct Options {
     pub not_carried_out: BTreeMap<GroupResource, &'static str>,
     /// Whether CBOR is read and written, beside the other encodings.
     pub cbor: bool,
-    /// Threads for requests that may take long ([`crate::aside::runtime`]); without them, those are worked on where they arrive.
-    pub aside: Option<tokio::runtime::Handle>,
+    /// Worker threads for long requests ([`crate::workers::runtime`]); without them, long requests execute where they arrive.
+    pub workers: Option<tokio::runtime::Handle>,
 }
 
 impl Default for Options {
@@ -54,7 +54,7 @@ impl Default for Options {
             audit: None,
             not_carried_out: BTreeMap::new(),
             cbor: false,
-            aside: None,
+            workers: None,
         }
     }
 }

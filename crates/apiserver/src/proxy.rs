@@ -10,9 +10,9 @@ mod links;
 
 use crate::Server;
 use crate::answer::bytes;
-use crate::aside;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::call::Call;
+use crate::lookup::stored_size;
 use bytes::Bytes;
 use client::https::{Reach, handshake_error};
 use coded::{Coding, rewritten};
@@ -55,14 +55,14 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
     let (name, place) = split(&request.name)?;
     request.name = name;
     let (ns, strategy) = (&request.namespace, &request.resource.strategy);
-    let size = aside::stored(server, &request.resource, ns, &request.name).unwrap_or_default()
+    let size = stored_size(server, &request.resource, ns, &request.name).unwrap_or_default()
         + strategy.reads(server.registry.env(), &request.subresource, ns, &request.name);
     let (of, user) = (server.clone(), call.user.name.clone());
     let find = async move {
         let object = of.registry.get(&request).await?;
         request.resource.strategy.proxy(of.registry.env(), &request, &object, &place)
     };
-    let upstream = aside::read(server, &user, size, find).await?;
+    let upstream = server.workers.run(&user, size, find).await?;
     let Call { mut parts, body, target, user, .. } = call;
     let path = parts.uri.path().to_owned();
     // `/api/v1/…/NAME/proxy`, and what comes after it as it was written.

@@ -1,7 +1,7 @@
 //! Where the services lead that are behind webhooks and API services. Every request that concerns such a service asks for it, so a service
 //! and its endpoint slices are decoded once per revision, whoever writes them: what is kept of them is small.
 
-use crate::aside;
+use crate::workers;
 use meta::{Object, Value};
 use registry::{Registry, Views};
 use std::net::{IpAddr, SocketAddr};
@@ -51,7 +51,7 @@ impl Services {
     /// A service as it is stored now.
     pub fn service(&self, snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<Service>> {
         let entry = snapshot.get(&Key::new("services", namespace, name))?;
-        Some(aside::view(&self.services, &entry, Service::of))
+        Some(workers::view(&self.services, &entry, Service::of))
     }
 
     /// The slices of a service, those of others are not decoded.
@@ -73,7 +73,7 @@ impl Services {
             fits
         };
         let all = snapshot.range(SLICES, Some(namespace), None);
-        all.filter(of_service).take_while(fits).map(move |e| aside::view(&self.slices, e, Slice::of))
+        all.filter(of_service).take_while(fits).map(move |e| workers::view(&self.slices, e, Slice::of))
     }
 
     /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).

@@ -5,8 +5,8 @@
 //! which an administrator writes, may.
 
 use crate::Metrics;
-use crate::aside;
 use crate::services::Services;
+use crate::workers;
 use admission::{TOO_MANY_OUTSIDE, Unanswered};
 use async_trait::async_trait;
 use auth::remote::refusal;
@@ -62,7 +62,7 @@ impl Outside for Clients {
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
-        let answer = aside::outside(self.ask(registry, to, None, timeout, body)).await;
+        let answer = workers::await_remote(self.ask(registry, to, None, timeout, body)).await;
         answer.unwrap_or(Err(Unanswered::Busy)).map_err(|e| match e {
             Unanswered::Unasked(why) | Unanswered::Asked { why, .. } => why,
             Unanswered::Busy => TOO_MANY_OUTSIDE.into(),

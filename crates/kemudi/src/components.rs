@@ -1,7 +1,7 @@
 //! The components of the control plane, each under its own identity through authorization and admission.
 
 use apiserver::Server;
-use apiserver::handle::as_identity;
+use apiserver::as_identity;
 use auth::User;
 use bytes::Bytes;
 use client::{Client, InProcess, Informers, Shutdown};

@@ -122,7 +122,7 @@ impl ControlPlane {
         access.rbac.load(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);
         // Schemas and rules are compiled where large requests are worked on.
-        match &options.aside {
+        match &options.workers {
             Some(threads) => threads.spawn(definitions.run()),
             None => tokio::spawn(definitions.run()),
         };

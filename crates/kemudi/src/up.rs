@@ -185,12 +185,12 @@ pub fn up(options: Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let behind = behind::runtime().map_err(Error::Runtime)?;
     let node = behind::node().map_err(Error::Runtime)?;
-    let aside = apiserver::aside::runtime().map_err(Error::Runtime)?;
-    let threads = Threads { behind: behind.handle(), node: node.handle(), aside: aside.handle() };
+    let workers = apiserver::workers::runtime().map_err(Error::Runtime)?;
+    let threads = Threads { behind: behind.handle(), node: node.handle(), workers: workers.handle() };
     let result = runtime.block_on(run(options, threads));
     node.shutdown_background();
     behind.shutdown_background();
-    aside.shutdown_background();
+    workers.shutdown_background();
     // Whatever is still computed or blocked, nobody waits for it any more, and all that was answered is stored.
     runtime.shutdown_timeout(LAST_TASKS);
     result
@@ -219,7 +219,7 @@ fn end_in_time(bound: Duration) -> std::io::Result<()> {
 struct Threads<'a> {
     behind: &'a Handle,
     node: &'a Handle,
-    aside: &'a Handle,
+    workers: &'a Handle,
 }
 
 async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
@@ -246,7 +246,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     let (max_connections, of_agent) = connections(runtime::open_files::raise(), !options.disable_agent);
     let server_options = apiserver::Options {
         flags: options.shown.clone(),
-        aside: Some(threads.aside.clone()),
+        workers: Some(threads.workers.clone()),
         max_connections,
         node_streams: if options.disable_agent {
             (max_connections / 16).clamp(8, MOST_OF_AGENT)

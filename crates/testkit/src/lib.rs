@@ -4,7 +4,7 @@
 //! from a seed, so that a run can be repeated exactly.
 
 use admission::{Chain, default_plugins};
-use apiserver::handle::as_identity;
+use apiserver::as_identity;
 use apiserver::{Authenticators, Body, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache, Server};
 use auth::jwt::PrivateKey;
 use auth::union::Union;
@@ -88,7 +88,7 @@ pub struct Access {
     /// The ranges of services' addresses; none: one of IPv4.
     pub ranges: Vec<strategies::networking::Cidr>,
     /// Where large requests are worked on.
-    pub aside: Option<tokio::runtime::Handle>,
+    pub workers: Option<tokio::runtime::Handle>,
 }
 
 /// An answer, read to its end.
@@ -202,7 +202,7 @@ impl Cluster {
         };
         // Tests talk to loopback only.
         let endpoints = client::https::Reach::Anywhere;
-        let options = apiserver::Options { endpoints, aside: access.aside, ..apiserver::Options::default() };
+        let options = apiserver::Options { endpoints, workers: access.workers, ..apiserver::Options::default() };
         let server = Server::with(registry, authenticators, authorizer, admission, options);
         let cluster = Self { server, clock, rng, definitions, rbac, accounts };
         for ns in ["default", "kube-system", "golden"] {

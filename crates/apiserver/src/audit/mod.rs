@@ -14,7 +14,7 @@ pub use policy::{Error, Policy};
 
 use crate::metrics::Metrics;
 use crate::metrics::table::{AUDIT_ERRORS, AUDIT_EVENTS, AUDIT_LEVELS};
-use crate::{Body, aside};
+use crate::{Body, workers};
 use auth::{Attributes, User};
 use backend::{Backend, Lost};
 use bytes::Bytes;
@@ -160,7 +160,7 @@ impl Record {
         if !named && !whole {
             return;
         }
-        aside::in_place(aside::Line::Audit, body.len(), || {
+        workers::in_place(workers::Lane::Audit, body.len(), || {
             let Some(v) = event::read(media, body) else { return };
             let mut e = self.event.lock();
             if named {
@@ -175,7 +175,7 @@ impl Record {
 
     /// What is answered. A resource's answer is written whole where the policy says so.
     pub fn response(&self, verb: &str, resource: bool, response: &Response<Body>) {
-        aside::in_place(aside::Line::Audit, size_of(response), || self.read_response(verb, resource, response));
+        workers::in_place(workers::Lane::Audit, size_of(response), || self.read_response(verb, resource, response));
     }
 
     fn read_response(&self, verb: &str, resource: bool, response: &Response<Body>) {

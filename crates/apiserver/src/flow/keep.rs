@@ -2,7 +2,7 @@
 //! schema that leads nowhere says so (upstream's config consumer and config producer).
 
 use crate::Server;
-use crate::admit::{Decoded, Stored};
+use crate::lookup::{Decoded, Stored};
 use admission::Lookup;
 use flowcontrol::Config;
 use flowcontrol::bootstrap::{self, Kind, MANDATORY, SUGGESTED};

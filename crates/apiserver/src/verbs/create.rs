@@ -1,9 +1,12 @@
 //! Create, also of what only a function answers.
 
-use super::{admission, answer, read_object, take_namespace, write_options, written};
+use super::answer::{answer, written};
+use super::decode::{read_object, take_namespace};
+use super::options::write_options;
 use crate::Server;
+use crate::admit::Admission;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::call::Call;
 use http::Response;
 use meta::Status;
 use registry::{Admit, Function, Operation, Request};
@@ -14,7 +17,7 @@ pub async fn create(server: &Arc<Server>, call: &Call, mut request: Request) -> 
     let mut object = read_object(call, &request)?;
     take_namespace(&request, &mut object)?;
     request.name = object.name().to_owned();
-    let admit = admission(server, call, &request, &options);
+    let admit = Admission::new(server, call, &request, &options);
     let made = server.registry.create(&request, object, &options, &admit).await?;
     Ok(written(server, call, &request, 201, &made))
 }
@@ -31,7 +34,7 @@ pub async fn function(
     take_namespace(&request, &mut object)?;
     function.check_name(&object, &request.name)?;
     object.set_name(&request.name);
-    let admit = admission(server, call, &request, &options);
+    let admit = Admission::new(server, call, &request, &options);
     admit.mutate(Operation::Create, &mut object, None).await?;
     admit.validate(Operation::Create, Some(&object), None).await?;
     let object = function.create(server.registry.env(), &request, object, &options).await?;

@@ -1,10 +1,13 @@
 //! Delete, of one object and of a collection.
 
-use super::{admission, answer, list, preconditions, write_options};
+use super::answer::answer;
+use super::list;
+use super::options::{preconditions, write_options};
+use crate::admit::Admission;
 use crate::answer::bytes;
 use crate::body::Body;
+use crate::call::Call;
 use crate::content;
-use crate::handle::Call;
 use crate::listing::Listing;
 use crate::{Server, path::Query};
 use auth::Decision;
@@ -22,7 +25,7 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     if options.ignore_read_error {
         return unreadable(server, call, &request).await;
     }
-    let admit = admission(server, call, &request, &write);
+    let admit = Admission::new(server, call, &request, &write);
     match server.registry.delete(&request, &options, &admit).await? {
         Deleted::Waiting(o) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) if returns_object(&row) => Ok(answer(server, call, &request, 200, &o)),
@@ -37,7 +40,7 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
 async fn unreadable(server: &Arc<Server>, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     const VERB: &str = "unsafe-delete-ignore-read-errors";
     call.trace.annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", &"");
-    let mut a = call.attributes();
+    let mut a = (*call.attributes).clone();
     a.verb = VERB.into();
     if let Decision::Deny(why) | Decision::NoOpinion(why) = server.authorizer.decide(&a).await {
         let why = format!("not permitted to do {VERB:?}, reason: {why}");
@@ -93,7 +96,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             conversions: registry::Conversions::default(),
             empties: registry::Sent::default(),
         };
-        let admit = admission(server, call, &one, &write);
+        let admit = Admission::new(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {
             Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(vec![o.into_value()])?,
             // Somebody else was faster.

@@ -1,9 +1,9 @@
 //! Get. An object in its stored version is spliced from its bytes, not decoded.
 
-use super::{answer, spliced};
+use super::answer::{answer, spliced};
 use crate::Server;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::call::Call;
 use http::Response;
 use meta::Status;
 use registry::{Backend, Request};

@@ -3,8 +3,8 @@
 use super::shared;
 use crate::answer::bytes;
 use crate::body::Body;
+use crate::call::Call;
 use crate::content::{Encoding, META_V1, Shape, Wanted};
-use crate::handle::Call;
 use crate::joined::Joined;
 use crate::listing::{Listing, pieces};
 use crate::path::Query;

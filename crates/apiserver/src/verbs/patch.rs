@@ -1,13 +1,13 @@
 //! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
 
-use super::{
-    FieldValidation, Unread, admission, field_validation, preconditions, take_namespace, to_typed, typed,
-    write_options, written,
-};
+use super::answer::written;
+use super::decode::{DecodeError, take_namespace, to_typed, typed};
+use super::options::{FieldValidation, field_validation, preconditions, write_options};
 use crate::Server;
+use crate::admit::Admission;
 use crate::body::Body;
+use crate::call::Call;
 use crate::content;
-use crate::handle::Call;
 use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
@@ -69,7 +69,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         }
         Ok(Target::Object(Box::new(object)))
     };
-    let admit = admission(server, call, &request, &options);
+    let admit = Admission::new(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(written(server, call, &request, code, &updated.into_written()))
@@ -87,8 +87,8 @@ impl Sent {
     ) -> Result<Object, Status> {
         let patched = apply(&self.patch, live, schema)?;
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
-            Unread::Other(s) => s,
-            Unread::Why { text, value } => {
+            DecodeError::Other(s) => s,
+            DecodeError::Mismatch { text, value } => {
                 // What a strategic patch makes is converted, and never was a text.
                 let why = if matches!(self.patch, Patch::Strategic(_)) { value } else { text };
                 let shown = match &self.patch {
@@ -188,7 +188,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
             Some(_) => Target::Object(Box::new(object)),
         })
     };
-    let admit = admission(server, call, &request, &options);
+    let admit = Admission::new(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(written(server, call, &request, code, &updated.into_written()))
@@ -196,7 +196,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
 
 /// Applying or putting what is not there creates it, which must be allowed as well.
 pub(super) async fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
-    let mut a = call.attributes();
+    let mut a = (*call.attributes).clone();
     a.verb = "create".into();
     if exists(server, call) || server.authorizer.decide(&a).await.allowed() {
         return Ok(());

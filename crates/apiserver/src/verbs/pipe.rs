@@ -4,7 +4,7 @@
 //! half a minute. Who reads loses nothing, and a client that was left goes on from the last revision it has seen.
 
 use crate::Server;
-use crate::handle::Call;
+use crate::call::Call;
 use crate::listen::Connection;
 use bytes::Bytes;
 use std::sync::Arc;

@@ -1,12 +1,14 @@
 //! The `scale` subresource: `autoscaling/v1` Scale over an object that has replicas.
 
+use super::answer::answer;
+use super::decode::{check_name, read_object, take_namespace};
+use super::options::write_options;
 use super::patch::{self, is_apply};
-use super::{admission, answer, check_name, read_object, take_namespace, write_options};
 use crate::Server;
 use crate::admit::Admission;
 use crate::answer::method_not_allowed;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::call::Call;
 use async_trait::async_trait;
 use http::{Method, Response};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value};
@@ -95,7 +97,7 @@ async fn write(
         object.set_resource_version(scale.resource_version());
         Ok(Target::Object(Box::new(object)))
     };
-    let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
+    let admit = ScaleAdmission { inner: Admission::new(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &apply, preconditions, &options, &admit).await?;
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }
@@ -155,7 +157,7 @@ async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scal
         object.set_resource_version(scale.resource_version());
         Ok(Target::Object(Box::new(object)))
     };
-    let admit = ScaleAdmission { inner: admission(server, call, &request, &options), paths };
+    let admit = ScaleAdmission { inner: Admission::new(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &change, &Preconditions::default(), &options, &admit).await?;
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }

@@ -3,8 +3,8 @@
 use crate::Server;
 use crate::answer::bytes;
 use crate::body::Body;
+use crate::call::Call;
 use crate::content::{Encoding, Shape};
-use crate::handle::Call;
 use crate::listing::pieces;
 use crate::metrics::table::WATCH_EVENTS;
 use crate::trace::{Running, Trace};

@@ -1,9 +1,12 @@
 //! Update (PUT).
 
-use super::{admission, check_name, preconditions, read_object, take_namespace, write_options, written};
+use super::answer::written;
+use super::decode::{check_name, read_object, take_namespace};
+use super::options::{preconditions, write_options};
 use crate::Server;
+use crate::admit::Admission;
 use crate::body::Body;
-use crate::handle::Call;
+use crate::call::Call;
 use http::Response;
 use meta::{Object, Status};
 use registry::{Request, Target, Updated};
@@ -24,7 +27,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
             _ => Target::Object(Box::new(object.clone())),
         })
     };
-    let admit = admission(server, call, &request, &options);
+    let admit = Admission::new(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
     let code = if matches!(updated, Updated::Created(_)) { 201 } else { 200 };
     Ok(written(server, call, &request, code, &updated.into_written()))

@@ -1,6 +1,6 @@
 //! Who may do what: agents of nodes, and who acts for somebody else.
 
-use apiserver::handle::as_identity;
+use apiserver::as_identity;
 use auth::User;
 use bytes::Bytes;
 use http::{Method, Request};

@@ -74,7 +74,7 @@ async fn roles_give_no_more_than_their_author_holds() {
             r = r.header(*k, *v);
         }
         let r = r.body(bytes::Bytes::from(body.to_string())).unwrap();
-        c.server.handle(apiserver::handle::as_identity(r, jane.clone())).await.status().as_u16()
+        c.server.handle(apiserver::as_identity(r, jane.clone())).await.status().as_u16()
     };
     assert_eq!(patch(&format!("{roles}/ok"), &merge, json!({"rules": more})).await, 403);
     let apply = [("content-type", "application/apply-patch+yaml")];

@@ -4,7 +4,6 @@
 
 mod accept;
 mod access;
-mod aside;
 mod authorization;
 mod bad_input;
 mod concurrency;
@@ -23,6 +22,7 @@ mod operations;
 mod other_kinds;
 mod parts;
 mod patches;
+mod placement;
 mod pod_volumes;
 mod pods;
 mod reading;

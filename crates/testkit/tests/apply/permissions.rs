@@ -1,7 +1,7 @@
 //! Who may apply.
 
 use super::*;
-use apiserver::handle::as_identity;
+use apiserver::as_identity;
 use auth::User;
 use http::Request;
 

@@ -151,7 +151,7 @@ async fn lists_and_watches_are_converted_together() {
 
     let admin = auth::User::new("admin", &[auth::user::GROUP_MASTERS]);
     let request = http::Request::get(V2).extension(Ask).body(Bytes::new()).unwrap();
-    let response = c.server.handle(apiserver::handle::as_identity(request, admin)).await;
+    let response = c.server.handle(apiserver::as_identity(request, admin)).await;
     let page: Page = Handover::take(response.extensions()).unwrap();
     let whole: Value = serde_json::from_slice(&page.objects[5].json()).unwrap();
     assert_eq!((&whole["spec"]["host"], page.objects.len()), (&json!("fresh"), 6));

@@ -1,4 +1,4 @@
-//! Requests that are small, and read much that others have stored: they are worked on aside, or do not decode it.
+//! Small requests that read large objects of others execute on worker threads, or do not decode these objects.
 
 use auth::User;
 use base64::Engine;
@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 
 const NAMESPACE: &str = "/api/v1/namespaces/default";
 
-/// A server with somewhere aside: the test's own thread, which is as good for counting.
+/// A server with worker threads: the thread of the test, which is as good for counting.
 async fn cluster() -> Cluster {
-    Cluster::with_access(1, Access { aside: Some(Handle::current()), ..Access::default() }).await
+    Cluster::with_access(1, Access { workers: Some(Handle::current()), ..Access::default() }).await
 }
 
 async fn create(c: &Cluster, path: &str, o: Value) -> Value {
@@ -25,18 +25,18 @@ async fn create(c: &Cluster, path: &str, o: Value) -> Value {
     a.body
 }
 
-/// Whether a request is worked on aside.
-async fn is_aside(c: &Cluster, method: &str, path: &str, body: &Value) -> bool {
-    let before = c.server.worked_aside();
+/// Whether a request executes on a worker thread.
+async fn uses_worker(c: &Cluster, method: &str, path: &str, body: &Value) -> bool {
+    let before = c.server.sent_to_workers();
     c.call(method, path, body.clone()).await;
-    c.server.worked_aside() > before
+    c.server.sent_to_workers() > before
 }
 
 /// Checks that a request is worked on where it arrives, until an object is there that it has to read.
 async fn check(c: &Cluster, method: &str, path: &str, body: Value, place: &str, large: Value) {
-    assert!(!is_aside(c, method, path, &body).await, "{method} {path} is small");
+    assert!(!uses_worker(c, method, path, &body).await, "{method} {path} is small");
     create(c, place, large).await;
-    assert!(is_aside(c, method, path, &body).await, "{method} {path} reads what is large");
+    assert!(uses_worker(c, method, path, &body).await, "{method} {path} reads what is large");
 }
 
 fn pod(name: &str) -> Value {
@@ -49,7 +49,7 @@ fn many<T>(each: impl Fn(usize) -> T) -> Vec<T> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_of_others_counts() {
+async fn objects_that_a_request_reads_count() {
     let c = cluster().await;
     create(&c, &format!("{NAMESPACE}/pods"), pod("p")).await;
     let running = json!({"status": {"phase": "Running", "podIP": "10.1.1.1"}});
@@ -105,7 +105,7 @@ async fn what_is_read_of_others_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_plugins_read_counts() {
+async fn objects_that_admission_plugins_read_count() {
     let c = cluster().await;
     let note = json!({"name": "x", "annotations": {"a": "x".repeat(100_000)}});
     let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"],
@@ -149,7 +149,7 @@ async fn parameters_of_policies_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_subresources_make_of_a_large_object_is_made_aside() {
+async fn a_subresource_of_a_large_object_uses_a_worker() {
     let c = cluster().await;
     let env = many(|i| json!({"name": format!("E{i}"), "value": "v"}));
     let spec = json!({"containers": [{"name": "c", "image": "i", "env": env}]});
@@ -163,10 +163,10 @@ async fn what_subresources_make_of_a_large_object_is_made_aside() {
     create(&c, &format!("{NAMESPACE}/pods"), pod("small")).await;
     let large = ["log", "log?container=c", "exec?command=c", "portforward", "proxy", "proxy/"];
     for path in large.map(|s| format!("{NAMESPACE}/pods/p/{s}")).into_iter().chain([format!("{deployments}/d/scale")]) {
-        assert!(is_aside(&c, "GET", &path, &Value::Null).await, "{path}");
+        assert!(uses_worker(&c, "GET", &path, &Value::Null).await, "{path}");
     }
     for path in large.map(|s| format!("{NAMESPACE}/pods/small/{s}")).into_iter().chain([format!("{deployments}/d")]) {
-        assert!(!is_aside(&c, "GET", &path, &Value::Null).await, "{path}");
+        assert!(!uses_worker(&c, "GET", &path, &Value::Null).await, "{path}");
     }
 }
 

@@ -1,0 +1,137 @@
+//! What admission plugins, and others of the server itself, look up: the newest stored objects.
+
+use crate::Server;
+use crate::workers::{Lane, in_place};
+use admission::{Found, Labels, Lookup, Which, is_terminating};
+use meta::{Gvk, Gvr, LabelSelector, Object};
+use parking_lot::Mutex;
+use registry::{Registry, Resource, amount, encode};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use store::{Entry, Key};
+
+/// The size in bytes of the object that a request names, as it is stored; none if it does not exist.
+pub(crate) fn stored_size(server: &Server, row: &Resource, namespace: &str, name: &str) -> Option<usize> {
+    let key = row.key(namespace, name).filter(|_| !name.is_empty())?;
+    Some(server.registry.store.snapshot().get(&key)?.value.len())
+}
+
+/// Looks objects up in the store.
+pub struct Stored<'a> {
+    pub registry: &'a Registry,
+    pub decoded: &'a Decoded,
+}
+
+/// Objects as they were read at a revision: namespaces, service accounts and classes seldom change, and each create asks for
+/// them.
+#[derive(Default)]
+pub struct Decoded(Mutex<HashMap<Key, (u64, Arc<Object>)>>);
+
+/// Beyond this many, all are forgotten.
+const DECODED_MAX: usize = 4096;
+/// Larger ones, in bytes as stored, are read each time.
+const DECODED_SIZE: usize = 4096;
+
+/// Reads an object that a plugin asked for. One that is large was not foreseen ([`Lookup::bytes`]), and holds up no other request.
+fn decode(entry: &Entry) -> Object {
+    in_place(Lane::Objects, entry.value.len(), || encode::decode(entry))
+}
+
+impl Decoded {
+    fn of(&self, entry: &Entry) -> Arc<Object> {
+        if entry.value.len() > DECODED_SIZE {
+            return Arc::new(decode(entry));
+        }
+        if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
+            return object.clone();
+        }
+        let object = Arc::new(encode::decode(entry));
+        let mut known = self.0.lock();
+        if known.len() >= DECODED_MAX {
+            known.clear();
+        }
+        known.insert(entry.key.clone(), (entry.revision, object.clone()));
+        object
+    }
+}
+
+impl Lookup for Stored<'_> {
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize {
+        let rows = self.registry.rows();
+        let Some(row) = rows.stored(group, resource) else { return 0 };
+        let Some((stored, _)) = row.stored() else { return 0 };
+        let snapshot = self.registry.store.snapshot();
+        match which {
+            Which::All => amount::all(&snapshot, stored, namespace),
+            Which::One => amount::largest(&snapshot, stored, namespace),
+            Which::Named(name) => {
+                let key = row.key(namespace.unwrap_or_default(), name);
+                key.and_then(|k| snapshot.get(&k)).map_or(0, |e| e.value.len())
+            }
+        }
+    }
+
+    fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)> {
+        self.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
+    }
+
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        let rows = self.registry.rows();
+        let key = rows.stored(group, resource)?.key(namespace, name)?;
+        self.registry.store.snapshot().get(&key).map(|e| self.decoded.of(&e))
+    }
+
+    fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels> {
+        let rows = self.registry.rows();
+        let key = rows.stored(group, resource)?.key(namespace, name)?;
+        let entry = self.registry.store.snapshot().get(&key)?;
+        Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+    }
+
+    fn is_terminating(&self, namespace: &str) -> Option<bool> {
+        self.get("", "namespaces", "", namespace).map(|n| is_terminating(&n))
+    }
+
+    fn list(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> Box<dyn Iterator<Item = Object> + Send + '_> {
+        let rows = self.registry.rows();
+        let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
+            return Box::new(std::iter::empty());
+        };
+        let entries: Vec<_> = self.registry.store.snapshot().range(&name, namespace, None).cloned().collect();
+        Box::new(entries.into_iter().map(|e| decode(&e)))
+    }
+
+    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {
+        let rows = self.registry.rows();
+        let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
+            return Vec::new();
+        };
+        let namespace = Some(namespace).filter(|n| !n.is_empty());
+        let chosen = |e: &Arc<Entry>| {
+            let labels = &e.index().labels;
+            selector.matches(|k| labels.iter().find(|(l, _)| **l == *k).map(|(_, v)| &**v))
+        };
+        let snapshot = self.registry.store.snapshot();
+        let all = snapshot.range(&name, namespace, None).filter(|e| chosen(e));
+        all.map(|e| Found { name: e.key.name.to_string(), size: e.value.len() }).collect()
+    }
+
+    fn fingerprint(&self, group: &str, resource: &str) -> u64 {
+        let rows = self.registry.rows();
+        let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
+        let snapshot = self.registry.store.snapshot();
+        let mut all = snapshot.range(name, None, None).peekable();
+        if all.peek().is_none() {
+            return 0;
+        }
+        let mut hash = DefaultHasher::new();
+        all.for_each(|e| (&*e.key.name, e.revision).hash(&mut hash));
+        hash.finish().max(1)
+    }
+}

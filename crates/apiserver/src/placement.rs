@@ -1,0 +1,108 @@
+//! Where a call executes: on the thread that accepted it, or on a worker thread.
+//!
+//! A call goes to the workers for the size of what is decoded for it (its body, the object that it names, and the objects that its strategy
+//! or an admission plugin reads), or because its resource says that its writes are slow. The estimate decodes nothing.
+
+use crate::Server;
+use crate::body::Body;
+use crate::call::Call;
+use crate::content::{CBOR, Encoding, PROTOBUF, Shape};
+use crate::info::is_stream;
+use crate::lookup::{Stored, stored_size};
+use crate::verbs;
+use crate::workers::LARGE;
+use admission::Write;
+use http::{Method, Response};
+use meta::Status;
+use registry::{Resource, Sub, amount};
+use std::sync::Arc;
+
+/// Lists of so many objects that have to be decoded are long.
+const MANY: usize = amount::MANY;
+/// Bytes that an object or a list within a body counts: a body of nothing but empty ones takes hundreds of times its size.
+const PART: usize = 32;
+/// Bytes that a slow write counts though it is small.
+const SLOW: usize = 1 << 20;
+
+/// Executes a call.
+pub(crate) async fn execute(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
+    let size = if server.workers.accepts() { work_size(server, &call, &row) } else { None };
+    let Some(size) = size else { return verbs::dispatch(server, call, row).await };
+    let (user, of) = (call.user.name.clone(), server.clone());
+    server.workers.run(&user, size.max(LARGE), async move { verbs::dispatch(&of, call, row).await }).await
+}
+
+/// About how many bytes processing a call takes; none if it is short.
+fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
+    let t = &call.target;
+    if call.verb == "watch" || is_stream(&t.subresource) {
+        return None;
+    }
+    let stored = || stored_size(server, row, &t.namespace, &t.name);
+    if matches!(call.parts.method, Method::GET | Method::HEAD) {
+        // What is stored in another version, or from before the definition changed, is not sent as it is, nor is what a subresource
+        // makes of an object (its scale).
+        let made =
+            !t.subresource.is_empty() && !matches!(row.strategy.subresource(&t.subresource), None | Some(Sub::Part));
+        let decodes = row.converts() || row.reshaped > 0 || made;
+        let shown = match call.wanted.shape {
+            Shape::Object => call.wanted.is_plain() && !decodes,
+            Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json && !decodes,
+            Shape::Table => false,
+        };
+        if shown {
+            return None;
+        }
+        if !t.name.is_empty() {
+            return stored().filter(|size| *size >= LARGE);
+        }
+        let (count, bytes) = collection(server, row, &t.namespace)?;
+        let bytes = bytes + count * row.strategy.adds_defaults();
+        return (count >= MANY || bytes >= LARGE).then_some(bytes.max(count << 10));
+    }
+    let mut size = call.body.len() + stored().unwrap_or_default() + others(server, call, row);
+    if call.verb == "deletecollection" {
+        // One object after the other is decoded.
+        size += collection(server, row, &t.namespace).map_or(0, |(count, bytes)| bytes.max(count << 10)).min(SLOW);
+    }
+    if row.strategy.slow_from().is_some_and(|from| size >= from) {
+        return Some((size + parts(call)).max(SLOW));
+    }
+    (size >= LARGE).then(|| size + parts(call))
+}
+
+/// Bytes of other objects that a write decodes: its strategy does, or admission plugins.
+fn others(server: &Server, call: &Call, row: &Resource) -> usize {
+    let t = &call.target;
+    let write = Write {
+        verb: call.verb,
+        group: &row.kind.group,
+        resource: &row.kind.plural,
+        subresource: &t.subresource,
+        namespace: &t.namespace,
+        name: &t.name,
+    };
+    let stored = Stored { registry: &server.registry, decoded: &server.decoded };
+    row.strategy.reads(server.registry.env(), &t.subresource, &t.namespace, &t.name)
+        + server.admission.reads(&write, &stored)
+}
+
+/// How many objects there are of a resource, and about how many bytes.
+fn collection(server: &Server, row: &Resource, namespace: &str) -> Option<(usize, usize)> {
+    let (resource, _) = row.stored()?;
+    let namespace = Some(namespace).filter(|n| !n.is_empty());
+    let snapshot = server.registry.store.snapshot();
+    Some((snapshot.count(resource, namespace), amount::all(&snapshot, resource, namespace)))
+}
+
+/// What the objects and lists within a body add to its size: each takes far more memory than its few characters.
+fn parts(call: &Call) -> usize {
+    let count = match call.media_type() {
+        PROTOBUF | CBOR => call.body.len() / 4,
+        media => {
+            let lines = media.ends_with("yaml").then(|| memchr::memchr_iter(b'\n', &call.body).count());
+            memchr::memchr2_iter(b'{', b'[', &call.body).count() + lines.unwrap_or_default()
+        }
+    };
+    count * PART
+}

@@ -1,0 +1,65 @@
+//! Objects as answers.
+
+use crate::Server;
+use crate::answer::{bytes, failure_in};
+use crate::body::Body;
+use crate::call::Call;
+use crate::content::{self, Shape};
+use crate::table;
+use http::Response;
+use meta::Object;
+use registry::{Request, Written, encode};
+use store::Entry;
+
+/// Answers with a written object. If the stored bytes are what the client accepts, they are sent as they are.
+pub(super) fn written(server: &Server, call: &Call, request: &Request, code: u16, written: &Written) -> Response<Body> {
+    match &written.entry {
+        Some(entry) if call.wanted.is_plain() && request.resource.serves_bytes(entry) => spliced(code, entry),
+        _ => answer(server, call, request, code, &written.object),
+    }
+}
+
+/// Answers with an object as it is stored.
+pub(super) fn spliced(code: u16, entry: &Entry) -> Response<Body> {
+    let mut out = Vec::new();
+    encode::splice(&mut out, entry);
+    out.push(b'\n');
+    bytes(code, "application/json", out)
+}
+
+/// Answers with an object in the shape and encoding that the client accepts.
+pub(super) fn answer(server: &Server, call: &Call, request: &Request, code: u16, object: &Object) -> Response<Body> {
+    if let Err(s) = table::check_object(&request.resource, &call.wanted, object) {
+        return failure_in(&call.wanted, &s);
+    }
+    let shaped;
+    let version = call.wanted.meta;
+    let v: &Object = match call.wanted.shape {
+        Shape::PartialMetadata if object.kind() != "Status" => {
+            shaped = Object::from_value(table::partial(object, version)).unwrap_or_default();
+            &shaped
+        }
+        Shape::Table if object.kind() != "Status" => {
+            let now = meta::time::format(server.registry.clock.now());
+            let list = serde_json::json!({"resourceVersion": object.resource_version()});
+            let include = call.query.get("includeObject");
+            let how = table::Making { meta: version, include, headers: true, now: &now };
+            let t = table::table(&request.resource, std::slice::from_ref(object), list, &how);
+            shaped = Object::from_value(t).unwrap_or_default();
+            &shaped
+        }
+        _ => object,
+    };
+    let (media, body) = write_object(call, v);
+    bytes(code, media, body)
+}
+
+fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
+    if call.wanted.encoding == content::Encoding::Json && !call.wanted.pretty {
+        let mut out = Vec::with_capacity(1024);
+        let _ = serde_json::to_writer(&mut out, &object.0);
+        out.push(b'\n');
+        return ("application/json", out);
+    }
+    content::write(&call.wanted, &object.clone().into_value())
+}

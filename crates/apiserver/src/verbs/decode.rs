@@ -1,0 +1,207 @@
+//! The object in the body of a write.
+
+use super::options::{FieldValidation, field_validation};
+use crate::call::Call;
+use meta::{GroupVersion, Gvk, Object, Status, Value};
+use registry::{Request, Sub};
+
+/// Decodes the object of a body as the kind of the resource or subresource: validates its fields as the query asks, types and defaults it.
+pub(super) fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
+    let row = &request.resource;
+    let accepted = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
+    let want = accepted.unwrap_or_else(|| row.kind.gvk());
+    let unrecognized = |why: &str| {
+        let summary = summary(&call.body);
+        let kind = &want.kind;
+        Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({summary})"))
+    };
+    let sent = call.sent().map_err(|s| if s.is(meta::Reason::BadRequest) { unrecognized(&s.message) } else { s })?;
+    let mut map = match sent.value {
+        Value::Object(m) => m,
+        // An empty document is an empty object.
+        Value::Null => meta::Map::new(),
+        other => {
+            let have = schema::typed::have(&other);
+            return Err(unrecognized(&format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {have} into Go value of type {TYPED}"
+            )));
+        }
+    };
+    let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
+    // Bodies may leave out what the path says.
+    if version.is_empty() && kind.is_empty() {
+        map.insert("apiVersion".into(), want.api_version().into());
+        map.insert("kind".into(), want.kind.clone().into());
+    }
+    let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
+    let gv = GroupVersion::parse(&version)
+        .ok_or_else(|| Status::bad_request(format!("unexpected GroupVersion string: {version}")))?;
+    let have = gv.with_kind(kind.clone());
+    if have != want {
+        if !function_accepts(request, &have) {
+            return Err(Status::bad_request(mismatch(&version, &have, &want, row.strategy.scheme())));
+        }
+        map.insert("apiVersion".into(), want.api_version().into());
+    }
+    to_typed(call, request, &want, map, sent.duplicates)
+}
+
+/// Whether a subresource takes an object of this version as well.
+fn function_accepts(request: &Request, have: &Gvk) -> bool {
+    match request.resource.strategy.subresource(&request.subresource) {
+        Some(Sub::Function(f)) => f.accepts(have),
+        _ => false,
+    }
+}
+
+/// The error for an object of another kind or version than that of the path (`transformDecodeError` of `handlers/rest.go`).
+fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
+    let catalog = kinds::catalog();
+    let same = have.group == want.group && have.kind == want.kind;
+    let other_version = format!(
+        "the API version in the data ({version}) does not match the expected API version ({})",
+        want.api_version()
+    );
+    let why = match (catalog.kind(have).is_some(), catalog.kind(want).is_some()) {
+        (true, true) if same => return other_version,
+        (true, true) => {
+            let internal = match want.group.split('.').next().unwrap_or_default() {
+                "" | "events" => "core",
+                "internal" => "apiserverinternal",
+                first => first,
+            };
+            let (from, to) = (format!("{}.{}", have.version, have.kind), format!("{internal}.{}", want.kind));
+            format!("converting ({from}) to ({to}): unknown conversion")
+        }
+        (_, false) if same => other_version,
+        _ => format!("no kind {:?} is registered for version {version:?} in scheme {scheme:?}", have.kind),
+    };
+    format!("{} in version {:?} cannot be handled as a {}: {why}", have.kind, have.version, want.kind)
+}
+
+/// The Go type that upstream decodes the version and kind of an object into, as Go prints it.
+const TYPED: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
+/// The beginning of a body for a message: as text if it may be JSON, else in hexadecimal digits.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let (head, more) = if body.len() > SHOWN { (&body[..SHOWN], " ...") } else { (body, "") };
+    match head.first() {
+        None => "<empty>".into(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(head)),
+        Some(_) => head.iter().map(|b| format!("{b:02x}")).chain([more.to_owned()]).collect(),
+    }
+}
+
+/// Why a document cannot be decoded as a kind.
+pub(super) enum DecodeError {
+    /// It does not match the schema, or has unknown or duplicate fields: the messages of upstream's decoder of texts and of its converter of values.
+    Mismatch {
+        text: String,
+        value: String,
+    },
+    Other(Status),
+}
+
+/// Types and defaults a sent object, and validates its fields as the query asks.
+pub(super) fn to_typed(
+    call: &Call,
+    request: &Request,
+    kind: &meta::Gvk,
+    map: meta::Map<String, Value>,
+    duplicates: Vec<String>,
+) -> Result<Object, Status> {
+    typed(call, request, kind, map, duplicates).map_err(|e| match e {
+        DecodeError::Other(s) => s,
+        DecodeError::Mismatch { text, .. } => Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {text}",
+            kind.kind, kind.version, kind.kind
+        )),
+    })
+}
+
+pub(super) fn typed(
+    call: &Call,
+    request: &Request,
+    kind: &meta::Gvk,
+    map: meta::Map<String, Value>,
+    duplicates: Vec<String>,
+) -> Result<Object, DecodeError> {
+    let row = &request.resource;
+    let own = row.kind.gvk();
+    let schema = if *kind == own { Some(&row.kind.schema) } else { kinds::catalog().schema_of(kind) };
+    let schema = schema.ok_or_else(|| DecodeError::Other(Status::internal(format!("{kind} has no schema"))))?;
+    let mut value = Value::Object(map);
+    // An empty list of managed fields resets them. Typing removes it.
+    let resets = *kind == own
+        && row.stored().is_some()
+        && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    let mismatch = |e: schema::TypeError| DecodeError::Mismatch { text: e.message, value: e.of_value };
+    let found = schema::typed(&mut value, schema).map_err(mismatch)?;
+    request.empties.set(found.empty);
+    // Problems of the text (YAML, a patch) come before those of its fields.
+    let (of_text, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
+    let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
+    let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
+    let problems = of_text.into_iter().chain(unknown).chain(twice);
+    let problems: Vec<String> = problems.take(schema::MOST_REPORTED).collect();
+    let validation = field_validation(call).map_err(DecodeError::Other)?;
+    if !problems.is_empty() {
+        match validation {
+            FieldValidation::Strict => {
+                let why = format!("strict decoding error: {}", problems.join(", "));
+                return Err(DecodeError::Mismatch { text: why.clone(), value: why });
+            }
+            FieldValidation::Warn => problems.into_iter().for_each(|p| request.warn(p)),
+            FieldValidation::Ignore => {}
+        }
+    }
+    // More than can be stored is more than defaults may add.
+    if !schema::fill_within(&mut value, schema, store::MAX_OBJECT) {
+        let why =
+            format!("Request entity too large: the defaults of {kind} take more than {} bytes", store::MAX_OBJECT);
+        return Err(DecodeError::Other(Status::too_large(why)));
+    }
+    let Value::Object(map) = value else {
+        return Err(DecodeError::Other(Status::internal("typed reading lost the object")));
+    };
+    let mut object = Object(map);
+    object.set_gvk(kind);
+    if *kind == own {
+        row.strategy.default(&mut object);
+    }
+    if resets {
+        object.metadata_mut().insert("managedFields".into(), Value::Array(Vec::new()));
+    }
+    Ok(object)
+}
+
+/// Gives the object the namespace of the path. Errors if it names another one.
+pub(super) fn take_namespace(request: &Request, object: &mut Object) -> Result<(), Status> {
+    if !request.resource.kind.namespaced {
+        // A cluster-scoped object's namespace is ignored on create, as upstream clears it.
+        object.set_namespace("");
+        return Ok(());
+    }
+    if object.namespace().is_empty() {
+        object.set_namespace(&request.namespace);
+    } else if object.namespace() != request.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// Errors if the object is not the one that the path names.
+pub(super) fn check_name(request: &Request, object: &Object) -> Result<(), Status> {
+    let url = &request.name;
+    let why = match object.name() {
+        "" => format!("the name of the object ({url} based on URL) was undeterminable: name must be provided"),
+        name if name != url => format!("the name of the object ({name}) does not match the name on the URL ({url})"),
+        _ => return Ok(()),
+    };
+    Err(Status::bad_request(why))
+}
