@@ -1,6 +1,6 @@
 //! The bodies of answers: bytes at once, or a stream.
 
-use crate::compress::Gzip;
+use crate::gzip::Gzip;
 use crate::joined::Joined;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};

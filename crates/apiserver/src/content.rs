@@ -1,6 +1,6 @@
 //! Bodies in, bodies out: which encodings are asked for, and reading what was sent.
 
-use crate::order;
+use crate::order::{self, schema_of};
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use meta::{Status, Value};
@@ -259,12 +259,6 @@ fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Se
 
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub const CBOR: &str = "application/cbor";
-
-/// The schema of a kind in any version, for messages that carry no field names.
-pub(crate) fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
-    let gv = meta::GroupVersion::parse(version)?;
-    kinds::catalog().schema_of(&gv.with_kind(kind)).map(|s| &**s)
-}
 
 fn protobuf(body: &[u8]) -> Result<Sent, Status> {
     let object = codec::protobuf::decode(body, schema_of).map_err(|e| Status::bad_request(e.to_string()))?;

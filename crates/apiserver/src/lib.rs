@@ -23,6 +23,7 @@ mod elsewhere;
 mod encoded;
 mod events;
 pub mod flow;
+mod gzip;
 mod handle;
 mod header_text;
 mod health;

@@ -2,7 +2,6 @@
 //!
 //! The order is that of the description of the kinds; types that it lacks (tables, aggregated discovery) are listed here.
 
-use crate::content;
 use codec::json::write_typed;
 use meta::Value;
 use schema::{Field, Schema, SchemaRef, Type};
@@ -15,7 +14,7 @@ const INDENT: &str = "  ";
 pub(crate) fn json(v: &Value, pretty: bool) -> Vec<u8> {
     let named = |k: &str| v[k].as_str().unwrap_or_default();
     let (version, kind) = (named("apiVersion"), named("kind"));
-    let schema = special(kind).or_else(|| content::schema_of(if version.is_empty() { "v1" } else { version }, kind));
+    let schema = special(kind).or_else(|| schema_of(if version.is_empty() { "v1" } else { version }, kind));
     write(v, schema, pretty)
 }
 
@@ -29,6 +28,12 @@ pub(crate) fn json_listed(v: &Value, fields: &[&str]) -> Vec<u8> {
     let any = || inline(Schema::of(Type::Any));
     let schema = record(fields.iter().map(|f| (*f, any())).collect());
     write(v, Some(&schema), false).trim_ascii_end().to_vec()
+}
+
+/// The schema of a kind in any version, for messages that carry no field names.
+pub(crate) fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
+    let gv = meta::GroupVersion::parse(version)?;
+    kinds::catalog().schema_of(&gv.with_kind(kind)).map(|s| &**s)
 }
 
 fn write(v: &Value, schema: Option<&Schema>, pretty: bool) -> Vec<u8> {
