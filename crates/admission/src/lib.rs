@@ -50,7 +50,8 @@ mod webhook;
 
 pub use choice::{chain, configured, default_plugins};
 pub use configuration::Configuration;
+pub use meta::{MutatedBy, Operation};
 pub use plugin::{
-    Asked, Chain, Decided, Event, Found, Host, Labels, Lookup, Matching, Mutated, Operation, Outcome, Passed, Plugin,
-    Reinvoked, Remote, Review, Rounds, TOO_MANY_OUTSIDE, Unanswered, Which, Whose, Write, is_terminating,
+    Asked, Chain, Decided, Event, Found, Host, Labels, Lookup, Matching, Outcome, Passed, Plugin, Reinvoked, Remote,
+    Review, Rounds, TOO_MANY_OUTSIDE, Unanswered, Which, Whose, Write, is_terminating,
 };

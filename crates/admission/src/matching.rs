@@ -1,7 +1,8 @@
 //! What hooks and policies are about: rules, selectors, and the version in which they want to hear of an object
 //! (`k8s.io/apiserver/pkg/admission/plugin/webhook/predicates`).
 
-use crate::plugin::{Operation, Review};
+use crate::plugin::Review;
+use meta::Operation;
 use meta::{GroupResource, Gvk, Gvr, LabelSelector, Object, Status, Value};
 
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";

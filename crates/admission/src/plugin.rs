@@ -2,30 +2,11 @@
 
 use async_trait::async_trait;
 use auth::{Attributes, Caller, Decision, Endpoint};
-use meta::{Clock, GroupResource, Gvk, Gvr, LabelSelector, Object, Status, Value};
+use meta::{Clock, GroupResource, Gvk, Gvr, LabelSelector, MutatedBy, Object, Operation, Status, Value};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    Update,
-    Delete,
-    Connect,
-}
-
-impl Operation {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "CREATE",
-            Self::Update => "UPDATE",
-            Self::Delete => "DELETE",
-            Self::Connect => "CONNECT",
-        }
-    }
-}
 
 /// One write as plugins see it. The new object is handed in beside.
 pub struct Review<'a> {
@@ -412,15 +393,6 @@ impl Reinvoked {
     }
 }
 
-/// Who changed an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutated {
-    /// At most the plugins of the server.
-    Inside,
-    /// Somebody who may have changed anything.
-    Outside,
-}
-
 /// How often a mutation is tried that came too early, and how long it waits in between.
 const EARLY_TRIES: usize = 15;
 const EARLY_PAUSE: Duration = Duration::from_millis(100);
@@ -502,15 +474,15 @@ impl Chain {
         Ok(self)
     }
 
-    pub async fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<Mutated, Status> {
+    pub async fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<MutatedBy, Status> {
         let mut rounds = Rounds::default();
         self.round(review, object, &mut rounds).await?;
         if !rounds.again {
-            return Ok(Mutated::Inside);
+            return Ok(MutatedBy::Plugins);
         }
         rounds.second = true;
         self.round(review, object, &mut rounds).await?;
-        Ok(Mutated::Outside)
+        Ok(MutatedBy::Anyone)
     }
 
     async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {

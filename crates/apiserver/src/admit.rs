@@ -15,9 +15,9 @@ use http::Method;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
-use meta::{Gvk, Gvr, Object, Status, Value};
+use meta::{Gvk, Gvr, MutatedBy, Object, Operation, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Mutated, Operation, Request, WriteOptions, encode};
+use registry::{Admit, Charge, Request, WriteOptions, encode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub struct Admission<'a> {
     pub(crate) server: &'a Arc<Server>,
     pub(crate) call: &'a Call,
     pub(crate) request: &'a Request,
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: Arc<Attributes>,
     pub(crate) dry_run: bool,
     /// How many requests to itself were made.
     pub(crate) asked: Arc<AtomicUsize>,
@@ -42,7 +42,7 @@ pub struct Admission<'a> {
 impl<'a> Admission<'a> {
     /// Admission of a write, or of a connection, with these options.
     pub(crate) fn new(server: &'a Arc<Server>, call: &'a Call, request: &'a Request, options: &WriteOptions) -> Self {
-        let attributes = (*call.attributes).clone();
+        let attributes = call.attributes.clone();
         Self { server, call, request, attributes, dry_run: options.dry_run, asked: Arc::default() }
     }
 }
@@ -62,12 +62,7 @@ impl Admission<'_> {
     ) -> Review<'a> {
         let row = &self.request.resource;
         Review {
-            operation: match operation {
-                Operation::Create => admission::Operation::Create,
-                Operation::Update => admission::Operation::Update,
-                Operation::Delete => admission::Operation::Delete,
-                Operation::Connect => admission::Operation::Connect,
-            },
+            operation,
             attributes: &self.attributes,
             kind: spoken(&row.kind, &self.request.subresource),
             subresource: &self.request.subresource,
@@ -167,16 +162,18 @@ pub(crate) fn spoken(kind: &kinds::Kind, subresource: &str) -> Gvk {
 
 #[async_trait]
 impl Admit for Admission<'_> {
-    async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status> {
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<MutatedBy, Status> {
         let stored = self.stored();
         let begun = Instant::now();
         let name = self.object_name(Some(object));
         let mutated = self.server.admission.mutate(&self.review(operation, &name, old, &stored), object).await;
         self.server.metrics.admitted("admit", operation, mutated.is_err(), begun.elapsed());
-        Ok(match mutated? {
-            admission::Mutated::Inside => Mutated::Inside,
-            admission::Mutated::Outside => Mutated::Outside,
-        })
+        mutated
     }
 
     async fn validate(
@@ -390,7 +387,7 @@ impl Host for Admission<'_> {
         self.server.metrics.asked(asked);
     }
 
-    fn excluded(&self, whose: &Whose, operation: admission::Operation) {
+    fn excluded(&self, whose: &Whose, operation: Operation) {
         self.server.metrics.excluded(whose, operation);
     }
 

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request as HttpRequest, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use meta::{FieldError, FieldPath, GroupKind, Object, Reason, Status};
-use registry::{Admit, Operation, Request, WriteOptions};
+use meta::{FieldError, FieldPath, GroupKind, Object, Operation, Reason, Status};
+use registry::{Admit, Request, WriteOptions};
 use std::sync::Arc;
 
 /// The way to the agent of a node. It answers the paths of a kubelet: `/containerLogs/NS/POD/CONTAINER`,

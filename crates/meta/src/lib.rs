@@ -4,6 +4,7 @@
 //! ([`Clock`], [`Rng`]) that the edge implements.
 
 pub mod address;
+pub mod admission;
 pub mod depth;
 pub mod field;
 pub mod gvk;
@@ -20,6 +21,7 @@ pub mod time;
 /// The version of Kubernetes that client, server and node speak and say they are.
 pub const KUBERNETES_VERSION: &str = "v1.36.2";
 
+pub use admission::{MutatedBy, Operation};
 pub use field::{FieldError, FieldPath};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use object::{Map, Object, Value};

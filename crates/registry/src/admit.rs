@@ -1,21 +1,18 @@
 //! The place of admission in a write. What is admitted is decided elsewhere.
 
 use async_trait::async_trait;
-use meta::{Object, Status};
+use meta::{MutatedBy, Object, Operation, Status};
 use store::Op;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    Update,
-    Delete,
-    Connect,
-}
 
 /// Called once per attempt of a write; a retried update is admitted again, since its object is another.
 #[async_trait]
 pub trait Admit: Send + Sync {
-    async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status>;
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<MutatedBy, Status>;
 
     /// `object` is none for a deletion.
     async fn validate(&self, operation: Operation, object: Option<&Object>, old: Option<&Object>)
@@ -25,15 +22,6 @@ pub trait Admit: Send + Sync {
     async fn charge(&self, _operation: Operation, _object: &Object, _old: Option<&Object>) -> Result<Charge, Status> {
         Ok(Charge::default())
     }
-}
-
-/// Who changed an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutated {
-    /// At most the server itself.
-    Inside,
-    /// Somebody who may have changed anything, also what only the server changes.
-    Outside,
 }
 
 /// Writes that go with a write.
@@ -49,8 +37,8 @@ pub struct AdmitAll;
 
 #[async_trait]
 impl Admit for AdmitAll {
-    async fn mutate(&self, _: Operation, _: &mut Object, _: Option<&Object>) -> Result<Mutated, Status> {
-        Ok(Mutated::Inside)
+    async fn mutate(&self, _: Operation, _: &mut Object, _: Option<&Object>) -> Result<MutatedBy, Status> {
+        Ok(MutatedBy::Plugins)
     }
 
     async fn validate(&self, _: Operation, _: Option<&Object>, _: Option<&Object>) -> Result<(), Status> {

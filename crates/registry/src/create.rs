@@ -1,13 +1,13 @@
 //! Create: the contract of `k8s.io/apiserver/pkg/registry/rest/create.go`.
 
-use crate::admit::{Admit, Mutated, Operation};
+use crate::admit::Admit;
 use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::Request;
 use crate::update::Written;
 use crate::{Registry, managed, metadata};
 use kinds::Generation;
-use meta::{Object, Status, random, time};
+use meta::{MutatedBy, Object, Operation, Status, random, time};
 use store::{Action, CommitError, Expect, Op};
 
 /// How often a generated name is tried again when it exists.
@@ -83,7 +83,7 @@ impl Registry {
         managed::on_create(self, request, &mut object, options).await;
         schema::settle(&mut object.0, &row.kind.schema);
         let stamped = Stamp::of(&object);
-        if admit.mutate(Operation::Create, &mut object, None).await? == Mutated::Outside {
+        if admit.mutate(Operation::Create, &mut object, None).await? == MutatedBy::Anyone {
             stamped.restore(&mut object);
             if row.kind.namespaced && object.namespace() != request.namespace {
                 let why = "the namespace of the provided object does not match the namespace sent on the request";

@@ -1,11 +1,11 @@
 //! Delete: grace periods, finalizers, propagation (`k8s.io/apiserver/pkg/registry/rest/delete.go`).
 
-use crate::admit::{Admit, Operation};
+use crate::admit::Admit;
 use crate::create::commit_status;
 use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation};
 use crate::strategy::Request;
 use crate::{Registry, encode, metadata};
-use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Status, time};
+use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Operation, Status, time};
 use store::{Action, CommitError, Expect, Op};
 
 /// What became of an object that was to be deleted.

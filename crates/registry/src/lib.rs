@@ -27,7 +27,7 @@ mod views;
 mod watch;
 mod witness;
 
-pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
+pub use admit::{Admit, AdmitAll, Charge};
 pub use components::{Components, Running};
 pub use convert::{Converter, Outside};
 pub use delete::Deleted;

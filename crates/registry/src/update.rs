@@ -1,14 +1,14 @@
 //! Update: the contract of `k8s.io/apiserver/pkg/registry/rest/update.go`. PUT and PATCH differ only in how the new object is
 //! made from the old one.
 
-use crate::admit::{Admit, Charge, Mutated, Operation};
+use crate::admit::{Admit, Charge};
 use crate::create::commit_status;
 use crate::options::{Preconditions, WriteOptions};
 use crate::strategy::Request;
 use crate::{Registry, managed, metadata};
 use bytes::Bytes;
 use kinds::Generation;
-use meta::{FieldError, FieldPath, GroupKind, Object, Status};
+use meta::{FieldError, FieldPath, GroupKind, MutatedBy, Object, Operation, Status};
 use std::sync::Arc;
 use store::{Action, CommitError, Committed, Entry, Expect, Key, Op};
 
@@ -193,7 +193,7 @@ impl Registry {
         keep_other_parts(request, &mut new, old);
         managed::on_update(self, request, &mut new, old, options).await;
         schema::settle(&mut new.0, &row.kind.schema);
-        if admit.mutate(Operation::Update, &mut new, Some(old)).await? == Mutated::Outside {
+        if admit.mutate(Operation::Update, &mut new, Some(old)).await? == MutatedBy::Anyone {
             keep_system_metadata(&mut new, old);
             keep_other_parts(request, &mut new, old);
             schema::settle(&mut new.0, &row.kind.schema);

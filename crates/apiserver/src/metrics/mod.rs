@@ -10,9 +10,10 @@ pub(crate) use series::{AllSeries, Series};
 use crate::Server;
 use crate::health::VERSION;
 use admission::{Asked, Decided, Matching, Outcome, Passed, Whose};
+use meta::Operation;
 use metrics::{Counter, Histogram, Set};
 use registry::convert::Conversion;
-use registry::{Operation, Resource, Witness};
+use registry::{Resource, Witness};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 

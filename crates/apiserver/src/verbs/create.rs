@@ -8,8 +8,8 @@ use crate::admit::Admission;
 use crate::body::Body;
 use crate::call::Call;
 use http::Response;
-use meta::Status;
-use registry::{Admit, Function, Operation, Request};
+use meta::{Operation, Status};
+use registry::{Admit, Function, Request};
 use std::sync::Arc;
 
 pub async fn create(server: &Arc<Server>, call: &Call, mut request: Request) -> Result<Response<Body>, Status> {

@@ -11,9 +11,9 @@ use crate::body::Body;
 use crate::call::Call;
 use async_trait::async_trait;
 use http::{Method, Response};
-use meta::{FieldError, FieldPath, Gvk, Object, Status, Value};
+use meta::{FieldError, FieldPath, Gvk, MutatedBy, Object, Operation, Status, Value};
 use registry::strategy::at;
-use registry::{Admit, Mutated, Operation, Preconditions, Request, Scale, Target, WriteOptions};
+use registry::{Admit, Preconditions, Request, Scale, Target, WriteOptions};
 use schema::Schema;
 use serde_json::json;
 use std::sync::Arc;
@@ -170,14 +170,19 @@ struct ScaleAdmission<'a> {
 
 #[async_trait]
 impl Admit for ScaleAdmission<'_> {
-    async fn mutate(&self, operation: Operation, object: &mut Object, old: Option<&Object>) -> Result<Mutated, Status> {
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<MutatedBy, Status> {
         let mut scale = scale_of(object, self.paths);
         let before = old.map(|o| scale_of(o, self.paths));
-        if self.inner.mutate(operation, &mut scale, before.as_ref()).await? == Mutated::Outside {
+        if self.inner.mutate(operation, &mut scale, before.as_ref()).await? == MutatedBy::Anyone {
             let path: Vec<&str> = self.paths.spec_replicas.iter().map(String::as_str).collect();
             object.set(&path, scale.int_at(&["spec", "replicas"]).unwrap_or(0));
         }
-        Ok(Mutated::Inside)
+        Ok(MutatedBy::Plugins)
     }
 
     async fn validate(

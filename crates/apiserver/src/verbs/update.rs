@@ -9,6 +9,7 @@ use crate::body::Body;
 use crate::call::Call;
 use http::Response;
 use meta::{Object, Status};
+use parking_lot::Mutex;
 use registry::{Request, Target, Updated};
 use std::sync::Arc;
 
@@ -21,11 +22,18 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     if creates {
         super::patch::authorize_create(server, call).await?;
     }
+    // An update that names a revision is not tried again once it has lost a race, and needs no copy of its object.
+    let conditional = !matches!(object.resource_version(), "" | "0") && !creates;
+    let object = Mutex::new(Some(Box::new(object)));
     let change = |live: Option<&Object>| {
-        Ok(match live {
-            None if creates => Target::Create(Box::new(object.clone())),
-            _ => Target::Object(Box::new(object.clone())),
-        })
+        let mut object = object.lock();
+        let new = if conditional { object.take() } else { object.clone() };
+        let lost = || match live {
+            Some(_) => Status::modified(&request.resource.group_resource(), &request.name),
+            None => Status::not_found(&request.resource.group_resource(), &request.name),
+        };
+        let new = new.ok_or_else(lost)?;
+        Ok(if live.is_none() && creates { Target::Create(new) } else { Target::Object(new) })
     };
     let admit = Admission::new(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
