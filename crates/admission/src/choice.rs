@@ -10,13 +10,13 @@ struct Row {
     make: Make,
 }
 
-type Told = fn(Option<&Value>) -> Result<Step, Unmade>;
+type MakeConfigured = fn(Option<&Value>) -> Result<Step, Unmade>;
 
 #[derive(Clone, Copy)]
 enum Make {
     Plain(fn() -> Step),
     /// Of what the configuration says.
-    Told(&'static str, Told),
+    Configured(&'static str, MakeConfigured),
     /// Known by its name; what it looks at is served by no v1.36 with its feature gates at their defaults.
     Idle(&'static str),
 }
@@ -25,14 +25,14 @@ impl Row {
     fn name(&self) -> &'static str {
         match self.make {
             Make::Plain(make) => make().name(),
-            Make::Told(name, _) | Make::Idle(name) => name,
+            Make::Configured(name, _) | Make::Idle(name) => name,
         }
     }
 
     fn step(&self, configuration: &Configuration) -> Result<Option<Step>, String> {
         match self.make {
             Make::Plain(make) => Ok(Some(make())),
-            Make::Told(name, make) => make(configuration.of(name)?).map(Some).map_err(|why| why.told(name)),
+            Make::Configured(name, make) => make(configuration.of(name)?).map(Some).map_err(|why| why.told(name)),
             Make::Idle(_) => Ok(None),
         }
     }
@@ -46,12 +46,12 @@ const fn off(make: fn() -> Step) -> Row {
     Row { on: false, make: Make::Plain(make) }
 }
 
-const fn on_told(name: &'static str, make: Told) -> Row {
-    Row { on: true, make: Make::Told(name, make) }
+const fn on_configured(name: &'static str, make: MakeConfigured) -> Row {
+    Row { on: true, make: Make::Configured(name, make) }
 }
 
-const fn off_told(name: &'static str, make: Told) -> Row {
-    Row { on: false, make: Make::Told(name, make) }
+const fn off_configured(name: &'static str, make: MakeConfigured) -> Row {
+    Row { on: false, make: Make::Configured(name, make) }
 }
 
 const fn idle(name: &'static str) -> Row {
@@ -78,13 +78,15 @@ const ALL: &[Row] = &[
     off(|| local(node_restriction::NodeRestriction)),
     on(|| local(taint_nodes_by_condition::TaintNodesByCondition)),
     off(|| local(always_pull_images::AlwaysPullImages)),
-    off_told("ImagePolicyWebhook", |c| Ok(remote(image_policy::ImagePolicyWebhook::new(c)?))),
-    on_told("PodSecurity", |c| Ok(local(pod_security::PodSecurity::new(c)?))),
-    off_told("PodNodeSelector", |c| Ok(local(pod_node_selector::PodNodeSelector::new(c)))),
+    off_configured("ImagePolicyWebhook", |c| Ok(remote(image_policy::ImagePolicyWebhook::new(c)?))),
+    on_configured("PodSecurity", |c| Ok(local(pod_security::PodSecurity::new(c)?))),
+    off_configured("PodNodeSelector", |c| Ok(local(pod_node_selector::PodNodeSelector::new(c)))),
     on(|| local(priority::Priority::default())),
     on(|| local(default_toleration_seconds::DefaultTolerationSeconds)),
-    off_told("PodTolerationRestriction", |c| Ok(local(pod_toleration_restriction::PodTolerationRestriction::new(c)?))),
-    off_told("EventRateLimit", |c| Ok(local(event_rate_limit::EventRateLimit::new(c)?))),
+    off_configured("PodTolerationRestriction", |c| {
+        Ok(local(pod_toleration_restriction::PodTolerationRestriction::new(c)?))
+    }),
+    off_configured("EventRateLimit", |c| Ok(local(event_rate_limit::EventRateLimit::new(c)?))),
     off(|| local(extended_resource_toleration::ExtendedResourceToleration)),
     on(|| local(default_storage_class::DefaultStorageClass)),
     on(|| local(storage_object_in_use::StorageObjectInUseProtection)),
@@ -103,11 +105,11 @@ const ALL: &[Row] = &[
     on(|| local(node_declared_features::NodeDeclaredFeatureValidator)),
     idle("JobValidation"),
     on(|| local(pod_resize::PodResizeValidator)),
-    on_told("MutatingAdmissionPolicy", |c| Ok(remote(policy::Mutating::new(c)?))),
-    on_told("MutatingAdmissionWebhook", |c| Ok(remote(webhook::Mutating::new(c)?))),
-    on_told("ValidatingAdmissionPolicy", |c| Ok(remote(policy::Validating::new(c)?))),
-    on_told("ValidatingAdmissionWebhook", |c| Ok(remote(webhook::Validating::new(c)?))),
-    on_told("ResourceQuota", |c| Ok(local(resource_quota::ResourceQuota::new(c)?))),
+    on_configured("MutatingAdmissionPolicy", |c| Ok(remote(policy::Mutating::new(c)?))),
+    on_configured("MutatingAdmissionWebhook", |c| Ok(remote(webhook::Mutating::new(c)?))),
+    on_configured("ValidatingAdmissionPolicy", |c| Ok(remote(policy::Validating::new(c)?))),
+    on_configured("ValidatingAdmissionWebhook", |c| Ok(remote(webhook::Validating::new(c)?))),
+    on_configured("ResourceQuota", |c| Ok(local(resource_quota::ResourceQuota::new(c)?))),
     off(|| local(always::AlwaysDeny)),
 ];
 

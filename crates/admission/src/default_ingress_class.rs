@@ -1,6 +1,6 @@
 //! An ingress that names no class gets the default one.
 
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Object, Status};
 
 pub struct DefaultIngressClass;
@@ -12,8 +12,8 @@ impl Plugin for DefaultIngressClass {
         "DefaultIngressClass"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
-        if write.creates(GROUP, "ingresses") { lookup.bytes(GROUP, "ingressclasses", None, Which::All) } else { 0 }
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
+        if write.creates(GROUP, "ingresses") { lookup.bytes(GROUP, "ingressclasses", None, ReadScope::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

@@ -1,6 +1,6 @@
 //! A claim that names no class gets the default one.
 
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Object, Status};
 
 pub struct DefaultStorageClass;
@@ -13,9 +13,9 @@ impl Plugin for DefaultStorageClass {
         "DefaultStorageClass"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let claims = write.creates("", "persistentvolumeclaims");
-        if claims { lookup.bytes("storage.k8s.io", "storageclasses", None, Which::All) } else { 0 }
+        if claims { lookup.bytes("storage.k8s.io", "storageclasses", None, ReadScope::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

@@ -4,7 +4,7 @@
 use crate::plugin::Remote;
 use crate::{Operation, Review};
 use async_trait::async_trait;
-use auth::remote::{self, Failure, Question, Remembered};
+use auth::remote::{self, AnswerCache, CacheKey, Failure};
 use meta::{Clock, Object, Status, Value, names};
 use serde_json::json;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct ImagePolicyWebhook {
     pause: Duration,
     default_allow: bool,
     remote: Option<remote::Remote>,
-    known: Remembered<Value>,
+    known: AnswerCache<Value>,
 }
 
 const KEYS: &str = ".image-policy.k8s.io/";
@@ -59,13 +59,13 @@ impl ImagePolicyWebhook {
             deny_lasts: time("denyTTL", second, second, HALF_AN_HOUR, Duration::from_secs(30))?,
             default_allow: said["defaultAllow"] == true,
             remote: None,
-            known: Remembered::default(),
+            known: AnswerCache::default(),
         })
     }
 
     /// The status of a review, from memory or from outside.
     async fn ask(&self, spec: &Value) -> Result<Value, String> {
-        let key = Question::new([spec.to_string().as_str()]);
+        let key = CacheKey::new([spec.to_string().as_str()]);
         if let Some(known) = self.known.get(key) {
             return Ok(known);
         }

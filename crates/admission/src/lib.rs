@@ -52,6 +52,7 @@ pub use choice::{chain, configured, default_plugins};
 pub use configuration::Configuration;
 pub use meta::{MutatedBy, Operation};
 pub use plugin::{
-    Asked, Chain, Decided, Event, Found, Host, Labels, Lookup, Matching, Outcome, Passed, Plugin, Reinvoked, Remote,
-    Review, Rounds, TOO_MANY_OUTSIDE, Unanswered, Which, Whose, Write, is_terminating,
+    CallError, Chain, Event, FoundObject, Host, Labels, Lookup, MatchEvaluation, MatchOwner, Outcome, Plugin,
+    PluginRun, PolicyDecision, ReadScope, Reinvocation, Reinvoked, Remote, Review, TOO_MANY_OUTSIDE, WebhookCall,
+    WriteRequest, is_terminating,
 };

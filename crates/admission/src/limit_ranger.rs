@@ -1,7 +1,7 @@
 //! Defaults and bounds of resources from the LimitRanges of a namespace (upstream `plugin/pkg/admission/limitranger`).
 
 use crate::quota::{Amounts, amounts, total};
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Map, Object, Quantity, Status, Value};
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ impl Plugin for LimitRanger {
         "LimitRanger"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let limited = matches!((write.group, write.resource), ("", "pods" | "persistentvolumeclaims"));
-        if limited { lookup.bytes("", "limitranges", Some(write.namespace), Which::All) } else { 0 }
+        if limited { lookup.bytes("", "limitranges", Some(write.namespace), ReadScope::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

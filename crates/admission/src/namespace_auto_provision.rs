@@ -1,6 +1,6 @@
 //! A namespace that something is created in is made first (upstream `plugin/pkg/admission/namespace/autoprovision`).
 
-use crate::plugin::{Remote, Rounds};
+use crate::plugin::{Reinvocation, Remote};
 use crate::{Operation, Review};
 use async_trait::async_trait;
 use meta::status::Reason;
@@ -22,7 +22,12 @@ impl Remote for NamespaceAutoProvision {
             && review.lookup.is_terminating(review.namespace).is_none()
     }
 
-    async fn mutate(&self, review: &Review<'_>, _object: &mut Object, _rounds: &mut Rounds) -> Result<(), Status> {
+    async fn mutate(
+        &self,
+        review: &Review<'_>,
+        _object: &mut Object,
+        _rounds: &mut Reinvocation,
+    ) -> Result<(), Status> {
         match review.host.create_namespace(review.namespace).await {
             Err(s) if s.is(Reason::Forbidden) => Err(s),
             // Somebody was faster.

@@ -1,7 +1,7 @@
 //! A pod that runs changes only to what its node says that it can do (`status.declaredFeatures`; upstream
 //! `plugin/pkg/admission/nodedeclaredfeatures`, `k8s.io/component-helpers/nodedeclaredfeatures`).
 
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Object, Status, Value};
 
 pub struct NodeDeclaredFeatureValidator;
@@ -19,9 +19,9 @@ impl Plugin for NodeDeclaredFeatureValidator {
         "NodeDeclaredFeatureValidator"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let resize = (write.group, write.resource, write.subresource) == ("", "pods", "resize");
-        if resize { lookup.bytes("", "nodes", None, Which::One) } else { 0 }
+        if resize { lookup.bytes("", "nodes", None, ReadScope::One) } else { 0 }
     }
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// One write as plugins see it. The new object is handed in beside.
+/// A write under review. The new object is passed beside it.
 pub struct Review<'a> {
     pub operation: Operation,
     pub attributes: &'a Attributes,
-    /// Of the object: for a subresource the kind it speaks.
+    /// The kind of the object: for a subresource, the kind that it accepts.
     pub kind: Gvk,
     pub subresource: &'a str,
     pub namespace: &'a str,
-    /// As the request has it; empty when the server generates one.
+    /// The name in the request; empty if the server generates it.
     pub name: &'a str,
-    /// The object's, generated or not.
+    /// The name of the object, generated or not.
     pub object_name: &'a str,
     pub old: Option<&'a Object>,
     pub dry_run: bool,
@@ -64,18 +64,18 @@ impl Review<'_> {
 /// Names and values.
 pub type Labels = HashMap<String, String>;
 
-/// An object that was found and is read when it is its turn ([`Lookup::get`]): what a user stores is not decoded all at once.
+/// An object that a selector matches. [`Lookup::get`] reads it: objects of users are not decoded all at once.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundObject {
     pub name: String,
     /// Bytes as stored.
     pub size: usize,
 }
 
-/// A write whose body has not been read: what its path says.
+/// A write whose body has not been read yet, as its path describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
-    /// As it was authorized.
+pub struct WriteRequest<'a> {
+    /// The verb that was authorized.
     pub verb: &'a str,
     pub group: &'a str,
     pub resource: &'a str,
@@ -84,7 +84,7 @@ pub struct Write<'a> {
     pub name: &'a str,
 }
 
-impl Write<'_> {
+impl WriteRequest<'_> {
     /// A new object of this group and plural.
     pub fn creates(&self, group: &str, resource: &str) -> bool {
         self.verb == "create" && self.is(group, resource)
@@ -96,20 +96,20 @@ impl Write<'_> {
     }
 }
 
-/// Which objects of a resource are read.
+/// Which objects of a resource a plugin reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which<'a> {
+pub enum ReadScope<'a> {
     All,
     Named(&'a str),
-    /// One of them. Before the body is read nobody knows which, and it counts as the largest.
+    /// One of them. Which one is only known from the body, so it counts as the largest.
     One,
 }
 
-/// Other objects, as they are stored now.
+/// Lookup of other objects, as they are stored now.
 pub trait Lookup: Sync {
-    /// About how many bytes reading such objects decodes. Decodes nothing.
-    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize;
-    /// Where objects of a kind are, and whether they are in namespaces.
+    /// Estimates how many bytes reading these objects decodes. Decodes nothing.
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: ReadScope<'_>) -> usize;
+    /// The resource of a kind, and whether it is namespaced.
     fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
     /// The objects of a resource, in one namespace or of the whole cluster, in the order of their names. Each is decoded when the iterator
@@ -120,9 +120,9 @@ pub trait Lookup: Sync {
         resource: &str,
         namespace: Option<&str>,
     ) -> Box<dyn Iterator<Item = Object> + Send + '_>;
-    /// The objects that a selector chooses, without decoding any: of a resource, in one namespace or of the whole cluster.
-    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found>;
-    /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
+    /// The objects of a resource that a selector matches, in one namespace or, if it is empty, in the whole cluster. Decodes nothing.
+    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<FoundObject>;
+    /// A number that changes whenever an object of the resource does; 0 if there is none. Decodes nothing.
     fn fingerprint(&self, group: &str, resource: &str) -> u64;
 
     /// The labels of an object, without decoding it.
@@ -132,21 +132,21 @@ pub trait Lookup: Sync {
         self.labels("", "namespaces", "", namespace)
     }
 
-    /// Whether a namespace is going away; none when there is none. Asked at every create, and so worth a shorter way.
+    /// Whether a namespace is terminating; none if it does not exist. Each create needs it.
     fn is_terminating(&self, namespace: &str) -> Option<bool> {
         self.get("", "namespaces", "", namespace).map(|ns| is_terminating(&ns))
     }
 }
 
-/// A namespace that is being deleted, or says so.
+/// Whether a namespace is being deleted, or its phase says so.
 pub fn is_terminating(namespace: &Object) -> bool {
     namespace.is_deleting() || namespace.str_at(&["status", "phase"]) == Some("Terminating")
 }
 
-/// What the server does for plugins: kinds and their versions, permissions, and the way out.
+/// Services of the API server for plugins: kinds and their versions, authorization, requests to webhooks.
 #[async_trait]
 pub trait Host: Sync {
-    /// Tells the client something; it reaches it with an error as well.
+    /// Adds a warning to the response, also to an error.
     fn warn(&self, text: String);
     fn decide(&self, attributes: &Attributes) -> Decision;
     fn may(&self, attributes: &Attributes) -> bool {
@@ -154,45 +154,46 @@ pub trait Host: Sync {
     }
     /// A new random UID.
     fn uid(&self) -> String;
-    /// The options of the request: `CreateOptions` and the like.
+    /// The options of the request as an object: `CreateOptions` and the like.
     fn options(&self) -> Value;
-    /// The same objects under other versions and groups, with their kinds there.
+    /// The other resources that serve the same objects, with their kinds.
     fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)>;
     async fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status>;
-    /// Gives what somebody made the form of its kind: typed and defaulted.
+    /// Types and defaults a value that a policy or webhook made, as an object of `kind`.
     fn read(&self, value: Value, kind: &Gvk) -> Result<Object, Status>;
-    /// Merges part of an object into it, as server-side apply merges, but for the managed fields.
+    /// Merges `part` into `live` as server-side apply does, without managed fields.
     fn merge(&self, live: &Value, part: &Value, kind: &Gvk) -> Result<Value, String>;
-    /// Sends JSON, as somebody or as nobody, and answers with the body of a success; an error is told as Go's client would.
+    /// Posts JSON with the credentials of `caller`, if there are any. Returns the body of a successful response; the messages of errors are those of
+    /// Go's client.
     async fn post(
         &self,
         to: &Endpoint,
         caller: Option<&Arc<Caller>>,
         timeout: Duration,
         body: Vec<u8>,
-    ) -> Result<Vec<u8>, Unanswered>;
-    /// Makes a namespace, as the server itself.
+    ) -> Result<Vec<u8>, CallError>;
+    /// Creates a namespace as `system:apiserver`.
     async fn create_namespace(&self, name: &str) -> Result<(), Status>;
-    /// A fact for the audit log.
+    /// Adds an audit annotation.
     fn annotate(&self, _key: &str, _value: &dyn std::fmt::Display) {}
-    /// The same, only where requests are written down with their objects.
+    /// Adds an audit annotation if the audit level includes objects.
     fn annotate_details(&self, _key: &str, _value: &dyn std::fmt::Display) {}
-    /// Tells something about the object in an event, which is written later or not at all.
+    /// Writes an event, later or, under load, not at all.
     fn event(&self, _event: &Event<'_>) {}
-    /// A webhook was asked.
-    fn asked(&self, _asked: &Asked<'_>) {}
-    /// A webhook is not asked, since its conditions do not hold.
-    fn excluded(&self, _whose: &Whose, _operation: Operation) {}
-    /// A policy has decided about a request.
-    fn decided(&self, _decided: &Decided<'_>) {}
-    /// Conditions have said whether somebody is to be asked at all.
-    fn matched(&self, _matched: &Matching<'_>) {}
-    /// A plugin that asks others was asked, the one at this place of the chain.
-    fn passed(&self, _place: usize, _passed: &Passed) {}
+    /// Records the call of a webhook.
+    fn record_webhook_call(&self, _asked: &WebhookCall<'_>) {}
+    /// Records that the match conditions of a webhook exclude the request.
+    fn record_exclusion(&self, _whose: &MatchOwner, _operation: Operation) {}
+    /// Records the decision of a policy.
+    fn record_policy_decision(&self, _decided: &PolicyDecision<'_>) {}
+    /// Records the evaluation of match conditions.
+    fn record_match_evaluation(&self, _matched: &MatchEvaluation<'_>) {}
+    /// Records the run of a plugin that calls others. `place`: its index in the chain.
+    fn record_plugin_run(&self, _place: usize, _passed: &PluginRun) {}
 }
 
-/// What a plugin took, for those who count.
-pub struct Passed {
+/// The run of a plugin, for metrics.
+pub struct PluginRun {
     pub plugin: &'static str,
     pub validating: bool,
     pub operation: Operation,
@@ -200,21 +201,21 @@ pub struct Passed {
     pub took: Duration,
 }
 
-/// Why nobody answered.
+/// Why a webhook did not answer.
 #[derive(Debug)]
-pub enum Unanswered {
-    /// Nobody could be asked: whom to trust or who asks is not to be known.
-    Unasked(String),
-    /// With the HTTP code, if there was one.
-    Asked { code: Option<u16>, why: String },
-    /// Too many requests of this user wait for webhooks. This one is refused, whatever the policy for failures.
+pub enum CallError {
+    /// The request was not sent: the trusted certificates or the credentials could not be read.
+    NotSent(String),
+    /// The call failed; with the HTTP status code, if there was a response.
+    Failed { code: Option<u16>, why: String },
+    /// Too many requests of this user wait for webhooks. This one is rejected, whatever the failure policy.
     Busy,
 }
 
-/// The refusal of a request that would be one too many of those that wait for webhooks.
+/// The message for a request that is rejected because too many wait for webhooks.
 pub const TOO_MANY_OUTSIDE: &str = "too many large requests wait for webhooks";
 
-/// A warning about an object that is on its way to the store.
+/// An event about an object that is being written.
 pub struct Event<'a> {
     pub about: &'a Object,
     pub component: &'a str,
@@ -222,8 +223,8 @@ pub struct Event<'a> {
     pub message: String,
 }
 
-/// A call of a webhook, for those who count.
-pub struct Asked<'a> {
+/// A call of a webhook, for metrics.
+pub struct WebhookCall<'a> {
     pub hook: &'a str,
     pub mutating: bool,
     pub operation: Operation,
@@ -234,40 +235,40 @@ pub struct Asked<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Allowed,
-    /// With the HTTP code of the refusal.
+    /// With the HTTP status code of the rejection.
     Refused(u16),
-    /// It could not be asked, or answered nonsense. `open`: the request goes on all the same. With the HTTP code that tells why.
+    /// The call failed or its response was invalid. `open`: the failure policy ignores it. `code`: the HTTP status code.
     Failed {
         open: bool,
         code: u16,
     },
-    /// It must not be asked.
+    /// The webhook has side effects and must not be called for a dry run.
     Unfit,
 }
 
-/// What a bound policy came to, for those who count.
-pub struct Decided<'a> {
+/// The decision of a policy and binding, for metrics.
+pub struct PolicyDecision<'a> {
     pub policy: &'a str,
     pub binding: &'a str,
-    /// Upstream's word for what was wrong with its expressions.
+    /// Upstream's name for the error of its expressions.
     pub error: &'static str,
-    /// Of a validating policy: what followed.
+    /// The enforcement action of a validating policy.
     pub action: Option<&'static str>,
     pub took: Duration,
 }
 
-/// What `matchConditions` came to, for those who count.
-pub struct Matching<'a> {
-    pub whose: &'a Whose,
+/// The evaluation of `matchConditions`, for metrics.
+pub struct MatchEvaluation<'a> {
+    pub whose: &'a MatchOwner,
     pub operation: Operation,
-    /// Conditions that have no value.
+    /// The number of conditions that failed to evaluate.
     pub errors: usize,
     pub took: Duration,
 }
 
-/// Whose conditions they are, in upstream's words: `webhook` or `policy`, and when it is asked.
+/// The webhook or policy that match conditions belong to, in the terms of upstream's metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whose {
+pub struct MatchOwner {
     pub kind: &'static str,
     pub when: &'static str,
     pub name: String,
@@ -277,7 +278,7 @@ pub trait Plugin: Send + Sync {
     /// Upstream's name, as in `--enable-admission-plugins`.
     fn name(&self) -> &'static str;
 
-    /// The group and resource it reads, where that may be turned off.
+    /// The group and resource that the plugin reads, if it may be disabled.
     fn needs(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -286,24 +287,24 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// Whether what a refused mutation lacks is about to be made by a controller: it is then tried again for a moment. Nothing may be left
-    /// of the refused one.
+    /// Whether a controller is about to create what a rejected mutation needs: the mutation is then retried for a moment. The rejected one must not
+    /// have changed the object.
     fn is_early(&self, _review: &Review<'_>, _object: &Object) -> bool {
         false
     }
 
-    /// `object` is none for a deletion.
+    /// Validates a write. `object` is none for a deletion.
     fn validate(&self, _review: &Review<'_>, _object: Option<&Object>) -> Result<(), Status> {
         Ok(())
     }
 
     /// About how many bytes of other objects ([`Lookup::bytes`]) the plugin decodes for a write. The estimate is made before the body is read, and
     /// decides where the request is worked on.
-    fn reads(&self, _write: &Write<'_>, _lookup: &dyn Lookup) -> usize {
+    fn reads(&self, _write: &WriteRequest<'_>, _lookup: &dyn Lookup) -> usize {
         0
     }
 
-    /// It refuses some things because no quota is there, and so is asked to charge where none is.
+    /// Whether the plugin rejects some writes because no quota exists, and so is called to charge where there is none.
     fn wants_quotas(&self) -> bool {
         false
     }
@@ -315,7 +316,7 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// A plugin that asks somebody outside, and so has to wait.
+/// A plugin that calls webhooks or evaluates policies, and so has to wait.
 #[async_trait]
 pub trait Remote: Send + Sync {
     fn name(&self) -> &'static str;
@@ -329,11 +330,16 @@ pub trait Remote: Send + Sync {
     fn wants(&self, review: &Review<'_>) -> bool;
 
     /// See [`Plugin::reads`].
-    fn reads(&self, _write: &Write<'_>, _lookup: &dyn Lookup) -> usize {
+    fn reads(&self, _write: &WriteRequest<'_>, _lookup: &dyn Lookup) -> usize {
         0
     }
 
-    async fn mutate(&self, _review: &Review<'_>, _object: &mut Object, _rounds: &mut Rounds) -> Result<(), Status> {
+    async fn mutate(
+        &self,
+        _review: &Review<'_>,
+        _object: &mut Object,
+        _rounds: &mut Reinvocation,
+    ) -> Result<(), Status> {
         Ok(())
     }
 
@@ -344,7 +350,7 @@ pub trait Remote: Send + Sync {
 
 /// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`), each for itself.
 #[derive(Default)]
-pub struct Rounds {
+pub struct Reinvocation {
     pub second: bool,
     /// Somebody outside has changed the object: everybody inside is asked again, once.
     pub again: bool,
@@ -371,13 +377,13 @@ impl Reinvoked {
         }
     }
 
-    /// The object has changed since those invoked so far have seen it.
+    /// Records that the object has changed: all that were invoked so far are due for reinvocation.
     pub fn changed(&mut self) {
         self.due.extend(self.invoked.drain());
     }
 
-    /// This one wants to be asked again.
-    pub fn asked(&mut self, name: &str) {
+    /// Marks a plugin or webhook for reinvocation if the object changes later.
+    pub fn mark(&mut self, name: &str) {
         self.invoked.insert(name.to_owned());
     }
 
@@ -385,7 +391,7 @@ impl Reinvoked {
         self.due.contains(name)
     }
 
-    /// The first round ends. What nobody will compare is not kept.
+    /// Ends the first round. Keeps the object only if it will be compared.
     pub fn end(&mut self, object: Option<&Object>) {
         if !self.invoked.is_empty() {
             self.last = object.cloned();
@@ -393,7 +399,7 @@ impl Reinvoked {
     }
 }
 
-/// How often a mutation is tried that came too early, and how long it waits in between.
+/// How many times a mutation that came too early is tried, and the pause between tries.
 const EARLY_TRIES: usize = 15;
 const EARLY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -411,10 +417,10 @@ impl Step {
     }
 }
 
-/// Tells what a plugin took that asked others. The rest take less time than the clock that would measure them.
+/// Records the run of a plugin that calls others. Local plugins take less time than the clock that would measure them.
 fn passed(review: &Review<'_>, place: usize, plugin: &'static str, validating: bool, rejected: bool, since: Instant) {
     let (operation, took) = (review.operation, since.elapsed());
-    review.host.passed(place, &Passed { plugin, validating, operation, rejected, took });
+    review.host.record_plugin_run(place, &PluginRun { plugin, validating, operation, rejected, took });
 }
 
 pub(crate) fn failed_start(plugin: &str, why: &str) -> String {
@@ -464,7 +470,7 @@ impl Chain {
         self.steps.iter().filter_map(of).collect()
     }
 
-    /// Makes every plugin ready to be asked.
+    /// Opens every plugin: reads its files and credentials.
     pub async fn open(mut self, clock: &Arc<dyn Clock>) -> Result<Self, String> {
         for s in &mut self.steps {
             if let Step::Remote(p) = s {
@@ -475,7 +481,7 @@ impl Chain {
     }
 
     pub async fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<MutatedBy, Status> {
-        let mut rounds = Rounds::default();
+        let mut rounds = Reinvocation::default();
         self.round(review, object, &mut rounds).await?;
         if !rounds.again {
             return Ok(MutatedBy::Plugins);
@@ -485,7 +491,7 @@ impl Chain {
         Ok(MutatedBy::Anyone)
     }
 
-    async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
+    async fn round(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Reinvocation) -> Result<(), Status> {
         for (i, s) in self.steps.iter().enumerate() {
             match s {
                 Step::Local(p) => {
@@ -511,7 +517,7 @@ impl Chain {
     }
 
     /// See [`Plugin::reads`].
-    pub fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    pub fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let of = |s: &Step| match s {
             Step::Local(p) => p.reads(write, lookup),
             Step::Remote(p) => p.reads(write, lookup),

@@ -4,7 +4,7 @@
 //! is told in an event.
 
 use crate::plugin::Event;
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{LabelSelector, Object, Status, Value};
 use std::collections::HashMap;
 
@@ -24,9 +24,9 @@ impl Plugin for PodPreset {
         Some(("settings.k8s.io", "podpresets"))
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let pods = write.creates("", "pods");
-        if pods { lookup.bytes("settings.k8s.io", "podpresets", Some(write.namespace), Which::All) } else { 0 }
+        if pods { lookup.bytes("settings.k8s.io", "podpresets", Some(write.namespace), ReadScope::All) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

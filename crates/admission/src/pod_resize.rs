@@ -1,7 +1,7 @@
 //! A pod that runs is resized only where that can be: on a node of Linux, to what the node has (upstream
 //! `plugin/pkg/admission/podresize`).
 
-use crate::{Lookup, Operation, Plugin, Review, Which, Write, quota};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest, quota};
 use meta::status::Cause;
 use meta::{Object, Quantity, Status};
 
@@ -14,9 +14,9 @@ impl Plugin for PodResizeValidator {
         "PodResizeValidator"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let resize = (write.group, write.resource, write.subresource) == ("", "pods", "resize");
-        if resize { lookup.bytes("", "nodes", None, Which::One) } else { 0 }
+        if resize { lookup.bytes("", "nodes", None, ReadScope::One) } else { 0 }
     }
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

@@ -1,13 +1,13 @@
 //! Priority classes become numbers, and only one class is the default.
 
-use crate::remembered::Remembered;
+use crate::remembered::LastResult;
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status};
 use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Priority {
-    default: Remembered<u64, Option<Arc<Object>>>,
+    default: LastResult<u64, Option<Arc<Object>>>,
 }
 
 const GROUP: &str = "scheduling.k8s.io";

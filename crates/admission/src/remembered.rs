@@ -9,15 +9,15 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// Something made from what `K` is the fingerprint of. Should that change while it is made, the fingerprint is of the older
 /// state, and it is made again.
-pub(crate) struct Remembered<K, T>(RwLock<Option<(K, Arc<T>)>>);
+pub(crate) struct LastResult<K, T>(RwLock<Option<(K, Arc<T>)>>);
 
-impl<K, T> Default for Remembered<K, T> {
+impl<K, T> Default for LastResult<K, T> {
     fn default() -> Self {
         Self(RwLock::default())
     }
 }
 
-impl<K: PartialEq, T> Remembered<K, T> {
+impl<K: PartialEq, T> LastResult<K, T> {
     pub fn get(&self, now: K, make: impl FnOnce() -> T) -> Arc<T> {
         self.known(&now).unwrap_or_else(|| self.put(now, make()))
     }
@@ -35,29 +35,29 @@ impl<K: PartialEq, T> Remembered<K, T> {
 }
 
 /// What is made of each object of a resource, by its name, UID and resource version: when one changes, the others are not made again.
-pub(crate) struct Each<T>(Mutex<HashMap<String, Made<T>>>);
+pub(crate) struct ResultPerObject<T>(Mutex<HashMap<String, Made<T>>>);
 
 type Made<T> = ((String, String), Arc<T>);
 
-impl<T> Default for Each<T> {
+impl<T> Default for ResultPerObject<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
 /// The turn to make what is not there yet. Another request waits for it.
-pub(crate) struct Making<'a, T> {
+pub(crate) struct Computation<'a, T> {
     before: MutexGuard<'a, HashMap<String, Made<T>>>,
     now: HashMap<String, Made<T>>,
 }
 
-impl<T> Each<T> {
-    pub async fn begin(&self) -> Making<'_, T> {
-        Making { before: self.0.lock().await, now: HashMap::new() }
+impl<T> ResultPerObject<T> {
+    pub async fn begin(&self) -> Computation<'_, T> {
+        Computation { before: self.0.lock().await, now: HashMap::new() }
     }
 }
 
-impl<T> Making<'_, T> {
+impl<T> Computation<'_, T> {
     /// What is made of an object, now or before. It may take long, and holds up nobody who does not wait for it.
     pub async fn of(&mut self, o: &Object, make: impl FnOnce(&Object) -> T) -> Arc<T> {
         let version = (o.uid().to_owned(), o.resource_version().to_owned());

@@ -3,8 +3,8 @@
 //! controller (`k8s.io/apiserver/pkg/admission/plugin/resourcequota`).
 
 use crate::configuration::{Fields, Form, Kind, TEXT, TEXTS, aggregate};
-use crate::quota::{self, Amounts, Asked, Quota, Scope};
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::quota::{self, Amounts, ChargeRequest, Quota, Scope};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::status::Reason;
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use std::collections::BTreeSet;
@@ -54,7 +54,13 @@ impl ResourceQuota {
     }
 
     /// Refuses what is limited and has no quota.
-    fn check(&self, review: &Review<'_>, asked: &Asked<'_>, usage: &Amounts, by: &Limits) -> Result<(), Status> {
+    fn check(
+        &self,
+        review: &Review<'_>,
+        asked: &ChargeRequest<'_>,
+        usage: &Amounts,
+        by: &Limits,
+    ) -> Result<(), Status> {
         let own = self.limited.iter().filter(|l| l.group == asked.group && l.resource == asked.resource);
         let parts: Vec<&String> = own.flat_map(|l| &l.contains).collect();
         let taken = usage.iter().filter(|(_, q)| q.sign() > 0).map(|(k, _)| k.as_str());
@@ -88,7 +94,7 @@ struct Limits {
 
 impl Limits {
     /// `names`: the resources that the quota limits for the object.
-    fn add(&mut self, quota: &Quota, names: &[&str], asked: &Asked<'_>, usage: &Amounts) {
+    fn add(&mut self, quota: &Quota, names: &[&str], asked: &ChargeRequest<'_>, usage: &Amounts) {
         let used = names.iter().filter(|n| usage.contains_key(**n));
         self.resources.extend(used.map(|n| (*n).to_owned()));
         self.scopes.extend(quota.scopes_of(asked).map(|s| s.name().to_owned()));
@@ -113,9 +119,9 @@ impl Plugin for ResourceQuota {
         "ResourceQuota"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let charged = !write.namespace.is_empty() && matches!(write.verb, "create" | "update" | "patch");
-        if charged { lookup.bytes("", "resourcequotas", Some(write.namespace), Which::All) } else { 0 }
+        if charged { lookup.bytes("", "resourcequotas", Some(write.namespace), ReadScope::All) } else { 0 }
     }
 
     fn wants_quotas(&self) -> bool {
@@ -129,7 +135,7 @@ impl Plugin for ResourceQuota {
         }
         let (group, resource) = (review.attributes.group.as_str(), review.attributes.resource.as_str());
         let only_counted = review.subresource == "status";
-        let asked = Asked { group, resource, object, old: review.old, only_counted };
+        let asked = ChargeRequest { group, resource, object, old: review.old, only_counted };
         let refused = |why: String| review.forbidden(&why);
         let usage = asked.usage();
         // Why the object is refused, in upstream's order: what a quota cannot tell, a negative usage, what no quota limits, what exceeds one.

@@ -1,7 +1,7 @@
 //! Every pod runs as a service account and gets its token mounted.
 
 use crate::mirror_pod::{is_mirror, referenced, uses_token};
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Object, Status, Value};
 use serde_json::json;
 
@@ -15,9 +15,9 @@ impl Plugin for ServiceAccount {
         "ServiceAccount"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let pods = write.creates("", "pods");
-        if pods { lookup.bytes("", "serviceaccounts", Some(write.namespace), Which::One) } else { 0 }
+        if pods { lookup.bytes("", "serviceaccounts", Some(write.namespace), ReadScope::One) } else { 0 }
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {

@@ -6,7 +6,9 @@ use crate::info::is_stream;
 use crate::lookup::Stored;
 use crate::webhooks::{MAX_ANSWER, own_path};
 use crate::workers::await_remote;
-use admission::{Asked, Decided, Event, Host, Lookup, Matching, Passed, Review, Unanswered, Whose};
+use admission::{
+    CallError, Event, Host, Lookup, MatchEvaluation, MatchOwner, PluginRun, PolicyDecision, Review, WebhookCall,
+};
 use async_trait::async_trait;
 use auth::remote::refusal;
 use auth::{Attributes, Caller, Endpoint, User};
@@ -92,7 +94,7 @@ fn itself() -> User {
 
 /// Of a request of the server to itself.
 #[derive(Clone)]
-struct Within {
+struct SelfRequest {
     /// How many of them led to this one.
     depth: u8,
     /// How many were made for the request of the client, this one and all others.
@@ -107,30 +109,30 @@ const DEEPEST: u8 = 2;
 
 impl Admission<'_> {
     /// A webhook that an API server behind this one serves.
-    async fn ask_itself(&self, path: &str, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
+    async fn ask_itself(&self, path: &str, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let what = format!("{path}?timeout={}s", timeout.as_secs());
         let request = http::Request::post(&what).header(CONTENT_TYPE, "application/json").body(body.into());
-        let request = request.map_err(|e| Unanswered::Unasked(e.to_string()))?;
+        let request = request.map_err(|e| CallError::NotSent(e.to_string()))?;
         let work = self.handle_itself(request);
         let late = |_| {
             let why = format!("Post \"https://kubernetes.default.svc:443{what}\": context deadline exceeded");
-            Unanswered::Asked { code: None, why }
+            CallError::Failed { code: None, why }
         };
         let done = tokio::time::timeout(timeout, work).await.map_err(late)?;
-        let (code, body) = done.map_err(|why| Unanswered::Asked { code: None, why })?;
+        let (code, body) = done.map_err(|why| CallError::Failed { code: None, why })?;
         if code.is_success() {
             return Ok(body.to_vec());
         }
         let said = serde_json::from_slice(&body).ok().as_ref().and_then(Status::from_value);
         let why = said.map_or_else(|| refusal(code, &body), |s| s.message);
-        Err(Unanswered::Asked { code: Some(code.as_u16()), why })
+        Err(CallError::Failed { code: Some(code.as_u16()), why })
     }
 
     /// Handles a request of the server itself. It has a task, and so a stack, of its own, and may lead to others like it only so often:
     /// a webhook that matches the calls of itself would never end. Errors if it goes too deep.
     async fn handle_itself(&self, mut request: http::Request<Bytes>) -> Result<(http::StatusCode, Bytes), String> {
         let outer = self.call.parts.extensions.get().cloned();
-        let Within { depth, asked } = outer.unwrap_or_else(|| Within { depth: 0, asked: self.asked.clone() });
+        let SelfRequest { depth, asked } = outer.unwrap_or_else(|| SelfRequest { depth: 0, asked: self.asked.clone() });
         if asked.fetch_add(1, Ordering::Relaxed) >= MOST_ASKED {
             return Err(format!("one request may lead to {MOST_ASKED} requests of the server to itself only"));
         }
@@ -139,7 +141,7 @@ impl Admission<'_> {
                 "requests of the server to itself may lead to {DEEPEST} others like them only: the webhook calls itself"
             ));
         }
-        request.extensions_mut().insert(Within { depth: depth + 1, asked });
+        request.extensions_mut().insert(SelfRequest { depth: depth + 1, asked });
         let server = self.server.clone();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {
@@ -341,7 +343,7 @@ impl Host for Admission<'_> {
         caller: Option<&Arc<Caller>>,
         timeout: Duration,
         body: Vec<u8>,
-    ) -> Result<Vec<u8>, Unanswered> {
+    ) -> Result<Vec<u8>, CallError> {
         let begun = Instant::now();
         let answer = await_remote(async {
             match own_path(to) {
@@ -349,7 +351,7 @@ impl Host for Admission<'_> {
                 None => self.server.webhooks.ask(&self.server.registry, to, caller, timeout, body).await,
             }
         });
-        let answer = answer.await.unwrap_or(Err(Unanswered::Busy));
+        let answer = answer.await.unwrap_or(Err(CallError::Busy));
         self.call.trace.spent_outside(begun.elapsed());
         answer
     }
@@ -383,23 +385,23 @@ impl Host for Admission<'_> {
         }
     }
 
-    fn asked(&self, asked: &Asked<'_>) {
-        self.server.metrics.asked(asked);
+    fn record_webhook_call(&self, asked: &WebhookCall<'_>) {
+        self.server.metrics.record_webhook_call(asked);
     }
 
-    fn excluded(&self, whose: &Whose, operation: Operation) {
-        self.server.metrics.excluded(whose, operation);
+    fn record_exclusion(&self, whose: &MatchOwner, operation: Operation) {
+        self.server.metrics.record_exclusion(whose, operation);
     }
 
-    fn decided(&self, decided: &Decided<'_>) {
-        self.server.metrics.decided(decided);
+    fn record_policy_decision(&self, decided: &PolicyDecision<'_>) {
+        self.server.metrics.record_policy_decision(decided);
     }
 
-    fn matched(&self, matched: &Matching<'_>) {
-        self.server.metrics.matched(matched);
+    fn record_match_evaluation(&self, matched: &MatchEvaluation<'_>) {
+        self.server.metrics.record_match_evaluation(matched);
     }
 
-    fn passed(&self, place: usize, passed: &Passed) {
-        self.server.metrics.passed(place, passed);
+    fn record_plugin_run(&self, place: usize, passed: &PluginRun) {
+        self.server.metrics.record_plugin_run(place, passed);
     }
 }

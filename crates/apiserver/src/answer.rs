@@ -1,7 +1,7 @@
 //! Answers that are made at once: a failure, a document.
 
 use crate::body::Body;
-use crate::content::{self, Wanted};
+use crate::content::{self, Negotiated};
 use crate::order;
 use http::{HeaderValue, Response, StatusCode, header};
 use meta::Status;
@@ -17,10 +17,10 @@ pub(crate) fn method_not_allowed() -> Status {
 
 /// The answer to a failure.
 pub(crate) fn failure(s: &Status) -> Response<Body> {
-    failure_in(&Wanted::json(), s)
+    failure_in(&Negotiated::json(), s)
 }
 
-pub(crate) fn failure_in(wanted: &Wanted, s: &Status) -> Response<Body> {
+pub(crate) fn failure_in(wanted: &Negotiated, s: &Status) -> Response<Body> {
     let (media, body) = content::write(wanted, &s.to_value());
     let mut r = bytes(s.code, media, body);
     if let Some(seconds) = s.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {

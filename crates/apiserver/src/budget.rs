@@ -29,7 +29,7 @@ pub(crate) struct Budget {
 }
 
 /// Bytes that are granted until this is dropped.
-pub(crate) struct Room {
+pub(crate) struct Share {
     line: Arc<Mutex<Line>>,
     flow: Arc<str>,
     size: usize,
@@ -87,7 +87,7 @@ impl Budget {
     }
 
     /// As [`Self::take`]; what is larger than a quarter of a flow's bound takes that much.
-    pub async fn take_part(&self, user: &str, bytes: usize, patience: Duration) -> Option<Room> {
+    pub async fn take_part(&self, user: &str, bytes: usize, patience: Duration) -> Option<Share> {
         self.take(user, bytes.min(self.per_flow / 4), patience).await
     }
 
@@ -104,16 +104,16 @@ impl Budget {
     }
 
     /// Room that is free now, for nobody waits for it; else none.
-    pub fn take_now(&self, user: &str, bytes: usize) -> Option<Room> {
+    pub fn take_now(&self, user: &str, bytes: usize) -> Option<Share> {
         let mut line = self.line.lock();
         let flow = line.flow(flow(user));
         let free = !line.closed && line.waiting == 0 && line.fits(&flow, bytes);
         free.then(|| line.grant(&flow, bytes))?;
-        Some(Room { line: self.line.clone(), flow, size: bytes })
+        Some(Share { line: self.line.clone(), flow, size: bytes })
     }
 
     /// Waits at most `patience` for room; none when there was none in that time, or too many wait already.
-    pub async fn take(&self, user: &str, bytes: usize, patience: Duration) -> Option<Room> {
+    pub async fn take(&self, user: &str, bytes: usize, patience: Duration) -> Option<Share> {
         let mut ticket = {
             if let Some(room) = self.take_now(user, bytes) {
                 return Some(room);
@@ -128,7 +128,7 @@ impl Budget {
             Ticket { line: self.line.clone(), flow, number, size: bytes, granted }
         };
         tokio::time::timeout(patience, &mut ticket.granted).await.ok()?.ok()?;
-        Some(Room { line: ticket.line.clone(), flow: ticket.flow.clone(), size: ticket.size })
+        Some(Share { line: ticket.line.clone(), flow: ticket.flow.clone(), size: ticket.size })
     }
 }
 
@@ -219,7 +219,7 @@ impl Line {
     }
 }
 
-impl Drop for Room {
+impl Drop for Share {
     fn drop(&mut self) {
         self.line.lock().give_back(&self.flow, self.size);
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     /// Stands in the line, surely.
-    async fn wait(b: &Arc<Budget>, user: &str, bytes: usize) -> tokio::task::JoinHandle<Option<Room>> {
+    async fn wait(b: &Arc<Budget>, user: &str, bytes: usize) -> tokio::task::JoinHandle<Option<Share>> {
         let before = b.line.lock().came;
         let task = tokio::spawn({
             let (b, user) = (b.clone(), user.to_owned());

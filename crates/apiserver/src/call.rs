@@ -1,7 +1,7 @@
 //! A request as the verbs see it.
 
 use crate::authenticate::Identity;
-use crate::content::{self, Wanted};
+use crate::content::{self, Negotiated};
 use crate::path::{Query, Target};
 use crate::trace::Trace;
 use auth::{Attributes, User};
@@ -24,7 +24,7 @@ pub(crate) struct Call {
     /// What was authorized.
     pub attributes: Arc<Attributes>,
     /// Encoding and shape of the answer.
-    pub wanted: Wanted,
+    pub wanted: Negotiated,
     pub warnings: Warnings,
     pub trace: Arc<Trace>,
     /// Whether CBOR is accepted.
@@ -47,7 +47,7 @@ impl Call {
     }
 
     /// Reads the object of the body.
-    pub fn sent(&self) -> Result<content::Sent, Status> {
+    pub fn sent(&self) -> Result<content::DecodedBody, Status> {
         content::read(self.media_type(), &self.body, self.cbor)
     }
 }

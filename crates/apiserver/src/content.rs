@@ -33,7 +33,7 @@ pub enum Shape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Negotiated {
     pub encoding: Encoding,
     pub shape: Shape,
     /// The version of the shape, where it is not the object itself.
@@ -64,7 +64,7 @@ impl Offer {
     }
 }
 
-impl Wanted {
+impl Negotiated {
     /// Negotiates the answer where everything may be had. Nothing acceptable is 406. `cbor`: whether it is offered.
     pub fn negotiate(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
         Self::of(headers, &Offer { cbor, messages: true, tables: true })
@@ -122,7 +122,7 @@ impl<'a> Clause<'a> {
     }
 
     /// What it asks for, if that is offered.
-    fn wanted(&self, offer: &Offer) -> Option<Wanted> {
+    fn wanted(&self, offer: &Offer) -> Option<Negotiated> {
         let encoding = match self.media {
             "*/*" | "*" | "application/*" | JSON | "" => Encoding::Json,
             "application/yaml" => Encoding::Yaml,
@@ -147,13 +147,13 @@ impl<'a> Clause<'a> {
             }
             _ => return None,
         };
-        let wanted = Wanted { encoding, shape, meta, pretty: get("pretty") == Some("1") };
+        let wanted = Negotiated { encoding, shape, meta, pretty: get("pretty") == Some("1") };
         offer.has(encoding, shape).then_some(wanted)
     }
 }
 
 /// A decoded body, before anyone knows its kind.
-pub struct Sent {
+pub struct DecodedBody {
     pub value: Value,
     /// Keys that came twice.
     pub duplicates: Vec<String>,
@@ -176,7 +176,7 @@ fn documents(cbor: bool) -> &'static [&'static str] {
 const MOST_PARTS: usize = 200_000;
 
 /// Reads a body that holds an object. `cbor`: whether that is spoken.
-pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<Sent, Status> {
+pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<DecodedBody, Status> {
     match media {
         JSON | "*/*" => json(body),
         "application/yaml" => yaml(body),
@@ -187,17 +187,17 @@ pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<Sent, Status> {
 }
 
 /// What was read from a body, unless it has too many parts.
-fn sent(body: &[u8], value: Value, duplicates: Vec<String>) -> Result<Sent, Status> {
+fn sent(body: &[u8], value: Value, duplicates: Vec<String>) -> Result<DecodedBody, Status> {
     // So many do not fit into less.
     if body.len() > MOST_PARTS && meta::depth::has_more_parts(&value, MOST_PARTS) {
         let why = format!("the body has more than {MOST_PARTS} objects and lists");
         return Err(Status::bad_request(why));
     }
-    Ok(Sent { value, duplicates })
+    Ok(DecodedBody { value, duplicates })
 }
 
 /// Reads a patch, or parts of an object, in CBOR.
-pub fn read_cbor(body: &[u8]) -> Result<Sent, Status> {
+pub fn read_cbor(body: &[u8]) -> Result<DecodedBody, Status> {
     let value = codec::cbor::decode(body, DEEP)
         .map_err(|e| Status::bad_request(format!("unable to determine group/version/kind: {e}")))?;
     sent(body, value, Vec::new())
@@ -211,12 +211,12 @@ pub fn unsupported(supported: &[&str]) -> Status {
 }
 
 /// Reads a body as JSON that says its version and kind.
-pub fn json(body: &[u8]) -> Result<Sent, Status> {
+pub fn json(body: &[u8]) -> Result<DecodedBody, Status> {
     json_said(body, "couldn't get version/kind; json parse error: ")
 }
 
 /// Reads any JSON. What is none is told in the words of Go, after these.
-pub fn json_said(body: &[u8], before: &str) -> Result<Sent, Status> {
+pub fn json_said(body: &[u8], before: &str) -> Result<DecodedBody, Status> {
     let depth = depth(body);
     if depth > schema::decode::MAX_DEPTH {
         return Err(Status::bad_request("json: exceeded max depth"));
@@ -234,14 +234,17 @@ fn depth(body: &[u8]) -> usize {
     if openings <= DEEP { openings } else { schema::depth(body) }
 }
 
-fn plain_json(body: &[u8], before: &str) -> Result<Sent, Status> {
+fn plain_json(body: &[u8], before: &str) -> Result<DecodedBody, Status> {
     let d = schema::decode(body).map_err(|e| Status::bad_request(format!("{before}{e}")))?;
     sent(body, d.value, d.duplicates)
 }
 
 /// Does recursive work on deeply nested documents without risking the stack of a worker. What is still deep afterwards could
 /// not be handled by anyone else, and is refused.
-fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Send) -> Result<Sent, Status> {
+fn on_large_stack(
+    depth: usize,
+    work: impl FnOnce() -> Result<DecodedBody, Status> + Send,
+) -> Result<DecodedBody, Status> {
     let stack = 1024 * 1024 + depth * STACK_PER_LEVEL;
     std::thread::scope(|s| {
         let thread = std::thread::Builder::new().stack_size(stack).spawn_scoped(s, || {
@@ -260,7 +263,7 @@ fn on_large_stack(depth: usize, work: impl FnOnce() -> Result<Sent, Status> + Se
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub const CBOR: &str = "application/cbor";
 
-fn protobuf(body: &[u8]) -> Result<Sent, Status> {
+fn protobuf(body: &[u8]) -> Result<DecodedBody, Status> {
     let object = codec::protobuf::decode(body, schema_of).map_err(|e| Status::bad_request(e.to_string()))?;
     // A message may be as deep as its JSON is twice, and may have JSON within.
     let value = object.into_value();
@@ -271,7 +274,7 @@ fn protobuf(body: &[u8]) -> Result<Sent, Status> {
 }
 
 /// Reads a body as YAML.
-pub fn yaml(body: &[u8]) -> Result<Sent, Status> {
+pub fn yaml(body: &[u8]) -> Result<DecodedBody, Status> {
     // What is JSON as well is read as such, ten times as fast. A key that comes twice is told in YAML's words.
     if codec::json::is_json(body)
         && depth(body) <= DEEP
@@ -321,7 +324,7 @@ fn partial(v: &Value) -> Option<Vec<u8>> {
 }
 
 /// Encodes an answer.
-pub fn write(wanted: &Wanted, v: &Value) -> (&'static str, Vec<u8>) {
+pub fn write(wanted: &Negotiated, v: &Value) -> (&'static str, Vec<u8>) {
     match wanted.encoding {
         Encoding::Yaml => ("application/yaml", codec::yaml::to_string(v).into_bytes()),
         Encoding::Protobuf => {

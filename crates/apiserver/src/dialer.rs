@@ -6,7 +6,7 @@
 
 use crate::authenticate::user_of;
 use crate::body::Body;
-use crate::budget::{Budget, Room};
+use crate::budget::{Budget, Share};
 use crate::connect::{ConnectError, NodeConnector};
 use crate::proxy::{answer, exchange, outgoing};
 use crate::workers;
@@ -53,18 +53,18 @@ pub struct NodeDialer {
 }
 
 /// A connection to an agent, with its part of the budget.
-struct Held {
+struct AgentConnection {
     stream: TlsStream<TcpStream>,
-    _room: Room,
+    _room: Share,
 }
 
-impl AsyncRead for Held {
+impl AsyncRead for AgentConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Held {
+impl AsyncWrite for AgentConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -137,7 +137,7 @@ impl NodeConnector for NodeDialer {
         let none = || unreachable("no preferred addresses found; known addresses: []".into());
         let (host, port) = Option::clone(&found).ok_or_else(none)?;
         let room = self.streams.take(user, 1, PATIENCE).await.ok_or(ConnectError::Busy)?;
-        let stream = Held { stream: self.reach(node, &host, port).await.map_err(unreachable)?, _room: room };
+        let stream = AgentConnection { stream: self.reach(node, &host, port).await.map_err(unreachable)?, _room: room };
         let (parts, body) = request.into_parts();
         let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let (request, ours) = outgoing(parts, body, &shown);

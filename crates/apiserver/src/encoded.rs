@@ -3,7 +3,7 @@
 //! Invariant: what is kept under a key is what every watcher of it would make: it does not depend on the time, nor on what a
 //! watcher was sent before. Bounded; the oldest goes first.
 
-use crate::content::{Encoding, Shape, Wanted};
+use crate::content::{Encoding, Negotiated, Shape};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use registry::{ObjectEventKind, Resource};
@@ -56,14 +56,14 @@ impl std::hash::Hash for Row {
 }
 
 /// What an event is made of.
-pub(crate) struct Of<'a> {
+pub(crate) struct EventSource<'a> {
     pub row: &'a Arc<Resource>,
     pub entry: &'a Entry,
     pub kind: ObjectEventKind,
-    pub wanted: &'a Wanted,
+    pub wanted: &'a Negotiated,
 }
 
-impl Of<'_> {
+impl EventSource<'_> {
     /// None for tables: their cells say how long ago something was.
     fn key(&self) -> Option<Key> {
         let w = self.wanted;
@@ -81,12 +81,12 @@ impl Of<'_> {
 }
 
 impl Encoded {
-    pub fn get(&self, of: &Of<'_>) -> Option<Bytes> {
+    pub fn get(&self, of: &EventSource<'_>) -> Option<Bytes> {
         self.0.lock().events.get(&of.key()?).cloned()
     }
 
     /// Keeps an event, and returns it, or the one that another watcher has kept meanwhile.
-    pub fn keep(&self, of: &Of<'_>, bytes: Bytes) -> Bytes {
+    pub fn keep(&self, of: &EventSource<'_>, bytes: Bytes) -> Bytes {
         let Some(key) = of.key().filter(|_| bytes.len() < MOST / 4) else { return bytes };
         let mut kept = self.0.lock();
         if let Some(there) = kept.events.get(&key) {

@@ -4,9 +4,9 @@ use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::Peer;
 use crate::body::Body;
 use crate::call::Call;
-use crate::content::{self, Offer, Shape, Wanted};
+use crate::content::{self, Negotiated, Offer, Shape};
 use crate::ids::AUDIT_ID;
-use crate::info::{Info, is_stream};
+use crate::info::{RequestInfo, is_stream};
 use crate::listen::Connection;
 use crate::metrics::Authentication;
 use crate::path::Target;
@@ -43,16 +43,16 @@ impl Server {
 
     async fn respond(self: &Arc<Self>, request: Request<RequestBody>) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        let info = Info::of(&parts);
+        let info = RequestInfo::of(&parts);
         if self.lifecycle.refuses(parts.uri.path()) {
             return lifecycle::refusal();
         }
-        let mut wanted = Wanted::negotiate(&parts.headers, self.options.cbor);
+        let mut wanted = Negotiated::negotiate(&parts.headers, self.options.cbor);
         if let (Ok(w), true) = (&mut wanted, info.query.has("pretty")) {
             w.pretty = info.query.is_true("pretty");
         }
         // A failure is told in the encoding that was asked for, whatever its shape was to be.
-        let told = wanted.as_ref().map_or(Wanted::json(), |w| Wanted { shape: Shape::Object, ..*w });
+        let told = wanted.as_ref().map_or(Negotiated::json(), |w| Negotiated { shape: Shape::Object, ..*w });
         let compressed = compress::threshold(&parts.method, parts.uri.path(), &parts.headers);
         let (trace, long_running) = (Trace::begin(self.ids.of(&parts)), info.long_running);
         let (verb, is_resource) = (info.verb, info.target.is_resource());
@@ -85,8 +85,8 @@ impl Server {
         self: &Arc<Self>,
         parts: Parts,
         body: RequestBody,
-        wanted: Result<Wanted, Status>,
-        info: Info,
+        wanted: Result<Negotiated, Status>,
+        info: RequestInfo,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
         if info.long_running {
@@ -103,8 +103,8 @@ impl Server {
         self: &Arc<Self>,
         mut parts: Parts,
         body: RequestBody,
-        wanted: Result<Wanted, Status>,
-        info: Info,
+        wanted: Result<Negotiated, Status>,
+        info: RequestInfo,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
         let head = head_size(&parts);
@@ -147,7 +147,7 @@ impl Server {
         let attributes = Arc::new(info.attributes(&user, &parts));
         self.authorize(&attributes, trace).await?;
         self.count(&info, &parts, trace);
-        let Info { target, query, verb, .. } = info;
+        let RequestInfo { target, query, verb, .. } = info;
         let (body, _room) = body?;
         if let Some(remote) = self.aggregator.remote(&target, parts.uri.path()) {
             let proxied = self.aggregator.proxy(&self.registry, &remote, parts, body, &user, &trace.id);
@@ -165,11 +165,11 @@ impl Server {
         let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
         let wanted = match wanted {
             // A stream negotiates for itself.
-            Err(_) if is_stream(&target.subresource) => Wanted::json(),
+            Err(_) if is_stream(&target.subresource) => Negotiated::json(),
             Ok(w) if offer.has(w.encoding, w.shape) => w,
             // The next clause may be something else.
-            Ok(w) => match Wanted::of(&parts.headers, &offer) {
-                Ok(other) => Wanted { pretty: w.pretty, ..other },
+            Ok(w) => match Negotiated::of(&parts.headers, &offer) {
+                Ok(other) => Negotiated { pretty: w.pretty, ..other },
                 // What nobody serves is told before how it would be shown.
                 Err(_) if target.subresource.is_empty() && !row.kind.has_verb(verb) => {
                     return Err(method_not_allowed());
@@ -210,7 +210,7 @@ impl Server {
         Ok(answer)
     }
 
-    async fn authenticate(&self, parts: &mut Parts, info: &Info, trace: &Trace) -> Result<User, Status> {
+    async fn authenticate(&self, parts: &mut Parts, info: &RequestInfo, trace: &Trace) -> Result<User, Status> {
         let begun = Instant::now();
         let user = self.authenticators.authenticate(parts).await;
         let result = match &user {
@@ -235,7 +235,7 @@ impl Server {
     }
 
     /// Begins the audit of a request, of which nothing is known yet but who asks for what.
-    fn write_down(&self, user: &User, parts: &Parts, info: &Info, trace: &Trace) {
+    fn write_down(&self, user: &User, parts: &Parts, info: &RequestInfo, trace: &Trace) {
         let Some(auditor) = &self.auditor else { return };
         let a = info.attributes(user, parts);
         let Some(record) = auditor.begin(&trace.id, parts, &a) else { return };
@@ -244,14 +244,14 @@ impl Server {
     }
 
     /// One request too many.
-    fn turn_away(&self, info: &Info, parts: &Parts, trace: &Trace, retry_after: u32) -> Response<Body> {
+    fn turn_away(&self, info: &RequestInfo, parts: &Parts, trace: &Trace, retry_after: u32) -> Response<Body> {
         self.count(info, parts, trace);
         trace.terminated(429);
         inflight::refusal(retry_after)
     }
 
     /// From here on it is known as what the request counts.
-    fn count(&self, info: &Info, parts: &Parts, trace: &Trace) {
+    fn count(&self, info: &RequestInfo, parts: &Parts, trace: &Trace) {
         let series = match self.row(&info.target) {
             Ok(row) => Some(self.metrics.requests.of(&row, &info.target.subresource).request(info, parts)),
             Err(_) if !info.target.is_resource() => self.metrics.requests.of_path(parts.uri.path()),

@@ -5,7 +5,7 @@
 //! The last mode is the old one, `impersonate`, which is for everything or nothing.
 
 use crate::authorize::forbidden;
-use crate::info::Info;
+use crate::info::RequestInfo;
 use crate::trace::Trace;
 use crate::{Server, header_text, path};
 use auth::user::{ANONYMOUS, GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, GROUP_UNAUTHENTICATED};
@@ -149,7 +149,7 @@ impl Server {
         &self,
         caller: User,
         parts: &mut Parts,
-        info: &Info,
+        info: &RequestInfo,
         trace: &Trace,
     ) -> Result<User, Status> {
         let Some(wanted) = wanted(parts)? else { return Ok(caller) };
@@ -184,7 +184,7 @@ impl Server {
             self.allows(&Attributes { user: caller.clone(), verb, ..request.clone() }).await?;
         }
         let mut user = wanted.clone();
-        let asked = Asked { server: self, mode, caller };
+        let asked = ImpersonationCheck { server: self, mode, caller };
         asked.name(wanted, &mut user).await?;
         if !wanted.uid.is_empty() {
             self.allows(&asked.attributes(GROUP, "uids", &wanted.uid)).await?;
@@ -208,13 +208,13 @@ impl Server {
 }
 
 /// Whether a caller may be somebody, part by part.
-struct Asked<'a> {
+struct ImpersonationCheck<'a> {
     server: &'a Server,
     mode: Mode,
     caller: User,
 }
 
-impl Asked<'_> {
+impl ImpersonationCheck<'_> {
     fn attributes(&self, group: &str, resource: &str, name: &str) -> Attributes {
         Attributes {
             user: self.caller.clone(),

@@ -5,7 +5,7 @@ use auth::{Attributes, User};
 use http::request::Parts;
 use http::{Method, Uri};
 
-pub(crate) struct Info {
+pub(crate) struct RequestInfo {
     pub target: Target,
     pub query: Query,
     /// The verb of RBAC; of what is no resource, the method in small letters.
@@ -17,7 +17,7 @@ pub(crate) struct Info {
 /// Subresources that answer with streams.
 const STREAMS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
-impl Info {
+impl RequestInfo {
     pub fn of(parts: &Parts) -> Self {
         Self::of_line(&parts.method, &parts.uri)
     }
@@ -106,7 +106,7 @@ mod tests {
     fn streams_and_watches_run_long() {
         let check = |method: &str, uri: &str, verb: &str, long: bool| {
             let (parts, ()) = http::Request::builder().method(method).uri(uri).body(()).unwrap().into_parts();
-            let i = Info::of(&parts);
+            let i = RequestInfo::of(&parts);
             assert_eq!((i.verb, i.long_running), (verb, long), "{method} {uri}");
         };
         check("GET", "/api/v1/pods", "list", false);

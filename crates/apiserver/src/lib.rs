@@ -130,7 +130,7 @@ impl Server {
     ) -> Arc<Self> {
         let metrics = Metrics::new();
         // A registry that several servers share is counted by the first.
-        let _ = registry.witness.set(metrics.clone());
+        let _ = registry.commit_observer.set(metrics.clone());
         let services = Arc::new(services::Services::default());
         let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), services.clone(), options.endpoints));
         let _ = registry.outside.set(webhooks.clone());

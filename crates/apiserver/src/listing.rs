@@ -3,7 +3,7 @@
 //! Each piece is encoded as a list of its own, and what every such list has before and after its objects is cut off. So the bytes are
 //! those of the whole list, in every encoding.
 
-use crate::content::{self, Encoding, PROTOBUF, Wanted};
+use crate::content::{self, Encoding, Negotiated, PROTOBUF};
 use meta::{Status, Value};
 use registry::Resource;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use store::Entry;
 const PIECE: usize = 512 << 10;
 
 pub struct Listing<'a> {
-    wanted: &'a Wanted,
+    wanted: &'a Negotiated,
     /// The list without its objects, and the field where they belong.
     list: Value,
     field: &'static str,
@@ -37,7 +37,7 @@ enum Form {
 }
 
 impl<'a> Listing<'a> {
-    pub fn new(wanted: &'a Wanted, mut list: Value, field: &'static str) -> Self {
+    pub fn new(wanted: &'a Negotiated, mut list: Value, field: &'static str) -> Self {
         list[field] = Value::Array(Vec::new());
         let protobuf = || content::message(&list).map(|m| m.len());
         let form = match wanted.encoding {
@@ -102,7 +102,7 @@ impl<'a> Listing<'a> {
 }
 
 /// What is around the objects, found by a word in their place that is nowhere else.
-fn text(wanted: &Wanted, list: &mut Value, field: &'static str) -> Form {
+fn text(wanted: &Negotiated, list: &mut Value, field: &'static str) -> Form {
     let (media, empty) = content::write(wanted, list);
     let longest = empty.split(|b| *b != b'x').map(<[u8]>::len).max().unwrap_or_default();
     let word = format!("here{}", "x".repeat(longest + 1));
@@ -181,7 +181,7 @@ mod tests {
         for (list, field) in &lists {
             for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor] {
                 for (pretty, count) in [(false, 23), (true, 23), (false, 1), (false, 0)] {
-                    let wanted = Wanted { encoding, pretty, shape: Shape::Object, meta: META_V1 };
+                    let wanted = Negotiated { encoding, pretty, shape: Shape::Object, meta: META_V1 };
                     let items = &items[..count];
                     let mut whole = list.clone();
                     whole[*field] = items.to_vec().into();

@@ -2,7 +2,7 @@
 
 use crate::Server;
 use crate::workers::{Lane, in_place};
-use admission::{Found, Labels, Lookup, Which, is_terminating};
+use admission::{FoundObject, Labels, Lookup, ReadScope, is_terminating};
 use meta::{Gvk, Gvr, LabelSelector, Object};
 use parking_lot::Mutex;
 use registry::{Registry, Resource, amount, encode};
@@ -57,15 +57,15 @@ impl Decoded {
 }
 
 impl Lookup for Stored<'_> {
-    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize {
+    fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: ReadScope<'_>) -> usize {
         let rows = self.registry.rows();
         let Some(row) = rows.stored(group, resource) else { return 0 };
         let Some((stored, _)) = row.stored() else { return 0 };
         let snapshot = self.registry.store.snapshot();
         match which {
-            Which::All => amount::all(&snapshot, stored, namespace),
-            Which::One => amount::largest(&snapshot, stored, namespace),
-            Which::Named(name) => {
+            ReadScope::All => amount::all(&snapshot, stored, namespace),
+            ReadScope::One => amount::largest(&snapshot, stored, namespace),
+            ReadScope::Named(name) => {
                 let key = row.key(namespace.unwrap_or_default(), name);
                 key.and_then(|k| snapshot.get(&k)).map_or(0, |e| e.value.len())
             }
@@ -107,7 +107,7 @@ impl Lookup for Stored<'_> {
         Box::new(entries.into_iter().map(|e| decode(&e)))
     }
 
-    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found> {
+    fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<FoundObject> {
         let rows = self.registry.rows();
         let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
             return Vec::new();
@@ -119,7 +119,7 @@ impl Lookup for Stored<'_> {
         };
         let snapshot = self.registry.store.snapshot();
         let all = snapshot.range(&name, namespace, None).filter(|e| chosen(e));
-        all.map(|e| Found { name: e.key.name.to_string(), size: e.value.len() }).collect()
+        all.map(|e| FoundObject { name: e.key.name.to_string(), size: e.value.len() }).collect()
     }
 
     fn fingerprint(&self, group: &str, resource: &str) -> u64 {

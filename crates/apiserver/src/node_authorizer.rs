@@ -30,7 +30,7 @@ pub struct NodeAuthorizer {
 }
 
 /// What the relations say of a request.
-enum Found {
+enum Relation {
     /// It is about the node itself or a pod of it.
     Related,
     /// It would have to be.
@@ -49,7 +49,7 @@ impl NodeAuthorizer {
         *self.registry.write() = Arc::downgrade(registry);
     }
 
-    fn find(&self, node: &str, a: &Attributes) -> Found {
+    fn find(&self, node: &str, a: &Attributes) -> Relation {
         let kind = (&*a.group, &*a.resource);
         match kind {
             ("", "nodes") => return nodes(node, a),
@@ -69,9 +69,9 @@ impl NodeAuthorizer {
             ("storage.k8s.io", "volumeattachments") => {
                 |r, a| r.on_node("storage.k8s.io/volumeattachments", "", &a.name)
             }
-            _ => return Found::Other,
+            _ => return Relation::Other,
         };
-        let no = |why: &str| Found::Unrelated(why.into());
+        let no = |why: &str| Relation::Unrelated(why.into());
         match (&*a.resource, &*a.subresource, &*a.verb) {
             ("persistentvolumeclaims", "status", "update" | "patch") => {}
             ("persistentvolumeclaims", "status", _) => return no("can only get/update/patch this type"),
@@ -88,35 +88,35 @@ impl NodeAuthorizer {
         self.related(node, a, relation)
     }
 
-    fn pods(&self, node: &str, a: &Attributes) -> Found {
+    fn pods(&self, node: &str, a: &Attributes) -> Relation {
         let of_node = |r: &Related<'_>, a: &Attributes| r.on_node("pods", &a.namespace, &a.name);
         match (&*a.subresource, &*a.verb) {
             ("", "get") => self.related(node, a, of_node),
-            ("", "list" | "watch") if selects(a, "spec.nodeName", node) => Found::Related,
+            ("", "list" | "watch") if selects(a, "spec.nodeName", node) => Relation::Related,
             ("", "list" | "watch") if !a.name.is_empty() => self.related(node, a, of_node),
             ("", "list" | "watch") => {
-                Found::Unrelated("can only list/watch pods with spec.nodeName field selector".into())
+                Relation::Unrelated("can only list/watch pods with spec.nodeName field selector".into())
             }
             // Admission looks at whose they are.
-            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Found::Related,
-            _ => Found::Unrelated(String::new()),
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Relation::Related,
+            _ => Relation::Unrelated(String::new()),
         }
     }
 
-    fn slices(&self, node: &str, a: &Attributes) -> Found {
+    fn slices(&self, node: &str, a: &Attributes) -> Relation {
         if !a.subresource.is_empty() {
-            return Found::Unrelated("cannot authorize ResourceSlice subresources".into());
+            return Relation::Unrelated("cannot authorize ResourceSlice subresources".into());
         }
         match &*a.verb {
-            "create" => Found::Related,
+            "create" => Relation::Related,
             "get" | "update" | "patch" | "delete" => {
                 self.related(node, a, |r, a| r.on_node("resource.k8s.io/resourceslices", "", &a.name))
             }
-            "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => Found::Related,
-            "watch" | "list" | "deletecollection" => Found::Unrelated(
+            "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => Relation::Related,
+            "watch" | "list" | "deletecollection" => Relation::Unrelated(
                 "can only list/watch/deletecollection resourceslices with nodeName field selector".into(),
             ),
-            _ => Found::Unrelated(
+            _ => Relation::Unrelated(
                 "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"
                     .into(),
             ),
@@ -124,25 +124,25 @@ impl NodeAuthorizer {
     }
 
     /// Accounts are read, and tokens made, for the pods of the node.
-    fn accounts(&self, node: &str, a: &Attributes) -> Found {
+    fn accounts(&self, node: &str, a: &Attributes) -> Relation {
         match (&*a.subresource, &*a.verb) {
             ("", "get") | ("token", "create") => {
                 self.related(node, a, |r, a| r.any_pod(&a.namespace, |p| p.account == a.name))
             }
-            _ => Found::Unrelated("can only create tokens for individual service accounts".into()),
+            _ => Relation::Unrelated("can only create tokens for individual service accounts".into()),
         }
     }
 
-    fn related(&self, node: &str, a: &Attributes, is: impl Fn(&Related<'_>, &Attributes) -> bool) -> Found {
+    fn related(&self, node: &str, a: &Attributes, is: impl Fn(&Related<'_>, &Attributes) -> bool) -> Relation {
         if a.name.is_empty() {
-            return Found::Unrelated("No Object name found".into());
+            return Relation::Unrelated("No Object name found".into());
         }
-        let Some(registry) = self.registry.read().upgrade() else { return Found::Unrelated(String::new()) };
+        let Some(registry) = self.registry.read().upgrade() else { return Relation::Unrelated(String::new()) };
         let r = Related { node, snapshot: registry.store.snapshot(), views: &self.pods };
         if is(&r, a) {
-            return Found::Related;
+            return Relation::Related;
         }
-        Found::Unrelated(format!("no relationship found between node '{node}' and this object"))
+        Relation::Unrelated(format!("no relationship found between node '{node}' and this object"))
     }
 }
 
@@ -150,10 +150,10 @@ impl Authorizer for NodeAuthorizer {
     fn authorize(&self, a: &Attributes) -> Decision {
         let Some(node) = a.user.node() else { return Decision::NoOpinion(String::new()) };
         match self.find(node, a) {
-            Found::Related => Decision::Allow(String::new()),
-            Found::Other if self.rbac.role_allows(ROLE, a) => Decision::Allow(String::new()),
-            Found::Other => Decision::NoOpinion(String::new()),
-            Found::Unrelated(why) => Decision::NoOpinion(why),
+            Relation::Related => Decision::Allow(String::new()),
+            Relation::Other if self.rbac.role_allows(ROLE, a) => Decision::Allow(String::new()),
+            Relation::Other => Decision::NoOpinion(String::new()),
+            Relation::Unrelated(why) => Decision::NoOpinion(why),
         }
     }
 
@@ -168,29 +168,29 @@ fn selects(a: &Attributes, field: &str, value: &str) -> bool {
 }
 
 /// The node itself, also before it is there; admission looks at what is written.
-fn nodes(node: &str, a: &Attributes) -> Found {
+fn nodes(node: &str, a: &Attributes) -> Relation {
     match (&*a.subresource, &*a.verb, &*a.name) {
-        ("", "create" | "update" | "patch", _) | ("status", "update" | "patch", _) => Found::Related,
-        ("", "get" | "list" | "watch", name) if name == node => Found::Related,
+        ("", "create" | "update" | "patch", _) | ("status", "update" | "patch", _) => Relation::Related,
+        ("", "get" | "list" | "watch", name) if name == node => Relation::Related,
         ("", "get" | "list" | "watch", "") => {
-            Found::Unrelated(format!("node '{node}' cannot read all nodes, only its own Node object"))
+            Relation::Unrelated(format!("node '{node}' cannot read all nodes, only its own Node object"))
         }
         ("", "get" | "list" | "watch", name) => {
-            Found::Unrelated(format!("node '{node}' cannot read '{name}', only its own Node object"))
+            Relation::Unrelated(format!("node '{node}' cannot read '{name}', only its own Node object"))
         }
-        _ => Found::Unrelated(String::new()),
+        _ => Relation::Unrelated(String::new()),
     }
 }
 
 /// An object that is called as the node is.
-fn own(node: &str, a: &Attributes, namespace: &str) -> Found {
+fn own(node: &str, a: &Attributes, namespace: &str) -> Relation {
     let known = matches!(&*a.verb, "get" | "create" | "update" | "patch" | "delete") && a.subresource.is_empty();
     // A new object has no name in the path; admission looks at it.
     let name = a.name == node || (a.verb == "create" && a.name.is_empty());
     if known && name && a.namespace == namespace {
-        return Found::Related;
+        return Relation::Related;
     }
-    Found::Unrelated(format!("can only access {} with the same name as the requesting node", a.resource))
+    Relation::Unrelated(format!("can only access {} with the same name as the requesting node", a.resource))
 }
 
 /// What is related to a node at one moment.

@@ -11,7 +11,7 @@ use crate::info::is_stream;
 use crate::lookup::{Stored, stored_size};
 use crate::verbs;
 use crate::workers::LARGE;
-use admission::Write;
+use admission::WriteRequest;
 use http::{Method, Response};
 use meta::Status;
 use registry::{Resource, Sub, amount};
@@ -74,7 +74,7 @@ fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
 /// Bytes of other objects that a write decodes: its strategy does, or admission plugins.
 fn others(server: &Server, call: &Call, row: &Resource) -> usize {
     let t = &call.target;
-    let write = Write {
+    let write = WriteRequest {
         verb: call.verb,
         group: &row.kind.group,
         resource: &row.kind.plural,

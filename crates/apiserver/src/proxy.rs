@@ -28,7 +28,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use links::Origin;
 use meta::Status;
-use registry::{Place, Request, Upstream};
+use registry::{ProxyTarget, Request, Upstream};
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
 }
 
 /// `[scheme:]name[:port]`
-fn split(id: &str) -> Result<(String, Place), Status> {
+fn split(id: &str) -> Result<(String, ProxyTarget), Status> {
     let parts: Vec<&str> = id.split(':').collect();
     let (scheme, name, port) = match parts[..] {
         [name] => ("", name, ""),
@@ -122,7 +122,7 @@ fn split(id: &str) -> Result<(String, Place), Status> {
     if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
         return Err(Status::bad_request(format!("invalid proxy request {id:?}")));
     }
-    Ok((name.to_owned(), Place { scheme: scheme.to_owned(), port: port.to_owned() }))
+    Ok((name.to_owned(), ProxyTarget { scheme: scheme.to_owned(), port: port.to_owned() }))
 }
 
 async fn send(

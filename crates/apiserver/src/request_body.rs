@@ -4,7 +4,7 @@
 //! body that comes too slowly is given up.
 
 use crate::audit;
-use crate::budget::{Budget, Room};
+use crate::budget::{Budget, Share};
 use crate::content::MAX_BODY;
 use crate::deadline;
 use bytes::Bytes;
@@ -33,7 +33,7 @@ pub(crate) fn head_size(parts: &Parts) -> usize {
 }
 
 /// Room for a large head while it is not known who sends it, for each address.
-pub(crate) async fn room_for_head(heads: &Budget, parts: &Parts, head: usize) -> Result<Option<Room>, Status> {
+pub(crate) async fn room_for_head(heads: &Budget, parts: &Parts, head: usize) -> Result<Option<Share>, Status> {
     let Some(audit::Address(address)) = parts.extensions.get::<audit::Address>().filter(|_| head > LARGE_HEAD) else {
         return Ok(None);
     };
@@ -61,7 +61,7 @@ pub(crate) enum RequestBody {
 }
 
 /// A body, and the room it takes.
-pub(crate) type Held = (Bytes, Vec<Room>);
+pub(crate) type Held = (Bytes, Vec<Share>);
 
 pub(crate) fn too_large() -> Status {
     Status::too_large(format!("Request entity too large: limit is {MAX_BODY}"))
@@ -124,7 +124,7 @@ async fn discard(mut body: Incoming, most: usize, time: Duration) {
 struct Reading<'a> {
     bodies: &'a Budget,
     user: &'a str,
-    rooms: Vec<Room>,
+    rooms: Vec<Share>,
     granted: usize,
 }
 

@@ -1,6 +1,6 @@
 //! `Table` and `PartialObjectMetadata`: other shapes of the same objects.
 
-use crate::content::{Shape, Wanted};
+use crate::content::{Negotiated, Shape};
 use kinds::Column;
 use kinds::columns::{Cell, Columns};
 use meta::{FieldError, FieldPath, Object, Status, Value};
@@ -8,7 +8,7 @@ use registry::Resource;
 use serde_json::json;
 
 /// Refuses a value of the `includeObject` parameter that means nothing, where it would mean something.
-pub fn check_include(wanted: &Wanted, include: &str) -> Result<(), Status> {
+pub fn check_include(wanted: &Negotiated, include: &str) -> Result<(), Status> {
     if wanted.shape != Shape::Table || matches!(include, "" | "None" | "Metadata" | "Object") {
         return Ok(());
     }
@@ -18,7 +18,7 @@ pub fn check_include(wanted: &Wanted, include: &str) -> Result<(), Status> {
 }
 
 /// How a table is to be made.
-pub struct Making<'a> {
+pub struct TableOptions<'a> {
     /// Its version.
     pub meta: &'a str,
     /// The `includeObject` parameter.
@@ -29,7 +29,7 @@ pub struct Making<'a> {
 }
 
 /// Makes a table of objects.
-pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) -> Value {
+pub fn table(row: &Resource, objects: &[Object], list: Value, how: &TableOptions<'_>) -> Value {
     let definitions: Vec<Value> = columns(row).iter().map(definition).collect();
     let mut t = json!({"kind": "Table", "apiVersion": how.meta, "metadata": list, "rows": rows(row, objects, how)});
     t["columnDefinitions"] = if how.headers { definitions.into() } else { Value::Null };
@@ -37,7 +37,7 @@ pub fn table(row: &Resource, objects: &[Object], list: Value, how: &Making<'_>) 
 }
 
 /// The rows of a table.
-pub fn rows(row: &Resource, objects: &[Object], how: &Making<'_>) -> Vec<Value> {
+pub fn rows(row: &Resource, objects: &[Object], how: &TableOptions<'_>) -> Vec<Value> {
     let columns = columns(row);
     let own = |cell: &Cell<'_>| row.strategy.cell(cell);
     let columns = Columns::new(&columns, how.now, &own);
@@ -84,7 +84,7 @@ pub fn partial(o: &Object, meta: &str) -> Value {
 }
 
 /// Refuses a list as metadata of one object.
-pub fn check_list(row: &Resource, wanted: &Wanted) -> Result<(), Status> {
+pub fn check_list(row: &Resource, wanted: &Negotiated) -> Result<(), Status> {
     if wanted.shape != Shape::PartialMetadata {
         return Ok(());
     }
@@ -94,7 +94,7 @@ pub fn check_list(row: &Resource, wanted: &Wanted) -> Result<(), Status> {
 }
 
 /// Refuses one object as a list of metadata.
-pub fn check_object(row: &Resource, wanted: &Wanted, object: &Object) -> Result<(), Status> {
+pub fn check_object(row: &Resource, wanted: &Negotiated, object: &Object) -> Result<(), Status> {
     if wanted.shape != Shape::PartialMetadataList || object.kind() == "Status" {
         return Ok(());
     }

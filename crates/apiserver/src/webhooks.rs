@@ -7,10 +7,10 @@
 use crate::Metrics;
 use crate::services::Services;
 use crate::workers;
-use admission::{TOO_MANY_OUTSIDE, Unanswered};
+use admission::{CallError, TOO_MANY_OUTSIDE};
 use async_trait::async_trait;
 use auth::remote::refusal;
-use auth::{Caller, Endpoint, Place};
+use auth::{Caller, Endpoint, EndpointAddress};
 use bytes::Bytes;
 use client::https::{Config, Https, Reach, Roots};
 use client::{Error, Transport};
@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, Limited};
 use meta::Clock;
 use parking_lot::Mutex;
 use registry::convert::Conversion;
-use registry::{Outside, Registry};
+use registry::{Registry, WebhookTransport};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct Target {
 }
 
 #[async_trait]
-impl Outside for Clients {
+impl WebhookTransport for Clients {
     async fn post(
         &self,
         registry: &Registry,
@@ -63,9 +63,9 @@ impl Outside for Clients {
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
         let answer = workers::await_remote(self.ask(registry, to, None, timeout, body)).await;
-        answer.unwrap_or(Err(Unanswered::Busy)).map_err(|e| match e {
-            Unanswered::Unasked(why) | Unanswered::Asked { why, .. } => why,
-            Unanswered::Busy => TOO_MANY_OUTSIDE.into(),
+        answer.unwrap_or(Err(CallError::Busy)).map_err(|e| match e {
+            CallError::NotSent(why) | CallError::Failed { why, .. } => why,
+            CallError::Busy => TOO_MANY_OUTSIDE.into(),
         })
     }
 
@@ -87,12 +87,12 @@ impl Clients {
         caller: Option<&Arc<Caller>>,
         timeout: Duration,
         body: Vec<u8>,
-    ) -> Result<Vec<u8>, Unanswered> {
-        let sending = |why: String| Unanswered::Asked { code: None, why };
+    ) -> Result<Vec<u8>, CallError> {
+        let sending = |why: String| CallError::Failed { code: None, why };
         let shown = |host: &str, path: &str| format!("Post \"https://{host}{path}?timeout={}s\"", timeout.as_secs());
         let target = match &to.place {
-            Place::Url(url) => by_url(url).map_err(Unanswered::Unasked)?,
-            Place::Service { namespace, name, path, port } => {
+            EndpointAddress::Url(url) => by_url(url).map_err(CallError::NotSent)?,
+            EndpointAddress::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc:{port}");
                 let path = if path.is_empty() { "/" } else { path };
                 let address = self.services.resolve(registry, namespace, name, *port);
@@ -108,10 +108,10 @@ impl Clients {
             exchange(&*client, request(&target, caller, timeout, body).map_err(Failure::Asking)?).await
         };
         match tokio::time::timeout(timeout, work).await {
-            Ok(Err(Failure::Asking(why))) => Err(Unanswered::Unasked(why)),
+            Ok(Err(Failure::Asking(why))) => Err(CallError::NotSent(why)),
             Err(_) => Err(sending(format!("{what}: context deadline exceeded"))),
             Ok(Err(Failure::Sending(e))) => Err(sending(format!("{what}: {e}"))),
-            Ok(Err(Failure::Answer(code, why))) => Err(Unanswered::Asked { code: Some(code), why }),
+            Ok(Err(Failure::Answer(code, why))) => Err(CallError::Failed { code: Some(code), why }),
             Ok(Ok(body)) => Ok(body),
         }
     }
@@ -189,8 +189,10 @@ enum Failure {
 pub(crate) fn own_path(to: &Endpoint) -> Option<String> {
     match &to.place {
         place if place.target() != "kubernetes.default.svc:443" => None,
-        Place::Service { path, .. } => Some(path.clone()).filter(|p| !p.is_empty()).or_else(|| Some("/".into())),
-        Place::Url(url) => by_url(url).ok().map(|t| t.path),
+        EndpointAddress::Service { path, .. } => {
+            Some(path.clone()).filter(|p| !p.is_empty()).or_else(|| Some("/".into()))
+        }
+        EndpointAddress::Url(url) => by_url(url).ok().map(|t| t.path),
     }
 }
 

@@ -5,7 +5,7 @@
 //! namespace send, a large request of another flow is next or nearly so. Without worker threads (in tests with virtual time) all work is done
 //! where it arrives. Which requests are long is decided in [`crate::placement`]. Left out: preempting work that has begun.
 
-use crate::budget::{Budget, Room};
+use crate::budget::{Budget, Share};
 use meta::{Object, Status};
 use parking_lot::Mutex;
 use registry::{Views, encode};
@@ -118,7 +118,7 @@ impl Workers {
     }
 
     /// Waits for a user's turn to read something large with [`in_place`]: few do so at a time, so that few threads wait there.
-    pub async fn turn(&self, user: &str, size: usize) -> Result<Option<Room>, Status> {
+    pub async fn turn(&self, user: &str, size: usize) -> Result<Option<Share>, Status> {
         if size < LARGE {
             return Ok(None);
         }
@@ -200,7 +200,7 @@ struct Held {
 
 struct State {
     /// Of the capacity, or of what may wait for remote answers.
-    share: Option<Room>,
+    share: Option<Share>,
     /// How many remote answers the request waits for.
     waits: usize,
 }

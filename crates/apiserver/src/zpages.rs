@@ -3,7 +3,7 @@
 
 use crate::answer::bytes;
 use crate::body::Body;
-use crate::content::{self, Encoding, Wanted};
+use crate::content::{self, Encoding, Negotiated};
 use crate::health::VERSION;
 use crate::{Server, discovery};
 use http::Response;
@@ -39,7 +39,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     v["kind"] = kind.into();
     v["apiVersion"] = format!("config.k8s.io/{version}").into();
     v["metadata"] = json!({"name": "kube-apiserver"});
-    let (media, body) = content::write(&Wanted { encoding, ..Wanted::json() }, &v);
+    let (media, body) = content::write(&Negotiated { encoding, ..Negotiated::json() }, &v);
     Some(Ok(bytes(200, media, body)))
 }
 

@@ -1,7 +1,7 @@
 //! As whom the server asks webhooks: users of a kubeconfig, each by the servers that it is for
 //! (`k8s.io/apiserver/pkg/util/webhook/authentication.go`). What else a kubeconfig says matters nothing here.
 
-use crate::Place;
+use crate::EndpointAddress;
 use client::kubeconfig::{Kubeconfig, Sources, User};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl Callers {
     }
 
     /// As whom a place is called; none: as nobody.
-    pub fn to(&self, place: &Place) -> Option<&Arc<Caller>> {
+    pub fn to(&self, place: &EndpointAddress) -> Option<&Arc<Caller>> {
         if self.all.is_empty() {
             return None;
         }
@@ -77,13 +77,13 @@ users:
 
     #[test]
     fn users_are_found_as_upstream_finds_them() {
-        let service = |name: &str, port: u16| Place::Service {
+        let service = |name: &str, port: u16| EndpointAddress::Service {
             namespace: "ns".into(),
             name: name.into(),
             path: String::new(),
             port,
         };
-        let url = |u: &str| Place::Url(u.into());
+        let url = |u: &str| EndpointAddress::Url(u.into());
         let cases = [
             (service("hook", 8443), Some("exact")),
             (service("other", 8443), Some("starred port")),
@@ -95,7 +95,7 @@ users:
             (url("https://example.com/a"), None),
             (url("https://[::1]/"), Some("six")),
         ];
-        let token = |c: &Callers, p: &Place| c.to(p).map(|c| c.user.token.clone());
+        let token = |c: &Callers, p: &EndpointAddress| c.to(p).map(|c| c.user.token.clone());
         let known = Callers::of("f", &Kubeconfig::parse(FILE).unwrap());
         for (place, want) in &cases {
             assert_eq!(token(&known, place).as_deref(), *want, "{place:?}");

@@ -6,13 +6,13 @@ use meta::Value;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    pub place: Place,
+    pub place: EndpointAddress,
     /// PEM; empty: what the machine trusts.
     pub ca: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum EndpointAddress {
     Url(String),
     Service { namespace: String, name: String, path: String, port: u16 },
 }
@@ -27,20 +27,20 @@ impl Endpoint {
             ca.clear();
         }
         let place = match (config.get("service").filter(|s| s.is_object()), text(config, "url")) {
-            (Some(s), _) => Place::Service {
+            (Some(s), _) => EndpointAddress::Service {
                 namespace: text(s, "namespace"),
                 name: text(s, "name"),
                 path: text(s, "path"),
                 port: s["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
             },
             (None, url) if url.is_empty() => return None,
-            (None, url) => Place::Url(url),
+            (None, url) => EndpointAddress::Url(url),
         };
         Some(Self { place, ca })
     }
 }
 
-impl Place {
+impl EndpointAddress {
     /// The host and port, as credentials are looked up by them.
     pub fn target(&self) -> String {
         match self {

@@ -20,7 +20,7 @@ impl Expression {
     }
 
     pub fn eval<'a>(&'a self, variable: &'a str, value: &'a Value) -> Result<Val<'a>, String> {
-        let value = self.program.eval(&One { variable, value }, &mut Budget::new(RUNTIME_BUDGET));
+        let value = self.program.eval(&SingleVariable { variable, value }, &mut Budget::new(RUNTIME_BUDGET));
         value.map_err(|e| format!("expression '{}' resulted in error: {e}", self.text))
     }
 
@@ -30,12 +30,12 @@ impl Expression {
     }
 }
 
-struct One<'a> {
+struct SingleVariable<'a> {
     variable: &'a str,
     value: &'a Value,
 }
 
-impl<'a> Vars<'a> for One<'a> {
+impl<'a> Vars<'a> for SingleVariable<'a> {
     fn get(&self, name: &str, _: &mut Budget) -> Result<Val<'a>, Error> {
         match name == self.variable {
             true => Ok(Val::json(self.value, None)),

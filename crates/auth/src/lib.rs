@@ -23,6 +23,6 @@ pub mod webhook;
 
 pub use attributes::{Attributes, Authorizer, Decision};
 pub use callers::{Caller, Callers};
-pub use endpoint::{Endpoint, Place};
+pub use endpoint::{Endpoint, EndpointAddress};
 pub use token::{Authenticated, TokenAuthenticator, Tokens};
 pub use user::{GROUP_SERVICE_ACCOUNTS, User};

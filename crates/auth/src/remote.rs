@@ -139,9 +139,9 @@ fn read(body: &[u8]) -> Result<Value, String> {
 
 /// What an answer is remembered by: the SHA-256 digest of the question's parts, so that its size does not matter and no token is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Question([u8; 32]);
+pub struct CacheKey([u8; 32]);
 
-impl Question {
+impl CacheKey {
     /// Each part with its length before it: no two lists of parts are the same question.
     pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut digest = Context::new(&SHA256);
@@ -156,11 +156,11 @@ impl Question {
 }
 
 /// Answers that are remembered for some time, each for its own.
-pub struct Remembered<T> {
-    held: Mutex<HashMap<Question, (Instant, T)>>,
+pub struct AnswerCache<T> {
+    held: Mutex<HashMap<CacheKey, (Instant, T)>>,
 }
 
-impl<T> Default for Remembered<T> {
+impl<T> Default for AnswerCache<T> {
     fn default() -> Self {
         Self { held: Mutex::default() }
     }
@@ -169,12 +169,12 @@ impl<T> Default for Remembered<T> {
 /// Beyond this many, what has ended is forgotten, and if that is not enough, everything.
 const REMEMBERED: usize = 4_096;
 
-impl<T: Clone> Remembered<T> {
-    pub fn get(&self, question: Question) -> Option<T> {
+impl<T: Clone> AnswerCache<T> {
+    pub fn get(&self, question: CacheKey) -> Option<T> {
         self.held.lock().get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v.clone())
     }
 
-    pub fn put(&self, question: Question, value: T, lasts: Duration) {
+    pub fn put(&self, question: CacheKey, value: T, lasts: Duration) {
         if lasts.is_zero() {
             return;
         }
@@ -198,20 +198,20 @@ mod tests {
     fn questions_are_told_apart_by_their_parts() {
         let questions =
             [vec!["T", "a", "b"], vec!["T", "a b"], vec!["T a", "b"], vec!["Ta", "b"], vec!["T", "a", "b", ""]];
-        let distinct: std::collections::HashSet<Question> = questions.map(Question::new).into_iter().collect();
+        let distinct: std::collections::HashSet<CacheKey> = questions.map(CacheKey::new).into_iter().collect();
         assert_eq!(distinct.len(), 5);
-        assert_eq!(Question::new(["T", "a"]), Question::new(["T", "a"]));
+        assert_eq!(CacheKey::new(["T", "a"]), CacheKey::new(["T", "a"]));
     }
 
     #[test]
     fn an_answer_is_forgotten_when_its_time_is_over() {
-        let (known, question) = (Remembered::default(), Question::new(["T"]));
+        let (known, question) = (AnswerCache::default(), CacheKey::new(["T"]));
         known.put(question, 1, Duration::ZERO);
         assert_eq!(known.get(question), None);
         known.put(question, 1, Duration::from_secs(600));
         assert_eq!(known.get(question), Some(1));
         for n in 0..REMEMBERED {
-            known.put(Question::new([n.to_string().as_str()]), 2, Duration::from_secs(600));
+            known.put(CacheKey::new([n.to_string().as_str()]), 2, Duration::from_secs(600));
         }
         assert!(known.held.lock().len() <= REMEMBERED);
     }

@@ -3,7 +3,7 @@
 
 use crate::attributes::Attributes;
 use crate::conditions::{Conditions, Matched};
-use crate::remote::{Question, Remembered, Remote};
+use crate::remote::{AnswerCache, CacheKey, Remote};
 use crate::{Authenticated, Authorizer, Decision, TokenAuthenticator, User};
 use async_trait::async_trait;
 use meta::Value;
@@ -20,13 +20,13 @@ pub struct WebhookTokens {
     pub lasts: Duration,
     /// Who this server is, for those that do not say for whom a token is meant.
     pub audiences: Vec<String>,
-    pub known: Remembered<Option<Authenticated>>,
+    pub known: AnswerCache<Option<Authenticated>>,
 }
 
 #[async_trait]
 impl TokenAuthenticator for WebhookTokens {
     async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
-        let key = Question::new(std::iter::once(token).chain(audiences.iter().map(String::as_str)));
+        let key = CacheKey::new(std::iter::once(token).chain(audiences.iter().map(String::as_str)));
         if let Some(found) = self.known.get(key) {
             return Ok(found);
         }
@@ -83,7 +83,7 @@ pub struct WebhookAuthorizer {
     pub on_failure: OnFailure,
     /// Of which requests it is asked.
     pub conditions: Arc<Conditions>,
-    pub known: Remembered<Decision>,
+    pub known: AnswerCache<Decision>,
 }
 
 #[async_trait]
@@ -93,7 +93,7 @@ impl Authorizer for WebhookAuthorizer {
         if let Some(d) = self.spared(a) {
             return d;
         }
-        let key = Question::new([self.question(a).to_string().as_str()]);
+        let key = CacheKey::new([self.question(a).to_string().as_str()]);
         if let Some(known) = self.known.get(key) {
             return known;
         }
@@ -112,7 +112,7 @@ impl Authorizer for WebhookAuthorizer {
             return d;
         }
         let question = self.question(a);
-        let key = Question::new([question.to_string().as_str()]);
+        let key = CacheKey::new([question.to_string().as_str()]);
         if let Some(known) = self.known.get(key) {
             return known;
         }

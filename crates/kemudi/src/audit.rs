@@ -2,7 +2,7 @@
 
 use crate::api::Error;
 use crate::system::{SystemClock, SystemRng};
-use apiserver::audit::{Audit, Batch, Limits, Log, Mode, Place, Policy, Rotation, Sink, Webhook};
+use apiserver::audit::{Audit, AuditBackend, Batch, Limits, Log, Mode, Policy, Rotation, Sink, Webhook};
 use auth::remote::Remote;
 use clap::Args;
 use meta::Clock;
@@ -162,7 +162,7 @@ impl Flags {
                 days: self.audit_log_maxage.into(),
             };
             let log = Log::open(path, rotation, Arc::new(SystemClock)).map_err(file(path))?;
-            to.push(Place { sink: Sink::Log(log), mode: self.log.mode()?, limits: self.log.limits()? });
+            to.push(AuditBackend { sink: Sink::Log(log), mode: self.log.mode()?, limits: self.log.limits()? });
         }
         if let Some(path) = &self.audit_webhook_config_file {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -171,7 +171,7 @@ impl Flags {
             let initial_backoff = self.audit_webhook_initial_backoff;
             let webhook = Webhook { remote, initial_backoff, rng: Arc::new(SystemRng) };
             let (mode, limits) = (self.webhook.mode()?, self.webhook.limits()?);
-            to.push(Place { sink: Sink::Webhook(webhook), mode, limits });
+            to.push(AuditBackend { sink: Sink::Webhook(webhook), mode, limits });
         }
         Ok(Some(Audit { policy, to }).filter(|a| !a.to.is_empty()))
     }

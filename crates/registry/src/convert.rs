@@ -26,7 +26,7 @@ pub trait Converter: Send + Sync {
 
 /// The way out of the server.
 #[async_trait]
-pub trait Outside: Send + Sync {
+pub trait WebhookTransport: Send + Sync {
     /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
     async fn post(
         &self,

@@ -183,8 +183,8 @@ pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
 
 /// Makes the index function of the store: labels, and the selectable fields of each resource by its storage name.
 pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
-    let plans: HashMap<String, Wanted> = selectable.into_iter().map(|(k, v)| (k, Wanted::of(&v))).collect();
-    let none = Wanted::of(&[]);
+    let plans: HashMap<String, PathTree> = selectable.into_iter().map(|(k, v)| (k, PathTree::of(&v))).collect();
+    let none = PathTree::of(&[]);
     let pool = Pool::default();
     Arc::new(move |key: &Key, value: &[u8]| {
         let wanted = plans.get(&*key.resource).unwrap_or(&none);
@@ -205,7 +205,7 @@ pub fn mark(value: &[u8]) -> usize {
 const NAME: &str = "metadata.name";
 const NAMESPACE: &str = "metadata.namespace";
 
-fn index(value: &[u8], wanted: &Wanted, pool: &Pool, known: impl Fn(&str) -> Option<Str>) -> Index {
+fn index(value: &[u8], wanted: &PathTree, pool: &Pool, known: impl Fn(&str) -> Option<Str>) -> Index {
     let mark = mark(value);
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool };
     let said = wanted.said.iter().filter_map(|path| Some((path.clone(), known(path)?)));
@@ -220,7 +220,7 @@ fn index(value: &[u8], wanted: &Wanted, pool: &Pool, known: impl Fn(&str) -> Opt
 
 /// The texts of fields of a stored object, in the order of their paths; empty for those that it does not have. It is read once.
 pub fn fields(value: &[u8], paths: &[String]) -> Vec<String> {
-    let mut wanted = Wanted::default();
+    let mut wanted = PathTree::default();
     paths.iter().for_each(|path| wanted.field(path));
     let pool = Pool::default();
     let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool: &pool };
@@ -246,15 +246,15 @@ pub fn part(value: &[u8], path: &[&str]) -> Option<Value> {
 
 /// The paths that are looked for, as a tree; everything beside it is skipped unread.
 #[derive(Default)]
-struct Wanted {
-    children: Vec<(String, Wanted)>,
+struct PathTree {
+    children: Vec<(String, PathTree)>,
     field: Option<Str>,
     labels: bool,
     /// Of the root: fields that need not be looked for.
     said: Vec<Str>,
 }
 
-impl Wanted {
+impl PathTree {
     fn of(fields: &[String]) -> Self {
         let mut root = Self::default();
         root.child("metadata").child("labels").labels = true;
@@ -295,7 +295,7 @@ struct Found<'p> {
 
 /// Reads what is wanted of the value at the place of the scan. None when the value ends too early, or nothing more is wanted:
 /// `last` says that nothing is behind this value, `root` that it is the object itself, whose members are not sorted.
-fn pick(scan: &mut Scan<'_>, wanted: &Wanted, found: &mut Found<'_>, last: bool, root: bool) -> Option<()> {
+fn pick(scan: &mut Scan<'_>, wanted: &PathTree, found: &mut Found<'_>, last: bool, root: bool) -> Option<()> {
     match (&wanted.field, scan.peek()?) {
         (Some(_), b'{' | b'[' | b'n') => return scan.skip(),
         (Some(field), _) => {

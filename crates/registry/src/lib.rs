@@ -5,6 +5,7 @@
 
 pub mod admit;
 pub mod amount;
+mod commit_observer;
 mod components;
 pub mod convert;
 pub mod converted;
@@ -25,24 +26,23 @@ mod update;
 mod versions;
 mod views;
 mod watch;
-mod witness;
 
 pub use admit::{Admit, AdmitAll, Charge};
+pub use commit_observer::CommitObserver;
 pub use components::{Components, Running};
-pub use convert::{Converter, Outside};
+pub use convert::{Converter, WebhookTransport};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, not_a_number};
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{
-    ALL_METADATA, Env, LEGACY_SCHEME, NameRule, Place, Request, Scale, ScaleSelector, Sent, Strategy, Sub, Upstream,
-    Warnings, take_field,
+    ALL_METADATA, EmptyFields, Env, LEGACY_SCHEME, NameRule, ProxyTarget, Request, Scale, ScaleSelector, Strategy, Sub,
+    Upstream, Warnings, take_field,
 };
 pub use update::{Target, Updated, Written};
 pub use versions::Conversions;
 pub use views::Views;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
-pub use witness::Witness;
 
 use meta::{Clock, Rng};
 use parking_lot::RwLock;
@@ -60,9 +60,9 @@ pub struct Registry {
     /// Told of every change of the rows.
     changes: Sender<()>,
     /// Who is told of writes to the store.
-    pub witness: OnceLock<Arc<dyn Witness>>,
+    pub commit_observer: OnceLock<Arc<dyn CommitObserver>>,
     /// The way to webhooks.
-    pub outside: OnceLock<Arc<dyn Outside>>,
+    pub outside: OnceLock<Arc<dyn WebhookTransport>>,
     pub components: Components,
 }
 
@@ -75,7 +75,7 @@ impl Registry {
             rows: Arc::new(RwLock::new(Arc::new(rows))),
             recent: recent::Recent::default(),
             changes: Sender::new(()),
-            witness: OnceLock::new(),
+            commit_observer: OnceLock::new(),
             outside: OnceLock::new(),
             components: Components::default(),
         }

@@ -275,18 +275,18 @@ impl Selector {
 
     /// Whether an entry has to be converted before its fields are looked at.
     fn converts(&self, row: &Resource, e: &Entry) -> bool {
-        self.looks_inside() && !row.serves_bytes(e) && self.matches_entry(e, Look::Outside)
+        self.looks_inside() && !row.serves_bytes(e) && self.matches_entry(e, Depth::Outside)
     }
 
     /// Whether an entry matches, as far as that is known before it is converted.
     pub(crate) fn may_match(&self, e: &Entry) -> bool {
-        let look = if self.looks_inside() { Look::Outside } else { Look::Inside };
+        let look = if self.looks_inside() { Depth::Outside } else { Depth::Inside };
         self.matches_entry(e, look)
     }
 
     /// Whether an entry matches whose bytes are in the served version.
     pub fn matches(&self, e: &Entry) -> bool {
-        self.matches_entry(e, Look::Inside)
+        self.matches_entry(e, Depth::Inside)
     }
 
     /// The selectable fields of an object, which is read for all of them at once.
@@ -305,7 +305,7 @@ impl Selector {
         }
     }
 
-    fn matches_entry(&self, e: &Entry, look: Look) -> bool {
+    fn matches_entry(&self, e: &Entry, look: Depth) -> bool {
         let labels = &e.index().labels;
         // They are sorted, and may be as many as requirements.
         let label = |k: &str| labels.binary_search_by(|(n, _)| (**n).cmp(k)).ok().map(|at| &*labels[at].1);
@@ -319,7 +319,7 @@ impl Selector {
         let field = |t: &Target| match t {
             Target::Name => Some(&*e.key.name),
             Target::Namespace => Some(&*e.key.namespace),
-            Target::Field { .. } if look == Look::Outside => None,
+            Target::Field { .. } if look == Depth::Outside => None,
             Target::Field { stored, .. } if self.unindexed => Some(inside(stored)),
             Target::Field { stored, instead, .. } => Some(match (indexed(stored), instead) {
                 ("", Some(instead)) => indexed(instead),
@@ -352,7 +352,7 @@ impl Selector {
 
 /// How much of an entry is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum Depth {
     /// Its key and labels.
     Outside,
     Inside,

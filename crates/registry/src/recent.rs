@@ -24,13 +24,13 @@ pub(crate) struct Recent(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    objects: HashMap<Key, One, foldhash::fast::RandomState>,
+    objects: HashMap<Key, Cached, foldhash::fast::RandomState>,
     /// In the order in which they came. Some are not there any more, or are newer.
     order: VecDeque<(Key, u64, Instant)>,
     bytes: usize,
 }
 
-struct One {
+struct Cached {
     revision: u64,
     bytes: usize,
     object: Arc<Object>,
@@ -52,10 +52,10 @@ impl Recent {
         }
         let now = Instant::now();
         // What goes is freed without the lock.
-        let mut gone: Vec<One> = Vec::new();
+        let mut gone: Vec<Cached> = Vec::new();
         let mut kept = self.0.lock();
         let kept = &mut *kept;
-        if let Some(before) = kept.objects.insert(key.clone(), One { revision, bytes, object: object.clone() }) {
+        if let Some(before) = kept.objects.insert(key.clone(), Cached { revision, bytes, object: object.clone() }) {
             kept.bytes -= before.bytes;
             gone.push(before);
         }

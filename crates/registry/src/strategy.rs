@@ -41,7 +41,7 @@ pub struct Request {
     /// What the merging of managed fields wants to know from outside.
     pub conversions: Conversions,
     /// What was sent empty, for the words of errors.
-    pub empties: Sent,
+    pub empties: EmptyFields,
 }
 
 impl Request {
@@ -55,16 +55,16 @@ impl Request {
             name: name.into(),
             warnings: Warnings::default(),
             conversions: Conversions::default(),
-            empties: Sent::default(),
+            empties: EmptyFields::default(),
         }
     }
 }
 
 /// What was empty in the object that was read last for a request. Clones share it.
 #[derive(Clone, Default)]
-pub struct Sent(Arc<Mutex<schema::Empties>>);
+pub struct EmptyFields(Arc<Mutex<schema::Empties>>);
 
-impl Sent {
+impl EmptyFields {
     pub fn set(&self, empties: schema::Empties) {
         if let Ok(mut e) = self.0.lock() {
             *e = empties;
@@ -248,7 +248,7 @@ pub fn take_field(field: &str, object: &mut Object, old: &Object, fixed: &[&str]
 
 /// `scheme:name:port` of a path to a proxy, without the name; empty where it is not said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ProxyTarget {
     pub scheme: String,
     pub port: String,
 }
@@ -344,7 +344,13 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Where the `proxy` subresource leads. `place` is what the path says beside the object's name.
-    fn proxy(&self, _env: Env<'_>, request: &Request, _object: &Object, _place: &Place) -> Result<Upstream, Status> {
+    fn proxy(
+        &self,
+        _env: Env<'_>,
+        request: &Request,
+        _object: &Object,
+        _place: &ProxyTarget,
+    ) -> Result<Upstream, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "proxy"))
     }
 

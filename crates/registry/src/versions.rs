@@ -15,10 +15,10 @@ use std::sync::{Arc, OnceLock};
 
 /// What somebody outside was asked during a request, and what is still to be asked.
 #[derive(Default)]
-pub struct Conversions(OnceLock<Mutex<Asked>>);
+pub struct Conversions(OnceLock<Mutex<Answers>>);
 
 #[derive(Default)]
-struct Asked {
+struct Answers {
     known: Vec<(Object, Gvk, Result<Object, String>)>,
     wanted: Vec<(Object, Gvk)>,
 }

@@ -4,7 +4,7 @@
 mod env;
 mod subject;
 
-use crate::plugin::{Matching, Review, Whose};
+use crate::plugin::{MatchEvaluation, MatchOwner, Review};
 use cel::{Budget, Env, Error, MATCH_BUDGET, Program, Type, Val, Vars};
 use meta::Value;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ pub use subject::{Composed, Subject, Variables};
 
 /// What an expression must become.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ExpectedType {
     Bool,
     Text,
     TextOrNull,
@@ -24,16 +24,16 @@ pub enum Wanted {
 }
 
 /// Compiles an expression, or says what upstream says is wrong with it.
-pub fn compile(env: &Env, text: &str, wanted: Wanted) -> Result<(Program, Type), String> {
+pub fn compile(env: &Env, text: &str, wanted: ExpectedType) -> Result<(Program, Type), String> {
     let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
     let is_object = |t: &Type, name: &str| matches!(t, Type::Object(o) if o.name == name);
     let (fits, name) = match wanted {
-        Wanted::Any => (true, ""),
-        Wanted::Bool => (matches!(c.ty, Type::Bool | Type::Dyn), "bool"),
-        Wanted::Text => (matches!(c.ty, Type::String | Type::Dyn), "string"),
-        Wanted::TextOrNull => (matches!(c.ty, Type::String | Type::Null | Type::Dyn), "string or null_type"),
-        Wanted::Object => (is_object(&c.ty, "Object") || c.ty.is_dyn(), "Object"),
-        Wanted::Patches => {
+        ExpectedType::Any => (true, ""),
+        ExpectedType::Bool => (matches!(c.ty, Type::Bool | Type::Dyn), "bool"),
+        ExpectedType::Text => (matches!(c.ty, Type::String | Type::Dyn), "string"),
+        ExpectedType::TextOrNull => (matches!(c.ty, Type::String | Type::Null | Type::Dyn), "string or null_type"),
+        ExpectedType::Object => (is_object(&c.ty, "Object") || c.ty.is_dyn(), "Object"),
+        ExpectedType::Patches => {
             let well = match &c.ty {
                 Type::List(of) => is_object(&of.ty, "JSONPatch") || of.ty.is_dyn(),
                 t => t.is_dyn(),
@@ -43,7 +43,7 @@ pub fn compile(env: &Env, text: &str, wanted: Wanted) -> Result<(Program, Type),
     };
     match fits {
         true => Ok((c.program, c.ty)),
-        false if wanted == Wanted::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
+        false if wanted == ExpectedType::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
         false => Err(format!("must evaluate to {name}")),
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    pub fn new(env: &Env, text: &str, wanted: Wanted) -> Self {
+    pub fn new(env: &Env, text: &str, wanted: ExpectedType) -> Self {
         Self { text: text.to_owned(), program: compile(env, text, wanted).map(|(p, _)| p) }
     }
 
@@ -74,7 +74,7 @@ impl Expression {
 /// `matchConditions`.
 pub(crate) struct Conditions {
     all: Vec<Expression>,
-    pub whose: Whose,
+    pub whose: MatchOwner,
 }
 
 /// Whether conditions hold.
@@ -86,8 +86,8 @@ pub(crate) enum Matched {
 }
 
 impl Conditions {
-    pub fn read(list: &Value, env: &Env, whose: Whose) -> Self {
-        let one = |c: &Value| Expression::new(env, c["expression"].as_str().unwrap_or_default(), Wanted::Bool);
+    pub fn read(list: &Value, env: &Env, whose: MatchOwner) -> Self {
+        let one = |c: &Value| Expression::new(env, c["expression"].as_str().unwrap_or_default(), ExpectedType::Bool);
         Self { all: list.as_array().into_iter().flatten().map(one).collect(), whose }
     }
 
@@ -110,7 +110,7 @@ impl Conditions {
             }
         });
         let (whose, operation, errors) = (&self.whose, review.operation, failed.len());
-        review.host.matched(&Matching { whose, operation, errors, took: begun.elapsed() });
+        review.host.record_match_evaluation(&MatchEvaluation { whose, operation, errors, took: begun.elapsed() });
         match failed.len() {
             _ if no => Matched::No,
             0 => Matched::Yes,

@@ -9,7 +9,7 @@ mod policy;
 
 use crate::configuration::aggregate;
 use crate::plugin::Labels;
-use crate::{Lookup, Operation, Plugin, Review, Which, Write};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use configuration::Exemptions;
 
 use meta::{FieldError, GroupKind, LabelSelector, Object, Status, Value};
@@ -54,10 +54,10 @@ impl Plugin for PodSecurity {
         "PodSecurity"
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         // The pods that are there are held against a new level.
         let level = write.is("", "namespaces") && matches!(write.verb, "update" | "patch");
-        if level { lookup.bytes("", "pods", Some(write.name), Which::All) } else { 0 }
+        if level { lookup.bytes("", "pods", Some(write.name), ReadScope::All) } else { 0 }
     }
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {

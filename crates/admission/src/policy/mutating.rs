@@ -7,7 +7,7 @@ use crate::expressions::{Composed, Matched, Subject};
 use crate::grown;
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
-use crate::plugin::{Decided, Lookup, Remote, Review, Rounds, Write};
+use crate::plugin::{Lookup, PolicyDecision, Reinvocation, Remote, Review, WriteRequest};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET};
 use merge::json_patch::Patch;
@@ -46,11 +46,11 @@ impl Remote for Mutating {
         self.policies.any(review.lookup) && !is_exempt_of_policies(review)
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         self.policies.reads(write, lookup)
     }
 
-    async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
+    async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Reinvocation) -> Result<(), Status> {
         if rounds.second {
             rounds.policies.begin_again(Some(object));
         }
@@ -95,7 +95,7 @@ async fn bound(
     review: &Review<'_>,
     object: &mut Object,
     meant: (&Gvr, &Gvk),
-    rounds: &mut Rounds,
+    rounds: &mut Reinvocation,
 ) -> Vec<String> {
     let unusable = |why: String| vec![format!("failed to configure binding: {why}")];
     match b.matcher.matches(review, Some(object)) {
@@ -128,7 +128,7 @@ async fn applied(
     object: &mut Object,
     (resource, kind): (&Gvr, &Gvk),
     param: Option<&Object>,
-    rounds: &mut Rounds,
+    rounds: &mut Reinvocation,
 ) -> Result<(), Vec<String>> {
     let same = *kind == review.kind;
     let convert = async |o: &Object, to: &Gvk| match same {
@@ -167,7 +167,13 @@ async fn applied(
         });
         let error = made.as_ref().err().map_or("no_error", |why| error_type(why));
         let (policy, binding) = (p.name.as_str(), b.name.as_str());
-        review.host.decided(&Decided { policy, binding, error, action: None, took: begun.elapsed() });
+        review.host.record_policy_decision(&PolicyDecision {
+            policy,
+            binding,
+            error,
+            action: None,
+            took: begun.elapsed(),
+        });
         match made {
             Ok(o) => (new, applied) = (o, true),
             Err(why) => wrong.push(why),
@@ -178,7 +184,7 @@ async fn applied(
         rounds.policies.changed();
     }
     if p.reinvoked {
-        rounds.policies.asked(&key);
+        rounds.policies.mark(&key);
     }
     // A mutation that was applied makes a second round, also when it changed nothing.
     rounds.again |= applied;

@@ -1,7 +1,7 @@
 //! The objects that parameterise a policy.
 
 use super::read::ParamRef;
-use crate::plugin::{Lookup, Review, Which, Write};
+use crate::plugin::{Lookup, ReadScope, Review, WriteRequest};
 use meta::{Gvk, Gvr, Object};
 use std::sync::Arc;
 
@@ -30,12 +30,12 @@ fn namespace<'a>(r: &'a ParamRef, namespaced: bool, of_request: &'a str) -> Resu
 }
 
 /// Bytes of the parameters of a binding, as they are stored.
-pub(super) fn bytes(kind: &Gvk, r: &ParamRef, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+pub(super) fn bytes(kind: &Gvk, r: &ParamRef, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
     let Some((resource, namespaced)) = lookup.resource(kind) else { return 0 };
     let Ok(namespace) = namespace(r, namespaced, write.namespace) else { return 0 };
     match &r.selector {
         _ if !r.name.is_empty() => {
-            lookup.bytes(&resource.group, &resource.resource, Some(namespace), Which::Named(&r.name))
+            lookup.bytes(&resource.group, &resource.resource, Some(namespace), ReadScope::Named(&r.name))
         }
         Some(Ok(selector)) => {
             let found = lookup.find(&resource.group, &resource.resource, namespace, selector);

@@ -1,10 +1,12 @@
 //! Policies and their bindings as their objects describe them, read and compiled once until one of them changes.
 
 use super::params;
-use crate::expressions::{self, Conditions, Expression, Params, Variables, Wanted, compile, message_env, policy_env};
+use crate::expressions::{
+    self, Conditions, ExpectedType, Expression, Params, Variables, compile, message_env, policy_env,
+};
 use crate::matching::{GROUP, Matcher};
-use crate::plugin::{Lookup, Whose, Write};
-use crate::remembered::{Each, Remembered};
+use crate::plugin::{Lookup, MatchOwner, WriteRequest};
+use crate::remembered::{LastResult, ResultPerObject};
 use cel::{Env, Program, Type};
 use meta::{Gvk, LabelSelector, Object, Value};
 use std::collections::HashMap;
@@ -80,13 +82,13 @@ pub(super) struct Family {
 
 pub(super) struct Policies {
     family: Family,
-    read: Remembered<(u64, u64), Vec<Bound>>,
-    compiled: Each<Policy>,
+    read: LastResult<(u64, u64), Vec<Bound>>,
+    compiled: ResultPerObject<Policy>,
 }
 
 impl Policies {
     pub fn new(family: Family) -> Self {
-        Self { family, read: Remembered::default(), compiled: Each::default() }
+        Self { family, read: LastResult::default(), compiled: ResultPerObject::default() }
     }
 
     fn fingerprint(&self, lookup: &dyn Lookup) -> (u64, u64) {
@@ -100,7 +102,7 @@ impl Policies {
     }
 
     /// Bytes of parameters that a write decodes, whatever policies match it. Of policies that are not compiled yet nothing is known.
-    pub fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    pub fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         let known = if self.any(lookup) { self.read.known(&self.fingerprint(lookup)) } else { None };
         let of_policy = |b: &Bound| -> usize {
             let Some(kind) = &b.policy.param_kind else { return 0 };
@@ -149,7 +151,7 @@ fn variables(spec: &Value, params: Params) -> (Variables, Env, Env) {
     let mut all = Variables::default();
     for v in items(spec, "variables") {
         let name = text(v, "name");
-        let made = compile(&env, text(v, "expression"), Wanted::Any);
+        let made = compile(&env, text(v, "expression"), ExpectedType::Any);
         let ty = made.as_ref().map_or(Type::Dyn, |(_, t)| t.clone());
         env = env.with(&format!("variables.{name}"), ty.clone());
         quiet = quiet.with(&format!("variables.{name}"), ty);
@@ -169,29 +171,29 @@ fn policy(o: &Object) -> Policy {
     let params = if param_kind.is_some() { Params::Some } else { Params::None };
     let (variables, env, quiet) = variables(spec, params);
     let validations = items(spec, "validations").map(|v| Validation {
-        expression: Expression::new(&env, text(v, "expression"), Wanted::Bool),
+        expression: Expression::new(&env, text(v, "expression"), ExpectedType::Bool),
         message: text(v, "message").trim().to_owned(),
         message_expression: Some(text(v, "messageExpression"))
             .filter(|e| !e.trim().is_empty())
-            .and_then(|e| compile(&quiet, e, Wanted::Text).ok())
+            .and_then(|e| compile(&quiet, e, ExpectedType::Text).ok())
             .map(|(p, _)| p),
         reason: text(v, "reason").to_owned(),
     });
     let annotation = |a: &Value| {
-        let value = Expression::new(&env, text(a, "valueExpression"), Wanted::TextOrNull);
+        let value = Expression::new(&env, text(a, "valueExpression"), ExpectedType::TextOrNull);
         (text(a, "key").to_owned(), value)
     };
     let annotations = items(spec, "auditAnnotations").map(annotation).collect();
     let objects = env.clone().with_objects();
     let mutations = items(spec, "mutations").filter_map(|m| {
         let (form, key, wanted) = match text(m, "patchType") {
-            "ApplyConfiguration" => (Form::ApplyConfiguration, "applyConfiguration", Wanted::Object),
-            "JSONPatch" => (Form::JsonPatch, "jsonPatch", Wanted::Patches),
+            "ApplyConfiguration" => (Form::ApplyConfiguration, "applyConfiguration", ExpectedType::Object),
+            "JSONPatch" => (Form::JsonPatch, "jsonPatch", ExpectedType::Patches),
             _ => return None,
         };
         Some(Mutation { form, expression: Expression::new(&objects, text(&m[key], "expression"), wanted) })
     });
-    let whose = Whose { kind: "policy", when: "validate", name: o.name().to_owned() };
+    let whose = MatchOwner { kind: "policy", when: "validate", name: o.name().to_owned() };
     Policy {
         name: o.name().to_owned(),
         mutations: mutations.collect(),

@@ -6,7 +6,7 @@ use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifes
 use crate::expressions::{Composed, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
-use crate::plugin::{Decided, Lookup, Remote, Review, Write};
+use crate::plugin::{Lookup, PolicyDecision, Remote, Review, WriteRequest};
 use async_trait::async_trait;
 use cel::{Budget, RUNTIME_BUDGET, Val};
 use meta::status::{Cause, Reason};
@@ -103,7 +103,7 @@ impl Remote for Validating {
         self.policies.any(review.lookup) && !is_exempt_of_policies(review)
     }
 
-    fn reads(&self, write: &Write<'_>, lookup: &dyn Lookup) -> usize {
+    fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
         self.policies.reads(write, lookup)
     }
 
@@ -180,7 +180,7 @@ async fn bound<'o>(
                 Matched::Failed(message) => vec![Against { message, ..Against::default() }],
                 Matched::Yes => {
                     for message in annotate(p, &subject, &mut found.annotations) {
-                        review.host.decided(&decided(p, b, &message, "deny", Duration::ZERO));
+                        review.host.record_policy_decision(&decided(p, b, &message, "deny", Duration::ZERO));
                         wrong.push(message);
                     }
                     evaluate(p, &subject)
@@ -190,12 +190,12 @@ async fn bound<'o>(
         });
         for against in against {
             if against.no_value && p.ignores_failure {
-                review.host.decided(&decided(p, b, &against.message, "allow", against.took));
+                review.host.record_policy_decision(&decided(p, b, &against.message, "allow", against.took));
                 continue;
             }
             let mut audited = false;
             for action in &b.actions {
-                review.host.decided(&decided(p, b, &against.message, action.word(), against.took));
+                review.host.record_policy_decision(&decided(p, b, &against.message, action.word(), against.took));
                 match action {
                     Action::Deny => found.deny(Denial {
                         policy: p.name.clone(),
@@ -242,8 +242,14 @@ impl Action {
     }
 }
 
-fn decided<'a>(p: &'a Policy, b: &'a Binding, message: &str, action: &'static str, took: Duration) -> Decided<'a> {
-    Decided { policy: &p.name, binding: &b.name, error: error_type(message), action: Some(action), took }
+fn decided<'a>(
+    p: &'a Policy,
+    b: &'a Binding,
+    message: &str,
+    action: &'static str,
+    took: Duration,
+) -> PolicyDecision<'a> {
+    PolicyDecision { policy: &p.name, binding: &b.name, error: error_type(message), action: Some(action), took }
 }
 
 /// A validation that does not hold.

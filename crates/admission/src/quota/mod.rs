@@ -1,10 +1,10 @@
 //! What objects take of a quota (`k8s.io/apiserver/pkg/quota/v1`): data to data, for admission and for the controller alike.
 
-mod asked;
+mod charge;
 mod scopes;
 mod usage;
 
-pub use asked::Asked;
+pub use charge::ChargeRequest;
 pub(crate) use scopes::Scope;
 pub(crate) use usage::is_ignored;
 pub use usage::{counted, is_idle, total, tracks, usage};

@@ -1,9 +1,9 @@
 //! One call of one hook, the same for mutating and validating ones.
 
-use super::exchange::{self, Answer};
+use super::exchange::{self, ReviewResponse};
 use super::hook::DryRun;
 use super::select::Invocation;
-use crate::plugin::{Asked, Outcome, Review, TOO_MANY_OUTSIDE, Unanswered};
+use crate::plugin::{CallError, Outcome, Review, TOO_MANY_OUTSIDE, WebhookCall};
 use meta::{Object, Status, names};
 use tokio::time::Instant;
 
@@ -45,7 +45,7 @@ pub(super) async fn call(
     object: Option<&Object>,
     old: Option<&Object>,
     mutating: bool,
-) -> Result<Answer, Failure> {
+) -> Result<ReviewResponse, Failure> {
     let begun = Instant::now();
     let answer = ask(invocation, review, object, old, mutating).await;
     let hook = invocation.hook;
@@ -56,7 +56,7 @@ pub(super) async fn call(
         Err(Failure::Calling { code, .. }) => Outcome::Failed { open: hook.ignores_failure, code: *code },
     };
     let (operation, took) = (review.operation, begun.elapsed());
-    review.host.asked(&Asked { hook: &hook.name, mutating, operation, took, outcome });
+    review.host.record_webhook_call(&WebhookCall { hook: &hook.name, mutating, operation, took, outcome });
     answer
 }
 
@@ -66,7 +66,7 @@ async fn ask(
     object: Option<&Object>,
     old: Option<&Object>,
     mutating: bool,
-) -> Result<Answer, Failure> {
+) -> Result<ReviewResponse, Failure> {
     let hook = invocation.hook;
     if review.dry_run && hook.dry_run == DryRun::Unsupported {
         let why = format!("admission webhook {:?} does not support dry run", hook.name);
@@ -80,12 +80,12 @@ async fn ask(
     };
     let caller = invocation.callers.to(&endpoint.place);
     let sent = review.host.post(endpoint, caller, hook.timeout, question.body.clone()).await;
-    let unanswered = |e: Unanswered| match e {
-        Unanswered::Unasked(why) => Failure::Calling { why: format!("could not get REST client: {why}"), code: 500 },
-        Unanswered::Asked { code, why } => {
+    let unanswered = |e: CallError| match e {
+        CallError::NotSent(why) => Failure::Calling { why: format!("could not get REST client: {why}"), code: 500 },
+        CallError::Failed { code, why } => {
             Failure::Calling { why: format!("failed to call webhook: {why}"), code: code.unwrap_or(503) }
         }
-        Unanswered::Busy => Failure::Unfit(Status::too_many_requests(TOO_MANY_OUTSIDE, 1)),
+        CallError::Busy => Failure::Unfit(Status::too_many_requests(TOO_MANY_OUTSIDE, 1)),
     };
     let body = sent.map_err(unanswered)?;
     let answer = exchange::answer(&question, &body, mutating).map_err(Failure::nonsense)?;

@@ -29,7 +29,7 @@ pub(super) async fn hold(
         Matched::Yes => Ok(true),
         Matched::Failed(why) if !hook.ignores_failure => Err(review.forbidden(&why)),
         Matched::No | Matched::Failed(_) => {
-            review.host.excluded(&hook.conditions.whose, review.operation);
+            review.host.record_exclusion(&hook.conditions.whose, review.operation);
             Ok(false)
         }
     }

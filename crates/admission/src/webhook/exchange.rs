@@ -11,14 +11,14 @@ use serde_json::json;
 const KIND: &str = "AdmissionReview";
 
 /// A request on its way.
-pub(super) struct Question {
+pub(super) struct ReviewRequest {
     pub uid: String,
     pub body: Vec<u8>,
     version: String,
 }
 
 /// What a hook said.
-pub(super) struct Answer {
+pub(super) struct ReviewResponse {
     pub allowed: bool,
     pub result: Option<Value>,
     /// A JSON patch.
@@ -33,7 +33,7 @@ pub(super) fn question(
     review: &Review<'_>,
     object: Option<&Object>,
     old: Option<&Object>,
-) -> Result<Question, String> {
+) -> Result<ReviewRequest, String> {
     let known = |v: &&String| matches!(v.as_str(), "v1" | "v1beta1");
     let Some(version) = invocation.hook.versions.iter().find(known) else {
         let why = "webhook does not accept known AdmissionReview versions (v1, v1beta1)";
@@ -46,11 +46,11 @@ pub(super) fn question(
     request["object"] = to_value(object);
     request["oldObject"] = to_value(old);
     let whole = json!({"kind": KIND, "apiVersion": format!("admission.k8s.io/{version}"), "request": request});
-    Ok(Question { uid, body: whole.to_string().into_bytes(), version: version.clone() })
+    Ok(ReviewRequest { uid, body: whole.to_string().into_bytes(), version: version.clone() })
 }
 
 /// Reads an answer and checks that it is one to the question. `mutating` hooks may send a patch.
-pub(super) fn answer(question: &Question, body: &[u8], mutating: bool) -> Result<Answer, String> {
+pub(super) fn answer(question: &ReviewRequest, body: &[u8], mutating: bool) -> Result<ReviewResponse, String> {
     let invalid = |why: String| format!("received invalid webhook response: {why}");
     if body.is_empty() {
         return Err("failed to call webhook: 0-length response with status code: 200 and content type: ".to_owned());
@@ -105,7 +105,7 @@ pub(super) fn answer(question: &Question, body: &[u8], mutating: bool) -> Result
     let warnings = r["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     let annotations = r["auditAnnotations"].as_object().into_iter().flatten();
     let annotations = annotations.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
-    Ok(Answer {
+    Ok(ReviewResponse {
         allowed: r["allowed"] == true,
         result: r.get("status").filter(|s| s.is_object()).cloned(),
         patch,

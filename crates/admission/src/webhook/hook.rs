@@ -3,8 +3,8 @@
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{self, Conditions};
 use crate::matching::{GROUP, Matcher};
-use crate::plugin::{Lookup, Whose};
-use crate::remembered::{Each, Remembered};
+use crate::plugin::{Lookup, MatchOwner};
+use crate::remembered::{LastResult, ResultPerObject};
 use auth::{Callers, Endpoint};
 use meta::{FieldError, FieldPath, Object, Value};
 use std::path::PathBuf;
@@ -36,8 +36,8 @@ pub(super) enum DryRun {
 
 /// The hooks of one kind of configuration, and as whom they are asked.
 pub(super) struct Hooks {
-    read: Remembered<u64, Vec<Arc<Hook>>>,
-    compiled: Each<Vec<Arc<Hook>>>,
+    read: LastResult<u64, Vec<Arc<Hook>>>,
+    compiled: ResultPerObject<Vec<Arc<Hook>>>,
     kubeconfig: Option<PathBuf>,
     pub callers: Callers,
 }
@@ -58,8 +58,8 @@ impl Hooks {
         }
         without_manifests(&said)?;
         Ok(Self {
-            read: Remembered::default(),
-            compiled: Each::default(),
+            read: LastResult::default(),
+            compiled: ResultPerObject::default(),
             kubeconfig: file.map(PathBuf::from),
             callers: Callers::default(),
         })
@@ -104,7 +104,7 @@ fn hooks(configuration: &Object, when: &'static str) -> Vec<Arc<Hook>> {
 }
 
 fn hook(configuration: &str, index: usize, h: &Value, when: &'static str) -> Hook {
-    let whose = Whose { kind: "webhook", when, name: text(h, "name").to_owned() };
+    let whose = MatchOwner { kind: "webhook", when, name: text(h, "name").to_owned() };
     Hook {
         uid: format!("{configuration}/{}/{index}", text(h, "name")),
         configuration: configuration.to_owned(),

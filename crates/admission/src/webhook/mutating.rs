@@ -5,7 +5,7 @@ use super::hook::Hooks;
 use super::select::{Invocation, select};
 use crate::grown;
 use crate::matching::is_exempt;
-use crate::plugin::{Remote, Review, Rounds};
+use crate::plugin::{Reinvocation, Remote, Review};
 use async_trait::async_trait;
 use merge::json_patch::Patch;
 use meta::{Clock, Object, Status, Value};
@@ -38,14 +38,14 @@ impl Remote for Mutating {
         self.hooks.any(review.lookup, RESOURCE) && !is_exempt(review)
     }
 
-    async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Rounds) -> Result<(), Status> {
+    async fn mutate(&self, review: &Review<'_>, object: &mut Object, rounds: &mut Reinvocation) -> Result<(), Status> {
         mutate(&self.hooks, review, Some(object), rounds).await
     }
 
     /// A deletion has no object to change, but hooks are asked.
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         match object {
-            None => mutate(&self.hooks, review, None, &mut Rounds::default()).await,
+            None => mutate(&self.hooks, review, None, &mut Reinvocation::default()).await,
             Some(_) => Ok(()),
         }
     }
@@ -55,7 +55,7 @@ async fn mutate(
     hooks: &Hooks,
     review: &Review<'_>,
     mut object: Option<&mut Object>,
-    rounds: &mut Rounds,
+    rounds: &mut Reinvocation,
 ) -> Result<(), Status> {
     let callers = &hooks.callers;
     let hooks = hooks.get(review.lookup, RESOURCE).await;
@@ -86,7 +86,7 @@ async fn mutate(
             }
         }
         if hook.reinvoked {
-            rounds.webhooks.asked(&hook.uid);
+            rounds.webhooks.mark(&hook.uid);
         }
     }
     if !rounds.second {

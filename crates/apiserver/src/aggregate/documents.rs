@@ -16,20 +16,20 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 
 /// The documents of one version.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct RemoteDocuments {
     /// As aggregated discovery has it; none when it was never to be had.
     version: Option<Value>,
     /// It could not be had the last time.
     stale: bool,
     /// OpenAPI v2 of its paths, and where v3 is.
-    v2: Option<Arc<Theirs>>,
+    v2: Option<Arc<RemoteOpenApi>>,
     v3: Option<String>,
 }
 
 /// What is taken of another server's OpenAPI v2. Its schemas and paths stay texts, which are a fraction of their values.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Theirs {
+struct RemoteOpenApi {
     paths: Texts,
     definitions: Texts,
     parameters: serde_json::Map<String, Value>,
@@ -38,7 +38,7 @@ struct Theirs {
     hash: [u8; 32],
 }
 
-impl PartialEq for Theirs {
+impl PartialEq for RemoteOpenApi {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash
     }
@@ -49,7 +49,12 @@ fn place(gv: &GroupVersion) -> String {
 }
 
 /// Asks a server for its documents; what it does not give stays as it was.
-pub(super) async fn find(a: &Aggregator, registry: &Registry, r: &Remote, before: Option<&Found>) -> Found {
+pub(super) async fn find(
+    a: &Aggregator,
+    registry: &Registry,
+    r: &Remote,
+    before: Option<&RemoteDocuments>,
+) -> RemoteDocuments {
     let mut found = before.cloned().unwrap_or_default();
     let version = if r.available { version(a, registry, r).await } else { None };
     found.stale = version.is_none();
@@ -86,9 +91,9 @@ async fn version(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Valu
     Some(json!({"version": gv.version, "resources": client::discovery::from_legacy(gv, &list)}))
 }
 
-async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Arc<Theirs>> {
+async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Arc<RemoteOpenApi>> {
     let (_, body) = get(a, registry, r, "/openapi/v2", "application/json").await.ok()?;
-    let mut theirs: Theirs = serde_json::from_slice(&body).ok()?;
+    let mut theirs: RemoteOpenApi = serde_json::from_slice(&body).ok()?;
     theirs.hash = Sha256::digest(&body).into();
     let own = format!("/{}/", place(&r.group_version));
     let bare = own.trim_end_matches('/').to_owned();

@@ -11,7 +11,7 @@ mod documents;
 mod local;
 mod services;
 
-pub(crate) use documents::Found;
+pub(crate) use documents::RemoteDocuments;
 pub use services::run;
 
 use crate::Body;
@@ -59,7 +59,7 @@ pub(crate) struct Remote {
 pub(crate) struct Table {
     pub remotes: HashMap<GroupVersion, Arc<Remote>>,
     /// What they say of themselves.
-    pub found: HashMap<GroupVersion, Arc<Found>>,
+    pub found: HashMap<GroupVersion, Arc<RemoteDocuments>>,
     /// Another number for every table.
     pub change: u64,
 }

@@ -30,11 +30,11 @@ pub(super) struct Event {
     #[serde(rename = "requestURI")]
     uri: String,
     verb: String,
-    user: Who,
+    user: AuditUser,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub impersonated_user: Option<Who>,
+    pub impersonated_user: Option<AuditUser>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub authentication_metadata: Option<How>,
+    pub authentication_metadata: Option<AuthenticationMetadata>,
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     source_ips: Vec<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -56,12 +56,12 @@ pub(super) struct Event {
 /// By which permission somebody is impersonated.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct How {
+pub(super) struct AuthenticationMetadata {
     pub impersonation_constraint: String,
 }
 
 #[derive(Serialize)]
-pub(super) struct Who {
+pub(super) struct AuditUser {
     #[serde(skip_serializing_if = "String::is_empty")]
     username: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -72,7 +72,7 @@ pub(super) struct Who {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-impl From<&User> for Who {
+impl From<&User> for AuditUser {
     fn from(u: &User) -> Self {
         Self { username: u.name.clone(), uid: u.uid.clone(), groups: u.groups.clone(), extra: u.extra.clone() }
     }
@@ -124,7 +124,7 @@ impl Event {
             stage: "",
             uri: parts.uri.path_and_query().map_or("/", |p| p.as_str()).to_owned(),
             verb: a.verb.clone(),
-            user: Who::from(&a.user),
+            user: AuditUser::from(&a.user),
             impersonated_user: None,
             authentication_metadata: None,
             source_ips: source_ips(&parts.headers, peer),

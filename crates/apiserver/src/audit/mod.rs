@@ -18,7 +18,7 @@ use crate::{Body, workers};
 use auth::{Attributes, User};
 use backend::{Backend, Lost};
 use bytes::Bytes;
-use event::{Event, How, Who};
+use event::{AuditUser, AuthenticationMetadata, Event};
 use http::Response;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -36,11 +36,11 @@ pub(crate) struct Address(pub IpAddr);
 /// What is written down, and where.
 pub struct Audit {
     pub policy: Policy,
-    pub to: Vec<Place>,
+    pub to: Vec<AuditBackend>,
 }
 
 /// Where events go, when, and how much of them.
-pub struct Place {
+pub struct AuditBackend {
     pub sink: Sink,
     pub mode: Mode,
     /// None: they are never cut.
@@ -77,7 +77,7 @@ impl Auditor {
             of.set.counter(&AUDIT_ERRORS, &[plugin]).inc_by(count as u64);
             tracing::error!("{count} audit events are lost, {plugin}: {why}");
         });
-        let start = |p: Place| Backend::start(p.sink, p.mode, p.limits, lost.clone());
+        let start = |p: AuditBackend| Backend::start(p.sink, p.mode, p.limits, lost.clone());
         let backends = audit.to.into_iter().map(start).collect();
         Arc::new(Self { policy: audit.policy, backends, clock, metrics, events, levels })
     }
@@ -137,8 +137,9 @@ impl Record {
     /// The caller acts as somebody else, within a constraint or without.
     pub fn impersonates(&self, user: &User, constraint: Option<String>) {
         let mut event = self.event.lock();
-        event.impersonated_user = Some(Who::from(user));
-        event.authentication_metadata = constraint.map(|impersonation_constraint| How { impersonation_constraint });
+        event.impersonated_user = Some(AuditUser::from(user));
+        event.authentication_metadata =
+            constraint.map(|impersonation_constraint| AuthenticationMetadata { impersonation_constraint });
     }
 
     /// A fact that plugins and authorizers tell. The first word on it stands.

@@ -1,10 +1,10 @@
 //! `/debug/api_priority_and_fairness/`: levels, queues and requests as tables, for people (upstream `apf_controller_debug.go`).
 
 use super::FlowControl;
-use super::known::Asked;
+use super::known::GovernedRequest;
 use crate::answer::bytes;
 use crate::body::Body;
-use crate::info::Info;
+use crate::info::RequestInfo;
 use crate::path::Query;
 use http::{Response, Uri};
 use jiff::Timestamp;
@@ -91,8 +91,8 @@ impl FlowControl {
         for level in governed.config.levels() {
             let tags = level.tags();
             let known = self.known.all();
-            let here = |asked: &Asked| asked.schema().level.name == level.name;
-            let mut say = |asked: &Asked, queue: Option<usize>, place: Option<usize>| {
+            let here = |asked: &GovernedRequest| asked.schema().level.name == level.name;
+            let mut say = |asked: &GovernedRequest, queue: Option<usize>, place: Option<usize>| {
                 let index = |i: Option<usize>| i.map_or("-1".to_owned(), |i| i.to_string());
                 let began = asked.begun.map_or(NEVER.to_owned(), |(at, _)| wall(at, now));
                 let (level, schema) = (level.name.clone(), asked.schema().name.clone());
@@ -142,8 +142,8 @@ fn wall(moment: Instant, now: Timestamp) -> String {
 }
 
 /// What a request says of itself: who, and its first line.
-fn details(asked: &Asked) -> [String; 8] {
-    let info = Info::of_line(&asked.method, &asked.uri);
+fn details(asked: &GovernedRequest) -> [String; 8] {
+    let info = RequestInfo::of_line(&asked.method, &asked.uri);
     let t = info.target;
     let version = t.group_version.as_ref().map(ToString::to_string).unwrap_or_default();
     let (user, path) = (asked.user.clone(), asked.uri.path().to_owned());

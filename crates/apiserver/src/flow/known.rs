@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// A request that is governed. What it asks for is read from its first line again when somebody wants to know.
-pub(super) struct Asked {
+pub(super) struct GovernedRequest {
     pub governed: Arc<Governed>,
     /// The place of its schema.
     pub schema: usize,
@@ -23,28 +23,28 @@ pub(super) struct Asked {
     pub begun: Option<(Instant, Option<usize>)>,
 }
 
-impl Asked {
+impl GovernedRequest {
     pub fn schema(&self) -> &FlowSchema {
         &self.governed.config.schemas()[self.schema]
     }
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Known(Arc<Mutex<Slab<Asked>>>);
+pub(super) struct ActiveRequests(Arc<Mutex<Slab<GovernedRequest>>>);
 
-impl Known {
-    pub fn add(&self, asked: Asked) -> Entry {
+impl ActiveRequests {
+    pub fn add(&self, asked: GovernedRequest) -> Entry {
         Entry { key: self.0.lock().insert(asked), known: self.clone() }
     }
 
-    pub fn all(&self) -> MutexGuard<'_, Slab<Asked>> {
+    pub fn all(&self) -> MutexGuard<'_, Slab<GovernedRequest>> {
         self.0.lock()
     }
 }
 
 /// A request is known until this is dropped.
 pub(super) struct Entry {
-    known: Known,
+    known: ActiveRequests,
     pub key: usize,
 }
 

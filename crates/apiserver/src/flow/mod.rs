@@ -8,7 +8,7 @@ mod known;
 pub use keep::run;
 
 use crate::Server;
-use crate::info::Info;
+use crate::info::RequestInfo;
 use crate::metrics::Metrics;
 use crate::metrics::table::{
     FLOW_DISPATCHED, FLOW_EXECUTED, FLOW_EXECUTING, FLOW_QUEUED, FLOW_REJECTED, FLOW_SEATS, FLOW_WAITED, LEVEL_CURRENT,
@@ -20,7 +20,7 @@ use auth::User;
 use flowcontrol::{Config, Flow, Rejection, RequestDigest, SeatGuard};
 use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
-use known::{Asked, Entry, Known};
+use known::{ActiveRequests, Entry, GovernedRequest};
 use metrics::{Counter, Gauge, Histogram, Set};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct FlowControl {
     seats: u32,
     /// How long a request waits for its seat.
     patience: Duration,
-    known: Known,
+    known: ActiveRequests,
 }
 
 struct Governed {
@@ -111,7 +111,7 @@ impl FlowControl {
         let governed = options
             .priority_and_fairness
             .then(|| RwLock::new(Arc::new(Governed::new(Config::new(seats, &[], &[], None), &metrics.set))));
-        Self { governed, seats, patience: options.request_timeout / 4, known: Known::default() }
+        Self { governed, seats, patience: options.request_timeout / 4, known: ActiveRequests::default() }
     }
 
     /// Lets a request in when its flow has a seat; an error is the seconds after which it may come again.
@@ -119,7 +119,7 @@ impl FlowControl {
         &self,
         server: &Server,
         user: &User,
-        info: &Info,
+        info: &RequestInfo,
         parts: &Parts,
         trace: &Trace,
     ) -> Result<Option<Executing>, u32> {
@@ -147,7 +147,7 @@ impl FlowControl {
         let level = &flow.schema.level;
         let seats = if level.exempt { 1 } else { seats(server, info, &flow) };
         let begun = Instant::now();
-        let known = self.known.add(Asked {
+        let known = self.known.add(GovernedRequest {
             governed: governed.clone(),
             schema: flow.index,
             distinguisher: flow.distinguisher.to_owned(),
@@ -244,7 +244,7 @@ impl Drop for Queued<'_> {
 }
 
 /// What a request weighs: a list, and a watch that begins with one, as much as it reads (`list_work_estimator.go`).
-fn seats(server: &Server, info: &Info, flow: &Flow<'_>) -> u32 {
+fn seats(server: &Server, info: &RequestInfo, flow: &Flow<'_>) -> u32 {
     let q = &info.query;
     let revision = q.get("resourceVersion");
     let reads = match info.verb {

@@ -1,13 +1,13 @@
 //! One connection: TLS, HTTP/1.1 or HTTP/2, and how long it may be silent.
 
 use super::Service;
-use super::sent::Sent;
-use super::table::{Connection, Place};
+use super::sent::AnswerBody;
+use super::table::{Connection, TableEntry};
 use crate::answer::failure;
 use crate::audit::Address;
 use crate::authenticate::Identity;
 use crate::body::Body;
-use crate::budget::Room;
+use crate::budget::Share;
 use crate::request_body::RequestBody;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     server: Arc<dyn Service>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    place: Place,
+    place: TableEntry,
     shutdown: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
@@ -195,8 +195,8 @@ impl Requests {
         Self { server: server.clone(), connection: connection.clone(), holder, address, streams }
     }
 
-    async fn answer(self, mut request: Request<Incoming>) -> Result<http::Response<Sent>, Infallible> {
-        let open = Sent::open(&self.connection);
+    async fn answer(self, mut request: Request<Incoming>) -> Result<http::Response<AnswerBody>, Infallible> {
+        let open = AnswerBody::open(&self.connection);
         let (server, extensions) = (&self.server, request.extensions_mut());
         extensions.remove::<Identity>();
         if let Some(a) = self.address {
@@ -220,11 +220,11 @@ impl Requests {
                 None
             }
         };
-        Ok(response.map(|body| Sent::new(body, open, self.streams, room)))
+        Ok(response.map(|body| AnswerBody::new(body, open, self.streams, room)))
     }
 
     /// Room for what the client may leave unread.
-    async fn room(&self, body: &Body) -> Result<Option<Room>, Status> {
+    async fn room(&self, body: &Body) -> Result<Option<Share>, Status> {
         let large = if self.streams { LARGE_SHARED } else { LARGE };
         let bytes = match body {
             Body::Full(b) if b.len() > large => b.len(),
@@ -244,7 +244,7 @@ impl Requests {
 /// protocol.
 struct Metered {
     stream: TlsStream<TcpStream>,
-    place: Place,
+    place: TableEntry,
 }
 
 impl AsyncRead for Metered {

@@ -2,7 +2,7 @@
 
 use super::table::{Connection, Progress};
 use crate::body::Body;
-use crate::budget::Room;
+use crate::budget::Share;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::convert::Infallible;
@@ -13,11 +13,11 @@ use std::task::{Context, Poll};
 /// HTTP/1 takes a body of this size at once.
 const SMALL: u64 = 64 << 10;
 
-pub(super) struct Sent {
+pub(super) struct AnswerBody {
     body: Body,
     progress: Option<Arc<Progress>>,
     open: Open,
-    _room: Option<Room>,
+    _room: Option<Share>,
 }
 
 /// A request of a connection, until its answer has been sent or given up.
@@ -29,20 +29,20 @@ impl Drop for Open {
     }
 }
 
-impl Sent {
+impl AnswerBody {
     pub fn open(connection: &Arc<Connection>) -> Open {
         connection.begin();
         Open(connection.clone())
     }
 
-    pub fn new(body: Body, open: Open, streams: bool, room: Option<Room>) -> Self {
+    pub fn new(body: Body, open: Open, streams: bool, room: Option<Share>) -> Self {
         let small = body.size_hint().exact().is_some_and(|n| n <= SMALL);
         let progress = (streams || !small).then(|| open.0.follow(matches!(body, Body::Stream(_))));
         Self { body, progress, open, _room: room }
     }
 }
 
-impl HttpBody for Sent {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = Infallible;
 

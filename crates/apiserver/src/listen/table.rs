@@ -69,7 +69,7 @@ pub(crate) struct Progress {
 }
 
 /// A place in the table, until this is dropped.
-pub(crate) struct Place(pub Arc<Connection>);
+pub(crate) struct TableEntry(pub Arc<Connection>);
 
 impl Table {
     pub fn new(most: usize) -> Arc<Self> {
@@ -82,7 +82,7 @@ impl Table {
     }
 
     /// A place for a new connection. None when all places are taken by known connections with open requests, of many users.
-    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<TableEntry> {
         let address = address.map(network);
         let [most, strangers, each] = self.limits;
         let mut inner = self.inner.lock();
@@ -123,7 +123,7 @@ impl Table {
         if let Some(a) = address {
             inner.by_address.entry(a).or_default().insert(connection.id);
         }
-        Some(Place(connection))
+        Some(TableEntry(connection))
     }
 
     /// Makes room when the system has none for another connection.
@@ -307,7 +307,7 @@ impl Connection {
     }
 }
 
-impl Drop for Place {
+impl Drop for TableEntry {
     fn drop(&mut self) {
         let Some(table) = self.0.table.upgrade() else { return };
         table.partial.fetch_sub(self.0.partial.swap(0, Ordering::Relaxed), Ordering::Relaxed);
@@ -331,7 +331,7 @@ mod tests {
         Some([10, 0, 0, last].into())
     }
 
-    fn is_closed(p: &Place) -> bool {
+    fn is_closed(p: &TableEntry) -> bool {
         p.0.closing.load(Ordering::Relaxed)
     }
 
@@ -346,10 +346,10 @@ mod tests {
         second.0.became_known("jane");
         let fourth = t.admit(ip(1)).unwrap();
         assert!(!is_closed(&third), "who is known is not counted");
-        let others: Vec<Place> = (2..5).map(|n| t.admit(ip(n)).unwrap()).collect();
+        let others: Vec<TableEntry> = (2..5).map(|n| t.admit(ip(n)).unwrap()).collect();
         assert!(is_closed(&third) && !is_closed(&fourth), "the oldest of all");
         others.iter().for_each(|p| p.0.became_known("jane"));
-        let more: Vec<Place> = (0..4).map(|n| t.admit(ip(10 + n)).unwrap()).collect();
+        let more: Vec<TableEntry> = (0..4).map(|n| t.admit(ip(10 + n)).unwrap()).collect();
         assert!(is_closed(&fourth) && more.iter().all(|p| !is_closed(p)));
         more.iter().for_each(|p| p.0.became_known("jane"));
         assert!(t.inner.lock().strangers.is_empty() && t.inner.lock().by_address.is_empty());
@@ -371,14 +371,14 @@ mod tests {
     #[tokio::test]
     async fn nobody_who_works_is_closed_for_another_but_of_who_has_by_far_the_most() {
         let t = Table::new(8);
-        let all: Vec<Place> = (0..8).map(|n| t.admit(ip(n)).unwrap()).collect();
+        let all: Vec<TableEntry> = (0..8).map(|n| t.admit(ip(n)).unwrap()).collect();
         // Those that are not known are closed for later ones: each is known at once.
-        let all: Vec<Place> = all.into_iter().filter(|p| !is_closed(p)).collect();
+        let all: Vec<TableEntry> = all.into_iter().filter(|p| !is_closed(p)).collect();
         for (n, p) in all.iter().enumerate() {
             p.0.became_known(&format!("user{n}"));
             p.0.begin();
         }
-        let more: Vec<Place> = (all.len()..8)
+        let more: Vec<TableEntry> = (all.len()..8)
             .map(|n| {
                 let p = t.admit(ip(1)).unwrap();
                 p.0.became_known(&format!("user{n}"));

@@ -9,11 +9,11 @@ pub(crate) use series::{AllSeries, Series};
 
 use crate::Server;
 use crate::health::VERSION;
-use admission::{Asked, Decided, Matching, Outcome, Passed, Whose};
+use admission::{MatchEvaluation, MatchOwner, Outcome, PluginRun, PolicyDecision, WebhookCall};
 use meta::Operation;
 use metrics::{Counter, Histogram, Set};
 use registry::convert::Conversion;
-use registry::{Resource, Witness};
+use registry::{CommitObserver, Resource};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl Metrics {
     }
 
     /// A plugin was asked.
-    pub(crate) fn passed(&self, place: usize, p: &Passed) {
+    pub(crate) fn record_plugin_run(&self, place: usize, p: &PluginRun) {
         let operation = operation(p.operation);
         let at = (operation * 2 + usize::from(p.rejected)) * 2 + usize::from(p.validating);
         let make = || {
@@ -152,7 +152,7 @@ impl Metrics {
     }
 
     /// A webhook was asked. It took so much longer than looking up what counts it.
-    pub(crate) fn asked(&self, a: &Asked<'_>) {
+    pub(crate) fn record_webhook_call(&self, a: &WebhookCall<'_>) {
         let operation = OPERATIONS[operation(a.operation)];
         let kind = if a.mutating { "admit" } else { "validating" };
         let (code, error) = match a.outcome {
@@ -176,7 +176,7 @@ impl Metrics {
     }
 
     /// A policy has decided.
-    pub(crate) fn decided(&self, d: &Decided<'_>) {
+    pub(crate) fn record_policy_decision(&self, d: &PolicyDecision<'_>) {
         let (rows, labels) = match d.action {
             Some(action) => (&table::POLICY_CHECKS, vec![d.policy, d.binding, d.error, action]),
             None => (&table::MUTATION_CHECKS, vec![d.policy, d.binding, d.error]),
@@ -186,7 +186,7 @@ impl Metrics {
     }
 
     /// Conditions have spoken.
-    pub(crate) fn matched(&self, m: &Matching<'_>) {
+    pub(crate) fn record_match_evaluation(&self, m: &MatchEvaluation<'_>) {
         let labels = [m.whose.name.as_str(), m.whose.kind, m.whose.when, m.operation.as_str()];
         self.set.histogram(&table::CONDITION_SECONDS, &labels).observe(m.took.as_secs_f64());
         if m.errors > 0 {
@@ -195,7 +195,7 @@ impl Metrics {
     }
 
     /// Somebody is not asked, since his conditions do not hold.
-    pub(crate) fn excluded(&self, whose: &Whose, operation: admission::Operation) {
+    pub(crate) fn record_exclusion(&self, whose: &MatchOwner, operation: admission::Operation) {
         let labels = [whose.name.as_str(), whose.kind, whose.when, operation.as_str()];
         self.set.counter(&table::CONDITION_EXCLUSIONS, &labels).inc();
     }
@@ -227,7 +227,7 @@ impl Metrics {
     }
 }
 
-impl Witness for Metrics {
+impl CommitObserver for Metrics {
     fn committed(&self, row: &Arc<Resource>, operation: &'static str, took: Duration, ok: bool) {
         self.requests.of(row, "").committed(operation, took, ok);
     }

@@ -4,7 +4,7 @@ use super::table::{
     COMMIT_ERRORS, COMMIT_SECONDS, COMMITS, DEPRECATED, DURATION, LONG_RUNNING, REQUESTS, SIZES, SLI_DURATION,
     TERMINATIONS,
 };
-use crate::info::Info;
+use crate::info::RequestInfo;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use metrics::{Counter, Gauge, Histogram, Set};
@@ -108,7 +108,7 @@ impl OfResource {
     }
 
     /// The series of a request for this resource.
-    pub fn request(&self, info: &Info, parts: &Parts) -> Arc<Series> {
+    pub fn request(&self, info: &RequestInfo, parts: &Parts) -> Arc<Series> {
         let t = &info.target;
         let scope = match info.verb {
             _ if !t.name.is_empty() => 3,

@@ -152,7 +152,7 @@ const PATCHES: [&str; 4] = [
 ];
 
 /// What all operations of one resource have in common.
-struct Of<'a> {
+struct OperationContext<'a> {
     kind: &'a Kind,
     is_custom: bool,
     /// The name of the definition.
@@ -166,7 +166,7 @@ pub(super) fn of_version(rows: &Rows, gv: &GroupVersion) -> BTreeMap<String, Met
     let root = format!("/{}", place_of(gv));
     add_document(&mut paths, format!("{root}/"), "get available resources", "getAPIResources", "APIResourceList");
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
-        let of = Of {
+        let of = OperationContext {
             kind: &r.kind,
             is_custom: r.strategy.is_custom(),
             definition: r.kind.schema.name.as_deref().unwrap_or_default(),
@@ -196,7 +196,7 @@ pub(super) fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Met
         o.produces = vec!["application/json"];
         out.entry(place.to_owned()).or_default().insert(format!("/{place}/"), Methods::from([("get", o)]));
     };
-    let version = Content::Definition("io.k8s.apimachinery.pkg.version.Info".into());
+    let version = Content::Definition("io.k8s.apimachinery.pkg.version.RequestInfo".into());
     add("version", "get the version this server is built from", "getCodeVersion", "version", version);
     let text = "get the OpenID Connect discovery document of the issuer of service account tokens";
     let id = "getServiceAccountIssuerOpenIDConfiguration";
@@ -275,7 +275,7 @@ fn article(noun: &str) -> String {
     format!("{} {noun}", if vowel { "an" } else { "a" })
 }
 
-impl Of<'_> {
+impl OperationContext<'_> {
     fn add(&self, paths: &mut BTreeMap<String, Methods>) {
         let (k, has) = (self.kind, |v: &str| self.kind.has_verb(v));
         let plural = &k.plural;

@@ -43,14 +43,14 @@ pub struct Rewriter<F> {
     rewrite: F,
     /// What came and is not passed on: the beginning of something that may be a tag, and how far it was looked at.
     held: Vec<u8>,
-    seen: Seen,
+    seen: TagState,
     /// The element whose text this is.
     raw: Option<&'static str>,
 }
 
 /// How far the beginning of a tag was looked at, so that no byte is looked at twice, however small the pieces are.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct TagState {
     at: usize,
     quote: Option<u8>,
     /// Behind a `=`: a quote opens a value.
@@ -59,7 +59,7 @@ struct Seen {
 
 impl<F: Fn(&str) -> String> Rewriter<F> {
     pub fn new(rewrite: F) -> Self {
-        Self { rewrite, held: Vec::new(), seen: Seen::default(), raw: None }
+        Self { rewrite, held: Vec::new(), seen: TagState::default(), raw: None }
     }
 
     /// Takes the next piece, and appends what can be passed on.
@@ -73,7 +73,7 @@ impl<F: Fn(&str) -> String> Rewriter<F> {
             let rest = &all[from..];
             match self.length(rest) {
                 Some(n) => {
-                    self.seen = Seen::default();
+                    self.seen = TagState::default();
                     self.token(&rest[..n], out);
                     from += n;
                 }
@@ -85,7 +85,7 @@ impl<F: Fn(&str) -> String> Rewriter<F> {
                 }
             }
         }
-        self.seen = Seen::default();
+        self.seen = TagState::default();
         out.extend_from_slice(&all[from..]);
     }
 
@@ -209,7 +209,7 @@ fn attributes(text: &[u8], mut at: usize) -> Vec<Attribute> {
 }
 
 /// Where a start tag ends: a `>` in a quoted value is none.
-fn tag_length(text: &[u8], seen: &mut Seen) -> Option<usize> {
+fn tag_length(text: &[u8], seen: &mut TagState) -> Option<usize> {
     for (i, b) in text.iter().enumerate().skip(seen.at.max(1)) {
         match (seen.quote, b) {
             (Some(q), b) if *b == q => seen.quote = None,

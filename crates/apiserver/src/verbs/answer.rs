@@ -43,7 +43,7 @@ pub(super) fn answer(server: &Server, call: &Call, request: &Request, code: u16,
             let now = meta::time::format(server.registry.clock.now());
             let list = serde_json::json!({"resourceVersion": object.resource_version()});
             let include = call.query.get("includeObject");
-            let how = table::Making { meta: version, include, headers: true, now: &now };
+            let how = table::TableOptions { meta: version, include, headers: true, now: &now };
             let t = table::table(&request.resource, std::slice::from_ref(object), list, &how);
             shaped = Object::from_value(t).unwrap_or_default();
             &shaped

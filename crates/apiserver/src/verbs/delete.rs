@@ -77,7 +77,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
         return Err(Status::invalid(&group_kind(), "", &[e]));
     }
     let write = write_options(call)?;
-    let list = ListOptions { readable_only: true, ..list::options(call, &request, list::For::List)? };
+    let list = ListOptions { readable_only: true, ..list::options(call, &request, list::ListOrWatch::List)? };
     let page = server.registry.list(&request, &list).await?;
     let row = request.resource.clone();
     let list = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
@@ -94,7 +94,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             name: e.key.name.to_string(),
             warnings: request.warnings.clone(),
             conversions: registry::Conversions::default(),
-            empties: registry::Sent::default(),
+            empties: registry::EmptyFields::default(),
         };
         let admit = Admission::new(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {

@@ -4,7 +4,7 @@ use super::shared;
 use crate::answer::bytes;
 use crate::body::Body;
 use crate::call::Call;
-use crate::content::{Encoding, META_V1, Shape, Wanted};
+use crate::content::{Encoding, META_V1, Negotiated, Shape};
 use crate::joined::Joined;
 use crate::listing::{Listing, pieces};
 use crate::path::Query;
@@ -16,7 +16,7 @@ use serde_json::json;
 use store::Entry;
 
 pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
-    let options = options(call, request, For::List)?;
+    let options = options(call, request, ListOrWatch::List)?;
     let row = &request.resource;
     if let Backend::Function(f) = &row.backend {
         let items = f.list(server.registry.env(), request).await?;
@@ -85,7 +85,7 @@ fn joined(
 /// A list of decoded objects in the shape that was asked for.
 struct Objects<'a> {
     row: &'a Resource,
-    wanted: &'a Wanted,
+    wanted: &'a Negotiated,
     include: &'a str,
     now: String,
     listing: Listing<'a>,
@@ -98,7 +98,7 @@ impl<'a> Objects<'a> {
         let now = meta::time::format(server.registry.clock.now());
         let (list, field) = match wanted.shape {
             Shape::Table => {
-                let how = table::Making { meta: wanted.meta, include, headers: true, now: &now };
+                let how = table::TableOptions { meta: wanted.meta, include, headers: true, now: &now };
                 (table::table(row, &[], meta, &how), "rows")
             }
             Shape::PartialMetadata | Shape::PartialMetadataList => {
@@ -115,8 +115,12 @@ impl<'a> Objects<'a> {
     fn push(&mut self, objects: Vec<Object>) -> Result<(), Status> {
         let items = match self.wanted.shape {
             Shape::Table => {
-                let how =
-                    table::Making { meta: self.wanted.meta, include: self.include, headers: true, now: &self.now };
+                let how = table::TableOptions {
+                    meta: self.wanted.meta,
+                    include: self.include,
+                    headers: true,
+                    now: &self.now,
+                };
                 table::rows(self.row, &objects, &how)
             }
             Shape::PartialMetadata | Shape::PartialMetadataList => {
@@ -147,7 +151,7 @@ impl<'a> Objects<'a> {
 const MOST_REQUIREMENTS: usize = 1_000;
 
 /// The options of a list or a watch, checked.
-pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, Status> {
+pub fn options(call: &Call, request: &Request, of: ListOrWatch) -> Result<ListOptions, Status> {
     let q = &call.query;
     let labels = LabelSelector::parse(q.get("labelSelector")).map_err(Status::bad_request)?;
     let fields = FieldSelector::parse(q.get("fieldSelector")).map_err(Status::bad_request)?;
@@ -176,8 +180,8 @@ pub fn options(call: &Call, request: &Request, of: For) -> Result<ListOptions, S
     }
     let revision = q.get("resourceVersion");
     let errors = match of {
-        For::List => list_errors(q, revision),
-        For::Watch => watch_errors(q),
+        ListOrWatch::List => list_errors(q, revision),
+        ListOrWatch::Watch => watch_errors(q),
     };
     if !errors.is_empty() {
         let gk = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
@@ -211,7 +215,7 @@ fn unselectable(row: &Resource, field: &str) -> String {
 
 /// Whose options are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum For {
+pub enum ListOrWatch {
     List,
     Watch,
 }

@@ -39,7 +39,7 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
         name: t.name.clone(),
         warnings: call.warnings.clone(),
         conversions: registry::Conversions::default(),
-        empties: registry::Sent::default(),
+        empties: registry::EmptyFields::default(),
     };
     let verb = call.verb;
     const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];

@@ -46,7 +46,7 @@ enum Patch {
 }
 
 /// A patch as it was sent.
-pub(super) struct Sent {
+pub(super) struct SentPatch {
     patch: Patch,
     /// What strict reading finds in it.
     found: Vec<String>,
@@ -75,7 +75,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     Ok(written(server, call, &request, code, &updated.into_written()))
 }
 
-impl Sent {
+impl SentPatch {
     /// The live object, patched and read as its kind.
     pub(super) fn onto(
         &self,
@@ -216,7 +216,7 @@ fn exists(server: &Arc<Server>, call: &Call) -> bool {
 }
 
 /// Reads a patch and how it is to be taken.
-pub(super) fn read(call: &Call, request: &Request) -> Result<Sent, Status> {
+pub(super) fn read(call: &Call, request: &Request) -> Result<SentPatch, Status> {
     if call.query.has("force") {
         let e = FieldError::forbidden(&FieldPath::new("force"), "may not be specified for non-apply patch");
         let gk = GroupKind { group: "meta.k8s.io".into(), kind: "PatchOptions".into() };
@@ -248,7 +248,7 @@ pub(super) fn read(call: &Call, request: &Request) -> Result<Sent, Status> {
         (_, Value::Object(_)) => return Err(content::unsupported(&supported(call, request))),
         (_, v) => return Err(Status::bad_request(no_map(&v))),
     };
-    Ok(Sent { patch, found })
+    Ok(SentPatch { patch, found })
 }
 
 /// What stands before the words of a decoder that reads a patch strictly.

@@ -35,7 +35,7 @@ pub(super) struct Pipe {
 }
 
 /// Nobody reads any more.
-pub(super) struct Left;
+pub(super) struct ClientGone;
 
 impl Pipe {
     pub fn new(server: &Arc<Server>, call: &Call, left: metrics::Counter) -> (Self, mpsc::Receiver<Bytes>) {
@@ -50,14 +50,14 @@ impl Pipe {
     }
 
     /// Sends a piece. `held` are the bytes that stay in memory while it waits.
-    pub async fn send(&self, piece: Bytes, held: usize) -> Result<(), Left> {
+    pub async fn send(&self, piece: Bytes, held: usize) -> Result<(), ClientGone> {
         let piece = match self.sender.try_send(piece) {
             Ok(()) => return Ok(()),
-            Err(TrySendError::Closed(_)) => return Err(Left),
+            Err(TrySendError::Closed(_)) => return Err(ClientGone),
             Err(TrySendError::Full(piece)) => piece,
         };
         let Some(connection) = &self.connection else {
-            return self.sender.send(piece).await.map_err(|_| Left);
+            return self.sender.send(piece).await.map_err(|_| ClientGone);
         };
         let mut permit = timeout(BRIEF, self.sender.reserve()).await;
         if permit.is_err() {
@@ -71,13 +71,13 @@ impl Pipe {
                 permit.send(piece);
                 Ok(())
             }
-            Ok(Err(_)) => Err(Left),
+            Ok(Err(_)) => Err(ClientGone),
             Err(_) => {
                 tracing::debug!(user = self.user, "a watch was left: its client does not read");
                 self.left.inc();
                 // What the connection has taken already goes with it.
                 connection.close();
-                Err(Left)
+                Err(ClientGone)
             }
         }
     }

@@ -112,7 +112,7 @@ fn seen_as(request: &Request, subresource: &str) -> Request {
         name: request.name.clone(),
         warnings: request.warnings.clone(),
         conversions: registry::Conversions::default(),
-        empties: registry::Sent::default(),
+        empties: registry::EmptyFields::default(),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Watch: a stream of events, each encoded from the bytes of its object.
 
-use super::list::{self, For};
-use super::pipe::{Left, PIECE, Pipe, SHARED};
+use super::list::{self, ListOrWatch};
+use super::pipe::{ClientGone, PIECE, Pipe, SHARED};
 use super::shared;
 use crate::answer::bytes;
 use crate::body::Body;
 use crate::call::Call;
-use crate::content::{self, Encoding, META_V1, Shape, Wanted};
-use crate::encoded::Of;
+use crate::content::{self, Encoding, META_V1, Negotiated, Shape};
+use crate::encoded::EventSource;
 use crate::listing::pieces_by;
 use crate::metrics::table::{TERMINATED_WATCHERS, WATCH_EVENTS, WATCH_SIZES};
 use crate::{Server, order, table};
@@ -25,7 +25,7 @@ use store::Entry;
 const BOOKMARK: Duration = Duration::from_secs(60);
 
 pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
-    let list = list::options(call, &request, For::Watch)?;
+    let list = list::options(call, &request, ListOrWatch::Watch)?;
     let q = &call.query;
     let timeout = match list::seconds(q)? {
         0 => lifetime(server),
@@ -89,7 +89,7 @@ fn lifetime(server: &Server) -> Duration {
 struct Stream {
     server: Arc<Server>,
     request: Request,
-    wanted: Wanted,
+    wanted: Negotiated,
     include: String,
     bookmarks: bool,
     pipe: Pipe,
@@ -155,7 +155,7 @@ impl Stream {
     }
 
     /// Piece by piece, since many large objects may have to be decoded.
-    async fn all_events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), Left>, Status> {
+    async fn all_events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), ClientGone>, Status> {
         for (number, piece) in pieces_by(events, |e| e.entry.value.len()).enumerate() {
             if number > 0 {
                 tokio::task::yield_now().await;
@@ -168,11 +168,12 @@ impl Stream {
         Ok(Ok(()))
     }
 
-    async fn events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), Left>, Status> {
+    async fn events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), ClientGone>, Status> {
         let (server, row) = (self.server.clone(), self.request.resource.clone());
         let wanted = self.wanted;
-        let made =
-            |e: &ObjectEvent| server.encoded.get(&Of { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted });
+        let made = |e: &ObjectEvent| {
+            server.encoded.get(&EventSource { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted })
+        };
         // Of each event that is not spliced, what another watcher has made of it.
         let mut shared: Vec<Option<Bytes>> = Vec::new();
         let mut others: Vec<Arc<Entry>> = Vec::new();
@@ -196,7 +197,7 @@ impl Stream {
                     let rest = encode::split(&mut self.out, &e.entry);
                     let size = self.out.len() + rest.len();
                     if self.flush(held).await.is_err() || self.pipe.send(rest, held).await.is_err() {
-                        return Ok(Err(Left));
+                        return Ok(Err(ClientGone));
                     }
                     self.out.extend_from_slice(b"}\n");
                     size
@@ -219,7 +220,7 @@ impl Stream {
                             let shaped = self.shape(&object);
                             let mut out = Vec::new();
                             self.write(&mut out, e.kind.as_str(), shaped);
-                            let of = Of { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted };
+                            let of = EventSource { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted };
                             server.encoded.keep(&of, out.into())
                         }
                     };
@@ -227,7 +228,7 @@ impl Stream {
                     if size < SHARED {
                         self.out.extend_from_slice(&event);
                     } else if self.flush(held).await.is_err() || self.pipe.send(event, held).await.is_err() {
-                        return Ok(Err(Left));
+                        return Ok(Err(ClientGone));
                     }
                     size
                 }
@@ -236,14 +237,14 @@ impl Stream {
             self.sizes.observe(size as f64);
             held = held.saturating_sub(e.entry.value.len());
             if self.out.len() >= PIECE && self.flush(held).await.is_err() {
-                return Ok(Err(Left));
+                return Ok(Err(ClientGone));
             }
         }
         Ok(self.flush(0).await)
     }
 
     /// Sends what is collected.
-    async fn flush(&mut self, held: usize) -> Result<(), Left> {
+    async fn flush(&mut self, held: usize) -> Result<(), ClientGone> {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -276,7 +277,7 @@ impl Stream {
                 let now = meta::time::format(self.server.registry.clock.now());
                 let list = json!({"resourceVersion": object.resource_version()});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
-                let how = table::Making { meta: self.wanted.meta, include: &self.include, headers, now: &now };
+                let how = table::TableOptions { meta: self.wanted.meta, include: &self.include, headers, now: &now };
                 table::table(&self.request.resource, std::slice::from_ref(object), list, &how)
             }
         }
@@ -304,9 +305,9 @@ impl Stream {
         }
     }
 
-    async fn bookmark(&mut self, revision: u64, initial_end: bool) -> Result<(), Left> {
+    async fn bookmark(&mut self, revision: u64, initial_end: bool) -> Result<(), ClientGone> {
         if self.wanted.shape == Shape::PartialMetadataList {
-            return Err(Left);
+            return Err(ClientGone);
         }
         let row = &self.request.resource;
         let mut object = Object::new(&row.kind.gvk());

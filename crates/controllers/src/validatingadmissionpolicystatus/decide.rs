@@ -2,7 +2,7 @@
 
 use super::custom::Custom;
 use super::types;
-use admission::expressions::{Params, Wanted, compile, policy_env};
+use admission::expressions::{ExpectedType, Params, compile, policy_env};
 use cel::{Env, Type};
 use meta::{GroupVersion, Gvk, Gvr, Object, Value};
 use serde_json::json;
@@ -27,7 +27,7 @@ pub fn warnings(policy: &Object, custom: &Custom) -> Vec<Value> {
                 continue;
             }
             let told = checks.iter().filter_map(|(kind, env)| {
-                let why = compile(env, text, Wanted::Any).err()?;
+                let why = compile(env, text, ExpectedType::Any).err()?;
                 Some(format!("{}, Kind={}: {why}\n", kind.api_version(), kind.kind))
             });
             let told: Vec<String> = told.collect();
@@ -79,7 +79,7 @@ fn env(spec: &Value, kind: &Gvk, custom: &Custom) -> Option<Env> {
     }
     for v in items(spec, "variables") {
         let text = |k: &str| v[k].as_str().unwrap_or_default();
-        let ty = compile(&env, text("expression"), Wanted::Any).map_or(Type::Dyn, |(_, t)| t);
+        let ty = compile(&env, text("expression"), ExpectedType::Any).map_or(Type::Dyn, |(_, t)| t);
         env = env.with(&format!("variables.{}", text("name")), ty);
     }
     Some(env)

@@ -1,7 +1,7 @@
 //! Expressions of webhooks and policies: what does not compile is refused.
 
 use crate::read::{is_set, items, text};
-use admission::expressions::{self, Params, Wanted, compile, message_env, policy_env};
+use admission::expressions::{self, ExpectedType, Params, compile, message_env, policy_env};
 use cel::{Env, Type};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
@@ -19,7 +19,7 @@ pub fn webhook(h: &Value, at: &FieldPath, errors: &mut ErrorList) {
 fn conditions(v: &Value, env: &Env, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child("matchConditions");
     for (i, c) in items(v, "matchConditions").iter().enumerate() {
-        check(c, "expression", env, Wanted::Bool, &at.index(i), errors);
+        check(c, "expression", env, ExpectedType::Bool, &at.index(i), errors);
     }
 }
 
@@ -34,7 +34,7 @@ pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         if text(v, "expression").trim().is_empty() {
             continue;
         }
-        let ty = check(v, "expression", &env, Wanted::Any, &path.child("variables").index(i), errors);
+        let ty = check(v, "expression", &env, ExpectedType::Any, &path.child("variables").index(i), errors);
         let name = format!("variables.{}", text(v, "name"));
         env = env.with(&name, ty.clone());
         quiet = quiet.with(&name, ty);
@@ -42,19 +42,19 @@ pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     conditions(spec, &policy_env(params), path, errors);
     for (i, v) in items(spec, "validations").iter().enumerate() {
         let at = path.child("validations").index(i);
-        check(v, "expression", &env, Wanted::Bool, &at, errors);
-        check(v, "messageExpression", &quiet, Wanted::Text, &at, errors);
+        check(v, "expression", &env, ExpectedType::Bool, &at, errors);
+        check(v, "messageExpression", &quiet, ExpectedType::Text, &at, errors);
     }
     for (i, a) in items(spec, "auditAnnotations").iter().enumerate() {
         let at = path.child("auditAnnotations").index(i);
-        check(a, "valueExpression", &env, Wanted::TextOrNull, &at, errors);
+        check(a, "valueExpression", &env, ExpectedType::TextOrNull, &at, errors);
     }
     let env = env.with_objects();
     for (i, m) in items(spec, "mutations").iter().enumerate() {
         let at = path.child("mutations").index(i);
         let (key, wanted) = match text(m, "patchType") {
-            "ApplyConfiguration" => ("applyConfiguration", Wanted::Object),
-            "JSONPatch" => ("jsonPatch", Wanted::Patches),
+            "ApplyConfiguration" => ("applyConfiguration", ExpectedType::Object),
+            "JSONPatch" => ("jsonPatch", ExpectedType::Patches),
             _ => continue,
         };
         check(&m[key], "expression", &env, wanted, &at.child(key), errors);
@@ -62,7 +62,7 @@ pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// Checks one expression, and says what it becomes.
-fn check(v: &Value, key: &str, env: &Env, wanted: Wanted, at: &FieldPath, errors: &mut ErrorList) -> Type {
+fn check(v: &Value, key: &str, env: &Env, wanted: ExpectedType, at: &FieldPath, errors: &mut ErrorList) -> Type {
     let expression = text(v, key);
     if expression.trim().is_empty() {
         return Type::Dyn;

@@ -52,7 +52,7 @@ impl Function for Binding {
             name: binding.name().to_owned(),
             warnings: Default::default(),
             conversions: registry::Conversions::default(),
-            empties: registry::Sent::default(),
+            empties: registry::EmptyFields::default(),
         };
         let now = meta::time::format(env.clock().now());
         let change = |live: Option<&Object>| {

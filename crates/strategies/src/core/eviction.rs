@@ -40,7 +40,7 @@ impl Function for Eviction {
             name: request.name.clone(),
             warnings: Default::default(),
             conversions: registry::Conversions::default(),
-            empties: registry::Sent::default(),
+            empties: registry::EmptyFields::default(),
         };
         let pod = env.registry.get(&pod_request).await?;
         let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
@@ -114,7 +114,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         name: budget.name().to_owned(),
         warnings: Default::default(),
         conversions: registry::Conversions::default(),
-        empties: registry::Sent::default(),
+        empties: registry::EmptyFields::default(),
     };
     env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| ())
 }

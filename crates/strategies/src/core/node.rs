@@ -6,7 +6,7 @@ use crate::read::{items, repeats, shown, text};
 use kinds::columns::{Cell, condition, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
-use registry::{Env, Place, Request, Strategy, Sub, Upstream};
+use registry::{Env, ProxyTarget, Request, Strategy, Sub, Upstream};
 use std::collections::HashSet;
 
 pub struct Node;
@@ -99,7 +99,7 @@ impl Strategy for Node {
         }
     }
 
-    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
         super::proxy::node(o, place)
     }
 

@@ -6,7 +6,7 @@ use crate::read::text;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
-use registry::{DeleteOptions, Env, Place, Request, Strategy, Sub, Upstream, take_field};
+use registry::{DeleteOptions, Env, ProxyTarget, Request, Strategy, Sub, Upstream, take_field};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ impl Strategy for Pod {
         Some(if grace < 0 { 1 } else { grace })
     }
 
-    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
         proxy::pod(o, place)
     }
 

@@ -2,13 +2,13 @@
 
 use crate::read::{items, text};
 use meta::{Object, Status, Value};
-use registry::{Env, Place, Upstream, encode};
+use registry::{Env, ProxyTarget, Upstream, encode};
 use std::net::IpAddr;
 use std::sync::Arc;
 use store::{Entry, Snapshot};
 
 /// A pod's address, at the port that is said, or the first one that a container names.
-pub fn pod(o: &Object, place: &Place) -> Result<Upstream, Status> {
+pub fn pod(o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
     let ip = o.str_at(&["status", "podIP"]).unwrap_or_default();
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let first = || items(spec, "containers").iter().find_map(|c| items(c, "ports").first()?["containerPort"].as_u64());
@@ -40,7 +40,7 @@ pub fn service_reads(env: Env<'_>, namespace: &str, service: &str) -> usize {
 }
 
 /// One of a service's endpoints that are ready, at the port of that name or number.
-pub fn service(env: Env<'_>, o: &Object, place: &Place) -> Result<Upstream, Status> {
+pub fn service(env: Env<'_>, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let name = match place.port.parse::<u64>() {
         Err(_) => place.port.clone(),
@@ -87,7 +87,7 @@ fn ready_endpoints(slices: impl Iterator<Item = Value>, name: Option<&str>) -> V
 }
 
 /// A node's agent, or another port of the node.
-pub fn node(o: &Object, place: &Place) -> Result<Upstream, Status> {
+pub fn node(o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
     let status = o.get("status").unwrap_or(&Value::Null);
     let agent = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(10250);
     if place.port.is_empty() || place.port.parse() == Ok(agent) {
@@ -99,7 +99,7 @@ pub fn node(o: &Object, place: &Place) -> Result<Upstream, Status> {
 }
 
 /// Nobody is led to this machine's own loopback or to the link.
-fn address(ip: &str, port: Option<u16>, place: &Place) -> Result<Upstream, Status> {
+fn address(ip: &str, port: Option<u16>, place: &ProxyTarget) -> Result<Upstream, Status> {
     let Some(ip) = ip.parse().ok().map(|a: IpAddr| a.to_canonical()).filter(|a| !meta::address::is_special(*a)) else {
         return Err(Status::bad_request("address not allowed"));
     };
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn at(scheme: &str, port: &str) -> Place {
-        Place { scheme: scheme.into(), port: port.into() }
+    fn at(scheme: &str, port: &str) -> ProxyTarget {
+        ProxyTarget { scheme: scheme.into(), port: port.into() }
     }
 
     fn to(tls: bool, host: &str, port: u16) -> Upstream {

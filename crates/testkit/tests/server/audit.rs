@@ -2,7 +2,7 @@
 
 use crate::hook::{Hook, allow, patch};
 use crate::socket::{Socket, admitting};
-use apiserver::audit::{Audit, Limits, Log, Mode, Place, Policy, Rotation, Sink};
+use apiserver::audit::{Audit, AuditBackend, Limits, Log, Mode, Policy, Rotation, Sink};
 use apiserver::{Options, Server};
 use bytes::Bytes;
 use client::Transport;
@@ -53,7 +53,7 @@ impl Audited {
         let log = Log::open(&directory.path().join("audit.log"), Rotation::default(), cluster.clock.clone()).unwrap();
         let audit = Some(Audit {
             policy: Policy::parse(POLICY).unwrap(),
-            to: vec![Place { sink: Sink::Log(log), mode: Mode::Blocking, limits }],
+            to: vec![AuditBackend { sink: Sink::Log(log), mode: Mode::Blocking, limits }],
         });
         let server = admitting(&cluster, chain, Options { audit, ..Options::default() });
         Self { _cluster: cluster, server, directory }

@@ -2,7 +2,7 @@
 
 use crate::hook::Hook;
 use crate::socket::server;
-use apiserver::audit::{Audit, Batch, Mode, Place, Policy, Sink, Webhook};
+use apiserver::audit::{Audit, AuditBackend, Batch, Mode, Policy, Sink, Webhook};
 use apiserver::{Options, Server};
 use auth::remote::Remote;
 use base64::Engine;
@@ -39,7 +39,7 @@ impl Audited {
         let webhook = Webhook { remote, initial_backoff: Duration::from_millis(1), rng: cluster.rng.clone() };
         let audit = Some(Audit {
             policy: Policy::parse(POLICY).unwrap(),
-            to: vec![Place { sink: Sink::Webhook(webhook), mode, limits: None }],
+            to: vec![AuditBackend { sink: Sink::Webhook(webhook), mode, limits: None }],
         });
         let server = server(&cluster, Options { audit, ..Options::default() });
         Self { _cluster: cluster, server }

@@ -15,7 +15,7 @@ use crate::networking::Cidr;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, GroupKind, Object, Status, Value};
-use registry::{Env, NameRule, Place, Request, Strategy, Sub, Upstream};
+use registry::{Env, NameRule, ProxyTarget, Request, Strategy, Sub, Upstream};
 use serde_json::json;
 use std::ops::RangeInclusive;
 use store::Op;
@@ -106,7 +106,7 @@ impl Strategy for Service {
         service_rules::update(o, old, errors);
     }
 
-    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, place: &Place) -> Result<Upstream, Status> {
+    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
         super::proxy::service(env, o, place)
     }
 

@@ -4,7 +4,7 @@ use super::{Amounts, Quota, Scope, tracks, usage};
 use meta::{Object, Quantity};
 
 /// An object that is to be written.
-pub struct Asked<'a> {
+pub struct ChargeRequest<'a> {
     pub group: &'a str,
     pub resource: &'a str,
     pub object: &'a Object,
@@ -13,7 +13,7 @@ pub struct Asked<'a> {
     pub only_counted: bool,
 }
 
-impl Asked<'_> {
+impl ChargeRequest<'_> {
     /// What the object takes. An error is upstream's reason to refuse.
     pub fn usage(&self) -> Result<Amounts, String> {
         let all = usage(self.group, self.resource, self.object, None);
@@ -38,7 +38,7 @@ impl Asked<'_> {
 
 impl Quota {
     /// The resources that the quota limits for the object; none when it does not count it. An error is a reason to refuse.
-    pub fn concerns(&self, asked: &Asked<'_>) -> Result<Option<Vec<&str>>, String> {
+    pub fn concerns(&self, asked: &ChargeRequest<'_>) -> Result<Option<Vec<&str>>, String> {
         let (group, resource) = (asked.group, asked.resource);
         let names: Vec<&str> = self.hard.keys().map(String::as_str).filter(|n| tracks(group, resource, n)).collect();
         if names.is_empty() || !self.covers(group, resource, asked.object) {
@@ -58,7 +58,7 @@ impl Quota {
     }
 
     /// What is new for this quota: all, where it did not count what was there before.
-    pub fn more(&self, asked: &Asked<'_>, usage: &Amounts) -> Amounts {
+    pub fn more(&self, asked: &ChargeRequest<'_>, usage: &Amounts) -> Amounts {
         match asked.old.filter(|o| self.covers(asked.group, asked.resource, o)) {
             Some(_) => asked.more(usage),
             None => usage.iter().filter(|(_, q)| !q.is_zero()).map(|(k, q)| (k.clone(), *q)).collect(),
@@ -66,12 +66,12 @@ impl Quota {
     }
 
     /// The scopes in which the object is, whatever else the quota says.
-    pub(crate) fn scopes_of<'a>(&'a self, asked: &'a Asked<'_>) -> impl Iterator<Item = &'a Scope> {
+    pub(crate) fn scopes_of<'a>(&'a self, asked: &'a ChargeRequest<'_>) -> impl Iterator<Item = &'a Scope> {
         self.scopes.iter().filter(|s| s.holds(asked.group, asked.resource, asked.object))
     }
 
     /// The usage with what is new; none when it stays as it is. An error is a reason to refuse.
-    pub fn charge(&self, asked: &Asked<'_>, mut more: Amounts) -> Result<Option<Amounts>, String> {
+    pub fn charge(&self, asked: &ChargeRequest<'_>, mut more: Amounts) -> Result<Option<Amounts>, String> {
         more.retain(|k, _| self.hard.contains_key(k));
         if more.is_empty() {
             return Ok(None);

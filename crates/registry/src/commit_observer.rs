@@ -6,7 +6,7 @@ use std::time::Duration;
 use store::{CommitError, Committed, Op};
 use tokio::time::Instant;
 
-pub trait Witness: Send + Sync {
+pub trait CommitObserver: Send + Sync {
     /// A transaction for an object of this row is durable, or has failed.
     fn committed(&self, row: &Arc<Resource>, operation: &'static str, took: Duration, ok: bool);
 }
@@ -18,12 +18,12 @@ impl Registry {
         operation: &'static str,
         ops: Vec<Op>,
     ) -> Result<Committed, CommitError> {
-        let Some(witness) = self.witness.get() else { return self.store.commit(ops).await };
+        let Some(commit_observer) = self.commit_observer.get() else { return self.store.commit(ops).await };
         let begun = Instant::now();
         let done = self.store.commit(ops).await;
         // That somebody else was faster is no failure of the store.
         let ok = matches!(done, Ok(_) | Err(CommitError::Conflict { .. }));
-        witness.committed(row, operation, begun.elapsed(), ok);
+        commit_observer.committed(row, operation, begun.elapsed(), ok);
         done
     }
 }
