@@ -100,5 +100,5 @@ fn version() -> Response<Body> {
         "minCompatibilityMinor": "35", "gitVersion": VERSION, "gitCommit": env!("CARGO_PKG_VERSION"), "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, ARCHITECTURE)});
-    bytes(200, "application/json", order::json_as(&v, "io.k8s.apimachinery.pkg.version.RequestInfo"))
+    bytes(200, "application/json", order::json_as(&v, "io.k8s.apimachinery.pkg.version.Info"))
 }

@@ -196,7 +196,7 @@ pub(super) fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Met
         o.produces = vec!["application/json"];
         out.entry(place.to_owned()).or_default().insert(format!("/{place}/"), Methods::from([("get", o)]));
     };
-    let version = Content::Definition("io.k8s.apimachinery.pkg.version.RequestInfo".into());
+    let version = Content::Definition("io.k8s.apimachinery.pkg.version.Info".into());
     add("version", "get the version this server is built from", "getCodeVersion", "version", version);
     let text = "get the OpenID Connect discovery document of the issuer of service account tokens";
     let id = "getServiceAccountIssuerOpenIDConfiguration";
