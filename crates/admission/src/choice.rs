@@ -32,7 +32,7 @@ impl Row {
     fn step(&self, configuration: &Configuration) -> Result<Option<Step>, String> {
         match self.make {
             Make::Plain(make) => Ok(Some(make())),
-            Make::Configured(name, make) => make(configuration.of(name)?).map(Some).map_err(|why| why.told(name)),
+            Make::Configured(name, make) => make(configuration.get(name)?).map(Some).map_err(|why| why.message(name)),
             Make::Idle(_) => Ok(None),
         }
     }

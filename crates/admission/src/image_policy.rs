@@ -64,7 +64,7 @@ impl ImagePolicyWebhook {
     }
 
     /// The status of a review, from memory or from outside.
-    async fn ask(&self, spec: &Value) -> Result<Value, String> {
+    async fn call(&self, spec: &Value) -> Result<Value, String> {
         let key = CacheKey::new([spec.to_string().as_str()]);
         if let Some(known) = self.known.get(key) {
             return Ok(known);
@@ -75,7 +75,7 @@ impl ImagePolicyWebhook {
         let mut pause = self.pause;
         let mut tries = 1;
         let answer = loop {
-            match remote.ask(&question).await {
+            match remote.call(&question).await {
                 Err(f) if f.may_pass() && tries < TRIES => {
                     tokio::time::sleep(pause).await;
                     pause = pause.mul_f64(GROWS);
@@ -147,7 +147,7 @@ impl Remote for ImagePolicyWebhook {
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let Some(pod) = object else { return Ok(()) };
-        let status = match self.ask(&spec(review, pod)).await {
+        let status = match self.call(&spec(review, pod)).await {
             Ok(status) => status,
             Err(_) if self.default_allow => {
                 review.host.annotate(&format!("{AUDIT}failed-open"), &"true");

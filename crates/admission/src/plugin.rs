@@ -442,7 +442,7 @@ impl From<String> for Unmade {
 }
 
 impl Unmade {
-    pub fn told(&self, plugin: &str) -> String {
+    pub fn message(&self, plugin: &str) -> String {
         match self {
             Self::Told(why) => failed_start(plugin, why),
             Self::Unready(why) => format!("failed to initialize admission plugin {plugin:?}: {why}"),

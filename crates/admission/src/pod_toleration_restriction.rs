@@ -47,11 +47,11 @@ impl PodTolerationRestriction {
         if all.is_empty() {
             return Ok(());
         }
-        let own = said(&*namespace(review)?, WHITELIST)?;
+        let own = annotated_tolerations(&*namespace(review)?, WHITELIST)?;
         let scope = if own.is_some() { "namespace" } else { "cluster" };
         let allowed = own.as_deref().unwrap_or(&self.whitelist);
         if allowed.is_empty() || {
-            let allowed = Covering::of(allowed);
+            let allowed = Covering::new(allowed);
             all.iter().all(|t| allowed.covers(t))
         } {
             return Ok(());
@@ -76,7 +76,7 @@ impl Plugin for PodTolerationRestriction {
         }
         let mut more = Vec::new();
         if review.operation == Operation::Create {
-            more = said(&*namespace(review)?, DEFAULT)?.unwrap_or_else(|| self.default.clone());
+            more = annotated_tolerations(&*namespace(review)?, DEFAULT)?.unwrap_or_else(|| self.default.clone());
         }
         if !is_best_effort(object) {
             more.push(
@@ -109,7 +109,7 @@ fn namespace(review: &Review<'_>) -> Result<Arc<Object>, Status> {
 }
 
 /// What an annotation lists; none when there is none, which is not the same as an empty list.
-fn said(namespace: &Object, annotation: &str) -> Result<Option<Vec<Value>>, Status> {
+fn annotated_tolerations(namespace: &Object, annotation: &str) -> Result<Option<Vec<Value>>, Status> {
     let Some(text) = namespace.annotation(annotation) else { return Ok(None) };
     if text.is_empty() {
         return Ok(Some(Vec::new()));
@@ -195,7 +195,7 @@ fn lasts(t: &Value) -> i64 {
 }
 
 impl<'a> Covering<'a> {
-    fn of(all: &'a [Value]) -> Self {
+    fn new(all: &'a [Value]) -> Self {
         let mut covering = Self::default();
         all.iter().for_each(|t| covering.add(t));
         covering
@@ -349,7 +349,7 @@ mod tests {
             let all: Vec<Value> = (0..7).map(|_| any()).collect();
             assert_eq!(merged(&all), merged_simply(&all), "{all:?}");
             let allowed: Vec<Value> = (0..4).map(|_| any()).collect();
-            let covering = Covering::of(&allowed);
+            let covering = Covering::new(&allowed);
             for t in &all {
                 assert_eq!(covering.covers(t), allowed.iter().any(|a| covers(a, t)), "{t} by {allowed:?}");
             }

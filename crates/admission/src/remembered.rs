@@ -59,7 +59,7 @@ impl<T> ResultPerObject<T> {
 
 impl<T> Computation<'_, T> {
     /// What is made of an object, now or before. It may take long, and holds up nobody who does not wait for it.
-    pub async fn of(&mut self, o: &Object, make: impl FnOnce(&Object) -> T) -> Arc<T> {
+    pub async fn get(&mut self, o: &Object, make: impl FnOnce(&Object) -> T) -> Arc<T> {
         let version = (o.uid().to_owned(), o.resource_version().to_owned());
         let made = match self.before.remove(o.name()) {
             Some((then, made)) if then == version => made,

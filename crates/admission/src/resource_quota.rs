@@ -142,7 +142,7 @@ impl Plugin for ResourceQuota {
         let mut exceeded = Ok(());
         let (mut limits, mut concerned, mut takes) = (Limits::default(), false, false);
         for mut stored in review.lookup.list("", "resourcequotas", Some(review.namespace)) {
-            let quota = Quota::of(&stored);
+            let quota = Quota::read(&stored);
             let names = quota.concerns(&asked).map_err(refused)?;
             let Ok(usage) = &usage else { continue };
             let more = match &names {

@@ -348,7 +348,7 @@ impl Host for Admission<'_> {
         let answer = await_remote(async {
             match own_path(to) {
                 Some(path) => self.ask_itself(&path, timeout, body).await,
-                None => self.server.webhooks.ask(&self.server.registry, to, caller, timeout, body).await,
+                None => self.server.webhooks.call(&self.server.registry, to, caller, timeout, body).await,
             }
         });
         let answer = answer.await.unwrap_or(Err(CallError::Busy));

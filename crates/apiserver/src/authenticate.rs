@@ -76,7 +76,7 @@ impl Authenticators {
             return Ok(user);
         }
         if let Some(token) = bearer(parts) {
-            return match self.tokens.of(&token, &[]).await {
+            return match self.tokens.authenticate(&token, &[]).await {
                 Ok(Some(found)) => Ok(found.user),
                 Ok(None) => Err(Status::unauthorized()),
                 Err(why) => {

@@ -67,11 +67,11 @@ impl Offer {
 impl Negotiated {
     /// Negotiates the answer where everything may be had. Nothing acceptable is 406. `cbor`: whether it is offered.
     pub fn negotiate(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
-        Self::of(headers, &Offer { cbor, messages: true, tables: true })
+        Self::negotiate_offer(headers, &Offer { cbor, messages: true, tables: true })
     }
 
     /// The first that is offered of what is accepted, by weight.
-    pub fn of(headers: &HeaderMap, offer: &Offer) -> Result<Self, Status> {
+    pub fn negotiate_offer(headers: &HeaderMap, offer: &Offer) -> Result<Self, Status> {
         let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
         let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         // People looking with a browser or curl get indentation.

@@ -7,7 +7,7 @@ use meta::Status;
 use std::time::Duration;
 
 /// How long a request with this query may take: as long as it asks for, and no longer than `most`.
-pub(crate) fn of(query: &Query, most: Duration) -> Result<Duration, Status> {
+pub(crate) fn timeout(query: &Query, most: Duration) -> Result<Duration, Status> {
     let asked = query.get("timeout");
     if asked.is_empty() {
         return Ok(most);
@@ -93,13 +93,13 @@ mod tests {
     fn a_request_may_ask_for_less_time_only() {
         let most = Duration::from_secs(60);
         let check = |query: &str, seconds: u64| {
-            assert_eq!(of(&Query::parse(Some(query)), most).unwrap(), Duration::from_secs(seconds), "{query}");
+            assert_eq!(timeout(&Query::parse(Some(query)), most).unwrap(), Duration::from_secs(seconds), "{query}");
         };
         check("", 60);
         check("timeout=5s", 5);
         check("timeout=5m", 60);
         check("timeout=0s", 60);
         check("timeout=-1s", 60);
-        assert_eq!(of(&Query::parse(Some("timeout=x")), most).unwrap_err().code, 400);
+        assert_eq!(timeout(&Query::parse(Some("timeout=x")), most).unwrap_err().code, 400);
     }
 }

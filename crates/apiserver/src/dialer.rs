@@ -113,7 +113,7 @@ impl NodeDialer {
 }
 
 /// Host and port of a node's agent.
-fn place(node: &Object) -> Option<(String, u16)> {
+fn agent_address(node: &Object) -> Option<(String, u16)> {
     let status = node.get("status")?;
     let port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().and_then(|p| u16::try_from(p).ok());
     let addresses = status["addresses"].as_array()?;
@@ -129,7 +129,7 @@ impl NodeConnector for NodeDialer {
         let entry = entry.ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
         // Who makes its node large slows nobody down.
         let found = workers::view(&self.places, &entry, |node| {
-            let place = place(node);
+            let place = agent_address(node);
             let bytes = place.as_ref().map_or(0, |(host, _)| host.len());
             (place, bytes)
         });
@@ -155,7 +155,7 @@ mod tests {
     fn agents_are_where_the_status_says() {
         let check = |status: Value, want: Option<(&str, u16)>| {
             let node = Object::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
-            assert_eq!(place(&node), want.map(|(h, p)| (h.to_owned(), p)));
+            assert_eq!(agent_address(&node), want.map(|(h, p)| (h.to_owned(), p)));
         };
         let addresses = json!([{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "192.0.2.1"}]);
         let port = json!({"kubeletEndpoint": {"Port": 11250}});

@@ -23,7 +23,7 @@ pub(crate) fn write(registry: &Arc<Registry>, e: &Event<'_>) {
     let registry = registry.clone();
     tokio::spawn(async move {
         let request = Request::own(row, "", event.namespace(), event.name());
-        let options = WriteOptions::of("kube-apiserver");
+        let options = WriteOptions::by("kube-apiserver");
         if let Err(s) = registry.create(&request, event, &options, &AdmitAll).await {
             tracing::warn!("an event was not written: {s}");
         }

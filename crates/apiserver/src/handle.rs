@@ -43,7 +43,7 @@ impl Server {
 
     async fn respond(self: &Arc<Self>, request: Request<RequestBody>) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        let info = RequestInfo::of(&parts);
+        let info = RequestInfo::parse(&parts);
         if self.lifecycle.refuses(parts.uri.path()) {
             return lifecycle::refusal();
         }
@@ -54,7 +54,7 @@ impl Server {
         // A failure is told in the encoding that was asked for, whatever its shape was to be.
         let told = wanted.as_ref().map_or(Negotiated::json(), |w| Negotiated { shape: Shape::Object, ..*w });
         let compressed = compress::threshold(&parts.method, parts.uri.path(), &parts.headers);
-        let (trace, long_running) = (Trace::begin(self.ids.of(&parts)), info.long_running);
+        let (trace, long_running) = (Trace::begin(self.ids.audit_id(&parts)), info.long_running);
         let (verb, is_resource) = (info.verb, info.target.is_resource());
         let mut response =
             self.in_time(parts, body, wanted, info, &trace).await.unwrap_or_else(|s| failure_in(&told, &s));
@@ -92,7 +92,7 @@ impl Server {
         if info.long_running {
             return self.answer(parts, body, wanted, info, trace).await;
         }
-        let time = deadline::of(&info.query, self.options.request_timeout)?;
+        let time = deadline::timeout(&info.query, self.options.request_timeout)?;
         tokio::time::timeout(time, self.answer(parts, body, wanted, info, trace)).await.unwrap_or_else(|_| {
             trace.terminated(504);
             Err(deadline::passed())
@@ -168,7 +168,7 @@ impl Server {
             Err(_) if is_stream(&target.subresource) => Negotiated::json(),
             Ok(w) if offer.has(w.encoding, w.shape) => w,
             // The next clause may be something else.
-            Ok(w) => match Negotiated::of(&parts.headers, &offer) {
+            Ok(w) => match Negotiated::negotiate_offer(&parts.headers, &offer) {
                 Ok(other) => Negotiated { pretty: w.pretty, ..other },
                 // What nobody serves is told before how it would be shown.
                 Err(_) if target.subresource.is_empty() && !row.kind.has_verb(verb) => {
@@ -253,7 +253,7 @@ impl Server {
     /// From here on it is known as what the request counts.
     fn count(&self, info: &RequestInfo, parts: &Parts, trace: &Trace) {
         let series = match self.row(&info.target) {
-            Ok(row) => Some(self.metrics.requests.of(&row, &info.target.subresource).request(info, parts)),
+            Ok(row) => Some(self.metrics.requests.of_resource(&row, &info.target.subresource).request(info, parts)),
             Err(_) if !info.target.is_resource() => self.metrics.requests.of_path(parts.uri.path()),
             Err(_) => None,
         };

@@ -37,7 +37,7 @@ impl Ids {
     }
 
     /// The identifier that the client gave its request, or a new one.
-    pub fn of(&self, parts: &Parts) -> String {
+    pub fn audit_id(&self, parts: &Parts) -> String {
         match parts.headers.get(&AUDIT_ID).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty()) {
             Some(given) => given.to_owned(),
             None => {
@@ -57,10 +57,10 @@ mod tests {
     fn every_request_has_another_identifier() {
         let ids = Ids { seed: 7, next: AtomicU64::new(0) };
         let (parts, ()) = http::Request::new(()).into_parts();
-        let all: HashSet<String> = (0..1000).map(|_| ids.of(&parts)).collect();
+        let all: HashSet<String> = (0..1000).map(|_| ids.audit_id(&parts)).collect();
         assert_eq!(all.len(), 1000);
         assert!(all.iter().all(|i| i.len() == 36 && i.as_bytes()[14] == b'4'));
         let (parts, ()) = http::Request::builder().header("audit-id", "mine").body(()).unwrap().into_parts();
-        assert_eq!(ids.of(&parts), "mine");
+        assert_eq!(ids.audit_id(&parts), "mine");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct RequestInfo {
 const STREAMS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 impl RequestInfo {
-    pub fn of(parts: &Parts) -> Self {
+    pub fn parse(parts: &Parts) -> Self {
         Self::of_line(&parts.method, &parts.uri)
     }
 
@@ -106,7 +106,7 @@ mod tests {
     fn streams_and_watches_run_long() {
         let check = |method: &str, uri: &str, verb: &str, long: bool| {
             let (parts, ()) = http::Request::builder().method(method).uri(uri).body(()).unwrap().into_parts();
-            let i = RequestInfo::of(&parts);
+            let i = RequestInfo::parse(&parts);
             assert_eq!((i.verb, i.long_running), (verb, long), "{method} {uri}");
         };
         check("GET", "/api/v1/pods", "list", false);

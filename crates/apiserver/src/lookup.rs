@@ -39,7 +39,7 @@ fn decode(entry: &Entry) -> Object {
 }
 
 impl Decoded {
-    fn of(&self, entry: &Entry) -> Arc<Object> {
+    fn get(&self, entry: &Entry) -> Arc<Object> {
         if entry.value.len() > DECODED_SIZE {
             return Arc::new(decode(entry));
         }
@@ -79,7 +79,7 @@ impl Lookup for Stored<'_> {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let rows = self.registry.rows();
         let key = rows.stored(group, resource)?.key(namespace, name)?;
-        self.registry.store.snapshot().get(&key).map(|e| self.decoded.of(&e))
+        self.registry.store.snapshot().get(&key).map(|e| self.decoded.get(&e))
     }
 
     fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels> {

@@ -212,7 +212,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(pod: &Object) -> (Self, usize) {
+    fn read(pod: &Object) -> (Self, usize) {
         let in_order = |mut names: Vec<String>| {
             names.truncate(MOST_NAMES);
             names.sort_unstable();
@@ -253,7 +253,7 @@ impl Related<'_> {
     fn pods<'s>(&'s self, namespace: Option<&'s str>) -> impl Iterator<Item = (&'s str, Arc<Names>)> {
         let here = |e: &&Arc<Entry>| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
         let all = self.snapshot.range("pods", namespace, None).filter(here);
-        let views = all.map(|e| (&*e.key.namespace, workers::view(self.views, e, Names::of)));
+        let views = all.map(|e| (&*e.key.namespace, workers::view(self.views, e, Names::read)));
         views.filter(|(_, names)| !names.mirrored)
     }
 
@@ -364,7 +364,7 @@ mod tests {
             json!([{"name": "v", "ephemeral": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "c"}}]);
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"env": env}], "volumes": volumes,
             "imagePullSecrets": [{"name": "a"}], "resourceClaims": [{"resourceClaimName": "d"}]}});
-        let (names, bytes) = Names::of(&Object::from_value(pod).unwrap());
+        let (names, bytes) = Names::read(&Object::from_value(pod).unwrap());
         assert_eq!(
             (names.secrets, names.config_maps, &*names.account),
             (vec!["a".to_owned(), "b".into()], vec!["m".to_owned()], "default")
@@ -382,7 +382,7 @@ mod tests {
     fn so_many_names_of_a_pod_are_kept() {
         let from: Vec<_> = (0..40_000).map(|i| json!({"secretRef": {"name": format!("s{i}")}})).collect();
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"envFrom": from}]}});
-        let (names, bytes) = Names::of(&Object::from_value(pod).unwrap());
+        let (names, bytes) = Names::read(&Object::from_value(pod).unwrap());
         assert!(names.secrets.len() == MOST_NAMES && has(&names.secrets, "s0") && bytes < KEPT / 256, "{bytes}");
     }
 }

@@ -51,7 +51,7 @@ impl Services {
     /// A service as it is stored now.
     pub fn service(&self, snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<Service>> {
         let entry = snapshot.get(&Key::new("services", namespace, name))?;
-        Some(workers::view(&self.services, &entry, Service::of))
+        Some(workers::view(&self.services, &entry, Service::read))
     }
 
     /// The slices of a service, those of others are not decoded.
@@ -73,7 +73,7 @@ impl Services {
             fits
         };
         let all = snapshot.range(SLICES, Some(namespace), None);
-        all.filter(of_service).take_while(fits).map(move |e| workers::view(&self.slices, e, Slice::of))
+        all.filter(of_service).take_while(fits).map(move |e| workers::view(&self.slices, e, Slice::read))
     }
 
     /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
@@ -114,7 +114,7 @@ fn text(v: &Value) -> String {
 }
 
 impl Service {
-    fn of(o: &Object) -> (Self, usize) {
+    fn read(o: &Object) -> (Self, usize) {
         let ports = list(o, &["spec", "ports"]).filter_map(|p| Some((p["port"].as_u64()?, text(&p["name"]))));
         let of = |k: &str| o.str_at(&["spec", k]).unwrap_or_default().to_owned();
         let view = Self { kind: of("type"), external_name: of("externalName"), ports: ports.collect() };
@@ -130,7 +130,7 @@ impl Service {
 }
 
 impl Slice {
-    fn of(o: &Object) -> (Self, usize) {
+    fn read(o: &Object) -> (Self, usize) {
         let ready = || list(o, &["endpoints"]).filter(|e| e["conditions"]["ready"] != false);
         // A name that looks like an address is a name.
         let named = o.str_at(&["addressType"]) == Some("FQDN");

@@ -62,7 +62,7 @@ impl WebhookTransport for Clients {
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
-        let answer = workers::await_remote(self.ask(registry, to, None, timeout, body)).await;
+        let answer = workers::await_remote(self.call(registry, to, None, timeout, body)).await;
         answer.unwrap_or(Err(CallError::Busy)).map_err(|e| match e {
             CallError::NotSent(why) | CallError::Failed { why, .. } => why,
             CallError::Busy => TOO_MANY_OUTSIDE.into(),
@@ -80,7 +80,7 @@ impl Clients {
     }
 
     /// Errors are told as Go's HTTP client tells them.
-    pub async fn ask(
+    pub async fn call(
         &self,
         registry: &Registry,
         to: &Endpoint,

@@ -160,12 +160,12 @@ mod tests {
 {"user": "older", "namespace": "a", "resource": "pods"}
 "#;
 
-    fn of(name: &str, groups: &[&str]) -> User {
+    fn user_in(name: &str, groups: &[&str]) -> User {
         User { name: name.into(), groups: groups.iter().map(|g| (*g).to_owned()).collect(), ..User::default() }
     }
 
     fn may(policies: &Policies, user: &str, groups: &[&str], verb: &str, what: &str) -> bool {
-        let mut a = Attributes { user: of(user, groups), verb: verb.into(), ..Attributes::default() };
+        let mut a = Attributes { user: user_in(user, groups), verb: verb.into(), ..Attributes::default() };
         if what.starts_with('/') {
             a.path = what.into();
         } else {
@@ -213,12 +213,12 @@ mod tests {
     #[test]
     fn rules_say_the_same() {
         let p = Policies::parse(FILE).unwrap();
-        let rules = p.rules(&of("bob", &["system:authenticated"]), "projectCaribou");
+        let rules = p.rules(&user_in("bob", &["system:authenticated"]), "projectCaribou");
         assert_eq!(
             (rules.len(), &rules[0].verbs[..], &rules[0].resources[..]),
             (3, &READING.map(str::to_owned)[..], &["pods".to_owned()][..])
         );
-        assert_eq!(p.rules(&of("bob", &[]), "other"), []);
+        assert_eq!(p.rules(&user_in("bob", &[]), "other"), []);
     }
 
     #[test]

@@ -27,10 +27,10 @@ impl Callers {
     pub fn of_file(file: PathBuf) -> Result<Self, String> {
         let name = file.display().to_string();
         let kubeconfig = Sources { explicit: Some(file), files: Vec::new() }.load().map_err(|e| e.why())?;
-        Ok(Self::of(&name, &kubeconfig))
+        Ok(Self::read(&name, &kubeconfig))
     }
 
-    fn of(file: &str, kubeconfig: &Kubeconfig) -> Self {
+    fn read(file: &str, kubeconfig: &Kubeconfig) -> Self {
         let mut all = HashMap::new();
         for u in &kubeconfig.users {
             let caller = || Arc::new(Caller { name: format!("{file}#{}", u.name), user: u.value.clone() });
@@ -96,15 +96,15 @@ users:
             (url("https://[::1]/"), Some("six")),
         ];
         let token = |c: &Callers, p: &EndpointAddress| c.to(p).map(|c| c.user.token.clone());
-        let known = Callers::of("f", &Kubeconfig::parse(FILE).unwrap());
+        let known = Callers::read("f", &Kubeconfig::parse(FILE).unwrap());
         for (place, want) in &cases {
             assert_eq!(token(&known, place).as_deref(), *want, "{place:?}");
         }
         let current = "current-context: c\ncontexts: [{name: c, context: {user: '*.svc'}}]\n";
-        let known = Callers::of("f", &Kubeconfig::parse(&format!("{FILE}{current}")).unwrap());
+        let known = Callers::read("f", &Kubeconfig::parse(&format!("{FILE}{current}")).unwrap());
         assert_eq!(token(&known, &url("https://example.com/a")).as_deref(), Some("farther"), "who is current");
         let all = format!("{FILE}- {{name: '*', user: {{token: all}}}}\n{current}");
-        let known = Callers::of("f", &Kubeconfig::parse(&all).unwrap());
+        let known = Callers::read("f", &Kubeconfig::parse(&all).unwrap());
         assert_eq!(token(&known, &url("https://example.com/a")).as_deref(), Some("all"));
         assert_eq!(known.to(&service("hook", 443)).unwrap().name, "f#hook.ns.svc");
         assert!(Callers::default().to(&service("hook", 443)).is_none());

@@ -102,7 +102,7 @@ impl Expressions {
     }
 
     /// What an expression says of claims, as text.
-    pub fn one(e: &Expression, claims: &Value, what: &str) -> Result<String, String> {
+    pub fn evaluate(e: &Expression, claims: &Value, what: &str) -> Result<String, String> {
         let failed = |why: String| format!("oidc: error evaluating {what} claim expression: {why}");
         let made = e.eval(CLAIMS, claims).map_err(failed)?;
         match made.as_str() {

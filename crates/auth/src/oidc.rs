@@ -81,7 +81,7 @@ impl Oidc {
         remote.get().await.map_err(|e| format!("{url}: {e}"))
     }
 
-    async fn ask(&self) -> Result<Vec<PublicKey>, String> {
+    async fn fetch_keys(&self) -> Result<Vec<PublicKey>, String> {
         let usual = || format!("{}/.well-known/openid-configuration", self.issuer.url.trim_end_matches('/'));
         let about = self.fetch(&self.issuer.discovery_url.clone().unwrap_or_else(usual)).await?;
         if about["issuer"] != *self.issuer.url {
@@ -101,7 +101,7 @@ impl Oidc {
         if self.keys.read().asked.is_some_and(|t| t.elapsed() < AGAIN) {
             return Ok(());
         }
-        let asked = self.ask().await;
+        let asked = self.fetch_keys().await;
         let mut keys = self.keys.write();
         keys.asked = Some(Instant::now());
         keys.all = Arc::new(asked.map_err(|e| format!("oidc: authenticator not initialized: {e}"))?);
@@ -139,7 +139,7 @@ impl Oidc {
     fn user(&self, claims: &Value) -> Result<User, String> {
         let i = &self.issuer;
         let name = match &i.expressions.username {
-            Some(e) => Expressions::one(e, claims, "username")?,
+            Some(e) => Expressions::evaluate(e, claims, "username")?,
             None => {
                 let name = claims[&i.username.claim].as_str();
                 let absent = || format!("oidc: parse username claims {:?}: claim not present", i.username.claim);
@@ -171,7 +171,7 @@ impl Oidc {
             user.groups = Expressions::many(e, claims, "group")?;
         }
         if let Some(e) = &i.expressions.uid {
-            user.uid = Expressions::one(e, claims, "uid")?;
+            user.uid = Expressions::evaluate(e, claims, "uid")?;
         }
         for (key, e) in &i.expressions.extra {
             let values = Expressions::many(e, claims, "extra")?;

@@ -66,7 +66,7 @@ struct Binding {
 }
 
 impl Binding {
-    fn of(o: &Object) -> Self {
+    fn read(o: &Object) -> Self {
         let text = |path: &[&str]| o.str_at(path).unwrap_or_default().to_owned();
         let namespace = o.namespace().to_owned();
         let role_namespace = if text(&["roleRef", "kind"]) == "Role" { namespace.clone() } else { String::new() };
@@ -89,7 +89,7 @@ impl Binding {
 }
 
 impl PolicyRule {
-    pub fn of(v: &Value) -> Self {
+    pub fn read(v: &Value) -> Self {
         let list = |k: &str| -> Vec<String> {
             v[k].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
@@ -142,7 +142,7 @@ impl PolicyRule {
 
 impl Rbac {
     pub fn put_role(&mut self, o: &Object) {
-        let rules = o.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::of).collect();
+        let rules = o.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::read).collect();
         self.roles.insert((o.namespace().to_owned(), o.name().to_owned()), rules);
     }
 
@@ -152,7 +152,7 @@ impl Rbac {
 
     pub fn put_binding(&mut self, o: &Object) {
         self.remove_binding(o.namespace(), o.name());
-        let b = Arc::new(Binding::of(o));
+        let b = Arc::new(Binding::read(o));
         for (subjects, index) in [(&b.users, &mut self.by_user), (&b.groups, &mut self.by_group)] {
             for (subject, to) in subjects {
                 let (namespace, role) = (b.namespace.clone(), b.role.clone());

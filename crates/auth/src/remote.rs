@@ -51,11 +51,11 @@ impl Remote {
     }
 
     pub async fn post(&self, body: &Value) -> Result<Value, String> {
-        self.ask(body).await.map_err(|f| f.to_string())
+        self.call(body).await.map_err(|f| f.to_string())
     }
 
     /// Posts JSON, for those who ask again when it is worth it.
-    pub async fn ask(&self, body: &Value) -> Result<Value, Failure> {
+    pub async fn call(&self, body: &Value) -> Result<Value, Failure> {
         read(&self.exchange(Method::POST, body.to_string().into()).await?).map_err(Failure::Answer)
     }
 

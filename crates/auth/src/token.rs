@@ -29,7 +29,7 @@ pub struct Tokens {
 
 impl Tokens {
     /// Adds what every authenticated user has.
-    pub async fn of(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
+    pub async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
         let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
         let mut problems = Vec::new();
         for a in &self.all {

@@ -129,7 +129,7 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
         return Ok(());
     }
     let o = object(&request, o)?;
-    let options = WriteOptions::of("kube-apiserver");
+    let options = WriteOptions::by("kube-apiserver");
     match registry.create(&request, o, &options, &AdmitAll).await {
         Ok(_) => Ok(()),
         Err(s) if s.is(Reason::AlreadyExists) => Ok(()),
@@ -142,6 +142,6 @@ async fn replace(registry: &Registry, group: &str, version: &str, resource: &str
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
     let wanted = object(&request, o)?;
     let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
-    let options = WriteOptions::of("kube-apiserver");
+    let options = WriteOptions::by("kube-apiserver");
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
 }

@@ -83,7 +83,7 @@ impl Registry {
             entries.iter().zip(&known).filter(|(_, k)| k.is_none()).map(|(e, _)| e).collect();
         let asked = unknown.iter().map(|e| encode::read(e)).collect::<Result<_, _>>();
         let asked = asked.map_err(|e| list::undecodable(&e))?;
-        let mut answers = Box::pin(self.ask(row, asked, &to)).await?.into_iter().zip(unknown);
+        let mut answers = Box::pin(self.call_webhook(row, asked, &to)).await?.into_iter().zip(unknown);
         for place in known.iter_mut().filter(|k| k.is_none()) {
             let Some((object, entry)) = answers.next() else { break };
             let object = form((object, entry))?;
@@ -119,7 +119,7 @@ impl Registry {
         if row.strategy.converter().is_none() || object.api_version() == to.api_version() {
             return row.strategy.convert(object, to);
         }
-        let mut asked = Box::pin(self.ask(row, vec![object], to)).await?;
+        let mut asked = Box::pin(self.call_webhook(row, vec![object], to)).await?;
         let object = asked.pop().unwrap_or_default();
         // What came from outside takes the form that the schema of its version gives it.
         let rows = self.rows();
@@ -127,7 +127,7 @@ impl Registry {
         target.strategy.convert(object, to)
     }
 
-    async fn ask(&self, row: &Resource, mut objects: Vec<Object>, to: &Gvk) -> Result<Vec<Object>, Status> {
+    async fn call_webhook(&self, row: &Resource, mut objects: Vec<Object>, to: &Gvk) -> Result<Vec<Object>, Status> {
         let Some(converter) = row.strategy.converter() else { return Ok(objects) };
         let version = to.api_version();
         let others: Vec<usize> = (0..objects.len()).filter(|i| objects[*i].api_version() != version).collect();

@@ -20,9 +20,9 @@ const OVERHEAD: usize = 200;
 pub struct Converted(Mutex<Option<Box<Kept>>>);
 
 /// Key, revision and a hash of the bytes.
-type Place = (Key, u64, u64);
+type CacheKey = (Key, u64, u64);
 
-fn place(entry: &Entry) -> Place {
+fn key(entry: &Entry) -> CacheKey {
     let mut hash = DefaultHasher::new();
     hash.write(&entry.value);
     (entry.key.clone(), entry.revision, hash.finish())
@@ -30,22 +30,22 @@ fn place(entry: &Entry) -> Place {
 
 #[derive(Default)]
 struct Kept {
-    objects: HashMap<Place, Box<[u8]>>,
+    objects: HashMap<CacheKey, Box<[u8]>>,
     /// In the order in which they came.
-    order: VecDeque<Place>,
+    order: VecDeque<CacheKey>,
     bytes: usize,
 }
 
 impl Converted {
     pub(crate) fn get(&self, entry: &Entry) -> Option<Object> {
         let kept = self.0.lock();
-        let bytes = kept.as_ref()?.objects.get(&place(entry))?;
+        let bytes = kept.as_ref()?.objects.get(&key(entry))?;
         meta::depth::from_slice::<Value>(bytes).ok().and_then(Object::from_value)
     }
 
     pub(crate) fn keep(&self, entry: &Entry, object: &Object) {
         let Ok(bytes) = serde_json::to_vec(&object.0) else { return };
-        let key = place(entry);
+        let key = key(entry);
         let mut kept = self.0.lock();
         let kept = kept.get_or_insert_default();
         kept.bytes += bytes.len() + OVERHEAD;

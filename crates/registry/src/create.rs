@@ -82,7 +82,7 @@ impl Registry {
         let strategy = &row.strategy;
         managed::on_create(self, request, &mut object, options).await;
         schema::settle(&mut object.0, &row.kind.schema);
-        let stamped = Stamp::of(&object);
+        let stamped = Stamp::read(&object);
         if admit.mutate(Operation::Create, &mut object, None).await? == MutatedBy::Anyone {
             stamped.restore(&mut object);
             if row.kind.namespaced && object.namespace() != request.namespace {
@@ -130,7 +130,7 @@ impl Registry {
             ops.extend(with);
             ops.extend(charge.ops);
             match self.commit(row, "create", ops).await {
-                Ok(done) => return Ok(Written::of(candidate, &done)),
+                Ok(done) => return Ok(Written::committed(candidate, &done)),
                 Err(CommitError::Conflict { op: 0, .. }) => {
                     return Err(Status::already_exists(&row.group_resource(), candidate.name()));
                 }
@@ -176,7 +176,7 @@ pub(crate) fn names_a_version(object: &Object) -> bool {
 struct Stamp([(&'static str, Option<meta::Value>); 3]);
 
 impl Stamp {
-    fn of(object: &Object) -> Self {
+    fn read(object: &Object) -> Self {
         Self(["uid", "creationTimestamp", "generation"].map(|k| (k, object.at(&["metadata", k]).cloned())))
     }
 

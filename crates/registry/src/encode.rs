@@ -183,8 +183,8 @@ pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
 
 /// Makes the index function of the store: labels, and the selectable fields of each resource by its storage name.
 pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
-    let plans: HashMap<String, PathTree> = selectable.into_iter().map(|(k, v)| (k, PathTree::of(&v))).collect();
-    let none = PathTree::of(&[]);
+    let plans: HashMap<String, PathTree> = selectable.into_iter().map(|(k, v)| (k, PathTree::new(&v))).collect();
+    let none = PathTree::new(&[]);
     let pool = Pool::default();
     Arc::new(move |key: &Key, value: &[u8]| {
         let wanted = plans.get(&*key.resource).unwrap_or(&none);
@@ -255,7 +255,7 @@ struct PathTree {
 }
 
 impl PathTree {
-    fn of(fields: &[String]) -> Self {
+    fn new(fields: &[String]) -> Self {
         let mut root = Self::default();
         root.child("metadata").child("labels").labels = true;
         for f in fields {

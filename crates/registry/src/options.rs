@@ -15,7 +15,7 @@ pub struct WriteOptions {
 
 impl WriteOptions {
     /// A plain write by a manager.
-    pub fn of(manager: &str) -> WriteOptions {
+    pub fn by(manager: &str) -> WriteOptions {
         WriteOptions { manager: manager.into(), ..WriteOptions::default() }
     }
 }

@@ -55,7 +55,7 @@ impl From<Object> for Written {
 
 impl Written {
     /// What the commit made of the first operation, which wrote this object.
-    pub(crate) fn of(mut object: Object, done: &Committed) -> Self {
+    pub(crate) fn committed(mut object: Object, done: &Committed) -> Self {
         object.set_resource_version(&done.revision.to_string());
         Self { object: Arc::new(object), entry: done.entries.first().cloned().flatten() }
     }
@@ -125,7 +125,7 @@ impl Registry {
                     ops.extend(charge.ops);
                     match self.commit(row, "update", ops).await {
                         Ok(done) => {
-                            let written = Written::of(*object, &done);
+                            let written = Written::committed(*object, &done);
                             if let Some(entry) = written.entry.as_ref().filter(|e| row.serves_bytes(e)) {
                                 self.recent.keep(entry, &written.object);
                             }

@@ -49,7 +49,7 @@ impl Function for TokenReview {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
         let asked = o.at(&["spec", "audiences"]).map(auth::jwt::strings).unwrap_or_default();
-        let status = match self.0.of(&token, &asked).await {
+        let status = match self.0.authenticate(&token, &asked).await {
             Ok(Some(found)) => {
                 json!({"authenticated": true, "user": info(&found.user), "audiences": found.audiences})
             }

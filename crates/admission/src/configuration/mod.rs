@@ -59,7 +59,7 @@ impl Configuration {
     }
 
     /// What a plugin is told, if anything.
-    pub fn of(&self, plugin: &str) -> Result<Option<&Value>, String> {
+    pub fn get(&self, plugin: &str) -> Result<Option<&Value>, String> {
         self.0.get(plugin).map(Result::as_ref).transpose().map_err(Clone::clone)
     }
 
@@ -122,12 +122,12 @@ mod tests {
             "{HEAD}plugins:\n- name: EventRateLimit\n  path: events.yaml\n- name: PodTolerationRestriction\n  configuration: {{default: []}}\n"
         );
         let c = read(&text).unwrap();
-        assert_eq!(c.of("EventRateLimit").unwrap(), Some(&json!({"limits": [{"type": "Server"}]})));
-        assert_eq!(c.of("PodTolerationRestriction").unwrap(), Some(&json!({"default": []})));
-        assert_eq!(c.of("PodSecurity"), Ok(None));
+        assert_eq!(c.get("EventRateLimit").unwrap(), Some(&json!({"limits": [{"type": "Server"}]})));
+        assert_eq!(c.get("PodTolerationRestriction").unwrap(), Some(&json!({"default": []})));
+        assert_eq!(c.get("PodSecurity"), Ok(None));
         let old = read("imagePolicy: {kubeConfigFile: /a}").unwrap();
         for plugin in ["ImagePolicyWebhook", "PodNodeSelector"] {
-            assert_eq!(old.of(plugin).unwrap(), Some(&json!({"imagePolicy": {"kubeConfigFile": "/a"}})));
+            assert_eq!(old.get(plugin).unwrap(), Some(&json!({"imagePolicy": {"kubeConfigFile": "/a"}})));
         }
     }
 
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_matters_to_its_plugin_alone() {
         let c = read(&format!("{HEAD}plugins: [{{name: x, path: no.yaml}}]")).unwrap();
-        assert_eq!(c.of("y"), Ok(None));
+        assert_eq!(c.get("y"), Ok(None));
         let why = "open /etc/k/no.yaml: no such file or directory";
         assert_eq!(
-            c.of("x").unwrap_err(),
+            c.get("x").unwrap_err(),
             format!("couldn't open admission plugin configuration /etc/k/no.yaml: {why}")
         );
     }

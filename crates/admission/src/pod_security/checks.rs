@@ -19,7 +19,7 @@ pub(super) struct Violation {
 static NONE: Value = Value::Null;
 
 impl<'a> Pod<'a> {
-    pub fn of(metadata: Option<&'a Value>, spec: Option<&'a Value>) -> Self {
+    pub fn new(metadata: Option<&'a Value>, spec: Option<&'a Value>) -> Self {
         Self { metadata: metadata.unwrap_or(&NONE), spec: spec.unwrap_or(&NONE) }
     }
 

@@ -114,7 +114,7 @@ mod tests {
     fn of(defaults: Value, exemptions: Value) -> Result<PodSecurity, String> {
         let said =
             json!({"apiVersion": KIND.versions[0].0, "kind": NAME, "defaults": defaults, "exemptions": exemptions});
-        PodSecurity::new(Some(&said)).map_err(|e| e.told("PodSecurity"))
+        PodSecurity::new(Some(&said)).map_err(|e| e.message("PodSecurity"))
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Plugin for PodSecurity {
 
 impl PodSecurity {
     fn policy(&self, labels: &Labels) -> (Policy, Vec<BadLabel>) {
-        policy::of(self.default, |k| labels.get(k).map(String::as_str))
+        policy::read_labels(self.default, |k| labels.get(k).map(String::as_str))
     }
 
     /// Nothing is asked of this request, which the audit log is told.
@@ -121,7 +121,7 @@ impl PodSecurity {
         }
         unreadable(review, &errors);
         review.host.annotate(ENFORCE_POLICY, &policy.enforce);
-        let pod = checks::Pod::of(object.at(&["metadata"]), object.at(&["spec"]));
+        let pod = checks::Pod::new(object.at(&["metadata"]), object.at(&["spec"]));
         let found = checks::violations(&policy.enforce, &pod);
         audit(review, &policy, &pod);
         if !found.is_empty() {
@@ -148,16 +148,16 @@ impl PodSecurity {
             return;
         }
         unreadable(review, &errors);
-        let pod = checks::Pod::of(t.get("metadata"), t.get("spec"));
+        let pod = checks::Pod::new(t.get("metadata"), t.get("spec"));
         audit(review, &policy, &pod);
         warn(review, &policy, &pod);
     }
 
     /// Labels must be readable, and pods that are there already are told of.
     fn namespace(&self, review: &Review<'_>, object: &Object) -> Result<(), Status> {
-        let (new, errors) = policy::of(self.default, |k| object.label(k));
+        let (new, errors) = policy::read_labels(self.default, |k| object.label(k));
         let old = review.old.filter(|_| review.operation == Operation::Update);
-        let old = old.map(|o| policy::of(self.default, |k| o.label(k)));
+        let old = old.map(|o| policy::read_labels(self.default, |k| o.label(k)));
         if !errors.is_empty() && old.as_ref().is_none_or(|(_, before)| *before != errors) {
             let all: Vec<FieldError> = errors.iter().map(BadLabel::error).collect();
             let gk = GroupKind { group: String::new(), kind: "Namespace".into() };
@@ -214,7 +214,7 @@ impl PodSecurity {
         for name in order.iter().take(MOST_PODS).take_while(|_| in_time()) {
             checked += 1;
             let Some(p) = pod(name).filter(|p| !self.exempt.runtime_class(p.at(&["spec"]))) else { continue };
-            let found = checks::violations(enforce, &checks::Pod::of(p.at(&["metadata"]), p.at(&["spec"])));
+            let found = checks::violations(enforce, &checks::Pod::new(p.at(&["metadata"]), p.at(&["spec"])));
             if !found.is_empty() {
                 let reasons: Vec<String> = found.into_iter().map(|v| v.reason).collect();
                 by_reason.entry(reasons.join(", ")).or_default().push(name);

@@ -118,7 +118,7 @@ pub(super) const BAD_VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
 /// A policy is always found: the default where no label says another. What cannot be read is `restricted` where it is enforced,
 /// and `privileged` elsewhere.
-pub(super) fn of<'a>(default: Policy, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<BadLabel>) {
+pub(super) fn read_labels<'a>(default: Policy, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<BadLabel>) {
     let mut policy = default;
     let mut errors = Vec::new();
     let mut read = |into: &mut LevelVersion, levels: &'static str, versions: &'static str, otherwise: Level| {

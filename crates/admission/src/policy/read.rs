@@ -130,7 +130,7 @@ impl Policies {
         let mut all = Vec::new();
         for p in lookup.list(GROUP, self.family.policies, None) {
             let Some(bindings) = by_policy.remove(p.name()) else { continue };
-            all.push(Bound { policy: compiled.of(&p, policy).await, bindings });
+            all.push(Bound { policy: compiled.get(&p, policy).await, bindings });
         }
         compiled.end();
         self.read.put(now, all)

@@ -75,7 +75,7 @@ impl Found {
         }
     }
 
-    fn told(&self, review: &Review<'_>) {
+    fn annotate(&self, review: &Review<'_>) {
         if let Some(first) = &self.failure {
             review.host.annotate(FAILURES, &Value::from(vec![first.clone()]));
         }
@@ -120,7 +120,7 @@ impl Remote for Validating {
                 Err(e) => found.unusable(p, None, &e.message),
             }
         }
-        found.told(review);
+        found.annotate(review);
         found.denial.map_or(Ok(()), |d| Err(refusal(review, &d)))
     }
 }

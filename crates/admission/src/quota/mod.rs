@@ -27,12 +27,12 @@ pub struct Quota {
 }
 
 impl Quota {
-    pub fn of(o: &Object) -> Self {
+    pub fn read(o: &Object) -> Self {
         Self {
             wanted: amounts(o.at(&["spec", "hard"])),
             hard: amounts(o.at(&["status", "hard"])),
             used: amounts(o.at(&["status", "used"])),
-            scopes: scopes::of(o),
+            scopes: scopes::read_scopes(o),
             name: o.name().to_owned(),
         }
     }

@@ -17,7 +17,7 @@ impl fmt::Display for Scope {
     }
 }
 
-pub(super) fn of(quota: &Object) -> Vec<Scope> {
+pub(super) fn read_scopes(quota: &Object) -> Vec<Scope> {
     let list = |path: &[&str]| quota.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
     let plain = list(&["spec", "scopes"]).into_iter().map(|s| Scope {
         name: s.as_str().unwrap_or_default().to_owned(),

@@ -116,7 +116,7 @@ fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
     out
 }
 
-fn of(resources: Option<&Value>, part: &str) -> Amounts {
+fn part_amounts(resources: Option<&Value>, part: &str) -> Amounts {
     super::amounts(resources.and_then(|r| r.get(part)))
 }
 
@@ -128,10 +128,10 @@ fn containers<'a>(pod: &'a Object, list: &str) -> impl Iterator<Item = &'a Value
 /// (`k8s.io/component-helpers/resource`).
 pub fn total(o: &Object, part: &str) -> Amounts {
     let mut sum = Amounts::new();
-    containers(o, "containers").for_each(|c| add(&mut sum, of(c.get("resources"), part)));
+    containers(o, "containers").for_each(|c| add(&mut sum, part_amounts(c.get("resources"), part)));
     let (mut beside, mut most) = (Amounts::new(), Amounts::new());
     for c in containers(o, "initContainers") {
-        let own = of(c.get("resources"), part);
+        let own = part_amounts(c.get("resources"), part);
         let mut then = beside.clone();
         add(&mut then, own.clone());
         if c["restartPolicy"] == "Always" {
@@ -141,7 +141,7 @@ pub fn total(o: &Object, part: &str) -> Amounts {
         max(&mut most, then);
     }
     max(&mut sum, most);
-    for (k, q) in of(o.at(&["spec", "resources"]), part) {
+    for (k, q) in part_amounts(o.at(&["spec", "resources"]), part) {
         sum.insert(k, q);
     }
     sum
@@ -208,7 +208,7 @@ pub(super) fn missing(names: &[&str], pod: &Object) -> Option<String> {
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for c in containers(pod, "containers").chain(containers(pod, "initContainers")) {
         let r = c.get("resources");
-        let said = compute(&of(r, "requests"), &of(r, "limits"));
+        let said = compute(&part_amounts(r, "requests"), &part_amounts(r, "limits"));
         for name in names.iter().filter(|n| must.contains(n) && !said.contains_key(**n)) {
             missing.entry(name).or_default().insert(c["name"].as_str().unwrap_or_default());
         }

@@ -47,7 +47,7 @@ pub(super) async fn call(
     mutating: bool,
 ) -> Result<ReviewResponse, Failure> {
     let begun = Instant::now();
-    let answer = ask(invocation, review, object, old, mutating).await;
+    let answer = send(invocation, review, object, old, mutating).await;
     let hook = invocation.hook;
     let outcome = match &answer {
         Ok(_) => Outcome::Allowed,
@@ -60,7 +60,7 @@ pub(super) async fn call(
     answer
 }
 
-async fn ask(
+async fn send(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
     object: Option<&Object>,

@@ -86,7 +86,7 @@ impl Hooks {
         let when = if resource.starts_with("mutating") { "admit" } else { "validating" };
         let mut all = Vec::new();
         for c in lookup.list(GROUP, resource, None) {
-            all.extend(compiled.of(&c, |c| hooks(c, when)).await.iter().cloned());
+            all.extend(compiled.get(&c, |c| hooks(c, when)).await.iter().cloned());
         }
         compiled.end();
         self.read.put(now, all)

@@ -69,7 +69,7 @@ async fn mutate(
             continue;
         }
         let place = format!("mutation.webhook.admission.k8s.io/round_{}_index_{index}", u8::from(rounds.second));
-        let asked = ask(&invocation, review, object.as_deref_mut(), &place).await;
+        let asked = call_and_patch(&invocation, review, object.as_deref_mut(), &place).await;
         let mutated = matches!(asked, Ok(true));
         let (configuration, name) = (&hook.configuration, &hook.name);
         let note = json!({"configuration": configuration, "webhook": name, "mutated": mutated});
@@ -113,7 +113,7 @@ fn told_patch(patch: &Value) -> String {
 }
 
 /// Asks one hook and applies its patch. True: the object is another now. `place` is what the audit log calls this call.
-async fn ask(
+async fn call_and_patch(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
     object: Option<&mut Object>,

@@ -42,7 +42,7 @@ impl Remote for Validating {
         for hook in hooks.iter() {
             chosen.extend(select(&self.hooks.callers, hook, review, object).await?);
         }
-        let calls: Vec<_> = chosen.iter().enumerate().map(|(n, i)| ask(n, i, review, object)).collect();
+        let calls: Vec<_> = chosen.iter().enumerate().map(|(n, i)| call_and_check(n, i, review, object)).collect();
         let answers: Vec<_> = futures::stream::iter(calls).buffered(AT_A_TIME).collect().await;
         answers.into_iter().collect()
     }
@@ -52,7 +52,7 @@ impl Remote for Validating {
 const AT_A_TIME: usize = 32;
 
 /// `index` is the place among the hooks that are asked.
-async fn ask(
+async fn call_and_check(
     index: usize,
     invocation: &Invocation<'_>,
     review: &Review<'_>,

@@ -44,7 +44,7 @@ impl PartialEq for RemoteOpenApi {
     }
 }
 
-fn place(gv: &GroupVersion) -> String {
+fn base_path(gv: &GroupVersion) -> String {
     format!("apis/{}/{}", gv.group, gv.version)
 }
 
@@ -87,7 +87,7 @@ async fn version(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Valu
             groups.filter(|g| g["metadata"]["name"] == *gv.group).flat_map(|g| g["versions"].as_array()).flatten();
         return versions.find(|v| v["version"] == *gv.version).cloned();
     }
-    let (_, list) = document(a, registry, r, &format!("/{}", place(gv)), "application/json").await?;
+    let (_, list) = document(a, registry, r, &format!("/{}", base_path(gv)), "application/json").await?;
     Some(json!({"version": gv.version, "resources": client::discovery::from_legacy(gv, &list)}))
 }
 
@@ -95,7 +95,7 @@ async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Arc<Remot
     let (_, body) = get(a, registry, r, "/openapi/v2", "application/json").await.ok()?;
     let mut theirs: RemoteOpenApi = serde_json::from_slice(&body).ok()?;
     theirs.hash = Sha256::digest(&body).into();
-    let own = format!("/{}/", place(&r.group_version));
+    let own = format!("/{}/", base_path(&r.group_version));
     let bare = own.trim_end_matches('/').to_owned();
     theirs.paths.retain(|path, _| path.starts_with(&own) || *path == bare);
     Some(Arc::new(theirs))
@@ -103,7 +103,7 @@ async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Arc<Remot
 
 async fn v3(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<String> {
     let (_, v) = document(a, registry, r, "/openapi/v3", "application/json").await?;
-    v["paths"][place(&r.group_version)]["serverRelativeURL"].as_str().map(str::to_owned)
+    v["paths"][base_path(&r.group_version)]["serverRelativeURL"].as_str().map(str::to_owned)
 }
 
 impl Table {
@@ -174,7 +174,7 @@ impl Table {
     pub fn add_v3(&self, index: &mut Value) {
         for (gv, found) in &self.found {
             if let Some(url) = found.v3.as_ref().filter(|_| self.remotes.contains_key(gv)) {
-                index["paths"][place(gv)] = json!({"serverRelativeURL": url});
+                index["paths"][base_path(gv)] = json!({"serverRelativeURL": url});
             }
         }
     }

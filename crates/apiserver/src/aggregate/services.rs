@@ -96,7 +96,7 @@ fn concerns(table: &Table, e: &Event) -> bool {
     table.remotes.values().any(|r| *r.namespace == *key.namespace && r.service == name)
 }
 
-fn all(registry: &Registry) -> Vec<Object> {
+fn api_services(registry: &Registry) -> Vec<Object> {
     let resource: store::Str = STORAGE.into();
     registry.store.snapshot().range(&resource, None, None).map(|e| encode::decode(e)).collect()
 }
@@ -124,7 +124,7 @@ fn remote(o: &Object) -> Option<Remote> {
 /// Asks all servers, and says what became of it.
 async fn refresh(server: &Arc<Server>) {
     let registry = &server.registry;
-    let objects = all(registry);
+    let objects = api_services(registry);
     let mut asked = JoinSet::new();
     let before = server.aggregator.table();
     for (o, mut r) in objects.iter().filter_map(|o| Some((o, remote(o)?))) {
@@ -164,7 +164,7 @@ async fn refresh(server: &Arc<Server>) {
 }
 
 fn options() -> WriteOptions {
-    WriteOptions::of("kube-apiserver")
+    WriteOptions::by("kube-apiserver")
 }
 
 /// Whether the server is there, as it was written down.
@@ -213,7 +213,7 @@ async fn register(registry: &Registry) -> Result<(), Status> {
     let rows = registry.rows();
     let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
     let mut wanted = local::wanted(&rows);
-    for live in all(registry) {
+    for live in api_services(registry) {
         let managed = live.label(local::MANAGED).is_some();
         let request = Request::own(row.clone(), "", "", live.name());
         match wanted.remove(live.name()) {

@@ -86,7 +86,7 @@ fn load(server: &Server) {
 }
 
 fn options() -> WriteOptions {
-    WriteOptions::of("api-priority-and-fairness-config-consumer-v1")
+    WriteOptions::by("api-priority-and-fairness-config-consumer-v1")
 }
 
 /// Says of every schema whether its level is there.

@@ -229,6 +229,6 @@ impl Metrics {
 
 impl CommitObserver for Metrics {
     fn committed(&self, row: &Arc<Resource>, operation: &'static str, took: Duration, ok: bool) {
-        self.requests.of(row, "").committed(operation, took, ok);
+        self.requests.of_resource(row, "").committed(operation, took, ok);
     }
 }

@@ -72,7 +72,7 @@ impl AllSeries {
         Self { set: set.clone(), rows: RwLock::default(), paths }
     }
 
-    pub fn of(&self, row: &Arc<Resource>, subresource: &str) -> Arc<OfResource> {
+    pub fn of_resource(&self, row: &Arc<Resource>, subresource: &str) -> Arc<OfResource> {
         let place = match subresource {
             "" => 0,
             s => 1 + row.kind.subresources.iter().position(|x| *x.name == *s).unwrap_or(usize::MAX - 1),

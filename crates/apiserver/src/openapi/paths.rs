@@ -111,7 +111,7 @@ fn of_operation(
     }
     let mut responses = Map::new();
     for (code, content) in &o.answers {
-        let mut r = json!({"description": said(*code)});
+        let mut r = json!({"description": code_text(*code)});
         match (schema(content), dialect) {
             (schema, Dialect::V2) => r["schema"] = schema,
             (schema, Dialect::V3) => {
@@ -121,7 +121,7 @@ fn of_operation(
         }
         responses.insert(code.to_string(), r);
     }
-    responses.insert("401".into(), json!({"description": said(401)}));
+    responses.insert("401".into(), json!({"description": code_text(401)}));
     v["responses"] = responses.into();
     if dialect == Dialect::V2 {
         v["schemes"] = json!(["https"]);
@@ -140,7 +140,7 @@ fn of_operation(
     v
 }
 
-fn said(code: u16) -> &'static str {
+fn code_text(code: u16) -> &'static str {
     match code {
         201 => "Created",
         202 => "Accepted",

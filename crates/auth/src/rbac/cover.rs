@@ -19,7 +19,7 @@ pub struct TooMany;
 /// What of `wanted` no rule of `held` grants: a rule for each URL and verb, and one for each resource of a group under one name or
 /// all, with its verbs. What one rule lacks another may add.
 pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooMany> {
-    let mut left: Vec<Product<'_>> = wanted.iter().flat_map(Product::of).filter(|p| p.size() > 0).collect();
+    let mut left: Vec<Product<'_>> = wanted.iter().flat_map(Product::of_rule).filter(|p| p.size() > 0).collect();
     let mut compared = 0;
     for rule in held {
         let mut rest = Vec::new();
@@ -36,7 +36,7 @@ pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyR
     if size > MOST_TOLD {
         return Err(TooMany);
     }
-    Ok(told(&left, wanted))
+    Ok(uncovered_rules(&left, wanted))
 }
 
 /// Everything that takes one element from each list: URLs and verbs, or groups, resources, verbs and names. No name stands for all.
@@ -45,7 +45,7 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    fn of(rule: &'a PolicyRule) -> [Self; 2] {
+    fn of_rule(rule: &'a PolicyRule) -> [Self; 2] {
         let list = |l: &'a [String]| -> Vec<Option<&'a str>> {
             let mut seen = BTreeSet::new();
             l.iter().map(|s| Some(s.as_str())).filter(|s| seen.insert(*s)).collect()
@@ -106,7 +106,7 @@ fn grants(rule: &PolicyRule, of_urls: bool, at: usize, x: Option<&str>) -> bool 
     }
 }
 
-fn told(left: &[Product<'_>], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
+fn uncovered_rules(left: &[Product<'_>], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
     let mut rank: HashMap<&str, usize> = HashMap::new();
     for verb in wanted.iter().flat_map(|r| &r.verbs) {
         let next = rank.len();

@@ -109,7 +109,7 @@ impl Controller {
         let client = &self.context.client;
         let api = client.dynamic(&ApiResource::of::<ResourceQuota>()).namespace(&key.namespace);
         let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
-        let quota = Quota::of(&live);
+        let quota = Quota::read(&live);
         let resources = self.counted(&quota).await?;
         let now = meta::time::format(self.context.now());
         let counted = quota.wanted.keys().filter(|k| !quota::is_idle(k));

@@ -249,7 +249,7 @@ async fn write_status(
     let row = registry.rows().stored("apiextensions.k8s.io", "customresourcedefinitions").cloned();
     let Some(row) = row else { return Err(Status::internal("definitions are not served")) };
     let request = Request::own(row, "status", "", name);
-    let options = WriteOptions::of("kube-apiserver");
+    let options = WriteOptions::by("kube-apiserver");
     let update = |live: Option<&Object>| {
         let gr = request.group_resource();
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&gr, name))?;

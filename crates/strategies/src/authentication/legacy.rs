@@ -67,7 +67,7 @@ pub fn note_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, cla
             o.set_label(LAST_USED, &day);
             Ok(Target::Object(Box::new(o)))
         };
-        let options = WriteOptions::of("kube-apiserver");
+        let options = WriteOptions::by("kube-apiserver");
         if let Err(s) = registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await {
             tracing::debug!("noting that a token was used: {}", s.message);
         }

@@ -85,7 +85,7 @@ fn role(env: Env<'_>, resource: &str, namespace: &str, name: &str) -> Result<Obj
 }
 
 fn rules(role: &Object) -> Vec<PolicyRule> {
-    role.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::of).collect()
+    role.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::read).collect()
 }
 
 fn everything() -> [PolicyRule; 2] {

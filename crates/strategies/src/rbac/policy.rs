@@ -43,7 +43,7 @@ async fn write(registry: &Registry, resource: &str, wanted: Value) -> Result<(),
     schema::typed(&mut wanted, schema).map_err(Status::internal)?;
     schema::fill(&mut wanted, schema);
     let wanted = Object::from_value(wanted).ok_or_else(|| Status::internal("no object"))?;
-    let options = WriteOptions::of("kube-apiserver");
+    let options = WriteOptions::by("kube-apiserver");
     let stored = || {
         let key = request.resource.key(&request.namespace, &request.name)?;
         registry.store.snapshot().get(&key).map(|e| registry::encode::decode(&e))
@@ -103,7 +103,7 @@ fn reconciled(live: &Object, wanted: &Object) -> Option<Object> {
         // The rules of such a role are its controller's.
         add(&["aggregationRule", "clusterRoleSelectors"]);
     } else {
-        let rules = |o: &Object| -> Vec<PolicyRule> { list(o, &["rules"]).iter().map(PolicyRule::of).collect() };
+        let rules = |o: &Object| -> Vec<PolicyRule> { list(o, &["rules"]).iter().map(PolicyRule::read).collect() };
         // A role that an administrator has made too large to compare stays as it is.
         let missing = cover::missing(&rules(live), &rules(wanted)).unwrap_or_default();
         if !missing.is_empty() {

@@ -153,7 +153,7 @@ async fn what_was_just_written_is_not_read_again() {
             new.set_label("value", value);
             Ok(Target::Object(Box::new(new)))
         };
-        let (options, any) = (WriteOptions::of("test"), Preconditions::default());
+        let (options, any) = (WriteOptions::by("test"), Preconditions::default());
         let Updated::Changed(written) = registry.update(&request, &change, &any, &options, &AdmitAll).await.unwrap()
         else {
             panic!("nothing was changed");
