@@ -130,15 +130,17 @@ pub trait Lookup: Sync {
     fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: Which<'_>) -> usize;
     /// Where objects of a kind are, and whether they are in namespaces.
     fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
+    /// An object, none if there is none. Errors if it is stored and cannot be read: nothing is admitted as if it were absent.
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status>;
     /// The objects of a resource, in one namespace or of the whole cluster, in the order of their names. Each is decoded when the iterator
-    /// comes to it: keep only what is needed of it, and what users store is never in memory all at once.
+    /// comes to it: keep only what is needed of it, and what users store is never in memory all at once. An object that cannot be read
+    /// is an error that names it.
     fn list(
         &self,
         group: &str,
         resource: &str,
         namespace: Option<&str>,
-    ) -> Box<dyn Iterator<Item = Object> + Send + '_>;
+    ) -> Box<dyn Iterator<Item = Result<Object, Status>> + Send + '_>;
     /// The objects that a selector chooses, without decoding any: of a resource, in one namespace or of the whole cluster.
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<Found>;
     /// Changes whenever an object of the resource does; 0 when there is none. Decodes nothing.
@@ -152,8 +154,8 @@ pub trait Lookup: Sync {
     }
 
     /// Whether a namespace is going away; none when there is none. Asked at every create, and so worth a shorter way.
-    fn is_terminating(&self, namespace: &str) -> Option<bool> {
-        self.get("", "namespaces", "", namespace).map(|ns| is_terminating(&ns))
+    fn is_terminating(&self, namespace: &str) -> Result<Option<bool>, Status> {
+        Ok(self.get("", "namespaces", "", namespace)?.map(|ns| is_terminating(&ns)))
     }
 }
 

@@ -18,6 +18,7 @@ use admission::Write;
 use http::{Method, Response};
 use meta::{Object, Status};
 use parking_lot::Mutex;
+use registry::encode::Unreadable;
 use registry::{Resource, Sub, Views, amount, encode};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -86,13 +87,17 @@ pub(crate) fn in_place<T>(line: Line, size: usize, work: impl FnOnce() -> T) -> 
     })
 }
 
-/// What is kept of a stored object. It is decoded once per revision, and with [`in_place`] if it is large.
-pub(crate) fn view<T>(views: &Views<T>, entry: &Entry, of: impl FnOnce(&Object) -> (T, usize)) -> Arc<T> {
+/// What is kept of a stored object. It is decoded once per revision, and with [`in_place`] if it is large. Errors if it cannot be decoded.
+pub(crate) fn view<T>(
+    views: &Views<T>,
+    entry: &Entry,
+    of: impl FnOnce(&Object) -> (T, usize),
+) -> Result<Arc<T>, Unreadable> {
     if let Some(known) = views.known(entry) {
-        return known;
+        return Ok(known);
     }
     // Of several that ask for it at a time, one decodes it.
-    in_place(Line::Views, entry.value.len(), || views.get(entry, |e| of(&encode::decode(e))))
+    in_place(Line::Views, entry.value.len(), || views.try_get(entry, |e| Ok(of(&encode::decode(e)?))))
 }
 
 /// The way to those threads.

@@ -31,7 +31,7 @@ pub use admit::{Admit, AdmitAll, Charge, Mutated, Operation};
 pub use components::{Components, Running};
 pub use convert::{Converter, Outside};
 pub use delete::Deleted;
-pub use list::{ListOptions, Page, Selector, VersionMatch, not_a_number};
+pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, not_a_number};
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{
