@@ -55,7 +55,7 @@ pub use authenticate::bootstrap_token::BootstrapTokens;
 pub use authenticate::{
     Anonymous, AnyCertificate, Authenticators, Certificates, FrontProxy, Identity, Peer, PeerError,
 };
-pub use body::Body;
+pub use body::{Body, CutOff};
 pub use connect::{ConnectError, NodeConnector};
 pub use deadline::duration;
 pub use dialer::NodeDialer;

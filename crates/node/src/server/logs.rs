@@ -1,6 +1,5 @@
 //! Log files of containers: from the end, since a time, on and on.
 
-use std::convert::Infallible;
 use std::fs::Metadata;
 use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
@@ -13,18 +12,17 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt, SinkExt, StreamExt};
-use http::{Request, Response, StatusCode};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http::{Request, Response};
 use jiff::Timestamp;
 use runtime::ContainerState;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
-use super::{Body, Error, Handle, Query, absent, upgrade};
+use super::{Body, Error, Handle, Query, absent, stream, upgrade};
 use crate::agent::Options;
 
 /// How often a file that is followed is looked at.
@@ -97,25 +95,25 @@ pub(super) async fn serve(
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(WAITING);
     let (options, path) = (handle.options.clone(), container.log_path.clone());
-    tokio::spawn(async move {
+    let reader = tokio::spawn(async move {
         let id: Arc<str> = container.id.into();
         let runs = move || {
             let (options, id) = (options.clone(), id.clone());
             async move { runs(&options, &id).await }.boxed()
         };
-        if let Err(error) = send(&path, &wanted, &sender, &runs).await {
-            tracing::debug!(path = %path.display(), %error, "reading a log");
+        match send(&path, &wanted, &sender, &runs).await {
+            // A container that wrote nothing may have no file.
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), "reading a log: {e}");
+                Err(e)
+            }
+            _ => Ok(()),
         }
     });
     if upgrade::is_websocket(&request) {
-        return upgrade::take_over(request, PROTOCOLS, |socket, protocol| messages(socket, protocol, receiver));
+        return upgrade::take_over(request, PROTOCOLS, |socket, protocol| messages(socket, protocol, receiver, reader));
     }
-    let stream = futures::stream::unfold(receiver, |mut r| async move {
-        let bytes = r.recv().await?;
-        Some((Ok::<_, Infallible>(Frame::data(bytes)), r))
-    });
-    let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
-    *response.status_mut() = StatusCode::OK;
+    let mut response = Response::new(stream(receiver, reader));
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     Ok(response)
 }
@@ -123,7 +121,12 @@ pub(super) async fn serve(
 /// A log over WebSocket is its bytes in messages, the first of which is empty (`k8s.io/apimachinery`, `wsstream.Reader`).
 const PROTOCOLS: &[&str] = &["binary.k8s.io", "base64.binary.k8s.io", ""];
 
-async fn messages(socket: upgrade::Socket, protocol: &'static str, mut pieces: mpsc::Receiver<Bytes>) {
+async fn messages(
+    socket: upgrade::Socket,
+    protocol: &'static str,
+    mut pieces: mpsc::Receiver<Bytes>,
+    reader: JoinHandle<std::io::Result<()>>,
+) {
     let message = |bytes: Bytes| match protocol {
         "base64.binary.k8s.io" => Message::Text(STANDARD.encode(bytes).into()),
         _ => Message::Binary(bytes),
@@ -134,8 +137,11 @@ async fn messages(socket: upgrade::Socket, protocol: &'static str, mut pieces: m
         while let Some(piece) = pieces.recv().await {
             sink.send(message(piece)).await?;
         }
-        let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-        sink.send(Message::Close(Some(normal))).await?;
+        let end = match reader.await.map_err(std::io::Error::other).flatten() {
+            Ok(()) => CloseFrame { code: CloseCode::Normal, reason: "".into() },
+            Err(_) => CloseFrame { code: CloseCode::Error, reason: "the log could not be read to its end".into() },
+        };
+        sink.send(Message::Close(Some(end))).await?;
         sink.close().await
     };
     // A client says nothing but that it goes.
