@@ -11,6 +11,7 @@ use runtime::ContainerState;
 use super::hooks;
 use super::worker::{Worker, text, unless_ending};
 use crate::agent::Shared;
+use crate::blocking::blocking;
 use crate::probe::Names;
 use crate::resources::is_sidecar;
 
@@ -160,8 +161,7 @@ impl Worker {
         self.shared.objects.forget(&self.uid);
         self.shared.tokens.forget(&self.uid);
         let logs = self.log_directory();
-        let removed = tokio::task::spawn_blocking(move || runtime::beneath::remove_tree(&logs)).await;
-        if let Ok(Err(error)) = removed {
+        if let Err(error) = blocking(move || runtime::beneath::remove_tree(&logs)).await {
             tracing::debug!(pod = text(&self.pod.metadata.name), %error, "removing logs");
         }
         Ok(())

@@ -22,6 +22,7 @@ use super::stop::Stopped;
 use super::{container, messages, security, starts};
 use crate::admission::{Admitted, PREEMPTING, Rejection};
 use crate::agent::Shared;
+use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::fields::Place;
 use crate::objects;
@@ -433,11 +434,11 @@ impl Worker {
             let mut plan = self.plan(&seen);
             // Before anything of it runs, and not again: what runs has been taken.
             if plan.new_sandbox
-                && let Some(refusal) = security::refusal(
-                    &self.pod,
-                    &security::Host::read(&self.shared.options),
-                    &self.shared.options.sysctls,
-                )
+                && let Some(refusal) = {
+                    let shared = self.shared.clone();
+                    let host = blocking(move || security::Host::read(&shared.options)).await;
+                    security::refusal(&self.pod, &host, &self.shared.options.sysctls)
+                }
             {
                 self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
                 return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;

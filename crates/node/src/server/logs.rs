@@ -24,6 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::{Body, Error, Handle, Query, absent, stream, upgrade};
 use crate::agent::Options;
+use crate::blocking::blocking;
 
 /// How often a file that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -353,17 +354,23 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
 /// the one that is written to.
 async fn newer(file: &File, path: &Path) -> std::io::Result<File> {
     let here = file.metadata().await?;
-    let mut after = runtime::rotation::rotated(path);
-    let is_here = |p: &PathBuf| std::fs::symlink_metadata(p).is_ok_and(|there| is_same(&here, &there));
-    if let Some(at) = after.iter().position(is_here) {
-        after.drain(..=at);
-    }
+    let log = path.to_owned();
+    let after = blocking(move || {
+        let mut after = runtime::rotation::rotated(&log);
+        let is_here = |p: &PathBuf| std::fs::symlink_metadata(p).is_ok_and(|there| is_same(&here, &there));
+        if let Some(at) = after.iter().position(is_here) {
+            after.drain(..=at);
+        }
+        after
+    });
+    let after = after.await;
     first(&after, path).await
 }
 
 /// The oldest file of a log.
 async fn oldest(path: &Path) -> std::io::Result<File> {
-    first(&runtime::rotation::rotated(path), path).await
+    let log = path.to_owned();
+    first(&blocking(move || runtime::rotation::rotated(&log)).await, path).await
 }
 
 /// The first of these files that there still is, or the one that is written to.

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Error, Handle};
+use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::node::meminfo;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
@@ -177,7 +178,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         None => Default::default(),
     };
     let node_namespace = options.node_namespace.clone();
-    let devices = tokio::task::spawn_blocking(move || devices(node_namespace.as_deref())).await.unwrap_or_default();
+    let devices = blocking(move || devices(node_namespace.as_deref())).await;
     let all = runtime.list_containers().await?;
     let mut pods = Vec::new();
     for pod in runtime.list_pods().await? {
@@ -190,9 +191,8 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
                 Disks::Walked => handle.layers.of(runtime, &c.id).await,
                 Disks::Left => None,
             };
-            let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
-            let moved: u64 = runtime::rotation::rotated(&c.log_path).iter().filter_map(|log| size(log)).sum();
-            let log_bytes = size(&c.log_path).map(|bytes| bytes + moved);
+            let log = c.log_path.clone();
+            let log_bytes = blocking(move || log_bytes(&log)).await;
             containers.push(ContainerUsage {
                 container: c.clone(),
                 at: stats.at,
@@ -230,6 +230,13 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
     rates.retain(known);
     handle.layers.retain(known);
     Ok(Everything { at, node, pods })
+}
+
+/// Bytes of a container's log, with the files that were rotated away; None if there is no file.
+fn log_bytes(log: &Path) -> Option<u64> {
+    let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
+    let moved: u64 = runtime::rotation::rotated(log).iter().filter_map(|log| size(log)).sum();
+    Some(size(log)? + moved)
 }
 
 fn node(handle: &Handle, at: u64, devices: Vec<Interface>) -> NodeUsage {
