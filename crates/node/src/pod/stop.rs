@@ -172,10 +172,8 @@ impl Shared {
     /// Sandboxes, containers, network and volumes of a pod.
     pub(super) async fn remove_pod(&self, uid: &str) -> Result<(), Error> {
         let runtime = &self.options.runtime;
-        for pod in runtime.list_pods().await? {
-            if pod.config.labels.get(super::container::POD_UID).is_some_and(|u| u == uid) {
-                runtime.remove_pod(&pod.id).await?;
-            }
+        for pod in runtime.pod_records(uid).await?.pods {
+            runtime.remove_pod(&pod.id).await?;
         }
         if let Some(network) = &self.options.network {
             network.detach(uid).await?;
