@@ -24,11 +24,12 @@ impl Plugin for DefaultIngressClass {
             return Ok(());
         }
         let classes = review.lookup.list(GROUP, "ingressclasses", None);
-        let defaults = classes.filter(|c| c.annotation("ingressclass.kubernetes.io/is-default-class") == Some("true"));
+        let is_default = |c: &Object| c.annotation("ingressclass.kubernetes.io/is-default-class") == Some("true");
+        let defaults = classes.filter(|c| c.as_ref().map_or(true, is_default)).collect::<Result<Vec<_>, _>>()?;
         // The newest, then the first by name.
         let newest =
             |a: &Object, b: &Object| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name()));
-        if let Some(c) = defaults.min_by(newest) {
+        if let Some(c) = defaults.into_iter().min_by(newest) {
             object.set(&["spec", "ingressClassName"], c.name());
         }
         Ok(())

@@ -25,11 +25,12 @@ impl Plugin for DefaultStorageClass {
             return Ok(());
         }
         let classes = review.lookup.list("storage.k8s.io", "storageclasses", None);
-        let defaults = classes.filter(|c| c.annotation(IS_DEFAULT) == Some("true"));
+        let is_default = |c: &Object| c.annotation(IS_DEFAULT) == Some("true");
+        let defaults = classes.filter(|c| c.as_ref().map_or(true, is_default)).collect::<Result<Vec<_>, _>>()?;
         // The newest, then the first by name.
         let newest =
             |a: &Object, b: &Object| b.creation_timestamp().cmp(a.creation_timestamp()).then(a.name().cmp(b.name()));
-        if let Some(c) = defaults.min_by(newest) {
+        if let Some(c) = defaults.into_iter().min_by(newest) {
             object.set(&["spec", "storageClassName"], c.name());
         }
         Ok(())

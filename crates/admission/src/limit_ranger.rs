@@ -23,7 +23,7 @@ impl Plugin for LimitRanger {
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
         if is_pod(review) && !is_going(review) {
             for range in review.lookup.list("", "limitranges", Some(review.namespace)) {
-                set_defaults(object, &range);
+                set_defaults(object, &range?);
             }
         }
         Ok(())
@@ -37,7 +37,7 @@ impl Plugin for LimitRanger {
         }
         // The first range that refuses says why.
         for range in review.lookup.list("", "limitranges", Some(review.namespace)) {
-            let mut wrong = Vec::new();
+            let (range, mut wrong) = (range?, Vec::new());
             for item in items(&range) {
                 if pod { of_pod(item, object, &mut wrong) } else { of_claim(item, object, &mut wrong) }
             }

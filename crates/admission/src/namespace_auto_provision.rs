@@ -19,7 +19,7 @@ impl Remote for NamespaceAutoProvision {
             && !review.dry_run
             && !review.namespace.is_empty()
             && (review.kind.group.as_str(), review.kind.kind.as_str()) != ("", "Namespace")
-            && review.lookup.is_terminating(review.namespace).is_none()
+            && matches!(review.lookup.is_terminating(review.namespace), Ok(None))
     }
 
     async fn mutate(

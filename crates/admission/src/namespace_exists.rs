@@ -15,7 +15,7 @@ impl Plugin for NamespaceExists {
         if review.namespace.is_empty() || itself || review.operation == Operation::Connect {
             return Ok(());
         }
-        match review.lookup.is_terminating(review.namespace) {
+        match review.lookup.is_terminating(review.namespace)? {
             Some(_) => Ok(()),
             None => {
                 let namespaces = GroupResource { group: String::new(), resource: "namespaces".into() };

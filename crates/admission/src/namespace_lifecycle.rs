@@ -29,7 +29,7 @@ impl Plugin for NamespaceLifecycle {
         if review.attributes.group == "authorization.k8s.io" {
             return Ok(());
         }
-        let Some(terminating) = review.lookup.is_terminating(review.namespace) else {
+        let Some(terminating) = review.lookup.is_terminating(review.namespace)? else {
             let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
             return Err(Status::not_found(&gr, review.namespace));
         };

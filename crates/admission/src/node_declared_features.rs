@@ -36,7 +36,7 @@ impl Plugin for NodeDeclaredFeatureValidator {
         if needed.is_empty() {
             return Ok(());
         }
-        let Some(node) = review.lookup.get("", "nodes", "", name) else {
+        let Some(node) = review.lookup.get("", "nodes", "", name)? else {
             return Err(review.forbidden(&format!("node {name:?} not found")));
         };
         let has = |f: &str| {

@@ -139,7 +139,7 @@ impl Request<'_> {
         if owner.block_owner_deletion {
             return self.no(&format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
         }
-        let Some(own) = self.review.lookup.get("", "nodes", "", node) else {
+        let Some(own) = self.review.lookup.get("", "nodes", "", node)? else {
             let gr = GroupResource { group: String::new(), resource: "nodes".into() };
             return Err(Status::not_found(&gr, node));
         };
@@ -175,7 +175,7 @@ impl Request<'_> {
     }
 
     fn of_own_pod(&self, name: &str, verb: &str) -> Result<(), Status> {
-        let Some(pod) = self.review.lookup.get("", "pods", self.review.namespace, name) else {
+        let Some(pod) = self.review.lookup.get("", "pods", self.review.namespace, name)? else {
             return Err(Status::not_found(&self.review.group_resource(), name));
         };
         if pod.str_at(&["spec", "nodeName"]) == Some(self.node) {
@@ -257,7 +257,7 @@ impl Request<'_> {
         if bound("uid").is_empty() {
             return self.no("node requested token with a pod binding without a uid");
         }
-        let Some(pod) = self.review.lookup.get("", "pods", self.review.namespace, bound("name")) else {
+        let Some(pod) = self.review.lookup.get("", "pods", self.review.namespace, bound("name"))? else {
             let gr = GroupResource { group: String::new(), resource: "pods".into() };
             return Err(Status::not_found(&gr, bound("name")));
         };
@@ -308,7 +308,7 @@ impl Request<'_> {
             Some(name) => self.driver_of(&name),
             None => volume["csi"]["driver"].as_str().map(str::to_owned),
         };
-        let driver = driver.and_then(|d| self.review.lookup.get("storage.k8s.io", "csidrivers", "", &d));
+        let driver = driver.and_then(|d| self.review.lookup.get("storage.k8s.io", "csidrivers", "", &d).ok()?);
         let requests = driver.as_ref().and_then(|d| d.at(&["spec", "tokenRequests"])?.as_array());
         requests.into_iter().flatten().any(wants)
     }
@@ -316,8 +316,8 @@ impl Request<'_> {
     /// The driver of the volume that a claim is bound to.
     fn driver_of(&self, claim: &str) -> Option<String> {
         let lookup = self.review.lookup;
-        let claim = lookup.get("", "persistentvolumeclaims", self.review.namespace, claim)?;
-        let volume = lookup.get("", "persistentvolumes", "", claim.str_at(&["spec", "volumeName"])?)?;
+        let claim = lookup.get("", "persistentvolumeclaims", self.review.namespace, claim).ok()??;
+        let volume = lookup.get("", "persistentvolumes", "", claim.str_at(&["spec", "volumeName"])?).ok()??;
         volume.str_at(&["spec", "csi", "driver"]).map(str::to_owned)
     }
 

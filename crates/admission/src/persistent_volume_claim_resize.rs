@@ -25,7 +25,7 @@ impl Plugin for PersistentVolumeClaimResize {
         }
         let grows = match (class(new), class(old)) {
             (Some(n), Some(o)) if n == o => {
-                let class = review.lookup.get("storage.k8s.io", "storageclasses", "", n);
+                let class = review.lookup.get("storage.k8s.io", "storageclasses", "", n)?;
                 class.is_some_and(|c| c.get("allowVolumeExpansion").is_some_and(|a| a == true))
             }
             _ => false,

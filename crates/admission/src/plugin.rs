@@ -111,15 +111,17 @@ pub trait Lookup: Sync {
     fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: ReadScope<'_>) -> usize;
     /// The resource of a kind, and whether it is namespaced.
     fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>>;
+    /// An object, none if there is none. Errors if it is stored and cannot be read: nothing is admitted as if it were absent.
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status>;
     /// The objects of a resource, in one namespace or of the whole cluster, in the order of their names. Each is decoded when the iterator
-    /// comes to it: keep only what is needed of it, and what users store is never in memory all at once.
+    /// comes to it: keep only what is needed of it, and what users store is never in memory all at once. An object that cannot be read
+    /// is an error that names it.
     fn list(
         &self,
         group: &str,
         resource: &str,
         namespace: Option<&str>,
-    ) -> Box<dyn Iterator<Item = Object> + Send + '_>;
+    ) -> Box<dyn Iterator<Item = Result<Object, Status>> + Send + '_>;
     /// The objects of a resource that a selector matches, in one namespace or, if it is empty, in the whole cluster. Decodes nothing.
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<FoundObject>;
     /// A number that changes whenever an object of the resource does; 0 if there is none. Decodes nothing.
@@ -133,8 +135,8 @@ pub trait Lookup: Sync {
     }
 
     /// Whether a namespace is terminating; none if it does not exist. Each create needs it.
-    fn is_terminating(&self, namespace: &str) -> Option<bool> {
-        self.get("", "namespaces", "", namespace).map(|ns| is_terminating(&ns))
+    fn is_terminating(&self, namespace: &str) -> Result<Option<bool>, Status> {
+        Ok(self.get("", "namespaces", "", namespace)?.map(|ns| is_terminating(&ns)))
     }
 }
 

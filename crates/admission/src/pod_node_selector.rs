@@ -34,7 +34,7 @@ impl PodNodeSelector {
     }
 
     fn of_namespace(&self, review: &Review<'_>) -> Result<Pairs, Status> {
-        let Some(ns) = review.lookup.get("", "namespaces", "", review.namespace) else {
+        let Some(ns) = review.lookup.get("", "namespaces", "", review.namespace)? else {
             let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
             return Err(Status::not_found(&gr, review.namespace));
         };

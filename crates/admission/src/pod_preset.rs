@@ -36,6 +36,7 @@ impl Plugin for PodPreset {
         }
         let mut chosen = Vec::new();
         for p in review.lookup.list("settings.k8s.io", "podpresets", Some(review.namespace)) {
+            let p = p?;
             let selector = LabelSelector::from_value(p.at(&["spec", "selector"]))
                 .map_err(|e| Status::internal(format!("filtering pod presets failed: {e}")))?;
             if selector.matches(|k| object.label(k)) {

@@ -26,7 +26,7 @@ impl Plugin for PodResizeValidator {
         if name.is_empty() || pod.generation() == old.generation() {
             return Ok(());
         }
-        let Some(node) = review.lookup.get("", "nodes", "", name) else {
+        let Some(node) = review.lookup.get("", "nodes", "", name)? else {
             return Err(review.forbidden(&format!("node {name:?} not found")));
         };
         if let Some(os) = node.label(OS).filter(|os| *os != "linux") {

@@ -101,7 +101,7 @@ fn tolerations(pod: &Object) -> Vec<Value> {
 }
 
 fn namespace(review: &Review<'_>) -> Result<Arc<Object>, Status> {
-    let found = review.lookup.get("", "namespaces", "", review.namespace);
+    let found = review.lookup.get("", "namespaces", "", review.namespace)?;
     found.ok_or_else(|| {
         let gr = GroupResource { group: String::new(), resource: "namespaces".into() };
         Status::not_found(&gr, review.namespace)

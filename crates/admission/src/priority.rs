@@ -1,7 +1,7 @@
 //! Priority classes become numbers, and only one class is the default.
 
 use crate::remembered::LastResult;
-use crate::{Operation, Plugin, Review};
+use crate::{Lookup, Operation, Plugin, Review};
 use meta::{Object, Status};
 use std::sync::Arc;
 
@@ -11,6 +11,13 @@ pub struct Priority {
 }
 
 const GROUP: &str = "scheduling.k8s.io";
+
+/// The default class; of several the one with the lowest value. Errors if a class cannot be read.
+fn default_class(lookup: &dyn Lookup) -> Result<Option<Arc<Object>>, Status> {
+    let all = lookup.list(GROUP, "priorityclasses", None);
+    let defaults = all.filter(|c| c.as_ref().map_or(true, is_default)).collect::<Result<Vec<_>, _>>()?;
+    Ok(defaults.into_iter().min_by_key(|c| c.int_at(&["value"]).unwrap_or(0)).map(Arc::new))
+}
 
 fn is_default(class: &Object) -> bool {
     class.get("globalDefault").is_some_and(|d| d == true)
@@ -37,18 +44,19 @@ impl Plugin for Priority {
         }
         let name = object.str_at(&["spec", "priorityClassName"]).unwrap_or_default().to_owned();
         let class = if name.is_empty() {
-            let class = Option::clone(&self.default.get(review.lookup.fingerprint(GROUP, "priorityclasses"), || {
-                let all = review.lookup.list(GROUP, "priorityclasses", None);
-                // Should there be several, the lowest wins.
-                all.filter(is_default).min_by_key(|c| c.int_at(&["value"]).unwrap_or(0)).map(Arc::new)
-            }));
+            let now = review.lookup.fingerprint(GROUP, "priorityclasses");
+            let class = match self.default.known(&now) {
+                Some(known) => known,
+                None => self.default.put(now, default_class(review.lookup)?),
+            };
+            let class = Option::clone(&class);
             if let Some(c) = class.as_deref() {
                 let name = c.name().to_owned();
                 object.set(&["spec", "priorityClassName"], name);
             }
             class
         } else {
-            let class = review.lookup.get(GROUP, "priorityclasses", "", &name);
+            let class = review.lookup.get(GROUP, "priorityclasses", "", &name)?;
             if class.is_none() {
                 return Err(review.forbidden(&format!("no PriorityClass with name {name} was found")));
             }
@@ -84,8 +92,8 @@ impl Plugin for Priority {
         }
         let Some(object) = object.filter(|o| is_default(o)) else { return Ok(()) };
         let mut others = review.lookup.list(GROUP, "priorityclasses", None);
-        let other = others.find(|c| is_default(c) && c.name() != object.name());
-        match other {
+        let other = others.find(|c| c.as_ref().map_or(true, |c| is_default(c) && c.name() != object.name()));
+        match other.transpose()? {
             Some(o) => {
                 let why =
                     format!("PriorityClass {} is already marked as default. Only one default can exist", o.name());

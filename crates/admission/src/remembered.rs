@@ -18,10 +18,6 @@ impl<K, T> Default for LastResult<K, T> {
 }
 
 impl<K: PartialEq, T> LastResult<K, T> {
-    pub fn get(&self, now: K, make: impl FnOnce() -> T) -> Arc<T> {
-        self.known(&now).unwrap_or_else(|| self.put(now, make()))
-    }
-
     /// What was made of this state, if it was the last.
     pub fn known(&self, now: &K) -> Option<Arc<T>> {
         self.0.read().as_ref().filter(|(then, _)| then == now).map(|(_, made)| made.clone())

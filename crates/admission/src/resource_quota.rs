@@ -141,7 +141,8 @@ impl Plugin for ResourceQuota {
         // Why the object is refused, in upstream's order: what a quota cannot tell, a negative usage, what no quota limits, what exceeds one.
         let mut exceeded = Ok(());
         let (mut limits, mut concerned, mut takes) = (Limits::default(), false, false);
-        for mut stored in review.lookup.list("", "resourcequotas", Some(review.namespace)) {
+        for stored in review.lookup.list("", "resourcequotas", Some(review.namespace)) {
+            let mut stored = stored?;
             let quota = Quota::read(&stored);
             let names = quota.concerns(&asked).map_err(refused)?;
             let Ok(usage) = &usage else { continue };

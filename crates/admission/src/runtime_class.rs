@@ -8,7 +8,7 @@ pub struct RuntimeClass;
 
 fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Arc<Object>>, Status> {
     let Some(name) = pod.str_at(&["spec", "runtimeClassName"]).filter(|n| !n.is_empty()) else { return Ok(None) };
-    match review.lookup.get("node.k8s.io", "runtimeclasses", "", name) {
+    match review.lookup.get("node.k8s.io", "runtimeclasses", "", name)? {
         Some(c) => Ok(Some(c)),
         None => Err(review.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found"))),
     }

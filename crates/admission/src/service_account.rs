@@ -29,7 +29,7 @@ impl Plugin for ServiceAccount {
             object.set(&["spec", "serviceAccount"], DEFAULT);
         }
         let name = object.str_at(&["spec", "serviceAccountName"]).unwrap_or_default().to_owned();
-        let Some(account) = review.lookup.get("", "serviceaccounts", review.namespace, &name) else {
+        let Some(account) = review.lookup.get("", "serviceaccounts", review.namespace, &name)? else {
             let why = format!(
                 "error looking up service account {}/{name}: serviceaccount {name:?} not found",
                 review.namespace
@@ -53,8 +53,8 @@ impl Plugin for ServiceAccount {
     /// The account `default` of a new namespace is made by a controller.
     fn is_early(&self, review: &Review<'_>, object: &Object) -> bool {
         object.str_at(&["spec", "serviceAccountName"]) == Some(DEFAULT)
-            && review.lookup.get("", "serviceaccounts", review.namespace, DEFAULT).is_none()
-            && review.lookup.is_terminating(review.namespace) == Some(false)
+            && matches!(review.lookup.get("", "serviceaccounts", review.namespace, DEFAULT), Ok(None))
+            && matches!(review.lookup.is_terminating(review.namespace), Ok(Some(false)))
     }
 
     /// Whoever makes a mirror pod, it refers to nothing by which its node could read more.

@@ -5,7 +5,8 @@ use crate::joined::Joined;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use std::convert::Infallible;
+use std::fmt::Display;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
@@ -25,33 +26,79 @@ pub enum Body {
 
 /// Pieces of a body that still come, and what lasts as long as they do.
 pub struct Pieces {
-    receiver: mpsc::Receiver<Bytes>,
+    source: Source,
     held: Vec<Box<dyn Send + Sync>>,
+}
+
+enum Source {
+    /// A stream of this server.
+    Own(mpsc::Receiver<Bytes>),
+    /// The body of another server.
+    Relayed(mpsc::Receiver<Result<Bytes, CutOff>>),
 }
 
 impl Pieces {
     /// The next piece; none at the end.
-    pub async fn recv(&mut self) -> Option<Bytes> {
-        self.receiver.recv().await
+    pub async fn recv(&mut self) -> Option<Result<Bytes, CutOff>> {
+        match &mut self.source {
+            Source::Own(receiver) => receiver.recv().await.map(Ok),
+            Source::Relayed(receiver) => receiver.recv().await,
+        }
+    }
+}
+
+/// A body that ended before its end. Its client must see that: HTTP/1 gets no last chunk, HTTP/2 a reset of the stream.
+#[derive(Debug, thiserror::Error)]
+#[error("the body was cut off: {0}")]
+pub struct CutOff(String);
+
+/// What a relay makes of the bytes that pass it.
+pub trait Change: Send + 'static {
+    /// The largest piece that `push` takes, in bytes.
+    const CHUNK: usize;
+    /// Changes a piece; the result may be empty.
+    fn push(&mut self, piece: Bytes) -> io::Result<Bytes>;
+    /// The bytes that are left at the end of the body.
+    fn finish(self) -> io::Result<Bytes>;
+}
+
+/// Passes bytes on as they are.
+struct Unchanged;
+
+impl Change for Unchanged {
+    const CHUNK: usize = usize::MAX;
+
+    fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
+        Ok(piece)
+    }
+
+    fn finish(self) -> io::Result<Bytes> {
+        Ok(Bytes::new())
     }
 }
 
 impl Body {
     pub fn stream(receiver: mpsc::Receiver<Bytes>) -> Self {
-        Self::Stream(Pieces { receiver, held: Vec::new() })
+        Self::Stream(Pieces { source: Source::Own(receiver), held: Vec::new() })
     }
 
-    /// A body that arrives from another server. Once nobody wants it, nothing more of it is waited for.
-    pub fn relay(mut body: impl HttpBody<Data = Bytes, Error: Send> + Send + Unpin + 'static) -> Self {
+    /// Relays a body that arrives from another server. If it is cut off there, it is cut off here. Once nobody reads it, nothing
+    /// more of it is waited for.
+    pub fn relay(body: impl HttpBody<Data = Bytes, Error: Display + Send> + Send + Unpin + 'static) -> Self {
+        Self::relay_changed(body, Unchanged)
+    }
+
+    /// Relays a body and changes it on the way. A piece that cannot be changed cuts it off.
+    pub fn relay_changed<B, C>(body: B, change: C) -> Self
+    where
+        B: HttpBody<Data = Bytes, Error: Display + Send> + Send + Unpin + 'static,
+        C: Change,
+    {
         let (sender, receiver) = mpsc::channel(RELAYED);
         tokio::spawn(async move {
             let relay = async {
-                // What breaks off ends here as well.
-                while let Some(Ok(frame)) = body.frame().await {
-                    let Ok(data) = frame.into_data() else { continue };
-                    if sender.send(data).await.is_err() {
-                        return;
-                    }
+                if let Err(error) = pass_on(body, change, &sender).await {
+                    let _ = sender.send(Err(error)).await;
                 }
             };
             tokio::select! {
@@ -59,7 +106,7 @@ impl Body {
                 () = sender.closed() => {}
             }
         });
-        Self::stream(receiver)
+        Self::Stream(Pieces { source: Source::Relayed(receiver), held: Vec::new() })
     }
 
     /// Keeps something until the last of the body has come or nobody wants it any more. What is there already is over.
@@ -85,21 +132,34 @@ impl Body {
         }
     }
 
-    /// Everything that is left. Waits for the end of a stream.
-    pub async fn collect(self) -> Bytes {
-        match self {
-            Self::Full(b) => b,
-            Self::Joined(mut j) => std::iter::from_fn(|| j.next_piece()).flatten().collect(),
-            Self::Gzip(mut g) => std::iter::from_fn(|| g.compress_piece()).flatten().flatten().collect(),
-            Self::Stream(mut r) => {
-                let mut all = Vec::new();
-                while let Some(b) = r.recv().await {
-                    all.extend_from_slice(&b);
-                }
-                all.into()
+    /// Everything that is left. Waits for the end of a stream; errors if it is cut off.
+    pub async fn collect(self) -> Result<Bytes, CutOff> {
+        Ok(BodyExt::collect(self).await?.to_bytes())
+    }
+}
+
+/// Sends the changed pieces of a body until its end. Errors if it is cut off; a receiver that is gone is no error.
+async fn pass_on<B, C>(mut body: B, mut change: C, to: &mpsc::Sender<Result<Bytes, CutOff>>) -> Result<(), CutOff>
+where
+    B: HttpBody<Data = Bytes, Error: Display> + Unpin,
+    C: Change,
+{
+    let unchangeable = |e: io::Error| CutOff(e.to_string());
+    while let Some(frame) = body.frame().await {
+        // Trailers are about one connection only.
+        let Ok(mut data) = frame.map_err(|e| CutOff(e.to_string()))?.into_data() else { continue };
+        while !data.is_empty() {
+            let piece = change.push(data.split_to(data.len().min(C::CHUNK))).map_err(unchangeable)?;
+            if !piece.is_empty() && to.send(Ok(piece)).await.is_err() {
+                return Ok(());
             }
         }
     }
+    let last = change.finish().map_err(unchangeable)?;
+    if !last.is_empty() {
+        let _ = to.send(Ok(last)).await;
+    }
+    Ok(())
 }
 
 impl From<Vec<u8>> for Body {
@@ -116,15 +176,18 @@ impl From<String> for Body {
 
 impl HttpBody for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = CutOff;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         let frame = |b: Option<Bytes>| b.map(|b| Ok(Frame::data(b)));
         match self.get_mut() {
             Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
             Self::Joined(j) => Poll::Ready(frame(j.next_piece())),
             Self::Gzip(g) => g.poll_piece(cx).map(frame),
-            Self::Stream(p) => p.receiver.poll_recv(cx).map(frame),
+            Self::Stream(p) => match &mut p.source {
+                Source::Own(receiver) => receiver.poll_recv(cx).map(frame),
+                Source::Relayed(receiver) => receiver.poll_recv(cx).map(|piece| piece.map(|p| p.map(Frame::data))),
+            },
         }
     }
 
@@ -143,5 +206,27 @@ impl HttpBody for Body {
             Self::Joined(j) => SizeHint::with_exact(j.left()),
             Self::Gzip(_) | Self::Stream(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+    use http_body_util::StreamBody;
+
+    #[tokio::test]
+    async fn what_is_cut_off_is_cut_off_behind_the_relay() {
+        let upstream = |pieces: Vec<Result<&'static str, &'static str>>| {
+            let frames = pieces.into_iter().map(|p| p.map(|p| Frame::data(Bytes::from_static(p.as_bytes()))));
+            Body::relay(StreamBody::new(stream::iter(frames.collect::<Vec<_>>())))
+        };
+        assert_eq!(upstream(vec![Ok("a"), Ok("b")]).collect().await.unwrap(), "ab");
+        let mut cut = upstream(vec![Ok("a"), Err("reset")]);
+        assert_eq!(cut.frame().await.unwrap().unwrap().into_data().unwrap(), "a");
+        assert_eq!(cut.frame().await.unwrap().unwrap_err().to_string(), "the body was cut off: reset");
+        // The error passes a second relay.
+        let twice = Body::relay(upstream(vec![Ok("a"), Err("reset")]));
+        assert!(twice.collect().await.is_err());
     }
 }

@@ -132,7 +132,8 @@ impl NodeConnector for NodeDialer {
             let place = agent_address(node);
             let bytes = place.as_ref().map_or(0, |(host, _)| host.len());
             (place, bytes)
-        });
+        })
+        .map_err(|e| ConnectError::Unreachable(e.to_string()))?;
         let unreachable = ConnectError::Unreachable;
         let none = || unreachable("no preferred addresses found; known addresses: []".into());
         let (host, port) = Option::clone(&found).ok_or_else(none)?;

@@ -59,7 +59,7 @@ pub use authenticate::bootstrap_token::BootstrapTokens;
 pub use authenticate::{
     Anonymous, AnyCertificate, Authenticators, Certificates, FrontProxy, Identity, Peer, PeerError,
 };
-pub use body::Body;
+pub use body::{Body, CutOff};
 pub use call::as_identity;
 pub use connect::{ConnectError, NodeConnector};
 pub use deadline::duration;

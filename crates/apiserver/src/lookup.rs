@@ -2,9 +2,10 @@
 
 use crate::Server;
 use crate::workers::{Lane, in_place};
-use admission::{FoundObject, Labels, Lookup, ReadScope, is_terminating};
-use meta::{Gvk, Gvr, LabelSelector, Object};
+use admission::{FoundObject, Labels, Lookup, ReadScope};
+use meta::{Gvk, Gvr, LabelSelector, Object, Status};
 use parking_lot::Mutex;
+use registry::encode::Unreadable;
 use registry::{Registry, Resource, amount, encode};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,25 +35,25 @@ const DECODED_MAX: usize = 4096;
 const DECODED_SIZE: usize = 4096;
 
 /// Reads an object that a plugin asked for. One that is large was not foreseen ([`Lookup::bytes`]), and holds up no other request.
-fn decode(entry: &Entry) -> Object {
+fn decode(entry: &Entry) -> Result<Object, Unreadable> {
     in_place(Lane::Objects, entry.value.len(), || encode::decode(entry))
 }
 
 impl Decoded {
-    fn get(&self, entry: &Entry) -> Arc<Object> {
+    fn get(&self, entry: &Entry) -> Result<Arc<Object>, Unreadable> {
         if entry.value.len() > DECODED_SIZE {
-            return Arc::new(decode(entry));
+            return decode(entry).map(Arc::new);
         }
         if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
-            return object.clone();
+            return Ok(object.clone());
         }
-        let object = Arc::new(encode::decode(entry));
+        let object = Arc::new(encode::decode(entry)?);
         let mut known = self.0.lock();
         if known.len() >= DECODED_MAX {
             known.clear();
         }
         known.insert(entry.key.clone(), (entry.revision, object.clone()));
-        object
+        Ok(object)
     }
 }
 
@@ -76,10 +77,11 @@ impl Lookup for Stored<'_> {
         self.registry.rows().kind(kind).map(|r| (r.kind.gvr(), r.kind.namespaced))
     }
 
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status> {
         let rows = self.registry.rows();
-        let key = rows.stored(group, resource)?.key(namespace, name)?;
-        self.registry.store.snapshot().get(&key).map(|e| self.decoded.get(&e))
+        let Some(key) = rows.stored(group, resource).and_then(|r| r.key(namespace, name)) else { return Ok(None) };
+        let entry = self.registry.find(&key)?;
+        Ok(entry.map(|e| self.decoded.get(&e)).transpose()?)
     }
 
     fn labels(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Labels> {
@@ -89,22 +91,20 @@ impl Lookup for Stored<'_> {
         Some(entry.index().labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
     }
 
-    fn is_terminating(&self, namespace: &str) -> Option<bool> {
-        self.get("", "namespaces", "", namespace).map(|n| is_terminating(&n))
-    }
-
     fn list(
         &self,
         group: &str,
         resource: &str,
         namespace: Option<&str>,
-    ) -> Box<dyn Iterator<Item = Object> + Send + '_> {
+    ) -> Box<dyn Iterator<Item = Result<Object, Status>> + Send + '_> {
         let rows = self.registry.rows();
         let Some(name) = rows.stored(group, resource).and_then(|r| r.stored().map(|(n, _)| n.clone())) else {
             return Box::new(std::iter::empty());
         };
-        let entries: Vec<_> = self.registry.store.snapshot().range(&name, namespace, None).cloned().collect();
-        Box::new(entries.into_iter().map(|e| decode(&e)))
+        let snapshot = self.registry.store.snapshot();
+        let damaged = registry::check_readable(&snapshot, &name, namespace).err().map(Err);
+        let entries: Vec<_> = snapshot.range(&name, namespace, None).cloned().collect();
+        Box::new(damaged.into_iter().chain(entries.into_iter().map(|e| Ok(decode(&e)?))))
     }
 
     fn find(&self, group: &str, resource: &str, namespace: &str, selector: &LabelSelector) -> Vec<FoundObject> {
@@ -126,12 +126,14 @@ impl Lookup for Stored<'_> {
         let rows = self.registry.rows();
         let Some((name, _)) = rows.stored(group, resource).and_then(|r| r.stored()) else { return 0 };
         let snapshot = self.registry.store.snapshot();
-        let mut all = snapshot.range(name, None, None).peekable();
+        let entries = snapshot.range(name, None, None).map(|e| (&*e.key.name, e.revision));
+        let damaged = snapshot.all_damaged(name, None).map(|d| (&*d.key.name, d.revision));
+        let mut all = entries.chain(damaged).peekable();
         if all.peek().is_none() {
             return 0;
         }
         let mut hash = DefaultHasher::new();
-        all.for_each(|e| (&*e.key.name, e.revision).hash(&mut hash));
+        all.for_each(|e| e.hash(&mut hash));
         hash.finish().max(1)
     }
 }

@@ -253,7 +253,9 @@ impl Related<'_> {
     fn pods<'s>(&'s self, namespace: Option<&'s str>) -> impl Iterator<Item = (&'s str, Arc<Names>)> {
         let here = |e: &&Arc<Entry>| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
         let all = self.snapshot.range("pods", namespace, None).filter(here);
-        let views = all.map(|e| (&*e.key.namespace, workers::view(self.views, e, Names::read)));
+        let view =
+            |e: &Arc<Entry>| workers::view(self.views, e, Names::read).inspect_err(|e| tracing::error!("{e}")).ok();
+        let views = all.filter_map(move |e| Some((&*e.key.namespace, view(e)?)));
         views.filter(|(_, names)| !names.mirrored)
     }
 
@@ -283,7 +285,7 @@ impl Related<'_> {
     fn refers_to_secret(&self, namespace: &str, name: &str) -> bool {
         self.any_pod(namespace, |p| has(&p.secrets, name))
             || self.any_volume(Some(namespace), |namespace, volume| {
-                let csi = encode::part(&volume.value, &["spec", "csi"]).unwrap_or_default();
+                let csi = encode::part(volume, &["spec", "csi"]).ok().flatten().unwrap_or_default();
                 let all = csi.as_object().into_iter().flatten();
                 let mut references = all.filter(|(k, _)| k.ends_with("SecretRef")).map(|(_, r)| r);
                 references.any(|r| r["name"] == *name && r["namespace"] == *namespace)
@@ -291,9 +293,9 @@ impl Related<'_> {
     }
 }
 
-/// A text of a stored object, of which nothing else is decoded.
+/// A text of a stored object, of which nothing else is decoded. None if it is not there or cannot be read: a node then gets no access.
 fn text_of(entry: &Entry, path: &[&str]) -> Option<String> {
-    match encode::part(&entry.value, path)? {
+    match encode::part(entry, path).ok()?? {
         Value::String(text) => Some(text),
         _ => None,
     }

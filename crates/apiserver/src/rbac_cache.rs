@@ -6,12 +6,29 @@ use futures::stream::{self, StreamExt};
 use parking_lot::RwLock;
 use registry::{Registry, encode};
 use std::sync::Arc;
-use store::{Change, Event, Scope, Watch, WatchError};
+use store::{Change, Entry, Event, Key, Scope, Watch, WatchError};
 
 const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
 fn resource(kind: &str) -> String {
     format!("rbac.authorization.k8s.io/{kind}")
+}
+
+/// A role or binding that cannot be decoded grants nothing; it is logged.
+fn put(rbac: &mut Rbac, kind: &str, entry: &Entry) {
+    match encode::decode_or_log(entry) {
+        Some(object) if is_role(kind) => rbac.put_role(&object),
+        Some(object) => rbac.put_binding(&object),
+        None => remove(rbac, kind, &entry.key),
+    }
+}
+
+fn remove(rbac: &mut Rbac, kind: &str, key: &Key) {
+    if is_role(kind) {
+        rbac.remove_role(&key.namespace, &key.name);
+    } else {
+        rbac.remove_binding(&key.namespace, &key.name);
+    }
 }
 
 /// An authorizer over the stored roles and bindings.
@@ -30,8 +47,7 @@ impl RbacCache {
         let mut rbac = Rbac::default();
         for kind in KINDS {
             for entry in snapshot.range(&resource(kind), None, None) {
-                let object = encode::decode(entry);
-                if is_role(kind) { rbac.put_role(&object) } else { rbac.put_binding(&object) }
+                put(&mut rbac, kind, entry);
             }
         }
         *self.rules.write() = Arc::new(rbac);
@@ -43,11 +59,9 @@ impl RbacCache {
         let mut rbac = Rbac::clone(&self.rules.read());
         for e in events {
             let key = &e.entry.key;
-            match (e.change, is_role(kind)) {
-                (Change::Put, true) => rbac.put_role(&encode::decode(&e.entry)),
-                (Change::Put, false) => rbac.put_binding(&encode::decode(&e.entry)),
-                (Change::Delete, true) => rbac.remove_role(&key.namespace, &key.name),
-                (Change::Delete, false) => rbac.remove_binding(&key.namespace, &key.name),
+            match e.change {
+                Change::Put => put(&mut rbac, kind, &e.entry),
+                Change::Delete => remove(&mut rbac, kind, key),
             }
         }
         *self.rules.write() = Arc::new(rbac);

@@ -51,7 +51,7 @@ impl Services {
     /// A service as it is stored now.
     pub fn service(&self, snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<Service>> {
         let entry = snapshot.get(&Key::new("services", namespace, name))?;
-        Some(workers::view(&self.services, &entry, Service::read))
+        workers::view(&self.services, &entry, Service::read).inspect_err(|e| tracing::error!("{e}")).ok()
     }
 
     /// The slices of a service, those of others are not decoded.
@@ -73,7 +73,9 @@ impl Services {
             fits
         };
         let all = snapshot.range(SLICES, Some(namespace), None);
-        all.filter(of_service).take_while(fits).map(move |e| workers::view(&self.slices, e, Slice::read))
+        all.filter(of_service).take_while(fits).filter_map(move |e| {
+            workers::view(&self.slices, e, Slice::read).inspect_err(|e| tracing::error!("{e}")).ok()
+        })
     }
 
     /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).

@@ -8,6 +8,7 @@
 use crate::budget::{Budget, Share};
 use meta::{Object, Status};
 use parking_lot::Mutex;
+use registry::encode::Unreadable;
 use registry::{Views, encode};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -70,13 +71,17 @@ pub(crate) fn in_place<T>(lane: Lane, size: usize, work: impl FnOnce() -> T) -> 
 }
 
 /// Returns the view of a stored object. It is decoded once per revision, with [`in_place`] if it is large. `make` returns the view and its
-/// size in bytes.
-pub(crate) fn view<T>(views: &Views<T>, entry: &Entry, make: impl FnOnce(&Object) -> (T, usize)) -> Arc<T> {
+/// size in bytes. Errors if the object cannot be decoded.
+pub(crate) fn view<T>(
+    views: &Views<T>,
+    entry: &Entry,
+    make: impl FnOnce(&Object) -> (T, usize),
+) -> Result<Arc<T>, Unreadable> {
     if let Some(known) = views.known(entry) {
-        return known;
+        return Ok(known);
     }
     // Of several requests at a time, one decodes it.
-    in_place(Lane::Views, entry.value.len(), || views.get(entry, |e| make(&encode::decode(e))))
+    in_place(Lane::Views, entry.value.len(), || views.try_get(entry, |e| Ok(make(&encode::decode(e)?))))
 }
 
 /// The worker threads, and how much they process at a time.

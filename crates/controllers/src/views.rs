@@ -39,6 +39,7 @@ pub struct PodSpec {
     pub host_network: bool,
     pub tolerations: Pooled<Vec<Toleration>>,
     pub containers: Pooled<Vec<Container>>,
+    pub init_containers: Pooled<Vec<Container>>,
 }
 
 /// A container, as far as services look for its ports.

@@ -104,7 +104,8 @@ impl Handler for Agent {
 async fn sendable(response: Response<node::Body>) -> Response<Body> {
     let (parts, body) = response.into_parts();
     let body = match body.size_hint().exact() {
-        Some(_) => Body::Full(body.collect().await.map(|b| b.to_bytes()).unwrap_or_default()),
+        // What is whole in memory is not cut off.
+        Some(_) => body.collect().await.map_or_else(|_| Body::empty(), |b| Body::Full(b.to_bytes())),
         None => Body::relay(body),
     };
     Response::from_parts(parts, body)

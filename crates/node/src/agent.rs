@@ -17,6 +17,7 @@ use scheduler::cluster::NodeEntry;
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::admission::{Admission, Admitted, Rejection};
+use crate::blocking::blocking;
 use crate::counts::Known;
 use crate::env::ServiceView;
 use crate::node::{Capacity, Reporter};
@@ -216,7 +217,7 @@ impl Agent {
                 wake(&wakes, uid);
             })
         };
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(crate::pod::apparmor::load).await {
+        if let Err(error) = blocking(crate::pod::apparmor::load).await {
             tracing::warn!(%error, "AppArmor's default profile for containers cannot be loaded");
         }
         // Best-effort pods get what the others leave.
@@ -502,7 +503,7 @@ impl Workers {
 /// What the runtime, the network and the disk have of pods that the API does not know.
 async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
     let known: BTreeSet<String> = pods.cache().all().map(|e| e.meta.uid.to_string()).collect();
-    let mut orphans: BTreeSet<String> = shared.volumes.pods().into_iter().collect();
+    let mut orphans: BTreeSet<String> = shared.volumes.pods().await.into_iter().collect();
     match shared.options.runtime.list_pods().await {
         Ok(list) => orphans.extend(list.into_iter().filter_map(|p| p.config.labels.get(POD_UID).cloned())),
         Err(error) => tracing::warn!(%error, "the runtime's pods cannot be listed"),
@@ -520,7 +521,7 @@ async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
 /// Removes the logs of pods that went while the agent was away. Their directories are called `NAMESPACE_NAME_UID`.
 async fn remove_orphan_logs(logs: &Path, known: BTreeSet<String>) {
     let logs = logs.to_owned();
-    let removed = tokio::task::spawn_blocking(move || {
+    let removed = blocking(move || {
         for entry in std::fs::read_dir(&logs)? {
             let name = entry?.file_name();
             let parts: Vec<&str> = name.to_str().unwrap_or_default().split('_').collect();
@@ -532,7 +533,7 @@ async fn remove_orphan_logs(logs: &Path, known: BTreeSet<String>) {
         }
         Ok::<_, std::io::Error>(())
     });
-    if let Ok(Err(error)) = removed.await {
+    if let Err(error) = removed.await {
         tracing::warn!(%error, "the logs of pods that are gone cannot be removed");
     }
 }

@@ -10,6 +10,7 @@
 
 mod admission;
 mod agent;
+mod blocking;
 mod counts;
 pub mod demo;
 mod env;

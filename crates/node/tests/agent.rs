@@ -595,6 +595,30 @@ async fn starts_wait_for_their_turn_and_deletions_do_not() {
     m.finish().await;
 }
 
+/// Each step of each pod listed all pods and containers of the node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_costs_nothing_for_the_others() {
+    let mut m = Machine::new().await;
+    m.stop().await;
+    let held = Arc::new(fake::held::Held::new(m.embedded.clone()));
+    held.release();
+    m.held = Some(held.clone());
+    m.start().await;
+    let names: Vec<String> = (0..5).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        m.pod(name, json!({"containers": [demo("c", json!(["--port", "8081"]))]}));
+    }
+    for name in &names {
+        m.until(name, is_ready).await;
+        m.api.delete_gracefully(PODS, "default", name, 0);
+    }
+    for name in &names {
+        m.gone(name).await;
+    }
+    assert_eq!(held.listings(), 1, "what an earlier agent left is looked for once");
+    m.finish().await;
+}
+
 /// A container that failed a probe and ignored signals kept its pod as long as it had been promised, whatever the deletion said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_takes_its_time_does_not_hold_up_the_end() {

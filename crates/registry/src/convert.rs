@@ -7,7 +7,7 @@
 
 use crate::row::Resource;
 use crate::strategy::Env;
-use crate::{Registry, encode, list};
+use crate::{Registry, encode};
 use async_trait::async_trait;
 use auth::Endpoint;
 use bytes::Bytes;
@@ -53,7 +53,7 @@ pub struct Conversion<'a> {
 impl Registry {
     /// A stored entry in the served version.
     pub async fn from_stored(&self, row: &Resource, entry: &Entry) -> Result<Object, Status> {
-        let object = encode::read(entry).map_err(|e| list::undecodable(&e))?;
+        let object = encode::decode(entry)?;
         if row.serves_bytes(entry) {
             return Ok(object);
         }
@@ -76,13 +76,12 @@ impl Registry {
             false => row.strategy.convert(o, &to),
         };
         if row.strategy.converter().is_none() {
-            return entries.iter().map(|e| form((encode::read(e).map_err(|e| list::undecodable(&e))?, e))).collect();
+            return entries.iter().map(|e| form((encode::decode(e)?, e))).collect();
         }
         let mut known: Vec<Option<Object>> = entries.iter().map(|e| row.converted.get(e)).collect();
         let unknown: Vec<&Arc<Entry>> =
             entries.iter().zip(&known).filter(|(_, k)| k.is_none()).map(|(e, _)| e).collect();
-        let asked = unknown.iter().map(|e| encode::read(e)).collect::<Result<_, _>>();
-        let asked = asked.map_err(|e| list::undecodable(&e))?;
+        let asked = unknown.iter().map(|e| encode::decode(e)).collect::<Result<_, _>>()?;
         let mut answers = Box::pin(self.call_webhook(row, asked, &to)).await?.into_iter().zip(unknown);
         for place in known.iter_mut().filter(|k| k.is_none()) {
             let Some((object, entry)) = answers.next() else { break };

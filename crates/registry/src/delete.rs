@@ -74,7 +74,7 @@ impl Registry {
         let snapshot = self.store.snapshot();
         let revision = match (snapshot.get(&key), snapshot.damaged(&key)) {
             (_, Some(damaged)) => damaged.revision,
-            (Some(entry), None) if encode::read(&entry).is_err() => entry.revision,
+            (Some(entry), None) if encode::decode(&entry).is_err() => entry.revision,
             (Some(_), None) => {
                 let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
                 let e = FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), true, why);
@@ -98,8 +98,7 @@ impl Registry {
         let Some((resource, _)) = request.resource.stored() else { return Ok(()) };
         let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
         let snapshot = self.store.snapshot();
-        let damaged = snapshot.all_damaged(resource, namespace).next();
-        damaged.map_or(Ok(()), |d| Err(crate::list::unreadable(d)))
+        crate::check_readable(&snapshot, resource, namespace)
     }
 
     /// The object as it waits for its end; none when it can go at once.

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use meta::{Map, Object, Status, Value, depth};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::Write;
 use std::sync::Arc;
-use store::{Entry, Index, IndexFn, Key, Str};
+use store::{Damaged, Entry, Index, IndexFn, Key, Str};
 
 /// Where `metadata` opens: the index's mark is the offset behind it.
 const METADATA: &[u8] = b"\"metadata\":{";
@@ -69,35 +70,56 @@ fn trim_comma(out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a stored object and gives it the resource version of its revision. Nobody is without an answer for one that cannot
-/// be read: it is logged, and what is left has a name and nothing else. Who answers a client uses [`read`].
-pub fn decode(entry: &Entry) -> Object {
-    read(entry).unwrap_or_else(|why| {
-        tracing::error!("{why}");
-        let mut object = Object::default();
-        object.set_name(&entry.key.name);
-        object.set_namespace(&entry.key.namespace);
-        object.set_resource_version(&entry.revision.to_string());
-        object
-    })
-}
-
-/// Reads a stored object and gives it the resource version of its revision. Errors if it is no JSON, or nests deeper than
-/// anything that is written here.
-pub fn read(entry: &Entry) -> Result<Object, Unreadable> {
-    let unreadable = |why: String| Unreadable { key: entry.key.to_string(), why };
-    let mut object = decode_bytes(&entry.value).map_err(|e| unreadable(e.to_string()))?;
+/// Decodes a stored object and sets its resource version to the revision of the entry. Errors if the value is not a JSON
+/// object, or nests deeper than [`depth`] allows. There is no default: an object that cannot be decoded is never an empty one.
+pub fn decode(entry: &Entry) -> Result<Object, Unreadable> {
+    let mut object = decode_bytes(&entry.value).map_err(|e| unreadable(entry, e))?;
     object.set_resource_version(&entry.revision.to_string());
     Ok(object)
 }
 
-/// An object that is stored and cannot be read.
+/// Decodes a stored object for a background task that handles each object on its own: one that cannot be decoded is logged and
+/// left out.
+pub fn decode_or_log(entry: &Entry) -> Option<Object> {
+    decode(entry).inspect_err(|e| tracing::error!("{e}")).ok()
+}
+
+/// Checks the outer form of a stored value before it is spliced: braces around it, and `metadata`. Errors if it has none. The
+/// rest is not parsed.
+pub fn check_form(entry: &Entry) -> Result<(), Unreadable> {
+    let framed = entry.value.first() == Some(&b'{') && entry.value.last() == Some(&b'}');
+    if framed && entry.index().mark as usize > METADATA.len() {
+        return Ok(());
+    }
+    Err(unreadable(entry, "the stored value is not an object with metadata"))
+}
+
+fn unreadable(entry: &Entry, why: impl Display) -> Unreadable {
+    Unreadable { key: entry.key.to_string(), why: why.to_string() }
+}
+
+/// A stored object that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to read {key}: {why}")]
 pub struct Unreadable {
     /// The storage key, as text.
     pub key: String,
     pub why: String,
+}
+
+/// The next step for an object that cannot be read.
+const HINT: &str = "to delete it without reading it, use the delete option \
+     ignoreStoreReadErrorWithClusterBreakingPotential=true";
+
+impl From<Unreadable> for Status {
+    fn from(e: Unreadable) -> Self {
+        Self::internal(format!("{e}; {HINT}"))
+    }
+}
+
+/// The error for an object that the transform of the store cannot open. As upstream does, it names the storage key.
+pub fn damaged_status(damaged: &Damaged) -> Status {
+    Status::internal(format!("unable to read {}; {HINT}", damaged.error))
 }
 
 /// Reads a stored object; its resource version is missing.
@@ -229,19 +251,32 @@ pub fn fields(value: &[u8], paths: &[String]) -> Vec<String> {
     paths.iter().map(|path| text(path).unwrap_or_default()).collect()
 }
 
-/// A part of a stored object, decoded without the rest; none if it is not there.
-pub fn part(value: &[u8], path: &[&str]) -> Option<Value> {
+/// Decodes the part of a stored object at a path without the rest. Errors if the value ends before it, or the part is not JSON.
+pub fn part(entry: &Entry, path: &[&str]) -> Result<Option<Value>, Unreadable> {
+    match raw_part(&entry.value, path) {
+        Some(None) => Ok(None),
+        Some(Some(raw)) => depth::from_slice(raw).map(Some).map_err(|e| unreadable(entry, e)),
+        None => Err(unreadable(entry, "the stored value is not a complete object")),
+    }
+}
+
+/// The bytes of a part: None if the value is malformed before it, `Some(None)` if the object has no such part.
+fn raw_part<'v>(value: &'v [u8], path: &[&str]) -> Option<Option<&'v [u8]>> {
     let mut scan = Scan::new(value);
-    for step in path {
+    for (depth, step) in path.iter().enumerate() {
         let mut first = true;
         if scan.peek()? != b'{' {
-            return None;
+            return if depth == 0 { None } else { Some(None) };
         }
-        while scan.member(&mut first)?? != *step {
-            scan.skip()?;
+        loop {
+            match scan.member(&mut first)? {
+                None => return Some(None),
+                Some(name) if name == *step => break,
+                Some(_) => scan.skip()?,
+            }
         }
     }
-    depth::from_slice(scan.raw()?).ok()
+    scan.raw().map(Some)
 }
 
 /// The paths that are looked for, as a tree; everything beside it is skipped unread.
@@ -358,7 +393,7 @@ mod tests {
         let mut out = Vec::new();
         splice(&mut out, &e);
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
-        assert_eq!(decode(&e).into_value(), want);
+        assert_eq!(decode(&e).unwrap().into_value(), want);
         out.clear();
         splice_bare(&mut out, &e);
         want.as_object_mut().unwrap().remove("kind");
@@ -393,12 +428,29 @@ mod tests {
     #[test]
     fn a_part_is_decoded_without_the_rest() {
         let value = br#"{"kind":"K","metadata":{"name":"n"},"spec":{"a":[...],"selector":{"b":["c"]},"z":..."#;
-        let check = |path: &[&str], want: Option<Value>| assert_eq!(part(value, path), want, "{path:?}");
+        let e = stored(value);
+        let check = |path: &[&str], want: Option<Value>| assert_eq!(part(&e, path), Ok(want), "{path:?}");
         check(&["spec", "selector"], Some(json!({"b": ["c"]})));
         check(&["spec", "selector", "b"], Some(json!(["c"])));
         check(&["metadata", "name"], Some(json!("n")));
         check(&["metadata", "name", "x"], None);
         check(&["metadata", "uid"], None);
-        check(&["status"], None);
+        let cut = part(&e, &["status"]).unwrap_err().to_string();
+        assert_eq!(cut, "unable to read r//n: the stored value is not a complete object");
+    }
+
+    fn stored(value: &'static [u8]) -> Entry {
+        let key = Key { resource: "r".into(), namespace: "".into(), name: "n".into() };
+        Entry::new(key, Bytes::from_static(value), 7, index_fn(HashMap::new()))
+    }
+
+    #[test]
+    fn a_value_that_is_no_object_is_an_error_that_names_it() {
+        for value in ["", "null", "[]", r#"{"kind":"K","metadata":{"name":"n"}"#, "\u{0}\u{1}"] {
+            let e = stored(value.as_bytes());
+            assert!(decode(&e).unwrap_err().to_string().starts_with("unable to read r//n: "), "{value}");
+            assert!(value.ends_with('}') || check_form(&e).is_err(), "{value}");
+        }
+        assert!(check_form(&stored(b"{}")).is_err() && check_form(&stored(br#"{"metadata":{}}"#)).is_ok());
     }
 }

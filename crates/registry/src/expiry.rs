@@ -69,7 +69,8 @@ impl Sweeper {
             self.due.clear();
             let resource = self.resource.clone();
             for e in snapshot.range(&resource, None, None) {
-                self.note(e, written_at(&encode::decode(e)).unwrap_or(self.registry.clock.now()));
+                let written = encode::decode_or_log(e).and_then(|o| written_at(&o));
+                self.note(e, written.unwrap_or(self.registry.clock.now()));
             }
             let Ok(mut watch) = store.watch(Scope::resource(&self.resource), snapshot.revision()) else { return };
             loop {

@@ -32,7 +32,7 @@ pub use commit_observer::CommitObserver;
 pub use components::{Components, Running};
 pub use convert::{Converter, WebhookTransport};
 pub use delete::Deleted;
-pub use list::{ListOptions, Page, Selector, VersionMatch, not_a_number};
+pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, not_a_number};
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{

@@ -1,7 +1,7 @@
 //! Get and list: snapshots, selectors, pages (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
 
 use crate::Registry;
-use crate::encode::Unreadable;
+use crate::encode;
 use crate::row::{Backend, Resource};
 use crate::strategy::Request;
 use base64::Engine;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use meta::{FieldSelector, LabelSelector, Object, Status, Value};
 use serde::Serialize;
 use std::sync::Arc;
-use store::{Damaged, Entry, Key, Scope, Snapshot, SnapshotError};
+use store::{Entry, Key, Scope, Snapshot, SnapshotError};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersionMatch {
@@ -98,13 +98,14 @@ impl Registry {
         self.find(&key)?.ok_or_else(|| Status::not_found(&gr, &request.name))
     }
 
-    /// What lies under a key; nothing if nothing does, an error if it is there and cannot be read.
-    pub(crate) fn find(&self, key: &Key) -> Result<Option<Arc<Entry>>, Status> {
-        let snapshot = self.store.snapshot();
-        match (snapshot.get(key), snapshot.damaged(key)) {
-            (None, Some(damaged)) => Err(unreadable(&damaged)),
-            (found, _) => Ok(found),
-        }
+    /// The entry under a key, none if there is none. Errors if it is stored and cannot be read.
+    pub fn find(&self, key: &Key) -> Result<Option<Arc<Entry>>, Status> {
+        find(&self.store.snapshot(), key)
+    }
+
+    /// The object under a key, as it is stored; none if there is none. Errors if it is stored and cannot be read.
+    pub fn stored_object(&self, key: &Key) -> Result<Option<Object>, Status> {
+        Ok(self.find(key)?.map(|e| encode::decode(&e)).transpose()?)
     }
 
     /// Errors if a resource version is not reached yet: what is read must not be older. An empty one may be any.
@@ -130,9 +131,8 @@ impl Registry {
         let (snapshot, after) = self.start(&scope, options).await?;
         let selector = Selector::new(row, options);
         let after = after.as_deref().and_then(|s| s.split_once('/'));
-        let damaged = snapshot.all_damaged(resource, namespace).next();
-        if let Some(damaged) = damaged.filter(|_| !options.readable_only) {
-            return Err(unreadable(damaged));
+        if !options.readable_only {
+            check_readable(&snapshot, resource, namespace)?;
         }
         let mut entries = Vec::new();
         let mut more = false;
@@ -159,6 +159,9 @@ impl Registry {
             if options.limit > 0 && entries.len() == options.limit {
                 more = true;
                 break;
+            }
+            if !options.readable_only {
+                encode::check_form(&e)?;
             }
             entries.push(e);
         }
@@ -447,18 +450,19 @@ fn expired_token(e: &SnapshotError, start: &str) -> Status {
     s
 }
 
-/// How an object that cannot be read is deleted all the same.
-const WAY_OUT: &str = "to delete it without reading it, use the delete option \
-     ignoreStoreReadErrorWithClusterBreakingPotential=true";
-
-/// An object that is there and does not open; as upstream does, whoever wants it or a list with it is told its key.
-pub(crate) fn unreadable(damaged: &Damaged) -> Status {
-    Status::internal(format!("unable to read {}; {WAY_OUT}", damaged.error))
+/// The entry under a key, none if there is none. Errors if it is stored and cannot be read.
+pub fn find(snapshot: &Snapshot, key: &Key) -> Result<Option<Arc<Entry>>, Status> {
+    match (snapshot.get(key), snapshot.damaged(key)) {
+        (None, Some(damaged)) => Err(encode::damaged_status(&damaged)),
+        (Some(entry), _) => encode::check_form(&entry).map(|()| Some(entry)).map_err(Into::into),
+        (None, None) => Ok(None),
+    }
 }
 
-/// An object that opens and is nothing that is written here.
-pub(crate) fn undecodable(e: &Unreadable) -> Status {
-    Status::internal(format!("{e}; {WAY_OUT}"))
+/// Checks that the store could open every object of a resource, in one namespace or all. The error names the first that it could not.
+pub fn check_readable(snapshot: &Snapshot, resource: &str, namespace: Option<&str>) -> Result<(), Status> {
+    let damaged = snapshot.all_damaged(resource, namespace).next();
+    damaged.map_or(Ok(()), |d| Err(encode::damaged_status(d)))
 }
 
 fn snapshot_status(e: &SnapshotError) -> Status {

@@ -45,7 +45,7 @@ impl Recent {
 
     /// Keeps an object that was just written into this entry.
     pub fn keep(&self, entry: &Entry, object: &Arc<Object>) {
-        debug_assert_eq!(**object, crate::encode::decode(entry), "what was written is what is read");
+        debug_assert_eq!(Ok(&**object), crate::encode::decode(entry).as_ref(), "what was written is what is read");
         let (key, revision, bytes) = (&entry.key, entry.revision, entry.value.len());
         if bytes > LARGEST {
             return;

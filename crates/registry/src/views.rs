@@ -5,6 +5,7 @@
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use store::{Entry, Key};
 
@@ -41,13 +42,20 @@ impl<T> Views<T> {
 
     /// The view of an entry. `make` returns it with the bytes that it takes.
     pub fn get(&self, entry: &Entry, make: impl FnOnce(&Entry) -> (T, usize)) -> Arc<T> {
-        if let Some(view) = self.known(entry) {
-            return view;
+        match self.try_get(entry, |e| Ok::<_, Infallible>(make(e))) {
+            Ok(view) => view,
         }
-        let (view, bytes) = make(entry);
+    }
+
+    /// The view of an entry. An error of `make` is returned and not kept.
+    pub fn try_get<E>(&self, entry: &Entry, make: impl FnOnce(&Entry) -> Result<(T, usize), E>) -> Result<Arc<T>, E> {
+        if let Some(view) = self.known(entry) {
+            return Ok(view);
+        }
+        let (view, bytes) = make(entry)?;
         let (view, bytes) = (Arc::new(view), bytes + OVERHEAD);
         if bytes > self.largest {
-            return view;
+            return Ok(view);
         }
         let one = View { revision: entry.revision, bytes, view: view.clone() };
         // What goes is freed without the lock.
@@ -67,7 +75,7 @@ impl<T> Views<T> {
             }
         }
         drop(gone);
-        view
+        Ok(view)
     }
 }
 

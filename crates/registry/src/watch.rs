@@ -98,9 +98,7 @@ impl Registry {
                 return Err(crate::list::too_new(revision, snapshot.revision()));
             }
             after = snapshot.revision();
-            if let Some(damaged) = snapshot.all_damaged(resource, namespace).next() {
-                return Err(crate::list::unreadable(damaged));
-            }
+            crate::check_readable(&snapshot, resource, namespace)?;
             let entries = snapshot.range(resource, namespace, None);
             let wanted = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.may_match(e));
             initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));

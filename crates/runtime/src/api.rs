@@ -391,6 +391,13 @@ pub struct ExecSession {
     pub control: Box<dyn ExecControl>,
 }
 
+/// The sandboxes of a pod, one for each attempt, and all of their containers, in no order.
+#[derive(Clone, Debug, Default)]
+pub struct PodRecords {
+    pub pods: Vec<Pod>,
+    pub containers: Vec<Container>,
+}
+
 #[async_trait]
 pub trait ExecControl: Send + Sync {
     /// Waits for the command and gives its exit code (128 + signal when a signal ended it).
@@ -446,6 +453,8 @@ pub trait Runtime: Send + Sync {
     /// Stops the pod if needed and removes it with its containers (log files stay).
     async fn remove_pod(&self, pod: &str) -> Result<()>;
     async fn list_pods(&self) -> Result<Vec<Pod>>;
+    /// What there is of the pod with a UID. It costs nothing for the other pods, unlike a listing.
+    async fn pod_records(&self, uid: &str) -> Result<PodRecords>;
     async fn pod_status(&self, pod: &str) -> Result<Pod>;
 
     /// Gives the container's id.

@@ -7,6 +7,7 @@
 
 mod admission;
 pub mod affinity;
+mod changes;
 pub mod cluster;
 pub mod decide;
 pub mod framework;

@@ -1,5 +1,6 @@
 //! The running scheduler: events in, bindings out.
 
+use crate::changes::{Change, Changes};
 use crate::cluster::{Cluster, NodeEntry, NodeInfo};
 use crate::decide::{Decision, decide};
 use crate::framework::{Event, Plugin};
@@ -48,24 +49,10 @@ impl Options {
     }
 }
 
-/// What the loop is told.
-enum Told {
-    Pod { old: Option<Arc<Pod>>, new: Option<Arc<Pod>> },
-    Node { old: Option<Arc<NodeEntry>>, new: Option<Arc<NodeEntry>> },
-    Namespace { name: Arc<str>, labels: Option<client::informer::Labels> },
-    BindingFailed { taken: Taken, error: Error },
-}
-
-impl Told {
-    fn about(&self) -> String {
-        match self {
-            Told::Pod { old, new } => new.as_ref().or(old.as_ref()).map(|p| format!("pod {}", p.key())),
-            Told::Node { old, new } => new.as_ref().or(old.as_ref()).map(|n| format!("node {}", n.meta.name)),
-            Told::Namespace { name, .. } => Some(format!("namespace {name}")),
-            Told::BindingFailed { taken, .. } => Some(format!("pod {}", taken.pod.key())),
-        }
-        .unwrap_or_default()
-    }
+/// A binding that failed.
+struct Failed {
+    taken: Taken,
+    error: Error,
 }
 
 struct Scheduler {
@@ -75,7 +62,7 @@ struct Scheduler {
     queue: Queue,
     /// Where the next decision begins among the nodes.
     start: usize,
-    tell: mpsc::UnboundedSender<Told>,
+    failures: mpsc::Sender<Failed>,
     permits: Arc<Semaphore>,
 }
 
@@ -85,7 +72,9 @@ pub fn run(options: Options, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = 
 }
 
 async fn schedule(options: Options, shutdown: Shutdown) {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let changes = Arc::new(Changes::default());
+    // A binding on its way fails at most once, and holds its permit until the failure is here.
+    let (failures, mut failed) = mpsc::channel(options.bindings.max(1));
     let source = Source::scheduler(&options.name, &options.host);
     let recorder = Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone());
 
@@ -94,18 +83,18 @@ async fn schedule(options: Options, shutdown: Shutdown) {
     let namespaces = options
         .informers
         .informer::<()>(&ApiResource::of::<core::Namespace>(), &Scope { metadata_only: true, ..Scope::default() });
-    let t = tell.clone();
+    let all = changes.clone();
     nodes.on_change(move |c| {
-        let _ = t.send(Told::Node { old: c.old.clone(), new: c.new.clone() });
+        all.add(Change::Node { old: c.old.clone(), new: c.new.clone() });
     });
-    let t = tell.clone();
+    let all = changes.clone();
     namespaces.on_change(move |c| {
-        let labels = c.new.as_ref().map(|n| n.meta.labels.clone());
-        let _ = t.send(Told::Namespace { name: c.latest().meta.name.clone(), labels });
+        let new = c.new.as_ref().map(|n| n.meta.labels.clone());
+        all.add(Change::Namespace { name: c.latest().meta.name.clone(), old: c.old.is_some(), new });
     });
-    let t = tell.clone();
+    let all = changes.clone();
     pods.on_change(move |c| {
-        let _ = t.send(Told::Pod { old: c.old.clone(), new: c.new.clone() });
+        all.add(Change::Pod { old: c.old.clone(), new: c.new.clone() });
     });
     let ready = async {
         nodes.synced().await;
@@ -122,13 +111,16 @@ async fn schedule(options: Options, shutdown: Shutdown) {
         cluster: Cluster::default(),
         queue: Queue::default(),
         start: 0,
-        tell,
+        failures,
     };
     let work = async {
         loop {
             // Everything that is known goes before the next decision.
-            while let Ok(t) = told.try_recv() {
-                s.take_caught(t);
+            while let Some(change) = changes.take() {
+                s.take_caught(change);
+            }
+            while let Ok(failure) = failed.try_recv() {
+                s.fail_caught(failure);
             }
             if let Some(taken) = s.queue.pop() {
                 // A pod that cannot even be decided on comes again as after a failed binding, and keeps nobody else waiting.
@@ -142,8 +134,9 @@ async fn schedule(options: Options, shutdown: Shutdown) {
             let due = s.queue.next_due();
             tokio::select! {
                 biased;
-                t = told.recv() => match t {
-                    Some(t) => s.take_caught(t),
+                change = changes.next() => s.take_caught(change),
+                failure = failed.recv() => match failure {
+                    Some(failure) => s.fail_caught(failure),
                     None => return,
                 },
                 () = async {
@@ -159,15 +152,20 @@ async fn schedule(options: Options, shutdown: Shutdown) {
 }
 
 impl Scheduler {
-    fn take_caught(&mut self, told: Told) {
-        let about = told.about();
-        let _ = caught_now("scheduler", about, || self.take(told));
+    fn take_caught(&mut self, change: Change) {
+        let object = change.object();
+        let _ = caught_now("scheduler", object, || self.take(change));
     }
 
-    fn take(&mut self, told: Told) {
+    fn fail_caught(&mut self, Failed { taken, error }: Failed) {
+        let pod = format!("pod {}", taken.pod.key());
+        let _ = caught_now("scheduler", pod, || self.binding_failed(taken, &error));
+    }
+
+    fn take(&mut self, change: Change) {
         let plugins = &self.options.plugins;
-        match told {
-            Told::Node { old, new } => match (old, new) {
+        match change {
+            Change::Node { old, new } => match (old, new) {
                 (old, Some(new)) => {
                     self.cluster.set_node(new.clone());
                     match &old {
@@ -181,12 +179,11 @@ impl Scheduler {
                 (Some(old), None) => self.cluster.remove_node(&old.meta.name),
                 (None, None) => {}
             },
-            Told::Namespace { name, labels } => match labels {
+            Change::Namespace { name, new, .. } => match new {
                 Some(l) => self.cluster.set_namespace(&name, l),
                 None => self.cluster.remove_namespace(&name),
             },
-            Told::Pod { old, new } => self.pod_changed(old, new),
-            Told::BindingFailed { taken, error } => self.binding_failed(taken, &error),
+            Change::Pod { old, new } => self.pod_changed(old, new),
         }
     }
 
@@ -248,7 +245,7 @@ impl Scheduler {
     /// Sends the binding and goes on; the pod counts on its node meanwhile.
     async fn bind(&self, taken: Taken, node: Arc<str>) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
-        let (options, recorder, tell) = (self.options.clone(), self.recorder.clone(), self.tell.clone());
+        let (options, recorder, failures) = (self.options.clone(), self.recorder.clone(), self.failures.clone());
         tokio::spawn(async move {
             let m = &taken.pod.meta;
             let pods = options.client.api::<core::Pod>().namespace(&m.namespace);
@@ -258,7 +255,7 @@ impl Scheduler {
                     recorder.action(Regarding::of("v1", "Pod", m), Severity::Normal, "Scheduled", "Binding", text);
                 }
                 Err(error) => {
-                    let _ = tell.send(Told::BindingFailed { taken, error });
+                    let _ = failures.send(Failed { taken, error }).await;
                 }
             }
             drop(permit);

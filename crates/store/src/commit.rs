@@ -14,11 +14,17 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Transactions and bytes taken together into one sync.
 const BATCH: usize = 1_024;
 const BATCH_BYTES: usize = 8 << 20;
+/// Bytes of the transactions that are queued or being written. A transaction beyond them waits for a batch to be written before it is
+/// sealed and queued: four full batches keep the thread busy, and memory stays bounded when the disk is slow and callers give up
+/// waiting.
+const QUEUED_BYTES: usize = 4 * BATCH_BYTES;
+/// What every transaction counts for at least, so that no more than four batches of small ones are queued.
+const SMALLEST: usize = QUEUED_BYTES / (4 * BATCH);
 /// A batch of so many shows that the next ones are worth waiting for.
 const CROWD: usize = 8;
 /// How long is waited for as many requests as came last time.
@@ -89,6 +95,8 @@ pub(crate) type Answer = Result<Committed, CommitError>;
 pub(crate) struct Request {
     pub ops: Vec<Prepared>,
     pub reply: oneshot::Sender<Answer>,
+    /// Its part of the queue, until it is answered.
+    pub _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Request {
@@ -114,13 +122,29 @@ struct Waiting {
 }
 
 /// Requests on their way to the committer's thread.
-#[derive(Default)]
+///
+/// Invariant: those that are queued or being written hold [`QUEUED_BYTES`] at most; others wait in the order of arrival, and none is lost.
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    room: Arc<Semaphore>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let room = Arc::new(Semaphore::new(QUEUED_BYTES));
+        Self { waiting: Mutex::default(), changed: Condvar::new(), room }
+    }
 }
 
 impl Queue {
+    /// Waits until a transaction of this size may be queued. A larger one than the queue holds waits until it is empty.
+    pub async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, CommitError> {
+        let weight = bytes.clamp(SMALLEST, QUEUED_BYTES);
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        self.room.clone().acquire_many_owned(weight).await.map_err(|_| CommitError::Closed)
+    }
+
     pub fn push(&self, request: Request) -> Result<(), CommitError> {
         let mut waiting = self.waiting.lock();
         if waiting.closed {
@@ -335,4 +359,47 @@ fn take(requests: &mut VecDeque<Request>) -> Vec<Request> {
         batch.push(request);
     }
     batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn request(queue: &Queue, room: OwnedSemaphorePermit) -> oneshot::Receiver<Answer> {
+        let (reply, answer) = oneshot::channel();
+        queue.push(Request { ops: Vec::new(), reply, _room: Some(room) }).unwrap();
+        answer
+    }
+
+    /// Polls once.
+    fn now<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Callers that gave up waiting left their transactions in a queue without a bound.
+    #[test]
+    fn a_full_queue_makes_the_next_wait() {
+        let queue = Queue::default();
+        for _ in 0..4 * BATCH {
+            let room = now(pin!(queue.reserve(10))).expect("there is room").unwrap();
+            drop(request(&queue, room));
+        }
+        let mut next = pin!(queue.reserve(10));
+        assert!(now(next.as_mut()).is_none(), "the queue is full");
+        // The thread takes a batch, but its bytes are held until it is written.
+        let batch = take(&mut queue.waiting.lock().requests);
+        assert!(now(next.as_mut()).is_none());
+        drop(batch);
+        assert!(now(next).is_some_and(|room| room.is_ok()));
+        // One that is larger than the queue has it for itself.
+        let left = std::mem::take(&mut queue.waiting.lock().requests);
+        assert!(now(pin!(queue.reserve(usize::MAX))).is_none());
+        drop(left);
+        assert!(now(pin!(queue.reserve(usize::MAX))).is_some());
+    }
 }

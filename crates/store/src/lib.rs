@@ -94,6 +94,14 @@ pub struct Op {
     pub action: Action,
 }
 
+impl Op {
+    /// Bytes of the key and the value.
+    fn size(&self) -> usize {
+        let value = if let Action::Put(value) = &self.action { value.len() } else { 0 };
+        self.key.resource.len() + self.key.namespace.len() + self.key.name.len() + value
+    }
+}
+
 /// What the creator wants to find of a value without decoding it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {

@@ -314,13 +314,17 @@ impl Store {
             return Err(ending.refusal());
         }
         let (reply, answer) = oneshot::channel();
+        let room = match &self.inner.path {
+            Path::Thread { queue, .. } => Some(queue.reserve(ops.iter().map(Op::size).sum()).await?),
+            Path::Remote(_) | Path::Here(_) => None,
+        };
         {
             let _sealing = shared.sealing.read().await;
             let ops = self.prepare(ops)?;
             match &self.inner.path {
                 Path::Remote(remote) => return remote.commit(ops).await,
-                Path::Here(committer) => drop(committer.batch(vec![Request { ops, reply }], 0)),
-                Path::Thread { queue, .. } => queue.push(Request { ops, reply })?,
+                Path::Here(committer) => drop(committer.batch(vec![Request { ops, reply, _room: room }], 0)),
+                Path::Thread { queue, .. } => queue.push(Request { ops, reply, _room: room })?,
             }
         }
         answer.await.unwrap_or_else(|_| Err(shared.ending().map_or(CommitError::Closed, Ending::refusal)))

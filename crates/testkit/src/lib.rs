@@ -235,7 +235,7 @@ impl Cluster {
         headers.extend(media.map(|m| ("content-type", m)));
         let response = self.request(method, path, &headers, body).await;
         let (code, warned) = (response.status().as_u16(), response.headers().contains_key("warning"));
-        let bytes = response.into_body().collect().await;
+        let bytes = response.into_body().collect().await.unwrap_or_default();
         let body =
             serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
         Answer { code, body, warned }

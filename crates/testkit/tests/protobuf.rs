@@ -150,7 +150,7 @@ async fn definitions_are_written_and_read_as_protobuf() {
     let headers = [("accept", PROTOBUF), ("content-type", PROTOBUF)];
     let r = cluster.request("POST", base, &headers, Bytes::from(body)).await;
     let (parts, body) = r.into_parts();
-    let sent = body.collect().await;
+    let sent = body.collect().await.unwrap();
     assert_eq!(parts.status, 201, "{}", String::from_utf8_lossy(&sent));
     let path = format!("{base}/things.example.com");
     let stored = cluster.call("GET", &path, Value::Null).await.body;
@@ -158,7 +158,7 @@ async fn definitions_are_written_and_read_as_protobuf() {
 
     let (parts, body) = cluster.request("GET", &path, &headers, Bytes::new()).await.into_parts();
     assert_eq!(parts.headers["content-type"], PROTOBUF);
-    let body = body.collect().await;
+    let body = body.collect().await.unwrap();
     let envelope = DynamicMessage::decode(facts.descriptor(&unknown), &body[4..]).unwrap();
     let raw = envelope.get_field_by_name("raw").unwrap().as_bytes().unwrap().clone();
     let got = DynamicMessage::decode(facts.descriptor(&message), raw).unwrap();

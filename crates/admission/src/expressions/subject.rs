@@ -42,7 +42,8 @@ impl<'a> Subject<'a> {
     fn namespace(&self) -> Option<&Object> {
         let a = &self.review.attributes;
         let itself = self.review.is("", "namespaces") || a.namespace.is_empty();
-        let made = || if itself { None } else { self.review.lookup.get("", "namespaces", "", &a.namespace) };
+        let made =
+            || if itself { None } else { self.review.lookup.get("", "namespaces", "", &a.namespace).ok().flatten() };
         self.namespace.get_or_init(made).as_deref()
     }
 }

@@ -199,7 +199,8 @@ impl PodSecurity {
             let all = review.lookup.find("", "pods", namespace, &LabelSelector::default());
             all.into_iter().map(|f| f.name).collect()
         };
-        let pod = |name: &str| review.lookup.get("", "pods", namespace, name);
+        // Of a warning, and so without a pod that cannot be read.
+        let pod = |name: &str| review.lookup.get("", "pods", namespace, name).ok().flatten();
         let in_time = || begun.elapsed() < PATIENCE;
         // One pod of each controller first, if not all can be looked at: its others are like it.
         let mut order: Vec<&str> = pods.iter().map(String::as_str).collect();

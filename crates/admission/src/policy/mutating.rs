@@ -55,7 +55,8 @@ impl Remote for Mutating {
             rounds.policies.begin_again(Some(object));
         }
         let (mut wrong, before) = (Vec::new(), std::mem::take(&mut rounds.again));
-        for Bound { policy: p, bindings } in self.policies.get(review.lookup).await.iter() {
+        let bound_policies = self.policies.get(review.lookup).await?;
+        for Bound { policy: p, bindings } in bound_policies.iter() {
             match p.matcher.matches(review, Some(object)) {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {

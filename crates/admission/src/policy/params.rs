@@ -93,7 +93,11 @@ impl Params<'_> {
         loop {
             let name = names.next()?;
             // One that went meanwhile is none any more.
-            let Some(o) = review.lookup.get(&resource.group, &resource.resource, namespace, &name) else { continue };
+            let o = match review.lookup.get(&resource.group, &resource.resource, namespace, &name) {
+                Ok(Some(o)) => o,
+                Ok(None) => continue,
+                Err(s) => return Some(Err(s.message)),
+            };
             tokio::task::yield_now().await;
             let o = Arc::unwrap_or_clone(o);
             return Some(match o.api_version() == kind.api_version() {

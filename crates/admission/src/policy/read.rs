@@ -8,7 +8,7 @@ use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, MatchOwner, WriteRequest};
 use crate::remembered::{LastResult, ResultPerObject};
 use cel::{Env, Program, Type};
-use meta::{Gvk, LabelSelector, Object, Value};
+use meta::{Gvk, LabelSelector, Object, Status, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -112,28 +112,31 @@ impl Policies {
         known.map_or(0, |all| all.iter().map(of_policy).sum())
     }
 
-    /// Policies that are bound, in the order of their names. Those that changed are compiled again.
-    pub async fn get(&self, lookup: &dyn Lookup) -> Arc<Vec<Bound>> {
+    /// Policies that are bound, in the order of their names. Those that changed are compiled again. Errors if one
+    /// cannot be read.
+    pub async fn get(&self, lookup: &dyn Lookup) -> Result<Arc<Vec<Bound>>, Status> {
         if let Some(known) = self.read.known(&self.fingerprint(lookup)) {
-            return known;
+            return Ok(known);
         }
         let mut compiled = self.compiled.begin().await;
         let now = self.fingerprint(lookup);
         if let Some(known) = self.read.known(&now) {
-            return known;
+            return Ok(known);
         }
         let mut by_policy: HashMap<String, Vec<Binding>> = HashMap::new();
         for b in lookup.list(GROUP, self.family.bindings, None) {
+            let b = b?;
             let policy = b.str_at(&["spec", "policyName"]).unwrap_or_default().to_owned();
             by_policy.entry(policy).or_default().push(binding(&b));
         }
         let mut all = Vec::new();
         for p in lookup.list(GROUP, self.family.policies, None) {
+            let p = p?;
             let Some(bindings) = by_policy.remove(p.name()) else { continue };
             all.push(Bound { policy: compiled.get(&p, policy).await, bindings });
         }
         compiled.end();
-        self.read.put(now, all)
+        Ok(self.read.put(now, all))
     }
 }
 

@@ -109,7 +109,8 @@ impl Remote for Validating {
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let mut found = Found::default();
-        for Bound { policy: p, bindings } in self.policies.get(review.lookup).await.iter() {
+        let bound_policies = self.policies.get(review.lookup).await?;
+        for Bound { policy: p, bindings } in bound_policies.iter() {
             match p.matcher.matches(review, object) {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {

@@ -6,7 +6,7 @@ use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, MatchOwner};
 use crate::remembered::{LastResult, ResultPerObject};
 use auth::{Callers, Endpoint};
-use meta::{FieldError, FieldPath, Object, Value};
+use meta::{FieldError, FieldPath, Object, Status, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,23 +73,24 @@ impl Hooks {
         Ok(())
     }
 
-    /// All hooks: configurations in the order of their names, hooks as they stand there.
-    pub async fn get(&self, lookup: &dyn Lookup, resource: &str) -> Arc<Vec<Arc<Hook>>> {
+    /// All hooks: configurations in the order of their names, hooks as they stand there. Errors if a
+    /// configuration cannot be read.
+    pub async fn get(&self, lookup: &dyn Lookup, resource: &str) -> Result<Arc<Vec<Arc<Hook>>>, Status> {
         if let Some(known) = self.read.known(&lookup.fingerprint(GROUP, resource)) {
-            return known;
+            return Ok(known);
         }
         let mut compiled = self.compiled.begin().await;
         let now = lookup.fingerprint(GROUP, resource);
         if let Some(known) = self.read.known(&now) {
-            return known;
+            return Ok(known);
         }
         let when = if resource.starts_with("mutating") { "admit" } else { "validating" };
         let mut all = Vec::new();
         for c in lookup.list(GROUP, resource, None) {
-            all.extend(compiled.get(&c, |c| hooks(c, when)).await.iter().cloned());
+            all.extend(compiled.get(&c?, |c| hooks(c, when)).await.iter().cloned());
         }
         compiled.end();
-        self.read.put(now, all)
+        Ok(self.read.put(now, all))
     }
 
     pub fn any(&self, lookup: &dyn Lookup, resource: &str) -> bool {

@@ -58,7 +58,7 @@ async fn mutate(
     rounds: &mut Reinvocation,
 ) -> Result<(), Status> {
     let callers = &hooks.callers;
-    let hooks = hooks.get(review.lookup, RESOURCE).await;
+    let hooks = hooks.get(review.lookup, RESOURCE).await?;
     if rounds.second {
         rounds.webhooks.begin_again(object.as_deref());
     }

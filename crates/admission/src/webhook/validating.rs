@@ -37,7 +37,7 @@ impl Remote for Validating {
     }
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        let hooks = self.hooks.get(review.lookup, RESOURCE).await;
+        let hooks = self.hooks.get(review.lookup, RESOURCE).await?;
         let mut chosen = Vec::new();
         for hook in hooks.iter() {
             chosen.extend(select(&self.hooks.callers, hook, review, object).await?);

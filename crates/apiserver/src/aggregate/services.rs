@@ -98,7 +98,7 @@ fn concerns(table: &Table, e: &Event) -> bool {
 
 fn api_services(registry: &Registry) -> Vec<Object> {
     let resource: store::Str = STORAGE.into();
-    registry.store.snapshot().range(&resource, None, None).map(|e| encode::decode(e)).collect()
+    registry.store.snapshot().range(&resource, None, None).filter_map(|e| encode::decode_or_log(e)).collect()
 }
 
 /// What an APIService leads to; none when it is this server.

@@ -42,7 +42,7 @@ impl FrontProxy {
             let each: Result<Vec<_>, _> = names.iter().map(|n| values(headers, &n.to_lowercase())).collect();
             Ok(each?.concat())
         };
-        let first = |names: &[String]| Ok(all(names)?.into_iter().find(|v| !v.is_empty()));
+        let first = |names: &[String]| Ok::<_, Status>(all(names)?.into_iter().find(|v| !v.is_empty()));
         let Some(name) = first(&self.username_headers)? else { return Ok(None) };
         let uid = first(&self.uid_headers)?.unwrap_or_default();
         let mut user = User { name, uid, groups: all(&self.group_headers)?, ..User::default() };

@@ -77,7 +77,10 @@ async fn keep(server: Arc<Server>) {
 
 fn list(registry: &Registry, plural: &str) -> Vec<Object> {
     let decoded = Decoded::default();
-    Stored { registry, decoded: &decoded }.list(GROUP, plural, None).collect()
+    let stored = Stored { registry, decoded: &decoded };
+    let all = stored.list(GROUP, plural, None);
+    // The configuration in force is made of the objects that can be read.
+    all.filter_map(|o| o.inspect_err(|s| tracing::error!("{}", s.message)).ok()).collect()
 }
 
 fn load(server: &Server) {

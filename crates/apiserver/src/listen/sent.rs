@@ -1,11 +1,10 @@
 //! The body of an answer that is being sent, and how its client takes it.
 
 use super::table::{Connection, Progress};
-use crate::body::Body;
+use crate::body::{Body, CutOff};
 use crate::budget::Share;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -44,9 +43,9 @@ impl AnswerBody {
 
 impl HttpBody for AnswerBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = CutOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if let Some(p) = &self.progress {
             self.open.0.mark(p, matches!(polled, Poll::Ready(Some(_))));

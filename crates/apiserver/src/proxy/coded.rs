@@ -2,12 +2,11 @@
 
 use super::html::Rewriter;
 use super::links::Origin;
-use crate::body::Body;
+use crate::body::{Body, Change};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::{DeflateDecoder, DeflateEncoder, GzDecoder, GzEncoder};
 use std::io::{self, Write};
-use tokio::sync::mpsc;
 
 /// Compressed bytes that are unpacked together: what comes of them is held at once.
 const PIECE: usize = 4 << 10;
@@ -22,47 +21,7 @@ pub enum Coding {
 
 /// A body with links that lead through the proxy, coded as it came.
 pub fn rewritten(body: Body, origin: Origin, coding: Coding) -> Body {
-    let mut changing = Changing::new(origin, coding);
-    let (sender, receiver) = mpsc::channel(16);
-    tokio::spawn(async move {
-        let relay = async {
-            let mut pieces = match body {
-                Body::Stream(pieces) => Source::Stream(pieces),
-                whole => Source::Whole(Some(whole.collect().await)),
-            };
-            while let Some(piece) = pieces.next().await {
-                for part in piece.chunks(PIECE) {
-                    // What cannot be unpacked ends here, as it would have there.
-                    let Ok(out) = changing.push(part) else { return };
-                    if !out.is_empty() && sender.send(out).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            if let Ok(last) = changing.finish() {
-                let _ = sender.send(last).await;
-            }
-        };
-        tokio::select! {
-            () = relay => {}
-            () = sender.closed() => {}
-        }
-    });
-    Body::stream(receiver)
-}
-
-enum Source {
-    Stream(crate::body::Pieces),
-    Whole(Option<Bytes>),
-}
-
-impl Source {
-    async fn next(&mut self) -> Option<Bytes> {
-        match self {
-            Self::Stream(pieces) => pieces.recv().await,
-            Self::Whole(bytes) => bytes.take(),
-        }
-    }
+    Body::relay_changed(body, Changing::new(origin, coding))
 }
 
 /// Unpacks, rewrites and packs again.
@@ -100,23 +59,6 @@ impl Changing {
         Self { unpack, links: Rewriter::new(Box::new(move |link: &str| origin.rewrite(link))), pack }
     }
 
-    fn push(&mut self, piece: &[u8]) -> io::Result<Bytes> {
-        let plain = match &mut self.unpack {
-            Unpack::None => piece.to_vec(),
-            Unpack::Gzip(d) => {
-                d.write_all(piece)?;
-                std::mem::take(d.get_mut())
-            }
-            Unpack::Deflate(d) => {
-                d.write_all(piece)?;
-                std::mem::take(d.get_mut())
-            }
-        };
-        let mut changed = Vec::with_capacity(plain.len() + 64);
-        self.links.push(&plain, &mut changed);
-        self.packed(changed)
-    }
-
     fn packed(&mut self, plain: Vec<u8>) -> io::Result<Bytes> {
         Ok(match &mut self.pack {
             Pack::None => plain,
@@ -131,8 +73,28 @@ impl Changing {
         }
         .into())
     }
+}
 
-    /// What is left when the body has ended.
+impl Change for Changing {
+    const CHUNK: usize = PIECE;
+
+    fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
+        let plain = match &mut self.unpack {
+            Unpack::None => piece.to_vec(),
+            Unpack::Gzip(d) => {
+                d.write_all(&piece)?;
+                std::mem::take(d.get_mut())
+            }
+            Unpack::Deflate(d) => {
+                d.write_all(&piece)?;
+                std::mem::take(d.get_mut())
+            }
+        };
+        let mut changed = Vec::with_capacity(plain.len() + 64);
+        self.links.push(&plain, &mut changed);
+        self.packed(changed)
+    }
+
     fn finish(mut self) -> io::Result<Bytes> {
         let plain = match std::mem::replace(&mut self.unpack, Unpack::None) {
             Unpack::None => Vec::new(),
@@ -166,20 +128,21 @@ mod tests {
 
     #[tokio::test]
     async fn pages_are_coded_as_they_came() {
-        let plain = rewritten(Body::from(PAGE.to_owned()), origin(), Coding::None).collect().await;
+        let plain = rewritten(Body::from(PAGE.to_owned()), origin(), Coding::None).collect().await.unwrap();
         assert_eq!(plain, WANT);
         let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
         gzip.write_all(PAGE.as_bytes()).unwrap();
-        let packed = rewritten(Body::from(gzip.finish().unwrap()), origin(), Coding::Gzip).collect().await;
+        let packed = rewritten(Body::from(gzip.finish().unwrap()), origin(), Coding::Gzip).collect().await.unwrap();
         let mut text = String::new();
         flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
         assert_eq!(text, WANT);
         let mut deflate = DeflateEncoder::new(Vec::new(), Compression::default());
         deflate.write_all(PAGE.as_bytes()).unwrap();
-        let packed = rewritten(Body::from(deflate.finish().unwrap()), origin(), Coding::Deflate).collect().await;
+        let packed =
+            rewritten(Body::from(deflate.finish().unwrap()), origin(), Coding::Deflate).collect().await.unwrap();
         let mut text = String::new();
         flate2::read::DeflateDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
         assert_eq!(text, WANT);
-        assert_eq!(rewritten(Body::from(b"no gzip".to_vec()), origin(), Coding::Gzip).collect().await, "");
+        assert!(rewritten(Body::from(b"no gzip".to_vec()), origin(), Coding::Gzip).collect().await.is_err());
     }
 }

@@ -262,7 +262,7 @@ impl Stream {
     /// How an entry is told without being decoded, where that is possible.
     fn spliced(&self, e: &Entry) -> Option<Splice> {
         match self.wanted.shape {
-            _ if self.wanted.encoding != Encoding::Json => None,
+            _ if self.wanted.encoding != Encoding::Json || encode::check_form(e).is_err() => None,
             Shape::Object if self.request.resource.serves_bytes(e) => Some(Splice::Whole),
             Shape::PartialMetadata if self.wanted.meta == META_V1 => Some(Splice::Metadata),
             _ => None,

@@ -1,9 +1,12 @@
 //! What is behind a service: pure functions of the service and the pods it selects.
 
+use super::reconcile::{Desired, Group};
 use super::{COMPONENT, MANAGED_BY, SERVICE};
+use crate::views::{Pod, PodEntry};
 use meta::{Object, Value};
 use serde_json::json;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The most endpoints of one slice, as upstream's default.
 const PER_SLICE: usize = 100;
@@ -25,50 +28,57 @@ pub struct Backend {
 }
 
 /// The pods that can be reached, in a stable order. Pods that are over or have no address are left out.
-pub fn backends(service: &Object, pods: &[Object]) -> Vec<Backend> {
+pub fn backends(service: &Object, pods: &[Arc<PodEntry>]) -> Vec<Backend> {
     let publish = service.at(&["spec", "publishNotReadyAddresses"]) == Some(&Value::Bool(true));
     let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let by_name = ports.iter().any(|p| p["targetPort"].is_string());
     let mut all: Vec<Backend> = pods
         .iter()
-        .filter(|p| !matches!(p.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")))
-        .filter_map(|p| {
-            let ip = p.str_at(&["status", "podIP"]).filter(|i| !i.is_empty())?.to_owned();
-            let conditions = p.at(&["status", "conditions"]).and_then(Value::as_array);
-            let serving = conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True");
-            let terminating = p.is_deleting();
-            let named = if by_name { NamedPorts::new(p) } else { NamedPorts(HashMap::new()) };
-            let subdomain = p.str_at(&["spec", "subdomain"]) == Some(service.name());
-            Some(Backend {
-                ip,
-                node: p.str_at(&["spec", "nodeName"]).unwrap_or_default().to_owned(),
-                name: p.name().to_owned(),
-                namespace: p.namespace().to_owned(),
-                uid: p.uid().to_owned(),
-                hostname: p.str_at(&["spec", "hostname"]).filter(|_| subdomain).map(str::to_owned),
+        .filter(|p| !p.view.is_terminal() && !p.view.status.pod_ip.is_empty())
+        .map(|p| {
+            let (meta, spec) = (&p.meta, &p.view.spec);
+            let (serving, terminating) = (p.view.is_ready(), meta.is_deleting());
+            let named = if by_name { NamedPorts::new(&p.view) } else { NamedPorts(HashMap::new()) };
+            let subdomain = *spec.subdomain == *service.name() && !spec.hostname.is_empty();
+            Backend {
+                ip: p.view.status.pod_ip.to_string(),
+                node: spec.node_name.to_string(),
+                name: meta.name.to_string(),
+                namespace: meta.namespace.to_string(),
+                uid: meta.uid.to_string(),
+                hostname: subdomain.then(|| spec.hostname.to_string()),
                 ready: publish || (serving && !terminating),
                 serving,
                 terminating,
                 ports: ports.iter().map(|port| target(port, &named)).collect(),
-            })
+            }
         })
         .collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
+/// Whether a change of a pod changes what is behind services: not all do, such as those of its containers' states.
+pub fn is_relevant(old: &PodEntry, new: &PodEntry) -> bool {
+    let facts = |p: &PodEntry| (p.meta.is_deleting(), p.view.is_terminal(), p.view.is_ready());
+    let (a, b) = (&old.view.spec, &new.view.spec);
+    facts(old) != facts(new)
+        || old.meta.uid != new.meta.uid
+        || old.meta.labels != new.meta.labels
+        || old.view.status.pod_ip != new.view.status.pod_ip
+        || (&a.node_name, &a.hostname, &a.subdomain) != (&b.node_name, &b.hostname, &b.subdomain)
+}
+
 /// The numbers of the named ports of a pod's containers, by name and protocol.
 struct NamedPorts<'a>(HashMap<(&'a str, &'a str), i64>);
 
 impl<'a> NamedPorts<'a> {
-    fn new(pod: &'a Object) -> Self {
-        let containers = ["containers", "initContainers"].map(|list| pod.at(&["spec", list]).and_then(Value::as_array));
-        let ports = containers.into_iter().flatten().flatten().filter_map(|c| c["ports"].as_array()).flatten();
+    fn new(pod: &'a Pod) -> Self {
+        let containers = pod.spec.containers.iter().chain(pod.spec.init_containers.iter());
         let mut found = HashMap::new();
-        for p in ports {
-            let (Some(name), Some(number)) = (p["name"].as_str(), p["containerPort"].as_i64()) else { continue };
+        for p in containers.flat_map(|c| &c.ports).filter(|p| !p.name.is_empty()) {
             // The first of a name counts.
-            found.entry((name, p["protocol"].as_str().unwrap_or_default())).or_insert(number);
+            found.entry((&*p.name, &*p.protocol)).or_insert(p.container_port);
         }
         Self(found)
     }
@@ -113,8 +123,8 @@ fn ports_of(service: &Object, numbers: &[Option<i64>]) -> Vec<Value> {
         .collect()
 }
 
-/// The contents of the slices of a service. A service without backends has one empty slice.
-pub fn slices_of(service: &Object, backends: &[Backend]) -> Vec<Object> {
+/// What the slices of a service hold. A service without backends has one empty slice.
+pub(super) fn desired_slices(service: &Object, backends: &[Backend]) -> Desired {
     let mut groups = grouped(backends);
     if groups.is_empty() {
         groups.push((Vec::new(), Vec::new()));
@@ -128,17 +138,16 @@ pub fn slices_of(service: &Object, backends: &[Backend]) -> Vec<Object> {
     }
     let owner = json!([{"apiVersion": "v1", "kind": "Service", "name": service.name(), "uid": service.uid(),
         "controller": true, "blockOwnerDeletion": true}]);
-    let mut out = Vec::new();
-    for (numbers, list) in groups {
-        let chunks: Vec<&[&Backend]> = if list.is_empty() { vec![&[]] } else { list.chunks(PER_SLICE).collect() };
-        for chunk in chunks {
-            let endpoints: Vec<Value> = chunk.iter().map(|b| endpoint(b)).collect();
-            let v = json!({"metadata": {"labels": labels, "ownerReferences": owner}, "addressType": "IPv4",
-                "endpoints": endpoints, "ports": ports_of(service, &numbers)});
-            out.extend(Object::from_value(v));
-        }
+    let group = |(numbers, list): (Vec<Option<i64>>, Vec<&Backend>)| Group {
+        address_type: "IPv4",
+        ports: ports_of(service, &numbers),
+        endpoints: list.into_iter().map(endpoint).collect(),
+    };
+    Desired {
+        metadata: [("labels".to_owned(), labels.into()), ("ownerReferences".to_owned(), owner)].into_iter().collect(),
+        groups: groups.into_iter().map(group).collect(),
+        per_slice: PER_SLICE,
     }
-    out
 }
 
 fn reference(b: &Backend) -> Value {
@@ -200,6 +209,10 @@ mod tests {
         Object::from_value(v).unwrap()
     }
 
+    fn entry(pod: &Object) -> Arc<PodEntry> {
+        Arc::new(PodEntry::new(serde_json::to_vec(pod).unwrap().into()).unwrap())
+    }
+
     fn pod(name: &str, ready: bool, deleting: bool) -> Object {
         let mut p = object(json!({"metadata": {"name": name, "namespace": "x"},
             "spec": {"nodeName": "n", "containers": [{"ports": [{"name": "web", "containerPort": 8080, "protocol": "TCP"}]}]},
@@ -232,14 +245,14 @@ mod tests {
             ("TCP", json!(7), Some(7)),
             ("TCP", Value::Null, Some(80)),
         ] {
-            assert_eq!(backends(&service(protocol, target.clone()), &[p.clone()])[0].ports, [number], "{target}");
+            assert_eq!(backends(&service(protocol, target.clone()), &[entry(&p)])[0].ports, [number], "{target}");
         }
         let many = |key: &str, n: usize| -> Value {
             (0..n).map(|i| json!({"name": format!("p{i}"), "protocol": "TCP", "port": 1, "containerPort": i, "targetPort": format!("{key}{i}")})).collect()
         };
         p.set(&["spec", "containers"], ports(many("", 20_000)));
         let service = object(json!({"metadata": {"name": "s"}, "spec": {"ports": many("none", 20_000)}}));
-        assert!(backends(&service, &[p])[0].ports.iter().all(Option::is_none));
+        assert!(backends(&service, &[entry(&p)])[0].ports.iter().all(Option::is_none));
     }
 
     /// Groundwork of C14.endpointslices and P04.out-of-endpoints
@@ -247,15 +260,27 @@ mod tests {
     fn a_pod_that_is_leaving_is_not_ready_but_may_still_serve() {
         let service = object(json!({"metadata": {"name": "s"}, "spec": {"ports": [
             {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web"}]}}));
-        let b = backends(&service, &[pod("a", true, false), pod("b", false, false), pod("c", true, true)]);
+        let b = backends(
+            &service,
+            &[pod("a", true, false), pod("b", false, false), pod("c", true, true)].map(|p| entry(&p)),
+        );
         let flags: Vec<_> = b.iter().map(|b| (b.ready, b.serving, b.terminating)).collect();
         assert_eq!(flags, [(true, true, false), (false, false, false), (false, true, true)]);
         assert_eq!(b[0].ports, [Some(8080)]);
         let e = endpoints_of(&service, &b);
         assert_eq!(e[0]["addresses"].as_array().unwrap().len(), 1);
         assert_eq!(e[0]["notReadyAddresses"].as_array().unwrap().len(), 1);
-        let s = slices_of(&service, &b);
-        assert_eq!(s[0].get("endpoints").unwrap().as_array().unwrap().len(), 3);
-        assert_eq!(slices_of(&service, &[]).len(), 1);
+        assert_eq!(desired_slices(&service, &b).groups[0].endpoints.len(), 3);
+        assert_eq!(desired_slices(&service, &[]).groups.len(), 1);
+    }
+
+    #[test]
+    fn not_every_change_of_a_pod_is_relevant() {
+        let (ready, unready) = (pod("a", true, false), pod("a", false, false));
+        let mut other = ready.clone();
+        other.set(&["status", "startTime"], "2026-01-01T00:00:00Z");
+        assert!(is_relevant(&entry(&ready), &entry(&unready)) && !is_relevant(&entry(&ready), &entry(&other)));
+        other.set(&["status", "podIP"], "10.0.0.2");
+        assert!(is_relevant(&entry(&ready), &entry(&other)));
     }
 }

@@ -1,5 +1,6 @@
 //! Slices of services whose Endpoints somebody writes by hand (upstream `pkg/controller/endpointslicemirroring`).
 
+use super::reconcile::{Desired, Group};
 use super::slices::Slices;
 use super::{MANAGED_BY, SERVICE, Selectable};
 use crate::context::{Context, Error, object};
@@ -67,7 +68,7 @@ pub async fn run(context: Context) {
 
 impl Controller {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let mut wanted = Vec::new();
+        let mut wanted = Desired::default();
         if let (Some(service), Some(e)) = (self.services.get(&key), self.endpoints.get(&key))
             && service.view.spec.selector.is_none()
         {
@@ -75,7 +76,7 @@ impl Controller {
             if is_mirrored(&endpoints) && !endpoints.is_deleting() {
                 let m = mirrored(&endpoints);
                 self.tell(&endpoints, &m);
-                wanted = m.slices;
+                wanted = m.desired;
             }
         }
         self.slices.write(&key, wanted).await?;
@@ -105,8 +106,7 @@ fn is_mirrored(endpoints: &Object) -> bool {
 /// What an Endpoints object comes to.
 #[derive(Debug, Default)]
 struct Mirrored {
-    /// The contents of the slices.
-    slices: Vec<Object>,
+    desired: Desired,
     /// Addresses that are none.
     invalid: usize,
     /// Addresses that were too many.
@@ -125,7 +125,7 @@ fn mirrored(e: &Object) -> Mirrored {
 
     let mut out = Mirrored::default();
     // Subsets with the same ports go together: one slice for each kind of address and list of ports.
-    let mut groups: Vec<(&str, Vec<Value>, Vec<Value>)> = Vec::new();
+    let mut groups: Vec<(&'static str, Vec<Value>, Vec<Value>)> = Vec::new();
     for subset in e.get("subsets").and_then(Value::as_array).into_iter().flatten() {
         let ports: Vec<Value> = subset["ports"].as_array().into_iter().flatten().map(port).collect();
         let list = |field: &str| subset[field].as_array().cloned().unwrap_or_default();
@@ -158,12 +158,13 @@ fn mirrored(e: &Object) -> Mirrored {
             }
         }
     }
-    for (kind, ports, endpoints) in groups {
-        out.slices.extend(Object::from_value(json!({
-            "metadata": {"labels": labels, "annotations": annotations, "ownerReferences": owner},
-            "addressType": kind, "endpoints": endpoints, "ports": ports,
-        })));
-    }
+    let metadata = [("labels", labels.into()), ("annotations", annotations), ("ownerReferences", owner)];
+    let group = |(address_type, ports, endpoints)| Group { address_type, ports, endpoints };
+    out.desired = Desired {
+        metadata: metadata.into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
+        groups: groups.into_iter().map(group).collect(),
+        per_slice: PER_SUBSET,
+    };
     out
 }
 
@@ -199,25 +200,23 @@ mod tests {
             ],
         }));
         let m = mirrored(&e);
-        assert_eq!((m.slices.len(), m.invalid, m.skipped), (3, 1, 1), "{m:?}");
-        let first = &m.slices[0];
-        assert_eq!(first.at(&["metadata", "annotations"]), Some(&json!({"x": "y"})));
-        assert_eq!(first.label("a"), Some("b"));
-        assert_eq!(first.label(MANAGED_BY), Some(COMPONENT));
+        let d = &m.desired;
+        assert_eq!((d.groups.len(), m.invalid, m.skipped), (3, 1, 1), "{m:?}");
+        assert_eq!(d.metadata["annotations"], json!({"x": "y"}));
+        assert_eq!((&d.metadata["labels"]["a"], &d.metadata["labels"][MANAGED_BY]), (&json!("b"), &json!(COMPONENT)));
         assert_eq!(
-            first.get("endpoints").unwrap(),
-            &json!([
+            Value::from(d.groups[0].endpoints.clone()),
+            json!([
                 {"addresses": ["10.0.0.1"], "conditions": {"ready": true}, "nodeName": "n"},
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
                 {"addresses": ["10.0.0.3"], "conditions": {"ready": true}},
             ])
         );
-        assert_eq!(m.slices[1].str_at(&["addressType"]), Some("IPv6"));
-        assert_eq!(m.slices[2].get("endpoints").unwrap().as_array().unwrap().len(), 1000);
+        assert_eq!((d.groups[1].address_type, d.groups[2].endpoints.len()), ("IPv6", 1000));
         let subsets: Vec<Value> =
             (1..=200).map(|i| json!({"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": i}]})).collect();
         let m = mirrored(&object(json!({"metadata": {"name": "s"}, "subsets": subsets})));
-        assert_eq!((m.slices.len(), m.skipped), (MOST_SLICES, 100));
+        assert_eq!((m.desired.groups.len(), m.skipped), (MOST_SLICES, 100));
         assert!(is_mirrored(&e));
         assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "labels": {SKIP: "true"}}}))));
         assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "annotations": {LEADER: "{}"}}}))));

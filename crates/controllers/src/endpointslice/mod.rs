@@ -4,10 +4,12 @@
 
 mod decide;
 pub mod mirror;
+mod reconcile;
 mod slices;
+mod tracker;
 
 use crate::context::{Context, Error, object};
-use crate::views::{Pod, Selects, pods};
+use crate::views::{Pod, PodEntry, Selects, pods};
 use client::{ApiResource, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -17,7 +19,7 @@ use serde_json::json;
 use slices::Slices;
 use std::sync::Arc;
 
-pub use decide::{Backend, backends, endpoints_of, slices_of};
+pub use decide::{Backend, backends, endpoints_of};
 
 const SERVICE: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -83,6 +85,11 @@ pub async fn run(form: Form, context: Context) {
     c.services.on_change(move |s| q.add(s.key()));
     let (q, services) = (queue.clone(), c.services.clone());
     c.pods.on_change(move |p| {
+        if let (Some(old), Some(new)) = (&p.old, &p.new)
+            && !decide::is_relevant(old, new)
+        {
+            return;
+        }
         for entry in [&p.old, &p.new].into_iter().flatten() {
             let meta = &entry.meta;
             for s in services.cache().in_namespace(&meta.namespace) {
@@ -116,19 +123,17 @@ impl Controller {
         let wanted = match service.as_ref().and_then(|s| Some((s, s.view.spec.selector.as_ref()?.selector()?))) {
             Some((s, sel)) if !s.meta.is_deleting() => {
                 let service = object(&ApiResource::of::<Service>(), s)?;
-                let matching: Vec<Object> = self
-                    .pods
-                    .cache()
-                    .in_namespace(&key.namespace)
-                    .filter(|p| sel.matches(|k| p.meta.label(k)))
-                    .map(|p| object(&pods(), p))
-                    .collect::<Result<_, _>>()?;
+                let cache = self.pods.cache();
+                let all = cache.in_namespace(&key.namespace).filter(|p| sel.matches(|k| p.meta.label(k)));
+                let matching: Vec<Arc<PodEntry>> = all.cloned().collect();
                 Some((backends(&service, &matching), service))
             }
             _ => None,
         };
         match self.form {
-            Form::Slices => self.slices.write(&key, wanted.map(|(b, s)| slices_of(&s, &b)).unwrap_or_default()).await,
+            Form::Slices => {
+                self.slices.write(&key, wanted.map(|(b, s)| decide::desired_slices(&s, &b)).unwrap_or_default()).await
+            }
             Form::Endpoints => self.write_endpoints(&key, wanted).await,
         }?;
         Ok(Outcome::Done)

@@ -1,16 +1,28 @@
 //! Writing the slices that one controller manages.
 
+use super::reconcile::{Desired, Plan, plan};
+use super::tracker::Tracker;
 use super::{MANAGED_BY, SERVICE};
 use crate::context::{Context, Error, object};
-use client::{ApiResource, DeleteOptions, Informer, Key, Scope, WriteOptions};
+use client::{ApiResource, DeleteOptions, Informer, Key, Meta, Scope, WriteOptions};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use meta::Object;
+use std::sync::Arc;
+
+/// The index of slices by the service that they belong to.
+const BY_SERVICE: &str = "service";
 
 /// The slices of one controller, which it knows by their label.
 pub(super) struct Slices {
     context: Context,
     pub(super) written: Informer<()>,
     managed_by: &'static str,
+    tracker: Arc<Tracker>,
+}
+
+/// The service that a slice belongs to.
+fn service(slice: &Meta) -> Option<Key> {
+    Some(Key::new(slice.namespace.clone(), slice.label(SERVICE)?))
 }
 
 impl Slices {
@@ -19,60 +31,54 @@ impl Slices {
     }
 
     pub(super) fn new(context: Context, managed_by: &'static str) -> Self {
-        let written = context.informers.informer(&Self::resource(), &Scope::default());
-        Self { context, written, managed_by }
+        let written: Informer<()> = context.informers.informer(&Self::resource(), &Scope::default());
+        written.index(BY_SERVICE, |e| service(&e.meta).map(|s| s.to_string()).into_iter().collect());
+        let tracker: Arc<Tracker> = Arc::default();
+        let observed = tracker.clone();
+        written.on_change(move |c| {
+            if let (None, Some(old)) = (&c.new, &c.old)
+                && let Some(service) = service(&old.meta)
+            {
+                observed.deletion_observed(&service, &old.meta.uid);
+            }
+        });
+        Self { context, written, managed_by, tracker }
     }
 
-    /// Brings the slices of a service to the contents in `wanted`; those that are too many are deleted.
-    pub(super) async fn write(&self, service: &Key, wanted: Vec<Object>) -> Result<(), Error> {
+    /// Brings the slices of a service to what they should hold. Errors while the cache does not show what was written before: a decision
+    /// on it would make slices twice.
+    pub(super) async fn write(&self, service: &Key, desired: Desired) -> Result<(), Error> {
         let resource = Self::resource();
         let api = self.context.client.dynamic(&resource).namespace(&service.namespace);
-        let mut have: Vec<Object> = self
-            .written
-            .cache()
-            .in_namespace(&service.namespace)
-            .filter(|e| {
-                e.meta.label(SERVICE) == Some(&*service.name) && e.meta.label(MANAGED_BY) == Some(self.managed_by)
-            })
-            .map(|e| object(&resource, e))
-            .collect::<Result<_, _>>()?;
-        have.sort_by(|a, b| a.name().cmp(b.name()));
-        // The addresses of a slice are of one kind for good.
-        let mut kept = Vec::new();
-        for content in wanted {
-            let kind = content.get("addressType").cloned();
-            let same = have.iter().position(|h| h.get("addressType") == kind.as_ref());
-            kept.push((same.map(|i| have.remove(i)), content));
-        }
-        for (old, content) in kept {
-            let mut o = old.unwrap_or_else(|| {
-                let mut o = Object::new(&resource.gvk());
-                o.set_namespace(&service.namespace);
-                o.metadata_mut().insert("generateName".into(), format!("{}-", service.name).into());
-                o
-            });
-            let before = o.clone();
-            for (k, v) in content.0 {
-                if k != "metadata" {
-                    o.0.insert(k, v);
-                    continue;
-                }
-                for (k, v) in v.as_object().into_iter().flatten() {
-                    match v.is_null() {
-                        true => o.metadata_mut().remove(k),
-                        false => o.metadata_mut().insert(k.clone(), v.clone()),
-                    };
-                }
+        let have = {
+            let cache = self.written.cache();
+            let index = service.to_string();
+            let ours: Vec<_> = cache
+                .by_index(BY_SERVICE, &index)
+                .filter(|e| e.meta.label(MANAGED_BY) == Some(self.managed_by))
+                .collect();
+            if self.tracker.is_stale(service, ours.iter().map(|e| (&*e.meta.uid, &*e.meta.resource_version))) {
+                return Err(Error::Waiting("the cache does not show the endpoint slices that were written".into()));
             }
-            if o.name().is_empty() {
-                api.create(&WriteOptions::default(), &o).await?;
-            } else if o != before {
-                let name = o.name().to_owned();
-                api.update(&name, &WriteOptions::default(), &o).await?;
-            }
+            let have: Result<Vec<Object>, _> = ours.into_iter().map(|e| object(&resource, e)).collect();
+            have?
+        };
+        let Plan { create, update, delete } = plan(have, desired);
+        for mut o in create {
+            o.set_gvk(&resource.gvk());
+            o.set_namespace(&service.namespace);
+            o.metadata_mut().insert("generateName".into(), format!("{}-", service.name).into());
+            let made = api.create(&WriteOptions::default(), &o).await?;
+            self.tracker.written(service, made.uid(), made.resource_version());
         }
-        for o in have {
-            client::optional(api.delete(o.name(), &DeleteOptions::default()).await)?;
+        for o in update {
+            let made = api.update(o.name(), &WriteOptions::default(), &o).await?;
+            self.tracker.written(service, made.uid(), made.resource_version());
+        }
+        for o in delete {
+            if client::optional(api.delete(o.name(), &DeleteOptions::uid(o.uid())).await)?.is_some() {
+                self.tracker.deleted(service, o.uid());
+            }
         }
         Ok(())
     }

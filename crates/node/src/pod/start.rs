@@ -13,6 +13,7 @@ use super::plan::{Plan, Role, ended_at};
 use super::status::Waiting;
 use super::worker::{Hold, Observed, Worker, text, unless_ending};
 use super::{container, files, hooks, ports, security};
+use crate::blocking::blocking;
 use crate::resources;
 use crate::{env, volumes};
 
@@ -28,8 +29,7 @@ const SYNC_RETRY: Duration = Duration::from_secs(10);
 /// A network namespace of a new user namespace.
 async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
     // It waits for a process.
-    let made = tokio::task::spawn_blocking(move || runtime::user_namespace::network(range)).await;
-    made.unwrap_or_else(|e| Err(std::io::Error::other(e)))
+    blocking(move || runtime::user_namespace::network(range)).await
 }
 
 /// Twice the delay before, between the first and the last.
@@ -83,12 +83,14 @@ impl Worker {
         let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
         let options = &self.shared.options;
         let host_network = spec.host_network == Some(true);
-        let directory = self.shared.volumes.pod_directory(&self.uid);
-        std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
-        let user_namespace = match spec.host_users {
-            Some(false) => Some(self.shared.users.range(&self.uid).map_err(|e| e.to_string())?),
-            _ => None,
-        };
+        let own_users = spec.host_users == Some(false);
+        let (shared, uid) = (self.shared.clone(), self.uid.clone());
+        let user_namespace = blocking(move || {
+            let directory = shared.volumes.pod_directory(&uid);
+            std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+            own_users.then(|| shared.users.range(&uid)).transpose().map_err(|e| e.to_string())
+        })
+        .await?;
         let netns = match (&options.network, host_network) {
             (Some(network), false) => {
                 let own = match user_namespace {
@@ -113,7 +115,7 @@ impl Worker {
         let ip = self.ip.map(|ip| ip.to_string());
         let domain = &options.dns.domain;
         let hosts = if host_network {
-            let node = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+            let node = blocking(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default()).await;
             files::host_network_hosts(&pod, &node)
         } else {
             files::hosts(&pod, ip.as_deref(), domain)
@@ -291,7 +293,8 @@ impl Worker {
     async fn image(&mut self, spec: &Spec) -> Option<String> {
         let image = text(&spec.image).to_owned();
         let name = spec.name.as_str();
-        match self.shared.options.host.image(&image) {
+        let (host, wanted) = (self.shared.options.host.clone(), image.clone());
+        match blocking(move || host.image(&wanted)).await {
             Ok(found) => {
                 let message =
                     format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
@@ -373,19 +376,24 @@ impl Worker {
         }
         let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables).await;
         let mounts = mounts.map_err(|e| (CONFIG, e.to_string()))?;
-        let config = container::config(container::Parts {
-            pod: &pod,
-            container: spec,
-            attempt,
-            env: environment.variables,
-            mounts,
-            image_user,
-            node_memory: self.shared.memory,
-            seccomp_root: options.data_dir.join("seccomp"),
-            seccomp_default: options.seccomp_default,
-            host: security::Host::read(options),
-        })
-        .map_err(|e| (CONFIG, e.to_string()))?;
+        let (shared, spec_of, image_user) = (self.shared.clone(), spec.clone(), image_user.to_owned());
+        // It reads the kernel's settings, and the file of a seccomp profile.
+        let config = blocking(move || {
+            let options = &shared.options;
+            container::config(container::Parts {
+                pod: &pod,
+                container: &spec_of,
+                attempt,
+                env: environment.variables,
+                mounts,
+                image_user: &image_user,
+                node_memory: shared.memory,
+                seccomp_root: options.data_dir.join("seccomp"),
+                seccomp_default: options.seccomp_default,
+                host: security::Host::read(options),
+            })
+        });
+        let config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
         match options.runtime.create_container(sandbox, config).await {
             Ok(id) => {
                 self.event(Some(&spec.name), Severity::Normal, "Created", "Container created");
@@ -400,7 +408,8 @@ impl Worker {
         let Ok(seen) = self.observe().await else { return };
         let previous = seen.previous.get(name).map(|c| c.id.clone()).unwrap_or_default();
         for old in seen.all.iter().filter(|c| c.name == name && c.id != newest && c.id != previous) {
-            runtime::rotation::remove(&old.log_path);
+            let log = old.log_path.clone();
+            blocking(move || runtime::rotation::remove(&log)).await;
             if let Err(error) = self.shared.options.runtime.remove_container(&old.id).await {
                 tracing::debug!(container = old.id, %error, "removing an old container");
             }

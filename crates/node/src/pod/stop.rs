@@ -11,6 +11,7 @@ use runtime::ContainerState;
 use super::hooks;
 use super::worker::{Worker, text, unless_ending};
 use crate::agent::Shared;
+use crate::blocking::blocking;
 use crate::probe::Names;
 use crate::resources::is_sidecar;
 
@@ -160,8 +161,7 @@ impl Worker {
         self.shared.objects.forget(&self.uid);
         self.shared.tokens.forget(&self.uid);
         let logs = self.log_directory();
-        let removed = tokio::task::spawn_blocking(move || runtime::beneath::remove_tree(&logs)).await;
-        if let Ok(Err(error)) = removed {
+        if let Err(error) = blocking(move || runtime::beneath::remove_tree(&logs)).await {
             tracing::debug!(pod = text(&self.pod.metadata.name), %error, "removing logs");
         }
         Ok(())
@@ -172,10 +172,8 @@ impl Shared {
     /// Sandboxes, containers, network and volumes of a pod.
     pub(super) async fn remove_pod(&self, uid: &str) -> Result<(), Error> {
         let runtime = &self.options.runtime;
-        for pod in runtime.list_pods().await? {
-            if pod.config.labels.get(super::container::POD_UID).is_some_and(|u| u == uid) {
-                runtime.remove_pod(&pod.id).await?;
-            }
+        for pod in runtime.pod_records(uid).await?.pods {
+            runtime.remove_pod(&pod.id).await?;
         }
         if let Some(network) = &self.options.network {
             network.detach(uid).await?;

@@ -9,7 +9,7 @@ use client::panics::{Panicked, caught};
 use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus, Volume};
-use runtime::{Container, ContainerState, PodState};
+use runtime::{Container, ContainerState, PodRecords, PodState};
 use tokio::sync::{Notify, watch};
 
 use super::backoff::{Backoffs, go_duration};
@@ -22,6 +22,7 @@ use super::stop::Stopped;
 use super::{container, messages, security, starts};
 use crate::admission::{Admitted, PREEMPTING, Rejection};
 use crate::agent::Shared;
+use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::fields::Place;
 use crate::objects;
@@ -313,11 +314,9 @@ impl Worker {
     }
 
     pub(super) async fn observe(&mut self) -> Result<Observed, runtime::Error> {
-        let runtime = &self.shared.options.runtime;
-        let own = |labels: &BTreeMap<String, String>| labels.get(container::POD_UID) == Some(&self.uid);
-        let mut sandboxes: Vec<_> = runtime.list_pods().await?.into_iter().filter(|p| own(&p.config.labels)).collect();
+        let PodRecords { pods: mut sandboxes, containers: mut all } =
+            self.shared.options.runtime.pod_records(&self.uid).await?;
         sandboxes.sort_by_key(|p| p.config.attempt);
-        let mut all: Vec<_> = runtime.list_containers().await?.into_iter().filter(|c| own(&c.labels)).collect();
         all.sort_by_key(|c| (c.attempt, c.created_at));
         let mut out = Observed { sandbox: sandboxes.pop(), ..Observed::default() };
         for c in &all {
@@ -330,7 +329,8 @@ impl Worker {
             if matches!(c.state, ContainerState::Exited | ContainerState::Unknown) && !self.messages.contains_key(&c.id)
             {
                 let policy = self.spec_of(&c.name).and_then(|s| s.termination_message_policy);
-                let message = messages::read(c, policy.as_deref() == Some("FallbackToLogsOnError"));
+                let (ended, from_logs) = (c.clone(), policy.as_deref() == Some("FallbackToLogsOnError"));
+                let message = blocking(move || messages::read(&ended, from_logs)).await;
                 self.messages.insert(c.id.clone(), message);
             }
         }
@@ -433,11 +433,11 @@ impl Worker {
             let mut plan = self.plan(&seen);
             // Before anything of it runs, and not again: what runs has been taken.
             if plan.new_sandbox
-                && let Some(refusal) = security::refusal(
-                    &self.pod,
-                    &security::Host::read(&self.shared.options),
-                    &self.shared.options.sysctls,
-                )
+                && let Some(refusal) = {
+                    let shared = self.shared.clone();
+                    let host = blocking(move || security::Host::read(&shared.options)).await;
+                    security::refusal(&self.pod, &host, &self.shared.options.sysctls)
+                }
             {
                 self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
                 return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;

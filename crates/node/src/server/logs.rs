@@ -1,6 +1,5 @@
 //! Log files of containers: from the end, since a time, on and on.
 
-use std::convert::Infallible;
 use std::fs::Metadata;
 use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
@@ -13,19 +12,19 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt, SinkExt, StreamExt};
-use http::{Request, Response, StatusCode};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http::{Request, Response};
 use jiff::Timestamp;
 use runtime::ContainerState;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
-use super::{Body, Error, Handle, Query, absent, upgrade};
+use super::{Body, Error, Handle, Query, absent, stream, upgrade};
 use crate::agent::Options;
+use crate::blocking::blocking;
 
 /// How often a file that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -97,25 +96,25 @@ pub(super) async fn serve(
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(WAITING);
     let (options, path) = (handle.options.clone(), container.log_path.clone());
-    tokio::spawn(async move {
+    let reader = tokio::spawn(async move {
         let id: Arc<str> = container.id.into();
         let runs = move || {
             let (options, id) = (options.clone(), id.clone());
             async move { runs(&options, &id).await }.boxed()
         };
-        if let Err(error) = send(&path, &wanted, &sender, &runs).await {
-            tracing::debug!(path = %path.display(), %error, "reading a log");
+        match send(&path, &wanted, &sender, &runs).await {
+            // A container that wrote nothing may have no file.
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), "reading a log: {e}");
+                Err(e)
+            }
+            _ => Ok(()),
         }
     });
     if upgrade::is_websocket(&request) {
-        return upgrade::take_over(request, PROTOCOLS, |socket, protocol| messages(socket, protocol, receiver));
+        return upgrade::take_over(request, PROTOCOLS, |socket, protocol| messages(socket, protocol, receiver, reader));
     }
-    let stream = futures::stream::unfold(receiver, |mut r| async move {
-        let bytes = r.recv().await?;
-        Some((Ok::<_, Infallible>(Frame::data(bytes)), r))
-    });
-    let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
-    *response.status_mut() = StatusCode::OK;
+    let mut response = Response::new(stream(receiver, reader));
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     Ok(response)
 }
@@ -123,7 +122,12 @@ pub(super) async fn serve(
 /// A log over WebSocket is its bytes in messages, the first of which is empty (`k8s.io/apimachinery`, `wsstream.Reader`).
 const PROTOCOLS: &[&str] = &["binary.k8s.io", "base64.binary.k8s.io", ""];
 
-async fn messages(socket: upgrade::Socket, protocol: &'static str, mut pieces: mpsc::Receiver<Bytes>) {
+async fn messages(
+    socket: upgrade::Socket,
+    protocol: &'static str,
+    mut pieces: mpsc::Receiver<Bytes>,
+    reader: JoinHandle<std::io::Result<()>>,
+) {
     let message = |bytes: Bytes| match protocol {
         "base64.binary.k8s.io" => Message::Text(STANDARD.encode(bytes).into()),
         _ => Message::Binary(bytes),
@@ -134,8 +138,11 @@ async fn messages(socket: upgrade::Socket, protocol: &'static str, mut pieces: m
         while let Some(piece) = pieces.recv().await {
             sink.send(message(piece)).await?;
         }
-        let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-        sink.send(Message::Close(Some(normal))).await?;
+        let end = match reader.await.map_err(std::io::Error::other).flatten() {
+            Ok(()) => CloseFrame { code: CloseCode::Normal, reason: "".into() },
+            Err(_) => CloseFrame { code: CloseCode::Error, reason: "the log could not be read to its end".into() },
+        };
+        sink.send(Message::Close(Some(end))).await?;
         sink.close().await
     };
     // A client says nothing but that it goes.
@@ -347,17 +354,23 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
 /// the one that is written to.
 async fn newer(file: &File, path: &Path) -> std::io::Result<File> {
     let here = file.metadata().await?;
-    let mut after = runtime::rotation::rotated(path);
-    let is_here = |p: &PathBuf| std::fs::symlink_metadata(p).is_ok_and(|there| is_same(&here, &there));
-    if let Some(at) = after.iter().position(is_here) {
-        after.drain(..=at);
-    }
+    let log = path.to_owned();
+    let after = blocking(move || {
+        let mut after = runtime::rotation::rotated(&log);
+        let is_here = |p: &PathBuf| std::fs::symlink_metadata(p).is_ok_and(|there| is_same(&here, &there));
+        if let Some(at) = after.iter().position(is_here) {
+            after.drain(..=at);
+        }
+        after
+    });
+    let after = after.await;
     first(&after, path).await
 }
 
 /// The oldest file of a log.
 async fn oldest(path: &Path) -> std::io::Result<File> {
-    first(&runtime::rotation::rotated(path), path).await
+    let log = path.to_owned();
+    first(&blocking(move || runtime::rotation::rotated(&log)).await, path).await
 }
 
 /// The first of these files that there still is, or the one that is written to.

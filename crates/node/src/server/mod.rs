@@ -34,17 +34,20 @@ mod usage;
 
 pub use access::Sender;
 
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, StreamBody};
 use runtime::{Container, ContainerState};
 use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::agent::Options;
 use crate::counts::Known;
@@ -54,7 +57,8 @@ use shares::Shares;
 use target::Target;
 use usage::{Layers, Rates};
 
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// The body of an answer. An error ends it early.
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Answers requests. Cheap to clone; calls go to the runtime.
 #[derive(Clone)]
@@ -109,10 +113,22 @@ impl From<runtime::Error> for Error {
 }
 
 fn text(status: StatusCode, message: String) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(message)).boxed_unsync());
+    let mut response = Response::new(Full::new(Bytes::from(message)).map_err(|e| match e {}).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+/// The body of pieces that `reader` sends. It ends with the error of the reader, so that the client sees that it is not whole.
+fn stream(pieces: mpsc::Receiver<Bytes>, reader: JoinHandle<io::Result<()>>) -> Body {
+    let frames = futures::stream::unfold(Some((pieces, reader)), |state| async move {
+        let (mut pieces, reader) = state?;
+        match pieces.recv().await {
+            Some(piece) => Some((Ok(Frame::data(piece)), Some((pieces, reader)))),
+            None => reader.await.map_err(io::Error::other).flatten().err().map(|e| (Err(e), None)),
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 fn json(value: &Value) -> Response<Body> {

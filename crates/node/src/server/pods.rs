@@ -1,9 +1,10 @@
 //! `/pods`: the pods bound to this node, as the API has them; `/runningpods/`: those that the runtime has.
 
 use http::Response;
-use runtime::{ContainerState, PodState};
+use runtime::PodState;
 use serde_json::{Value, json};
 
+use super::usage::running_by_pod;
 use super::{Body, Error, Handle, json};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
 
@@ -29,12 +30,13 @@ pub(super) fn bound(handle: &Handle) -> Result<Response<Body>, Error> {
 
 pub(super) async fn running(handle: &Handle) -> Result<Response<Body>, Error> {
     let runtime = &handle.options.runtime;
-    let containers = runtime.list_containers().await?;
+    let mut containers = running_by_pod(runtime.list_containers().await?);
     let mut items = Vec::new();
     for pod in runtime.list_pods().await?.into_iter().filter(|p| p.state == PodState::Ready) {
         let label = |name: &str| pod.config.labels.get(name).cloned().unwrap_or_default();
-        let inside = containers.iter().filter(|c| c.pod == pod.id && c.state == ContainerState::Running);
-        let inside: Vec<Value> = inside.map(|c| json!({"name": c.name, "image": c.image, "resources": {}})).collect();
+        let inside = containers.remove(&pod.id).unwrap_or_default();
+        let inside: Vec<Value> =
+            inside.iter().map(|c| json!({"name": c.name, "image": c.image, "resources": {}})).collect();
         items.push(json!({
             "metadata": {"name": label(POD_NAME), "namespace": label(POD_NAMESPACE), "uid": label(POD_UID)},
             "spec": {"containers": inside}, "status": {},

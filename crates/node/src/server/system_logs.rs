@@ -3,7 +3,6 @@
 //! **Invariant**: no link leads out of that directory, and nothing but regular files is read. A pod that may write there cannot show
 //! the reader other files of the machine (upstream follows links).
 
-use std::convert::Infallible;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -11,15 +10,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
 use nix::dir::{Dir, Type};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Links};
 use tokio::sync::mpsc;
 
-use super::{Body, Error, text};
+use super::{Body, Error, stream, text};
 
 const ROOT: &str = "/var/log";
 const BLOCK: usize = 64 << 10;
@@ -123,20 +120,17 @@ fn link(name: &str) -> String {
 /// The first `size` bytes: a file that grows meanwhile ends where it ended.
 fn content(file: File, size: u64) -> Response<Body> {
     let (sender, receiver) = mpsc::channel::<Bytes>(4);
-    tokio::task::spawn_blocking(move || {
+    let reader = tokio::task::spawn_blocking(move || {
         let mut file = file.take(size);
         let mut block = vec![0; BLOCK];
-        while let Ok(n @ 1..) = file.read(&mut block) {
-            if sender.blocking_send(Bytes::copy_from_slice(&block[..n])).is_err() {
-                return;
+        loop {
+            let n = file.read(&mut block)?;
+            if n == 0 || sender.blocking_send(Bytes::copy_from_slice(&block[..n])).is_err() {
+                return Ok(());
             }
         }
     });
-    let stream = futures::stream::unfold(receiver, |mut r| async move {
-        let bytes = r.recv().await?;
-        Some((Ok::<_, Infallible>(Frame::data(bytes)), r))
-    });
-    let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
+    let mut response = Response::new(stream(receiver, reader));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

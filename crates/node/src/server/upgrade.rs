@@ -41,7 +41,7 @@ fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
 }
 
 fn switching(to: &'static str) -> Response<Body> {
-    let mut response = Response::new(Empty::new().boxed_unsync());
+    let mut response = Response::new(Empty::new().map_err(|e| match e {}).boxed_unsync());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let h = response.headers_mut();
     h.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Error, Handle};
+use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::node::meminfo;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
@@ -168,6 +169,15 @@ fn nanoseconds(t: Timestamp) -> u64 {
     t.secs.saturating_mul(1_000_000_000).saturating_add(u64::from(t.nanos))
 }
 
+/// The containers that run, by the ids of their sandboxes.
+pub(super) fn running_by_pod(all: Vec<Container>) -> HashMap<String, Vec<Container>> {
+    let mut by_pod: HashMap<String, Vec<Container>> = HashMap::new();
+    for c in all.into_iter().filter(|c| c.state == ContainerState::Running) {
+        by_pod.entry(c.pod.clone()).or_default().push(c);
+    }
+    by_pod
+}
+
 /// Everything that runs. What ends meanwhile is left out.
 pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything, Error> {
     let (options, rates) = (&handle.options, &handle.rates);
@@ -177,34 +187,34 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         None => Default::default(),
     };
     let node_namespace = options.node_namespace.clone();
-    let devices = tokio::task::spawn_blocking(move || devices(node_namespace.as_deref())).await.unwrap_or_default();
-    let all = runtime.list_containers().await?;
+    let devices = blocking(move || devices(node_namespace.as_deref())).await;
+    let mut running = running_by_pod(runtime.list_containers().await?);
     let mut pods = Vec::new();
+    let devices_by_name: HashMap<&str, &Interface> = devices.iter().map(|i| (i.name.as_str(), i)).collect();
     for pod in runtime.list_pods().await? {
         let Ok(stats) = runtime.pod_stats(&pod.id).await else { continue };
         let label = |name: &str| pod.config.labels.get(name).cloned().unwrap_or_default();
         let mut containers = Vec::new();
-        for c in all.iter().filter(|c| c.pod == pod.id && c.state == ContainerState::Running) {
+        for c in running.remove(&pod.id).unwrap_or_default() {
             let Ok(stats) = runtime.container_stats(&c.id).await else { continue };
             let layer = match disks {
                 Disks::Walked => handle.layers.of(runtime, &c.id).await,
                 Disks::Left => None,
             };
-            let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
-            let moved: u64 = runtime::rotation::rotated(&c.log_path).iter().filter_map(|log| size(log)).sum();
-            let log_bytes = size(&c.log_path).map(|bytes| bytes + moved);
+            let log = c.log_path.clone();
+            let log_bytes = blocking(move || log_bytes(&log)).await;
             containers.push(ContainerUsage {
-                container: c.clone(),
                 at: stats.at,
                 usage: stats.usage,
                 rate: rates.of(&c.id, nanoseconds(stats.at), stats.usage.cpu_nanoseconds),
                 layer,
                 log_bytes,
+                container: c,
             });
         }
         let uid = label(POD_UID);
         let device = attached.get(&uid).map(|a| network::interface(*a));
-        let network = device.and_then(|d| devices.iter().find(|i| i.name == d)).map(|node_side| Interface {
+        let network = device.and_then(|d| devices_by_name.get(&*d)).map(|node_side| Interface {
             name: "eth0".into(),
             // What the node sends into the pair, the pod receives.
             received: node_side.sent,
@@ -224,12 +234,19 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
     }
     let at = options.clock.now();
     let node = node(handle, u64::try_from(at.as_nanosecond()).unwrap_or(0), devices);
-    let known = |id: &str| {
-        id.starts_with('/') || pods.iter().any(|p| p.id == id || p.containers.iter().any(|c| c.container.id == id))
-    };
+    let containers = pods.iter().flat_map(|p| p.containers.iter().map(|c| c.container.id.clone()));
+    let ids: HashSet<String> = pods.iter().map(|p| p.id.clone()).chain(containers).collect();
+    let known = |id: &str| id.starts_with('/') || ids.contains(id);
     rates.retain(known);
     handle.layers.retain(known);
     Ok(Everything { at, node, pods })
+}
+
+/// Bytes of a container's log, with the files that were rotated away; None if there is no file.
+fn log_bytes(log: &Path) -> Option<u64> {
+    let size = |log: &Path| std::fs::symlink_metadata(log).ok().filter(|m| m.is_file()).map(|m| m.len());
+    let moved: u64 = runtime::rotation::rotated(log).iter().filter_map(|log| size(log)).sum();
+    Some(size(log)? + moved)
 }
 
 fn node(handle: &Handle, at: u64, devices: Vec<Interface>) -> NodeUsage {

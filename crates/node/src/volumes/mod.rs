@@ -27,6 +27,7 @@ use runtime::beneath::{self, Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
 use tokio::sync::Semaphore;
 
+use crate::blocking::blocking;
 use crate::env::{Once, Room, Source, expand};
 use crate::fields::Place;
 use contents::Contents;
@@ -140,11 +141,13 @@ impl Volumes {
         let group = spec.and_then(|s| s.security_context.as_ref()?.fs_group).and_then(|g| u32::try_from(g).ok());
         let sources = Sources { pod, objects, tokens, place, user: one_user(pod), has_group: group.is_some(), room };
         if let Some(h) = &v.host_path {
-            host_path::prepare(h)?;
+            let source = h.clone();
+            blocking(move || host_path::prepare(&source)).await?;
             return Ok(PathBuf::from(&h.path));
         }
         if let Some(e) = &v.empty_dir {
-            return self.empty_dir(uid, &v.name, e, group);
+            let (path, source, memory) = (self.directory(uid, "empty-dir", &v.name), e.clone(), self.memory);
+            return blocking(move || empty_dir(path, &source, group, memory)).await;
         }
         // Held while the files are in memory.
         let _writer = self.writers.acquire().await;
@@ -181,39 +184,6 @@ impl Volumes {
         Ok(target)
     }
 
-    fn empty_dir(
-        &self,
-        uid: &str,
-        name: &str,
-        source: &EmptyDirVolumeSource,
-        group: Option<u32>,
-    ) -> Result<PathBuf, Error> {
-        let path = self.directory(uid, "empty-dir", name);
-        let what = || failed(path.display().to_string());
-        let fresh = !path.exists();
-        fs::create_dir_all(&path).map_err(what())?;
-        let medium = source.medium.as_deref().unwrap_or_default();
-        match medium {
-            "" => {}
-            "Memory" => {
-                let size = source.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
-                if self.memory == Memory::Mounted {
-                    in_memory(&path, size.map(|q| q.value()).filter(|v| *v > 0)).map_err(what())?;
-                }
-            }
-            _ => return Err(Error::Unsupported("huge pages as the medium of an emptyDir volume")),
-        }
-        if fresh {
-            // Everyone may write, since nobody knows as whom the containers run.
-            let mode = if group.is_some() { 0o2777 } else { 0o777 };
-            if let Some(gid) = group {
-                chown(&path, None, Some(gid)).map_err(what())?;
-            }
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(what())?;
-        }
-        Ok(path)
-    }
-
     /// Removes everything of a pod that is gone.
     pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
         let directory = self.pod_directory(uid);
@@ -228,10 +198,46 @@ impl Volumes {
     }
 
     /// Uids of the pods that have a directory here.
-    pub fn pods(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
-        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    pub async fn pods(&self) -> Vec<String> {
+        let root = self.root.clone();
+        blocking(move || {
+            let entries = fs::read_dir(&root).into_iter().flatten().flatten();
+            entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+        })
+        .await
     }
+}
+
+/// Makes the directory of an emptyDir volume, or leaves one that is there as it is.
+fn empty_dir(
+    path: PathBuf,
+    source: &EmptyDirVolumeSource,
+    group: Option<u32>,
+    memory: Memory,
+) -> Result<PathBuf, Error> {
+    let what = || failed(path.display().to_string());
+    let fresh = !path.exists();
+    fs::create_dir_all(&path).map_err(what())?;
+    let medium = source.medium.as_deref().unwrap_or_default();
+    match medium {
+        "" => {}
+        "Memory" => {
+            let size = source.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
+            if memory == Memory::Mounted {
+                in_memory(&path, size.map(|q| q.value()).filter(|v| *v > 0)).map_err(what())?;
+            }
+        }
+        _ => return Err(Error::Unsupported("huge pages as the medium of an emptyDir volume")),
+    }
+    if fresh {
+        // Everyone may write, since nobody knows as whom the containers run.
+        let mode = if group.is_some() { 0o2777 } else { 0o777 };
+        if let Some(gid) = group {
+            chown(&path, None, Some(gid)).map_err(what())?;
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(what())?;
+    }
+    Ok(path)
 }
 
 /// The user that all containers run as, if it is one.
@@ -246,10 +252,6 @@ fn one_user(pod: &Pod) -> Option<u32> {
         .map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(default));
     let first = users.next()??;
     users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok()).flatten()
-}
-
-async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 fn is_mounted(path: &Path) -> bool {
@@ -285,8 +287,7 @@ pub async fn mounts(
     env: &[(String, String)],
 ) -> Result<Vec<Mount>, Error> {
     let (pod, c, volumes, env) = (pod.clone(), c.clone(), volumes.clone(), env.to_owned());
-    let found = tokio::task::spawn_blocking(move || find_mounts(&pod, &c, &volumes, &env)).await;
-    found.map_err(|e| Error::Content(e.to_string()))?
+    blocking(move || find_mounts(&pod, &c, &volumes, &env)).await
 }
 
 fn find_mounts(

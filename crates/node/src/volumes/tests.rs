@@ -49,6 +49,31 @@ async fn set_up(root: &Path, volumes: serde_json::Value) -> Result<BTreeMap<Stri
     all.set_up(&pod(volumes), &Objects, &Objects, &Place::default()).await
 }
 
+/// File systems were changed on the threads that serve all pods: one that hung held up all of them.
+#[test]
+fn the_kernel_is_not_waited_for_on_a_worker_thread() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let made = root.path().join("made");
+        let volumes = json!([
+            {"name": "a", "hostPath": {"path": made, "type": "DirectoryOrCreate"}},
+            {"name": "b", "emptyDir": {}},
+        ]);
+        for (volume, path) in [("a", made.clone()), ("b", root.path().join("u1"))] {
+            let only = volumes.as_array().unwrap().iter().filter(|v| v["name"] == volume).cloned().collect();
+            // Its only thread that may block is busy.
+            let (free, busy) = std::sync::mpsc::channel::<()>();
+            tokio::task::spawn_blocking(move || busy.recv());
+            let mut set_up = std::pin::pin!(set_up(root.path(), only));
+            let early = tokio::time::timeout(std::time::Duration::from_millis(50), set_up.as_mut()).await;
+            assert!(early.is_err() && !path.exists(), "{volume} was made on the worker thread");
+            drop(free);
+            assert!(set_up.await.is_ok() && path.exists(), "{volume}");
+        }
+    });
+}
+
 fn files(at: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(at).unwrap().flatten().filter(|e| !e.file_name().to_string_lossy().starts_with(".."));
     entries

@@ -13,13 +13,21 @@ pub struct Held {
     go: watch::Sender<bool>,
     now: watch::Sender<usize>,
     most: AtomicUsize,
+    listings: AtomicUsize,
     /// The container that does not start, if none does, until it is stopped.
     stuck: Option<watch::Sender<Option<String>>>,
 }
 
 impl Held {
     pub fn new(inner: Embedded) -> Held {
-        Held { inner, go: watch::channel(false).0, now: watch::channel(0).0, most: AtomicUsize::new(0), stuck: None }
+        Held {
+            inner,
+            go: watch::channel(false).0,
+            now: watch::channel(0).0,
+            most: AtomicUsize::new(0),
+            listings: AtomicUsize::new(0),
+            stuck: None,
+        }
     }
 
     /// No container starts.
@@ -43,6 +51,11 @@ impl Held {
 
     pub fn most(&self) -> usize {
         self.most.load(Ordering::SeqCst)
+    }
+
+    /// How often all pods, or all containers, were listed.
+    pub fn listings(&self) -> usize {
+        self.listings.load(Ordering::SeqCst)
     }
 
     pub fn release(&self) {
@@ -72,7 +85,11 @@ impl Runtime for Held {
     async fn remove_pod(&self, pod: &str) -> Result<()> {
         Runtime::remove_pod(&self.inner, pod).await
     }
+    async fn pod_records(&self, uid: &str) -> Result<PodRecords> {
+        self.inner.pod_records(uid).await
+    }
     async fn list_pods(&self) -> Result<Vec<Pod>> {
+        self.listings.fetch_add(1, Ordering::SeqCst);
         self.inner.list_pods().await
     }
     async fn pod_status(&self, pod: &str) -> Result<Pod> {
@@ -101,6 +118,7 @@ impl Runtime for Held {
         self.inner.container_status(container).await
     }
     async fn list_containers(&self) -> Result<Vec<Container>> {
+        self.listings.fetch_add(1, Ordering::SeqCst);
         self.inner.list_containers().await
     }
     async fn update_container(&self, container: &str, resources: Resources) -> Result<()> {

@@ -71,22 +71,20 @@ impl Inner {
         {
             let mut state = self.state();
             let same = |c: &ContainerEntry| {
-                c.record.pod == pod
-                    && c.record.config.name == record.config.name
-                    && c.record.config.attempt == record.config.attempt
+                c.record.config.name == record.config.name && c.record.config.attempt == record.config.attempt
             };
-            if state.containers.values().any(same) {
+            if state.containers_in(pod).any(same) {
                 let id = format!("{} (attempt {})", record.config.name, record.config.attempt);
                 return Err(Error::AlreadyExists { what: "container", id });
             }
-            let others = state.containers.values().filter(|c| c.record.pod == pod).map(|c| &*c.record);
+            let others = state.containers_in(pod).map(|c| &*c.record);
             arguments::check_pod(&record, others)?;
             let summary = Arc::new(record.summary());
             let entry = ContainerEntry { record: summary, state: watch::channel(StateRecord::created(&id)).0 };
-            state.containers.insert(id.clone(), entry);
+            state.add_container(entry);
         }
         if let Err(e) = self.prepare(&record) {
-            self.state().containers.remove(&id);
+            self.state().remove_container(&id);
             let _ = self.hierarchies.remove(&format!("{}/{id}", entry.record.cgroup));
             let _ = remove_directory(&self.container_directory(pod, &id));
             return Err(e);
@@ -294,7 +292,7 @@ impl Inner {
         }
         let directory = self.container_directory(&record.pod, &record.id);
         blocking(move || remove_directory(&directory)).await?;
-        self.state().containers.remove(id);
+        self.state().remove_container(id);
         Ok(())
     }
 

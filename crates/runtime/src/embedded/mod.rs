@@ -11,7 +11,7 @@ mod purge;
 mod shim_link;
 mod streams;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,10 +76,59 @@ struct Inner {
     state: Mutex<State>,
 }
 
+/// What is there, with indexes, so that looking at one pod costs nothing for the others.
 #[derive(Default)]
 struct State {
     pods: BTreeMap<String, PodEntry>,
     containers: BTreeMap<String, ContainerEntry>,
+    /// The ids of pods by their UIDs, and of containers by the ids of their pods.
+    pods_by_uid: BTreeMap<String, BTreeSet<String>>,
+    containers_by_pod: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl State {
+    fn add_pod(&mut self, entry: PodEntry) {
+        let config = &entry.record.config;
+        self.pods_by_uid.entry(config.uid.clone()).or_default().insert(config.id.clone());
+        self.pods.insert(config.id.clone(), entry);
+    }
+
+    /// Removes a pod and its containers.
+    fn remove_pod(&mut self, id: &str) {
+        let Some(entry) = self.pods.remove(id) else { return };
+        remove_id(&mut self.pods_by_uid, &entry.record.config.uid, id);
+        for container in self.containers_by_pod.remove(id).unwrap_or_default() {
+            self.containers.remove(&container);
+        }
+    }
+
+    fn add_container(&mut self, entry: ContainerEntry) {
+        let record = &entry.record;
+        self.containers_by_pod.entry(record.pod.clone()).or_default().insert(record.id.clone());
+        self.containers.insert(record.id.clone(), entry);
+    }
+
+    fn remove_container(&mut self, id: &str) {
+        let Some(entry) = self.containers.remove(id) else { return };
+        remove_id(&mut self.containers_by_pod, &entry.record.pod, id);
+    }
+
+    fn pods_with_uid(&self, uid: &str) -> impl Iterator<Item = &PodEntry> {
+        self.pods_by_uid.get(uid).into_iter().flatten().filter_map(|id| self.pods.get(id))
+    }
+
+    fn containers_in(&self, pod: &str) -> impl Iterator<Item = &ContainerEntry> {
+        self.containers_by_pod.get(pod).into_iter().flatten().filter_map(|id| self.containers.get(id))
+    }
+}
+
+fn remove_id(index: &mut BTreeMap<String, BTreeSet<String>>, key: &str, id: &str) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -263,6 +312,13 @@ impl Runtime for Embedded {
 
     async fn list_pods(&self) -> Result<Vec<Pod>> {
         Ok(self.inner.state().pods.values().map(PodEntry::describe).collect())
+    }
+
+    async fn pod_records(&self, uid: &str) -> Result<PodRecords> {
+        let state = self.inner.state();
+        let pods: Vec<Pod> = state.pods_with_uid(uid).map(PodEntry::describe).collect();
+        let containers = pods.iter().flat_map(|p| state.containers_in(&p.id)).map(ContainerEntry::describe).collect();
+        Ok(PodRecords { pods, containers })
     }
 
     async fn pod_status(&self, pod: &str) -> Result<Pod> {

@@ -118,12 +118,12 @@ impl Embedded {
                 return Err(Error::AlreadyExists { what: "pod", id });
             }
             let entry = PodEntry { record: record.clone(), shim: None, link: None, leftovers: Arc::default() };
-            state.pods.insert(id.clone(), entry);
+            state.add_pod(entry);
         }
         match self.start_shim(&record).await {
             Ok(()) => Ok(inner.pod(&id)?.describe()),
             Err(e) => {
-                inner.state().pods.remove(&id);
+                inner.state().remove_pod(&id);
                 if let Err(clean) = inner.clean_pod(&record, CleanUp::Everything).await {
                     tracing::warn!(pod = id, error = %clean, "a pod that could not start was not cleaned up");
                 }
@@ -221,9 +221,7 @@ impl Embedded {
         let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
         self.stop_pod(id).await?;
         self.inner.clean_pod(&entry.record, CleanUp::Everything).await?;
-        let mut state = self.inner.state();
-        state.pods.remove(id);
-        state.containers.retain(|_, c| c.record.pod != id);
+        self.inner.state().remove_pod(id);
         Ok(())
     }
 }
@@ -286,7 +284,7 @@ impl Inner {
         let shim = spec::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
         let pod = &record.config.id;
         let entry = PodEntry { record: record.clone(), shim: shim.clone(), link: None, leftovers: Arc::default() };
-        self.state().pods.insert(pod.clone(), entry);
+        self.state().add_pod(entry);
         for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
             let path = entry.path().join("config.json");
             let Some(config) = spec::read_part::<ContainerSummary>(&path).map_err(|m| corrupt(&path, m))? else {
@@ -297,7 +295,7 @@ impl Inner {
             let state = spec::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
             let state = state.unwrap_or_else(|| StateRecord::created(&config.id));
             let entry = ContainerEntry { record: Arc::new(config), state: watch::channel(state).0 };
-            self.state().containers.insert(entry.record.id.clone(), entry);
+            self.state().add_container(entry);
         }
         match shim.as_ref().filter(|s| s.alive()).map(|_| Peer::connect(directory)) {
             Some(Ok(peer)) => self.listen(&record, shim, peer).await,
@@ -378,7 +376,7 @@ impl Inner {
     async fn kill_running(&self, pod: &str) {
         let running: Vec<_> = {
             let state = self.state();
-            let of_pod = state.containers.values().filter(|c| c.record.pod == pod);
+            let of_pod = state.containers_in(pod);
             of_pod.filter(|c| c.state.borrow().state == ContainerState::Running).map(|c| c.record.clone()).collect()
         };
         if !running.is_empty() {
@@ -397,7 +395,7 @@ impl Inner {
             if let Some(entry) = state.pods.get_mut(pod) {
                 entry.link = None;
             }
-            state.containers.values().filter(|c| c.record.pod == pod).cloned().collect()
+            state.containers_in(pod).cloned().collect()
         };
         for entry in containers {
             let id = &entry.record.id;

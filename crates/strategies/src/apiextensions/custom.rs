@@ -213,7 +213,7 @@ impl Strategy for Custom {
             namespace: "".into(),
             name: self.definition.as_str().into(),
         };
-        let definition = encode::decode(&*env.registry.store.snapshot().get(&key)?);
+        let definition = encode::decode_or_log(&*env.registry.store.snapshot().get(&key)?)?;
         let version = versions(&definition).iter().find(|v| v["name"] == *self.gvk.version)?;
         let mut s = Some(&version["schema"]["openAPIV3Schema"]).filter(|s| s.is_object()).cloned();
         let s = s.get_or_insert_with(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));

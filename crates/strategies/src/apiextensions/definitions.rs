@@ -77,8 +77,10 @@ impl Definitions {
             let snapshot = self.registry.store.snapshot();
             let known: Vec<String> = self.names.keys().cloned().collect();
             let all = self.all();
-            for name in known.iter().filter(|n| !all.iter().any(|o| o.name() == **n)) {
-                self.forget(name);
+            for name in known {
+                if !self.is_stored(&name) {
+                    self.forget(&name);
+                }
             }
             for o in all {
                 self.try_follow(o).await;
@@ -90,10 +92,12 @@ impl Definitions {
                 match watch.next().await {
                     Ok(batch) => {
                         for e in batch.events {
-                            let o = encode::decode(&e.entry);
-                            match e.change {
-                                Change::Put => self.try_follow(o).await,
-                                Change::Delete => self.gone(&o).await,
+                            match (e.change, encode::decode_or_log(&e.entry)) {
+                                (Change::Put, Some(o)) => self.try_follow(o).await,
+                                // It is served as it was before.
+                                (Change::Put, None) => {}
+                                (Change::Delete, Some(o)) => self.gone(&o).await,
+                                (Change::Delete, None) => self.forget(&e.entry.key.name),
                             }
                         }
                     }
@@ -105,10 +109,11 @@ impl Definitions {
         }
     }
 
+    /// The definitions that can be read; one that cannot keeps the rows that it has.
     fn all(&self) -> Vec<Object> {
         let snapshot = self.registry.store.snapshot();
         let resource: store::Str = STORAGE.into();
-        snapshot.range(&resource, None, None).map(|e| encode::decode(e)).collect()
+        snapshot.range(&resource, None, None).filter_map(|e| encode::decode_or_log(e)).collect()
     }
 
     fn note(&mut self, o: &Object) {
@@ -163,13 +168,16 @@ impl Definitions {
     }
 
     fn get(&self, name: &str) -> Option<Object> {
-        let key = Key { resource: STORAGE.into(), namespace: "".into(), name: name.into() };
-        self.registry.store.snapshot().get(&key).map(|e| encode::decode(&e))
+        self.registry.store.snapshot().get(&key(name)).and_then(|e| encode::decode_or_log(&e))
+    }
+
+    fn is_stored(&self, name: &str) -> bool {
+        !matches!(self.registry.find(&key(name)), Ok(None))
     }
 
     /// Its names are free again: those who wanted them may have them.
     async fn gone(&mut self, o: &Object) {
-        if self.get(o.name()).is_some() {
+        if self.is_stored(o.name()) {
             return;
         }
         self.forget(o.name());
@@ -238,6 +246,10 @@ impl Definitions {
         }
         self.registry.change_rows(|_| rows);
     }
+}
+
+fn key(name: &str) -> Key {
+    Key { resource: STORAGE.into(), namespace: "".into(), name: name.into() }
 }
 
 /// Changes a definition's status, and its finalizers.
@@ -332,7 +344,7 @@ impl End {
 
     /// Deletes one object, unless it is being deleted.
     async fn delete(&self, row: &Arc<Resource>, entry: &Entry) -> Result<(), Status> {
-        let object = encode::decode(entry);
+        let object = encode::decode(entry)?;
         if object.is_deleting() {
             return Ok(());
         }

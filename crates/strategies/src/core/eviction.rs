@@ -76,15 +76,19 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
     let selecting: Vec<Arc<Entry>> = {
         let snapshot = env.registry.store.snapshot();
         let all = snapshot.range(BUDGETS, Some(pod.namespace()), None);
-        let selects = |e: &&Arc<Entry>| {
-            let selector = encode::part(&e.value, &["spec", "selector"]);
-            LabelSelector::from_value(selector.as_ref()).is_ok_and(|s| s.matches(|k| pod.label(k)))
-        };
-        all.filter(selects).take(2).cloned().collect()
+        registry::check_readable(&snapshot, BUDGETS, Some(pod.namespace()))?;
+        let mut selecting = Vec::new();
+        for e in all {
+            let selector = encode::part(e, &["spec", "selector"])?;
+            if LabelSelector::from_value(selector.as_ref()).is_ok_and(|s| s.matches(|k| pod.label(k))) {
+                selecting.push(e.clone());
+            }
+        }
+        selecting
     };
     let budget = match &selecting[..] {
         [] => return Ok(()),
-        [one] => encode::decode(one),
+        [one] => encode::decode(one)?,
         _ => {
             return Err(Status::internal(
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",

@@ -60,7 +60,10 @@ pub fn service(env: Env<'_>, o: &Object, place: &ProxyTarget) -> Result<Upstream
         left = left.saturating_sub(size);
         fits
     };
-    let all = slices(&snapshot, o.namespace(), o.name()).take_while(fits).map(|e| encode::decode(e).into_value());
+    let all = slices(&snapshot, o.namespace(), o.name())
+        .take_while(fits)
+        .filter_map(|e| encode::decode_or_log(e))
+        .map(Object::into_value);
     let found = ready_endpoints(all, Some(&*name).filter(|_| !place.port.is_empty()));
     let any = usize::try_from(env.rng().next_u64()).unwrap_or_default().checked_rem(found.len());
     match any.and_then(|i| found.get(i)) {

@@ -79,9 +79,9 @@ fn may(authorizer: &dyn Authorizer, request: &Request, verb: &str, resource: &st
 fn role(env: Env<'_>, resource: &str, namespace: &str, name: &str) -> Result<Object, Status> {
     let rows = env.registry.rows();
     let key = rows.stored(GROUP, resource).and_then(|r| r.key(namespace, name));
-    let entry = key.and_then(|k| env.registry.store.snapshot().get(&k));
+    let object = key.map(|k| env.registry.stored_object(&k)).transpose()?.flatten();
     let gr = GroupResource { group: GROUP.into(), resource: resource.into() };
-    entry.map(|e| registry::encode::decode(&e)).ok_or_else(|| Status::not_found(&gr, name))
+    object.ok_or_else(|| Status::not_found(&gr, name))
 }
 
 fn rules(role: &Object) -> Vec<PolicyRule> {

@@ -45,12 +45,12 @@ async fn write(registry: &Registry, resource: &str, wanted: Value) -> Result<(),
     let wanted = Object::from_value(wanted).ok_or_else(|| Status::internal("no object"))?;
     let options = WriteOptions::by("kube-apiserver");
     let stored = || {
-        let key = request.resource.key(&request.namespace, &request.name)?;
-        registry.store.snapshot().get(&key).map(|e| registry::encode::decode(&e))
+        let key = request.resource.key(&request.namespace, &request.name);
+        Ok::<_, Status>(key.map(|k| registry.stored_object(&k)).transpose()?.flatten())
     };
-    let made = match stored() {
+    let made = match stored()? {
         None => match registry.create(&request, wanted.clone(), &options, &AdmitAll).await {
-            Err(s) if s.is(Reason::AlreadyExists) => stored(),
+            Err(s) if s.is(Reason::AlreadyExists) => stored()?,
             other => return other.map(|_| ()),
         },
         found => found,

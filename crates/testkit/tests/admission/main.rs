@@ -31,7 +31,7 @@ pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, V
         serde_json::from_str::<String>(&quoted).unwrap()
     };
     let warnings = r.headers().get_all("warning").iter().map(text).collect();
-    let body = r.into_body().collect().await;
+    let body = r.into_body().collect().await.unwrap();
     (code, serde_json::from_slice(&body).unwrap_or_default(), warnings)
 }
 

@@ -50,7 +50,7 @@ async fn send(c: &Arc<Server>, user: &User, method: &str, path: &str, body: Valu
         .unwrap();
     let r = c.handle(apiserver::as_identity(request, user.clone())).await;
     let code = r.status().as_u16();
-    let v: Value = serde_json::from_slice(&r.into_body().collect().await).unwrap();
+    let v: Value = serde_json::from_slice(&r.into_body().collect().await.unwrap()).unwrap();
     (code, v["message"].as_str().unwrap_or_default().to_owned())
 }
 

@@ -25,7 +25,7 @@ pub async fn as_user(
     if code == 200 && path.contains("watch=") {
         return (code, Value::Null);
     }
-    (code, serde_json::from_slice(&response.into_body().collect().await).unwrap_or_default())
+    (code, serde_json::from_slice(&response.into_body().collect().await.unwrap()).unwrap_or_default())
 }
 
 pub async fn made(c: &Cluster, path: &str, body: Value) {

@@ -13,7 +13,7 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 async fn get(c: &Cluster, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, Bytes) {
     let r: Response<Body> = c.request("GET", path, headers, Bytes::new()).await;
     let (parts, body) = r.into_parts();
-    (parts.status.as_u16(), parts.headers, body.collect().await)
+    (parts.status.as_u16(), parts.headers, body.collect().await.unwrap())
 }
 
 fn gunzip(bytes: &[u8]) -> Vec<u8> {
@@ -140,7 +140,7 @@ async fn json_is_in_the_order_of_gos_types() {
     let cluster = Cluster::start(9).await;
     let text = async |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
         let r = cluster.request(method, path, headers, bytes::Bytes::from(body.to_owned())).await;
-        String::from_utf8(r.into_body().collect().await.to_vec()).unwrap()
+        String::from_utf8(r.into_body().collect().await.unwrap().to_vec()).unwrap()
     };
     let get = async |path: &str| text("GET", path, &[], "").await;
     assert_eq!(

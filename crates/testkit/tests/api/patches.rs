@@ -10,7 +10,7 @@ async fn send(c: &Cluster, validation: &str, media: &str, body: &str) -> (u16, S
     let response = c.request("PATCH", &path, &headers, body.to_owned().into()).await;
     let warned: Vec<&str> = response.headers().get_all("warning").iter().filter_map(|v| v.to_str().ok()).collect();
     let (code, warned) = (response.status().as_u16(), warned.join(" "));
-    let bytes = response.into_body().collect().await;
+    let bytes = response.into_body().collect().await.unwrap();
     (code, if code == 200 { warned } else { String::from_utf8_lossy(&bytes).into_owned() })
 }
 

@@ -374,7 +374,7 @@ async fn profiles_are_said_by_field_and_by_annotation() {
             .await;
         let warnings: Vec<String> =
             r.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
-        let body: Value = serde_json::from_slice(&r.into_body().collect().await).unwrap();
+        let body: Value = serde_json::from_slice(&r.into_body().collect().await.unwrap()).unwrap();
         assert_eq!(body["kind"], "Pod", "{body}");
         (body, warnings)
     };

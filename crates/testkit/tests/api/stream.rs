@@ -27,7 +27,7 @@ impl Watch {
     pub async fn over(response: Response<Body>) -> Result<Self, Value> {
         let (parts, body) = response.into_parts();
         if !matches!(body, Body::Stream(_)) {
-            return Err(serde_json::from_slice(&body.collect().await).unwrap());
+            return Err(serde_json::from_slice(&body.collect().await.unwrap()).unwrap());
         }
         let media = parts.headers["content-type"].to_str().unwrap();
         Ok(Self { body, buffer: Vec::new(), protobuf: media.starts_with("application/vnd.kubernetes.protobuf") })
@@ -40,7 +40,7 @@ impl Watch {
                 return Some(e);
             }
             let Body::Stream(r) = &mut self.body else { return None };
-            let more = tokio::time::timeout(PATIENCE, r.recv()).await.ok()??;
+            let more = tokio::time::timeout(PATIENCE, r.recv()).await.ok()??.ok()?;
             self.buffer.extend_from_slice(&more);
         }
     }

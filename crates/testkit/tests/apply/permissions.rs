@@ -21,7 +21,10 @@ async fn applies(c: &Cluster, user: &str, name: &str) -> (u16, Value) {
     let path = format!("{MAPS}/{name}?fieldManager={user}&force=true");
     let request = Request::builder().method("PATCH").uri(path).header("content-type", APPLY).body(body.into()).unwrap();
     let response = c.server.handle(as_identity(request, User::new(user, &[]))).await;
-    (response.status().as_u16(), serde_json::from_slice(&response.into_body().collect().await).unwrap_or_default())
+    (
+        response.status().as_u16(),
+        serde_json::from_slice(&response.into_body().collect().await.unwrap()).unwrap_or_default(),
+    )
 }
 
 /// What is there needs `patch`; what is not there, `create` as well. Clauses: S11.patch, S11.create

@@ -58,7 +58,7 @@ async fn a_reset_can_be_tied_to_a_revision() {
     let reset = async |revision: &str| {
         let headers = [("accept", "application/json"), ("content-type", JSON_PATCH), ("if-match", revision)];
         let r = c.request("PATCH", PATH, &headers, body.into()).await;
-        (r.status().as_u16(), serde_json::from_slice::<Value>(&r.into_body().collect().await).unwrap())
+        (r.status().as_u16(), serde_json::from_slice::<Value>(&r.into_body().collect().await.unwrap()).unwrap())
     };
     let (code, told) = reset("1234567890123456789").await;
     assert_eq!((code, &told["reason"]), (409, &json!("Conflict")), "{told}");

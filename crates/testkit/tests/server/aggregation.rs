@@ -1,10 +1,12 @@
 //! API aggregation: another server's version is served as if it were our own, under the caller's name.
 
 use crate::extension::{Extension, GROUP};
-use crate::socket::server;
+use crate::socket::{Socket, server};
 use apiserver::{Options, Server};
 use bytes::Bytes;
+use client::Transport;
 use client::https::Reach;
+use http::header::{AUTHORIZATION, HeaderValue};
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use kemudi_testkit::Cluster;
@@ -52,7 +54,7 @@ impl Aggregated {
         }
         let answer = self.server.handle(r.body(Bytes::copy_from_slice(body.as_bytes())).unwrap()).await;
         let (parts, body) = answer.into_parts();
-        let body = body.collect().await;
+        let body = body.collect().await.unwrap();
         let v = serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into_owned().into());
         (parts.status.as_u16(), parts.headers, v)
     }
@@ -109,6 +111,25 @@ impl Aggregated {
         assert_eq!(a.available("Passed").await, ("True".into(), "all checks passed".into()));
         a
     }
+}
+
+/// The client of a relayed body that was cut off upstream saw a body that had ended well.
+#[tokio::test]
+async fn a_body_that_is_cut_off_is_broken_for_the_client() {
+    let a = Aggregated::ready(4).await;
+    let socket = Socket::listen(a.server.clone()).await;
+    let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders?cut=1");
+    let request = || Request::get(&path).body(Bytes::new()).unwrap();
+    // HTTP/2: the stream is reset.
+    let response = socket.client(ADMIN).send(request()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(response.into_body().collect().await.is_err());
+    // HTTP/1: the last chunk is missing.
+    let token = [(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {ADMIN}")).unwrap())];
+    let mut connection = socket.client(ADMIN).dedicated(HeaderMap::from_iter(token)).await.unwrap();
+    let response = connection.send(request()).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.version()), (200, http::Version::HTTP_11));
+    assert!(response.into_body().collect().await.is_err());
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ async fn watches_begin_and_end() {
     let events = a.events();
     assert_eq!(stages(&events), ["RequestReceived", "ResponseStarted"]);
     assert_eq!(events[1]["responseStatus"]["code"], 200);
-    answer.into_body().collect().await;
+    answer.into_body().collect().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let events = a.events();
     assert_eq!(stages(&events), ["ResponseComplete"]);

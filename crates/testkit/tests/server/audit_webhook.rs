@@ -49,7 +49,7 @@ impl Audited {
         let r = Request::get(path).header("authorization", "Bearer admin/system:masters").body(Bytes::new()).unwrap();
         let answer = self.server.handle(r).await;
         let code = answer.status().as_u16();
-        (code, serde_json::from_slice(&answer.into_body().collect().await).unwrap_or_default())
+        (code, serde_json::from_slice(&answer.into_body().collect().await.unwrap()).unwrap_or_default())
     }
 
     async fn metric(&self, name: &str) -> String {
@@ -57,7 +57,7 @@ impl Audited {
         assert_eq!(text, Value::Null);
         let r = Request::get("/metrics").header("authorization", "Bearer admin/system:masters");
         let answer = self.server.handle(r.body(Bytes::new()).unwrap()).await;
-        let text = String::from_utf8(answer.into_body().collect().await.to_vec()).unwrap();
+        let text = String::from_utf8(answer.into_body().collect().await.unwrap().to_vec()).unwrap();
         text.lines().find(|l| l.starts_with(name)).unwrap_or_default().to_owned()
     }
 }

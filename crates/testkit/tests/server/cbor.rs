@@ -19,7 +19,7 @@ fn request(method: &str, path: &str, media: &str, body: Vec<u8>) -> Request<Byte
 /// Status, media type and document of an answer; null where it is no CBOR.
 async fn call(s: &Arc<Server>, method: &str, path: &str, media: &str, body: Vec<u8>) -> (u16, String, Value) {
     let (parts, body) = s.handle(request(method, path, media, body)).await.into_parts();
-    let got = body.collect().await;
+    let got = body.collect().await.unwrap();
     let media = parts.headers["content-type"].to_str().unwrap().to_owned();
     (parts.status.as_u16(), media, codec::cbor::decode(&got, 64).unwrap_or_default())
 }
@@ -91,7 +91,7 @@ async fn it_is_off_unless_asked_for() {
     let list = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
     let post = request("POST", MAPS, CBOR, codec::cbor::to_vec(&map("one", "b")));
     let (parts, body) = s.handle(post).await.into_parts();
-    let status: Value = serde_json::from_slice(&body.collect().await).unwrap();
+    let status: Value = serde_json::from_slice(&body.collect().await.unwrap()).unwrap();
     let want = format!("only the following media types are accepted: {list}");
     assert_eq!((parts.status.as_u16(), &status["message"]), (406, &json!(want)));
     for (method, path, media) in

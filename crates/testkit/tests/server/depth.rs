@@ -46,7 +46,7 @@ fn definition(levels: usize) -> String {
 
 async fn send(c: &Cluster, method: &str, path: &str, media: &str, accept: &str, body: String) -> (u16, Bytes) {
     let r = c.request(method, path, &[("accept", accept), ("content-type", media)], body.into()).await;
-    (r.status().as_u16(), r.into_body().collect().await)
+    (r.status().as_u16(), r.into_body().collect().await.unwrap())
 }
 
 /// Whether it was taken. Refused is what is too deep, and the answer says so.

@@ -18,6 +18,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use serde_json::{Value, json};
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
@@ -111,10 +112,14 @@ fn front_proxy() -> (rustls::pki_types::CertificateDer<'static>, ClientIdentity)
     (root.der().clone(), identity)
 }
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type Answer = Response<BoxBody<Bytes, io::Error>>;
+
+fn full(text: impl Into<Bytes>) -> BoxBody<Bytes, io::Error> {
+    BodyExt::boxed(Full::new(text.into()).map_err(|e| match e {}))
+}
 
 fn document(media: &str, v: &Value) -> Answer {
-    Response::builder().header("content-type", media).body(Full::from(v.to_string()).boxed()).unwrap()
+    Response::builder().header("content-type", media).body(full(v.to_string())).unwrap()
 }
 
 fn flunder(name: &str) -> Value {
@@ -134,7 +139,7 @@ async fn serve(
         log.lock().push((format!("{} {}", parts.method, parts.uri), parts.headers.clone(), body.clone()));
     }
     if broken.load(Ordering::Relaxed) {
-        return Ok(Response::builder().status(500).body(Full::from("no").boxed()).unwrap());
+        return Ok(Response::builder().status(500).body(full("no")).unwrap());
     }
     let json = "application/json";
     let verbs = json!(["create", "get", "list", "watch"]);
@@ -171,7 +176,7 @@ async fn serve(
             )
         }
         p if p == flunders && query.contains("silent=1") => {
-            let first = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("hello")))]);
+            let first = stream::iter([Ok::<_, io::Error>(Frame::data(Bytes::from("hello")))]);
             let counted = Open::new(&open);
             let silence = stream::poll_fn(move |_| {
                 let _ = &counted;
@@ -179,9 +184,18 @@ async fn serve(
             });
             Response::new(BodyExt::boxed(StreamBody::new(first.chain(silence))))
         }
+        p if p == flunders && query.contains("cut=1") => {
+            let half = stream::once(async { Ok(Frame::data(Bytes::from("{\"kind\":"))) });
+            // The error comes after what was sent has left.
+            let error = stream::once(async {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                Err(io::Error::other("cut"))
+            });
+            Response::new(BodyExt::boxed(StreamBody::new(half.chain(error))))
+        }
         p if p == flunders && query.contains("watch=1") => {
             let events = ["a", "b"].map(|n| format!("{}\n", json!({"type": "ADDED", "object": flunder(n)})));
-            let frames = events.map(|e| Ok::<_, Infallible>(Frame::data(Bytes::from(e))));
+            let frames = events.map(|e| Ok::<_, io::Error>(Frame::data(Bytes::from(e))));
             Response::builder()
                 .header("content-type", json)
                 .body(BodyExt::boxed(StreamBody::new(stream::iter(frames))))
@@ -196,6 +210,6 @@ async fn serve(
             json,
             &json!({"kind": "FlunderList", "apiVersion": format!("{GROUP}/v1"), "metadata": {}, "items": [flunder("a")]}),
         ),
-        _ => Response::builder().status(404).body(Full::from("{}").boxed()).unwrap(),
+        _ => Response::builder().status(404).body(full("{}")).unwrap(),
     })
 }

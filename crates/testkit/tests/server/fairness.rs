@@ -18,7 +18,7 @@ async fn send(s: &Arc<Server>, token: &str, method: &str, path: &str, body: Valu
     let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
     let r = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
     let (parts, body) = s.handle(r.header("content-type", "application/json").body(body).unwrap()).await.into_parts();
-    (parts.status.as_u16(), parts.headers, body.collect().await)
+    (parts.status.as_u16(), parts.headers, body.collect().await.unwrap())
 }
 
 async fn governed(seed: u64, options: Options) -> (Cluster, Arc<Server>) {

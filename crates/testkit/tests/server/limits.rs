@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 async fn get(server: &Arc<Server>, token: &str, path: &str) -> (u16, HeaderMap, Bytes) {
     let request = Request::get(path).header("authorization", format!("Bearer {token}")).body(Bytes::new()).unwrap();
     let (parts, body) = server.handle(request).await.into_parts();
-    (parts.status.as_u16(), parts.headers, body.collect().await)
+    (parts.status.as_u16(), parts.headers, body.collect().await.unwrap())
 }
 
 #[tokio::test(start_paused = true)]

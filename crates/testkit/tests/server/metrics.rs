@@ -22,7 +22,7 @@ async fn read(s: &Arc<Server>) -> String {
     let r = Request::get("/metrics").header("authorization", "Bearer admin/system:masters").body(Bytes::new()).unwrap();
     let r = s.handle(r).await;
     assert_eq!(r.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
-    String::from_utf8(r.into_body().collect().await.to_vec()).unwrap()
+    String::from_utf8(r.into_body().collect().await.unwrap().to_vec()).unwrap()
 }
 
 fn has(text: &str, line: &str) {

@@ -17,7 +17,7 @@ async fn a_server_tells_what_it_is() {
     let get = async |token: &str, path: &str, accept: &str| {
         let r = Request::get(path).header("authorization", format!("Bearer {token}")).header("accept", accept);
         let (parts, body) = s.handle(r.body(Bytes::new()).unwrap()).await.into_parts();
-        (parts.status.as_u16(), String::from_utf8(body.collect().await.to_vec()).unwrap())
+        (parts.status.as_u16(), String::from_utf8(body.collect().await.unwrap().to_vec()).unwrap())
     };
     let admin = "admin/system:masters";
     let (code, text) = get(admin, "/statusz", "*/*").await;

@@ -70,7 +70,7 @@ impl Service {
     fn take(&self, env: Env<'_>, o: &mut Object, i: usize) -> Result<Op, Status> {
         let six = list(o, "ipFamilies").get(i).is_some_and(|f| f == "IPv6");
         let snapshot = env.registry.store.snapshot();
-        let ranges = self.ranges_of(&snapshot, six);
+        let ranges = self.ranges_of(&snapshot, six)?;
         let named = list(o, "clusterIPs").get(i).and_then(Value::as_str).unwrap_or_default().to_owned();
         if !named.is_empty() {
             let refuse = |why: &str| {
@@ -100,18 +100,19 @@ impl Service {
     }
 
     /// Where addresses of a family may come from: every range that is ready and stays. A server that keeps no such objects has
-    /// the ranges it was started with.
-    fn ranges_of(&self, snapshot: &Snapshot, six: bool) -> Vec<Cidr> {
-        let all: Vec<Object> = snapshot.range(RANGES, None, None).map(|e| encode::decode(e)).collect();
+    /// the ranges it was started with. Errors if a range cannot be read.
+    fn ranges_of(&self, snapshot: &Snapshot, six: bool) -> Result<Vec<Cidr>, Status> {
+        registry::check_readable(snapshot, RANGES, None)?;
+        let all = snapshot.range(RANGES, None, None).map(|e| encode::decode(e)).collect::<Result<Vec<Object>, _>>()?;
         if all.is_empty() {
-            return self.ranges.iter().filter(|r| r.is_ipv6() == six).copied().collect();
+            return Ok(self.ranges.iter().filter(|r| r.is_ipv6() == six).copied().collect());
         }
         let unready = |c: &Value| c["type"] == "Ready" && c["status"] != "True";
         let conditions = |o: &Object| o.at(&["status", "conditions"]).and_then(Value::as_array).cloned();
         let usable = |o: &&Object| !o.is_deleting() && !conditions(o).unwrap_or_default().iter().any(unready);
         let texts = all.iter().filter(usable).filter_map(|o| o.at(&["spec", "cidrs"])?.as_array());
         let ranges = texts.flatten().filter_map(|c| c.as_str()?.parse::<Cidr>().ok());
-        ranges.filter(|r| r.is_ipv6() == six).collect()
+        Ok(ranges.filter(|r| r.is_ipv6() == six).collect())
     }
 }
 

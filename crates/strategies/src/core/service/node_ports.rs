@@ -9,8 +9,7 @@ use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::{Env, amount, encode, internal_key};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
-use store::{Action, Entry, Expect, Key, Op, Snapshot};
+use store::{Action, Expect, Key, Op, Snapshot};
 
 const RESOURCE: &str = "servicenodeports";
 /// The record that says that every port has one.
@@ -65,19 +64,26 @@ struct Allocation<'a> {
     taken: BTreeSet<i64>,
 }
 
+/// The ports that stored services hold. Errors if a service cannot be read: its ports must not be given to another.
+fn held_by_services(snapshot: &Snapshot) -> Result<BTreeSet<i64>, Status> {
+    registry::check_readable(snapshot, "services", None)?;
+    let mut ports = BTreeSet::new();
+    for e in snapshot.range("services", None, None) {
+        // Services of other types have none, and are not decoded.
+        let kind = encode::part(e, &["spec", "type"])?;
+        if kind.is_some_and(|kind| kind == "NodePort" || kind == "LoadBalancer") {
+            ports.extend(held(&encode::decode(e)?));
+        }
+    }
+    Ok(ports)
+}
+
 impl<'a> Allocation<'a> {
-    fn begin(env: Env<'a>, range: RangeInclusive<u16>) -> Self {
+    fn begin(env: Env<'a>, range: RangeInclusive<u16>) -> Result<Self, Status> {
         let snapshot = env.registry.store.snapshot();
-        let unnoted = snapshot.get(&key(COMPLETE)).is_none().then(|| {
-            // Services of other types have none, and are not decoded.
-            let has_type = |e: &&Arc<Entry>| {
-                let kind = encode::part(&e.value, &["spec", "type"]);
-                kind.is_some_and(|kind| kind == "NodePort" || kind == "LoadBalancer")
-            };
-            let all = snapshot.range("services", None, None).filter(has_type).map(|e| encode::decode(e));
-            all.flat_map(|o| held(&o)).collect()
-        });
-        Self { env, range, snapshot, unnoted, taken: BTreeSet::new() }
+        let noted = snapshot.get(&key(COMPLETE)).is_some();
+        let unnoted = if noted { None } else { Some(held_by_services(&snapshot)?) };
+        Ok(Self { env, range, snapshot, unnoted, taken: BTreeSet::new() })
     }
 
     fn is_free(&self, n: i64) -> bool {
@@ -153,7 +159,7 @@ impl Service {
         if !reaches_nodes(o) && !old.is_some_and(reaches_nodes) {
             return Ok(Vec::new());
         }
-        let mut allocation = Allocation::begin(env, self.node_ports.clone());
+        let mut allocation = Allocation::begin(env, self.node_ports.clone())?;
         if reaches_nodes(o) {
             let mut ports = list(o, "ports").to_vec();
             match old {

@@ -21,7 +21,7 @@ pub async fn who(c: &Cluster, headers: &[(&str, &str)], peer: apiserver::Peer) -
     r.extensions_mut().insert(peer);
     let answer = c.server.handle(r).await;
     let code = answer.status().as_u16();
-    let body: Value = serde_json::from_slice(&answer.into_body().collect().await).unwrap();
+    let body: Value = serde_json::from_slice(&answer.into_body().collect().await.unwrap()).unwrap();
     (code, body["status"]["userInfo"].clone())
 }
 

@@ -25,7 +25,7 @@ impl Walk<'_> {
         let r = self.cluster.request(method, path, &headers, body).await;
         let (parts, body) = r.into_parts();
         let media = parts.headers["content-type"].to_str().unwrap().to_owned();
-        (format!("{} {media}", parts.status.as_u16()), body.collect().await)
+        (format!("{} {media}", parts.status.as_u16()), body.collect().await.unwrap())
     }
 }
 

@@ -1,0 +1,278 @@
+//! Which slices to create, update and delete: a pure function of those that there are and the endpoints that there should be
+//! (upstream `k8s.io/endpointslice` `reconciler.go`).
+//!
+//! Existing slices keep the endpoints that they have. New ones go first into slices that change anyway, then into the slice that they
+//! fill best, then into new slices. So few slices change with each endpoint, and whoever watches them is sent little.
+
+use meta::{Object, Value};
+use serde_json::{Map, json};
+use std::collections::HashMap;
+
+/// Endpoints that have their ports in common.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub address_type: &'static str,
+    pub ports: Vec<Value>,
+    pub endpoints: Vec<Value>,
+}
+
+/// What the slices of a service should hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Desired {
+    /// Fields of `metadata` that every slice has; `null` removes a field.
+    pub metadata: Map<String, Value>,
+    /// A group without endpoints has one empty slice.
+    pub groups: Vec<Group>,
+    /// The most endpoints of one slice.
+    pub per_slice: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Without a name.
+    pub create: Vec<Object>,
+    pub update: Vec<Object>,
+    pub delete: Vec<Object>,
+}
+
+/// A slice while endpoints are given out.
+struct Draft {
+    /// None: it is new.
+    existing: Option<Object>,
+    endpoints: Vec<Value>,
+    changed: bool,
+}
+
+/// What may not change in the life of a slice, or sets it apart: its type of address and its ports, in any order.
+fn key(address_type: &str, ports: &[Value]) -> String {
+    let text = |p: &Value, field: &str, default: &str| p[field].as_str().unwrap_or(default).to_owned();
+    let port =
+        |p: &Value| (text(p, "name", ""), text(p, "protocol", "TCP"), p["port"].as_i64(), text(p, "appProtocol", ""));
+    let mut ports: Vec<_> = ports.iter().map(port).collect();
+    ports.sort();
+    format!("{address_type} {ports:?}")
+}
+
+/// What an endpoint is recognised by: its addresses and what is behind them.
+fn identity(endpoint: &Value) -> String {
+    let target = &endpoint["targetRef"];
+    json!([endpoint["addresses"], target["namespace"], target["name"]]).to_string()
+}
+
+fn list(o: &Object, field: &str) -> Vec<Value> {
+    o.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// `existing`: the slices that the controller manages, in the order of their names.
+pub(super) fn plan(existing: Vec<Object>, desired: Desired) -> Plan {
+    let mut plan = Plan::default();
+    let mut by_key: HashMap<String, Vec<Object>> = HashMap::new();
+    let mut order = Vec::new();
+    // One that is being deleted is left to its end.
+    for o in existing.into_iter().filter(|o| !o.is_deleting()) {
+        let key = key(o.str_at(&["addressType"]).unwrap_or_default(), &list(&o, "ports"));
+        order.push(key.clone());
+        by_key.entry(key).or_default().push(o);
+    }
+    for group in desired.groups {
+        let slices = by_key.remove(&key(group.address_type, &group.ports)).unwrap_or_default();
+        for draft in drafts(slices, &group, desired.per_slice) {
+            let keep = !draft.endpoints.is_empty() || group.endpoints.is_empty();
+            match draft.existing {
+                Some(o) if !keep => plan.delete.push(o),
+                Some(o) => {
+                    let ports = draft.changed.then_some(&group.ports);
+                    update(&mut plan, o, ports, draft.endpoints, &desired.metadata);
+                }
+                None => {
+                    let v = json!({"metadata": {}, "addressType": group.address_type});
+                    let Some(mut o) = Object::from_value(v) else { continue };
+                    set(&mut o, Some(&group.ports), draft.endpoints, &desired.metadata);
+                    plan.create.push(o);
+                }
+            }
+        }
+    }
+    for key in order {
+        plan.delete.append(&mut by_key.remove(&key).unwrap_or_default());
+    }
+    // One that would go becomes one that would come: whoever watches sees one change.
+    for o in std::mem::take(&mut plan.create) {
+        match plan.delete.iter().position(|old| old.get("addressType") == o.get("addressType")) {
+            Some(i) => {
+                let old = plan.delete.remove(i);
+                update(&mut plan, old, Some(&list(&o, "ports")), list(&o, "endpoints"), &desired.metadata);
+            }
+            None => plan.create.push(o),
+        }
+    }
+    plan
+}
+
+fn update(
+    plan: &mut Plan,
+    old: Object,
+    ports: Option<&Vec<Value>>,
+    endpoints: Vec<Value>,
+    metadata: &Map<String, Value>,
+) {
+    let mut o = old.clone();
+    set(&mut o, ports, endpoints, metadata);
+    if o != old {
+        plan.update.push(o);
+    }
+}
+
+fn set(o: &mut Object, ports: Option<&Vec<Value>>, endpoints: Vec<Value>, metadata: &Map<String, Value>) {
+    if let Some(ports) = ports {
+        o.set(&["ports"], ports.clone());
+    }
+    // An empty list may not be there at all.
+    if !endpoints.is_empty() || !list(o, "endpoints").is_empty() || o.get("endpoints").is_none() {
+        o.set(&["endpoints"], endpoints);
+    }
+    for (k, v) in metadata {
+        match v.is_null() {
+            true => drop(o.metadata_mut().remove(k)),
+            false => drop(o.metadata_mut().insert(k.clone(), v.clone())),
+        }
+    }
+}
+
+/// Gives the endpoints of a group out to the slices with its ports, and to new ones.
+fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
+    let mut wanted: HashMap<String, usize> = HashMap::new();
+    for (i, e) in group.endpoints.iter().enumerate() {
+        // The first of those that are the same.
+        wanted.entry(identity(e)).or_insert(i);
+    }
+    let mut drafts: Vec<Draft> = Vec::new();
+    for o in slices {
+        let (mut endpoints, mut changed) = (Vec::new(), false);
+        for e in list(&o, "endpoints") {
+            match wanted.remove(&identity(&e)).and_then(|i| group.endpoints.get(i)) {
+                Some(new) if endpoints.len() < most => {
+                    changed |= *new != e;
+                    endpoints.push(new.clone());
+                }
+                _ => changed = true,
+            }
+        }
+        drafts.push(Draft { existing: Some(o), endpoints, changed });
+    }
+    let mut left: Vec<usize> = wanted.into_values().collect();
+    left.sort_unstable();
+    let mut left: Vec<Value> = left.into_iter().filter_map(|i| group.endpoints.get(i).cloned()).collect();
+    // The fullest first, so that others become empty; empty ones go unless nothing else has room.
+    let mut changing: Vec<usize> =
+        (0..drafts.len()).filter(|i| drafts[*i].changed && !drafts[*i].endpoints.is_empty()).collect();
+    changing.sort_by_key(|i| std::cmp::Reverse(drafts[*i].endpoints.len()));
+    for i in changing {
+        fill(&mut drafts[i], &mut left, most);
+    }
+    while !left.is_empty() {
+        let room = |d: &Draft| most - d.endpoints.len().min(most);
+        let fits = drafts.iter_mut().filter(|d| !d.changed && room(d) >= left.len());
+        // Of those that take all the one that is fullest then (upstream `getSliceToFill`).
+        match fits.min_by_key(|d| room(d)) {
+            Some(draft) => fill(draft, &mut left, most),
+            None => {
+                let mut draft = Draft { existing: None, endpoints: Vec::new(), changed: true };
+                fill(&mut draft, &mut left, most);
+                drafts.push(draft);
+            }
+        }
+    }
+    if group.endpoints.is_empty() {
+        drafts.truncate(1);
+        if drafts.is_empty() {
+            drafts.push(Draft { existing: None, endpoints: Vec::new(), changed: true });
+        }
+    }
+    drafts
+}
+
+fn fill(draft: &mut Draft, left: &mut Vec<Value>, most: usize) {
+    let room = most.saturating_sub(draft.endpoints.len()).min(left.len());
+    draft.changed |= room > 0;
+    draft.endpoints.extend(left.drain(..room));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(n: usize, ready: bool) -> Value {
+        json!({"addresses": [format!("10.0.0.{n}")], "conditions": {"ready": ready},
+            "targetRef": {"kind": "Pod", "namespace": "x", "name": format!("p{n}"), "uid": "u"}})
+    }
+
+    fn group(port: i64, endpoints: Vec<Value>) -> Group {
+        let ports = vec![json!({"name": "http", "protocol": "TCP", "port": port})];
+        Group { address_type: "IPv4", ports, endpoints }
+    }
+
+    fn slice(name: &str, group: &Group) -> Object {
+        Object::from_value(json!({"metadata": {"name": name, "labels": {"a": "b"}}, "addressType": group.address_type,
+            "ports": group.ports, "endpoints": group.endpoints}))
+        .unwrap()
+    }
+
+    fn desired(groups: Vec<Group>) -> Desired {
+        let metadata = json!({"labels": {"a": "b"}}).as_object().unwrap().clone();
+        Desired { metadata, groups, per_slice: 3 }
+    }
+
+    /// Names and numbers of endpoints of the slices to update; numbers of those to create; names of those to delete.
+    fn outline(p: &Plan) -> (Vec<(&str, usize)>, Vec<usize>, Vec<&str>) {
+        let count = |o: &Object| list(o, "endpoints").len();
+        (
+            p.update.iter().map(|o| (o.name(), count(o))).collect(),
+            p.create.iter().map(count).collect(),
+            p.delete.iter().map(Object::name).collect(),
+        )
+    }
+
+    fn all(range: std::ops::Range<usize>) -> Vec<Value> {
+        range.map(|n| endpoint(n, true)).collect()
+    }
+
+    #[test]
+    fn few_slices_change() {
+        let (a, b) = (slice("a", &group(80, all(0..3))), slice("b", &group(80, all(3..5))));
+        let have = || vec![a.clone(), b.clone()];
+        let with = |endpoints: Vec<Value>| plan(have(), desired(vec![group(80, endpoints)]));
+        assert_eq!(outline(&with(all(0..5))), (vec![], vec![], vec![]), "nothing has changed");
+        // Slices were matched by their position: an endpoint that went moved all behind it.
+        assert_eq!(outline(&with(all(1..5))), (vec![("a", 2)], vec![], vec![]));
+        assert_eq!(outline(&with(all(0..6))), (vec![("b", 3)], vec![], vec![]), "it has room");
+        assert_eq!(outline(&with(all(0..7))), (vec![], vec![2], vec![]), "no slice has room for both");
+        assert_eq!(
+            outline(&with(all(1..6))),
+            (vec![("a", 3)], vec![], vec![]),
+            "one that changes anyway is filled first"
+        );
+        assert_eq!(outline(&with(all(3..5))), (vec![], vec![], vec!["a"]));
+        let mut unready = all(0..5);
+        unready[4] = endpoint(4, false);
+        assert_eq!(outline(&with(unready)), (vec![("b", 2)], vec![], vec![]));
+    }
+
+    /// Groups of other ports took each other's slices.
+    #[test]
+    fn slices_are_matched_by_their_ports() {
+        let (a, b) = (slice("a", &group(80, all(0..2))), slice("b", &group(81, all(2..3))));
+        let groups = vec![group(81, all(2..3)), group(80, all(0..2))];
+        assert_eq!(outline(&plan(vec![a.clone(), b.clone()], desired(groups))), (vec![], vec![], vec![]));
+        // A slice of ports that are no more becomes one of the new ports.
+        let p = plan(vec![a.clone(), b], desired(vec![group(80, all(0..2)), group(82, all(2..3))]));
+        assert_eq!(outline(&p), (vec![("b", 1)], vec![], vec![]));
+        assert_eq!(p.update[0].at(&["ports"]).unwrap()[0]["port"], 82);
+        // Without endpoints one empty slice is left.
+        let none = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
+        let p = plan(vec![a], desired(vec![none.clone()]));
+        assert_eq!(outline(&p), (vec![("a", 0)], vec![], vec![]));
+        assert_eq!(outline(&plan(p.update, desired(vec![none.clone()]))), (vec![], vec![], vec![]));
+        assert_eq!(outline(&plan(Vec::new(), desired(vec![none]))), (vec![], vec![0], vec![]));
+    }
+}
