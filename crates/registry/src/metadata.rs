@@ -2,7 +2,7 @@
 
 use crate::row::Resource;
 use crate::strategy::NameRule;
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
 use std::collections::HashSet;
 
@@ -125,7 +125,7 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
         }
         if version.is_some_and(|v| v.group.is_empty() && v.version == "v1") && text("kind") == "Event" {
             let why = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid_as(path, &as_written(o, path), why));
+            errors.push(FieldError::invalid(path, BadValue::formatted(&as_written(o, path)), why));
         }
         if o["controller"] == true {
             let this = format!("{}/{}", text("kind"), text("name"));
@@ -141,7 +141,7 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
             }
             if room > 0 {
                 room = room.saturating_sub(shown.len());
-                errors.push(FieldError::invalid_as(path, &shown, &why));
+                errors.push(FieldError::invalid(path, BadValue::formatted(&shown), &why));
             }
         }
     }

@@ -295,8 +295,7 @@ fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
         strategy.validate_part(&request.subresource, new, old, &mut errors);
     }
     strategy.examine(request, new, Some(old), &mut errors);
-    schema::rules::forgive(&mut errors, &old.0);
-    errors
+    schema::rules::ratchet(errors, &old.0)
 }
 
 /// What only the server changes stays as it is.

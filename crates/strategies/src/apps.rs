@@ -239,13 +239,13 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
             schema::rules::selector(s, &at, errors);
             if s.as_object().is_some_and(|m| m.is_empty()) {
                 let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
-                errors.push(FieldError::invalid(&at, s.clone(), format!("empty selector is invalid for {name}")));
+                errors.push(FieldError::invalid(&at, s, format!("empty selector is invalid for {name}")));
                 return true;
             }
             if errors.len() > before {
                 let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
                 if kind != "DaemonSet" {
-                    errors.push(FieldError::invalid(&at, s.clone(), why));
+                    errors.push(FieldError::invalid(&at, s, why));
                 }
                 return false;
             }
@@ -256,7 +256,7 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         && LabelSelector::from_value(selector).is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
     if !fits {
         let at = path.child("template").child("metadata").child("labels");
-        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
     }
     true
 }
@@ -291,7 +291,7 @@ fn percent(v: &Value) -> Option<i64> {
 /// A share of the whole, of which is said at a place what is more than that.
 fn at_most_all(v: &Value, at: &FieldPath, place: &FieldPath, errors: &mut ErrorList) {
     if percent(v).is_some_and(|n| n > 100) {
-        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%").said_with(place));
+        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").said_with(place));
     }
 }
 
@@ -314,14 +314,14 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
             if count(most) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&most_at, most.clone(), why).said_with(&last));
+                errors.push(FieldError::invalid(&most_at, most, why).said_with(&last));
             }
             at_most_all(most, &most_at, &last, errors);
         }
         "Recreate" => {}
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy", &at);
-            errors.push(FieldError::not_supported_as(&at, &shown, &["Recreate", "RollingUpdate"]));
+            errors.push(FieldError::not_supported(&at, shown, &["Recreate", "RollingUpdate"]));
         }
     }
     let ready = spec["minReadySeconds"].as_i64().unwrap_or(0);
@@ -342,19 +342,19 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let why = "only allowed for updateStrategy 'RollingUpdate'";
             let at = at.child("rollingUpdate");
             let shown = shown(&strategy["rollingUpdate"], "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy", &at);
-            errors.push(FieldError::invalid_as(&at, &shown, why));
+            errors.push(FieldError::invalid(&at, shown, why));
         }
         "OnDelete" | "RollingUpdate" => {
             let most = &strategy["rollingUpdate"]["maxUnavailable"];
             let at = at.child("rollingUpdate").child("maxUnavailable");
             if !most.is_null() && count(most) == 0 {
-                errors.push(FieldError::invalid(&at, most.clone(), "cannot be 0"));
+                errors.push(FieldError::invalid(&at, most, "cannot be 0"));
             }
             at_most_all(most, &at, &at, errors);
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
-            errors.push(FieldError::invalid_as(&at, &shown, "must be 'RollingUpdate' or 'OnDelete'"));
+            errors.push(FieldError::invalid(&at, shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
     }
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
@@ -410,13 +410,13 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
                 (0, _) | (_, 0) => {}
                 _ => {
                     let why = "may not be set when maxUnavailable is non-zero";
-                    errors.push(FieldError::invalid(&last, surge.clone(), why));
+                    errors.push(FieldError::invalid(&last, surge, why));
                 }
             }
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy", &at);
-            errors.push(FieldError::not_supported_as(&at, &shown, &["RollingUpdate", "OnDelete"]));
+            errors.push(FieldError::not_supported(&at, shown, &["RollingUpdate", "OnDelete"]));
         }
     }
 }

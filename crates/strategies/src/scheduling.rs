@@ -39,8 +39,8 @@ impl Strategy for PriorityClass {
 
     /// What may not change need not be right as well.
     fn validate_update(&self, _o: &Object, _old: &Object, errors: &mut ErrorList) {
-        errors.retain(|e| e.path != "preemptionPolicy" || e.body.contains("field is immutable"));
-        errors.retain(|e| e.path != "metadata.name" && (e.path != "value" || e.body.contains(FROZEN)));
+        errors.retain(|e| e.path != "preemptionPolicy" || e.detail == "field is immutable");
+        errors.retain(|e| e.path != "metadata.name" && (e.path != "value" || e.detail == FROZEN));
     }
 
     fn validate_delete(&self, o: &Object) -> Result<(), Status> {

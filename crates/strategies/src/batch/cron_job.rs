@@ -52,7 +52,7 @@ impl Strategy for CronJob {
         // Its jobs find their pods by labels that are made with them.
         if is_set(spec, "selector") {
             let why = "`selector` will be auto-generated";
-            errors.push(FieldError::invalid(&path.child("selector"), spec["selector"].clone(), why));
+            errors.push(FieldError::invalid(&path.child("selector"), &spec["selector"], why));
         }
         if spec["manualSelector"] == true {
             errors.push(FieldError::not_supported(&path.child("manualSelector"), true, &["nil", "false"]));

@@ -4,7 +4,7 @@ use super::{job_spec, job_status};
 use crate::core::pod_shape;
 use crate::pod_template;
 use crate::read::{is_set, shown_field, text};
-use meta::field::{ErrorList, ErrorType};
+use meta::field::{BadValue, ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::{Env, Request, Strategy};
 use serde_json::json;
@@ -123,14 +123,18 @@ impl Strategy for Job {
             if new != was {
                 let at = spec.child(k);
                 let shown = shown_field(new, "io.k8s.api.batch.v1.JobSpec", k, &at);
-                errors.push(FieldError::invalid_as(&at, &shown, "field is immutable"));
+                errors.push(FieldError::invalid(&at, shown, "field is immutable"));
             }
         };
         changed("selector", errors);
         let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
         if o.at(template) != allowed.at(template) {
             let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), directed);
-            errors.push(FieldError::invalid_as(&FieldPath::new(template.join(".")), &shown, "field is immutable"));
+            errors.push(FieldError::invalid(
+                &FieldPath::new(template.join(".")),
+                BadValue::formatted(&shown),
+                "field is immutable",
+            ));
         }
         for k in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
             changed(k, errors);
@@ -206,7 +210,7 @@ fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
     };
     if meta::LabelSelector::from_value(spec.get("selector")).is_ok_and(|s| !s.matches(own)) {
         let path = FieldPath::new("spec.selector");
-        let e = FieldError::invalid(&path, spec["selector"].clone(), "`selector` not auto-generated");
+        let e = FieldError::invalid(&path, &spec["selector"], "`selector` not auto-generated");
         errors.push(e.said_with(&at.key("job-name")));
     }
 }
@@ -221,7 +225,7 @@ fn selects_template(spec: &Value, errors: &mut ErrorList) {
     };
     if !fits {
         let at = FieldPath::new("spec.template.metadata.labels");
-        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
     }
 }
 

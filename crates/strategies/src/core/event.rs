@@ -1,7 +1,7 @@
 //! Event, served in two groups and stored as `v1`.
 
 use crate::read::shown;
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
 use registry::{NameRule, Strategy};
 
@@ -105,11 +105,11 @@ impl Strategy for Event {
                     }
                     "related" => shown(&value.unwrap_or_default(), "io.k8s.api.core.v1.ObjectReference", &path),
                     "source" | "series" | "firstTimestamp" | "lastTimestamp" | "eventTime" => {
-                        value.unwrap_or_default().to_string()
+                        BadValue::formatted(&value.unwrap_or_default().to_string())
                     }
-                    _ => value.unwrap_or_else(|| "".into()).to_string(),
+                    _ => BadValue::formatted(&value.unwrap_or_else(|| "".into()).to_string()),
                 };
-                errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
+                errors.push(FieldError::invalid(&path, shown, "field is immutable"));
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::core::pod_shape;
 use crate::plain::said_twice;
 use crate::pod_template::{amount, node_selector_terms, sources};
 use crate::read::{is_set, items, shown, text};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
 /// Sources of a volume, in the order in which they are looked at: the first is the one that counts.
@@ -44,7 +44,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
 /// An amount of storage above zero.
 fn positive(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if quantity(v).is_some_and(|q| q.sign() <= 0) {
-        errors.push(FieldError::invalid(at, v.clone(), "must be greater than zero"));
+        errors.push(FieldError::invalid(at, v, "must be greater than zero"));
     }
 }
 
@@ -73,7 +73,7 @@ pub fn volume(o: &Object, errors: &mut ErrorList) {
     let at = path.child("capacity");
     let only_storage = capacity.as_object().is_some_and(|c| c.len() == 1 && c.contains_key("storage"));
     if !only_storage {
-        errors.push(FieldError::not_supported(&at, capacity.clone(), &["storage"]));
+        errors.push(FieldError::not_supported(&at, capacity, &["storage"]));
     }
     for (k, v) in capacity.as_object().into_iter().flatten() {
         basic(v, &at.key(k), errors);
@@ -197,10 +197,10 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
         let why = "field is immutable, except for updating from beta label to GA";
         let at = FieldPath::new("spec.nodeAffinity");
         let shown = match &new["nodeAffinity"] {
-            Value::Null => "null".to_owned(),
+            Value::Null => BadValue::Null,
             affinity => shown(affinity, "io.k8s.api.core.v1.VolumeNodeAffinity", &at),
         };
-        errors.push(FieldError::invalid_as(&FieldPath::new("nodeAffinity"), &shown, why));
+        errors.push(FieldError::invalid(&FieldPath::new("nodeAffinity"), shown, why));
     }
     if was["volumeAttributesClassName"].is_string() && new["volumeAttributesClassName"].is_null() {
         let at = FieldPath::new("spec.volumeAttributesClassName");
@@ -212,7 +212,7 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
 fn mode_stays(new: &Value, was: &Value, errors: &mut ErrorList) {
     if new["volumeMode"] != was["volumeMode"] {
         let at = FieldPath::new("volumeMode");
-        errors.push(FieldError::invalid(&at, new["volumeMode"].clone(), "field is immutable"));
+        errors.push(FieldError::invalid(&at, &new["volumeMode"], "field is immutable"));
     }
 }
 

@@ -98,7 +98,7 @@ fn ports(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         }
         if !seen.insert((text(p, "protocol"), p["port"].as_i64())) {
             let key = json!({"protocol": p["protocol"], "port": p["port"]});
-            errors.push(FieldError::duplicate_as(&at, &shown(&key, "io.k8s.api.core.v1.ServicePort", &at)));
+            errors.push(FieldError::duplicate(&at, shown(&key, "io.k8s.api.core.v1.ServicePort", &at)));
         }
         let Some(n) = p["nodePort"].as_i64().filter(|n| *n != 0) else { continue };
         if ty == "ClusterIP" {
@@ -124,7 +124,7 @@ fn affinity(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
                 c => {
                     if c["timeoutSeconds"].as_i64().is_some_and(|n| !(1..=AFFINITY_MAX).contains(&n)) {
                         let why = format!("must be greater than 0 and less than {AFFINITY_MAX}");
-                        errors.push(FieldError::invalid(&seconds, c["timeoutSeconds"].clone(), why));
+                        errors.push(FieldError::invalid(&seconds, &c["timeoutSeconds"], why));
                     }
                     return;
                 }
@@ -212,7 +212,7 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&policy_at, policy, why));
         // Whether it is a known one is not asked then.
         let of_policy = policy_at.text();
-        errors.retain(|e| e.path != of_policy || !e.body.starts_with("Unsupported"));
+        errors.retain(|e| e.path != of_policy || e.kind != meta::field::ErrorType::NotSupported);
     } else if policy.is_empty() && reached {
         errors.push(FieldError::required(&policy_at, ""));
     }
@@ -265,11 +265,11 @@ pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (s, was) = (spec(o), spec(old));
     if is_balanced(o) && is_balanced(old) && s["loadBalancerClass"] != was["loadBalancerClass"] {
         let at = FieldPath::new("spec.loadBalancerClass");
-        errors.push(FieldError::invalid(&at, s["loadBalancerClass"].clone(), "may not change once set"));
+        errors.push(FieldError::invalid(&at, &s["loadBalancerClass"], "may not change once set"));
     }
     let again: ErrorList = errors
         .iter()
-        .filter(|e| e.path == "spec.loadBalancerClass" && !e.body.ends_with("may not change once set"))
+        .filter(|e| e.path == "spec.loadBalancerClass" && e.detail != "may not change once set")
         .cloned()
         .collect();
     errors.extend(again);
@@ -311,18 +311,18 @@ fn stays(
     if now.len() == was.len() {
         for (i, _) in now.iter().zip(was).enumerate().filter(|(_, (n, w))| n != w) {
             let i = if list == "ipFamilies" { 0 } else { i };
-            errors.push(FieldError::invalid(&at.index(i), now.to_vec(), WHY));
+            errors.push(FieldError::invalid(&at.index(i), now, WHY));
         }
         return;
     }
     if now.is_empty() {
-        errors.push(FieldError::invalid(&at.index(0), now.to_vec(), unset));
+        errors.push(FieldError::invalid(&at.index(0), now, unset));
     } else if !was.is_empty() && now[0] != was[0] {
-        errors.push(FieldError::invalid(&at.index(0), now.to_vec(), WHY));
+        errors.push(FieldError::invalid(&at.index(0), now, WHY));
     }
     if was.len() > now.len() && now.len() == 1 && !single {
         let why = format!("must be set to 'SingleStack' when releasing the secondary {one}");
-        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), s["ipFamilyPolicy"].clone(), why));
+        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), &s["ipFamilyPolicy"], why));
     }
 }
 

@@ -43,7 +43,7 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
         few @ ([_] | [_, _]) => each_range(few, &at, errors),
         many => {
             let why = "may only hold up to 2 values";
-            errors.push(FieldError::invalid(&at, many.to_vec(), why));
+            errors.push(FieldError::invalid(&at, many, why));
         }
     }
 }
@@ -56,12 +56,12 @@ pub fn service_cidr_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     match (new.as_slice(), was.as_slice()) {
         (n, w) if n.len() == w.len() => {
             for (i, r) in n.iter().enumerate().filter(|(i, r)| **r != w[*i]) {
-                errors.push(FieldError::invalid(&at.index(i), r.clone(), "field is immutable"));
+                errors.push(FieldError::invalid(&at.index(i), r, "field is immutable"));
             }
         }
         ([first, second], [only]) => {
             if first != only {
-                errors.push(FieldError::invalid(&at.index(0), first.clone(), "field is immutable"));
+                errors.push(FieldError::invalid(&at.index(0), first, "field is immutable"));
             }
             each_range(&new, &at, errors);
             if !of_both_families(first, second) {
@@ -85,7 +85,7 @@ const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i
 fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     for (i, r) in ranges.iter().enumerate() {
         let wrong = schema::rules::canonical_cidr(r.as_str().unwrap_or_default());
-        errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r.clone(), why)));
+        errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r, why)));
     }
 }
 

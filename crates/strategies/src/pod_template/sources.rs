@@ -177,7 +177,7 @@ fn fibre_channel(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
     if !ids.is_empty() {
         let why = "targetWWNs and wwids can not be specified simultaneously";
-        errors.push(FieldError::invalid(&at_targets, targets.to_vec(), why));
+        errors.push(FieldError::invalid(&at_targets, targets, why));
     }
     match s["lun"].as_i64() {
         None => errors.push(FieldError::required(&at.child("lun"), "lun is required if targetWWNs is specified")),

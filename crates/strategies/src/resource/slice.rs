@@ -186,7 +186,7 @@ fn attribute(a: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match a.as_object().map_or(0, |m| m.values().filter(|v| !v.is_null()).count()) {
         0 => errors.push(FieldError::invalid(at, "", one)),
         1 => {}
-        _ => errors.push(FieldError::invalid_as(at, &shown(a, "io.k8s.api.resource.v1.DeviceAttribute", at), one)),
+        _ => errors.push(FieldError::invalid(at, shown(a, "io.k8s.api.resource.v1.DeviceAttribute", at), one)),
     }
 }
 
