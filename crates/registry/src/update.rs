@@ -286,6 +286,7 @@ fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
         let of_metadata = errors.len();
         schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
         strategy.validate(new, &mut errors);
+        strategy.validate_since(new, Some(old), &mut errors);
         let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
         schema::rules::arrange(&mut errors, found, &row.kind.schema);
         schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);

@@ -1,10 +1,10 @@
 //! The workloads of `apps`: selector and template belong together.
 
 use crate::core::persistent_volume;
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, items, shown, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
-use meta::field::{ErrorList, ErrorType};
+use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
 use registry::{Env, NameRule, Request, Strategy, Sub};
 use serde_json::json;
@@ -77,23 +77,21 @@ impl Strategy for Workload {
         let path = FieldPath::new("spec");
         let at = path.child("template");
         let readable = selector(o.kind(), spec, &path, errors);
-        let looked_at = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
-        if !looked_at {
-            errors.retain(|e| !e.path.starts_with("spec.template"));
-        }
-        if let Some(t) = spec.get("template").filter(|_| looked_at) {
+        let validated = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
+        if let Some(t) = spec.get("template").filter(|_| validated) {
+            let definition = match o.kind() {
+                "Deployment" => "io.k8s.api.apps.v1.DeploymentSpec",
+                "ReplicaSet" => "io.k8s.api.apps.v1.ReplicaSetSpec",
+                "StatefulSet" => "io.k8s.api.apps.v1.StatefulSetSpec",
+                _ => "io.k8s.api.apps.v1.DaemonSetSpec",
+            };
+            delegated(spec, definition, "template", &path, errors);
             let with_claims =
                 (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
             let t = with_claims.as_ref().unwrap_or(t);
             pod_template::validate(Some(t), &at, errors);
             if with_claims.is_some() {
                 schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
-                for (i, v) in items(&t["spec"], "volumes").iter().enumerate() {
-                    if is_set(v, CLAIM) && text(&v[CLAIM], "claimName").is_empty() {
-                        let at = at.child("spec").child("volumes").index(i).child(CLAIM).child("claimName");
-                        errors.push(FieldError::required(&at, ""));
-                    }
-                }
             }
             // A deployment speaks of what it makes.
             let said = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
@@ -116,6 +114,12 @@ impl Strategy for Workload {
         }
     }
 
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if o.kind() == "StatefulSet" && old.is_none() {
+            fixed_of_stateful_set(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+        }
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let (new, was) = (o.at(&["spec", "selector"]), old.at(&["spec", "selector"]));
         if self.selector_is_immutable && o.kind() != "StatefulSet" && new != was {
@@ -123,14 +127,6 @@ impl Strategy for Workload {
             errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
         }
         if o.kind() == "StatefulSet" {
-            // What may not change was looked at when it was made.
-            errors.retain(|e| !e.path.starts_with("spec.volumeClaimTemplates") && e.path != "spec.serviceName");
-            let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array).map_or(0, Vec::len);
-            let of_claim = |e: &FieldError| {
-                let i = e.path.strip_prefix("spec.template.spec.volumes[").and_then(|p| p.strip_suffix("].name"));
-                i.and_then(|i| i.parse::<usize>().ok()).is_some_and(|i| i < claims)
-            };
-            errors.retain(|e| e.kind != ErrorType::Duplicate || !of_claim(e));
             let mut allowed = old.clone();
             for k in STATEFUL_MUTABLE {
                 match o.at(&["spec", k]).cloned() {
@@ -357,6 +353,11 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at, shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
     }
+}
+
+/// The fields of a stateful set that are validated on create only, as they may not change.
+fn fixed_of_stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    delegated(spec, "io.k8s.api.apps.v1.StatefulSetSpec", "volumeClaimTemplates", path, errors);
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
         persistent_volume::claim_spec(
             &claim["spec"],
@@ -421,14 +422,13 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-pub fn controller_revision(o: &Object, errors: &mut ErrorList) {
-    if o.get("data").is_none_or(Value::is_null) {
+pub fn controller_revision(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_none() && o.get("data").is_none_or(Value::is_null) {
         errors.push(FieldError::required(&FieldPath::new("data"), "data is mandatory"));
     }
 }
 
 pub fn controller_revision_update(o: &Object, old: &Object, errors: &mut ErrorList) {
-    errors.retain(|e| e.path != "data");
     if o.get("data") != old.get("data") {
         let value = o.get("data").cloned().unwrap_or_default();
         errors.push(FieldError::invalid(&FieldPath::new("data"), value, "field is immutable"));

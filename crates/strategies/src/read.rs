@@ -1,7 +1,7 @@
 //! Reading fields of values that have been typed: what is absent is empty.
 
-use meta::field::BadValue;
-use meta::{FieldPath, Value};
+use meta::field::{BadValue, ErrorList};
+use meta::{FieldPath, Map, Value};
 use std::collections::HashSet;
 use std::hash::Hash;
 
@@ -40,6 +40,15 @@ pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &Fiel
         Some(f) => schema::go::show_field(v, f, path),
         None => v.cloned().unwrap_or_default().to_string(),
     })
+}
+
+/// Runs the rules of a field that the description of a definition leaves to its validator. `path` is that of `parent`.
+pub fn delegated(parent: &Value, definition: &str, field: &str, path: &FieldPath, errors: &mut ErrorList) {
+    if let Some(schema) = kinds::catalog().definitions.get(definition) {
+        let none = Map::new();
+        let parent = parent.as_object().unwrap_or(&none);
+        schema::rules::validate_field(parent, schema, field, path, errors);
+    }
 }
 
 fn formatted(v: &Value, definition: &str, path: &FieldPath) -> String {

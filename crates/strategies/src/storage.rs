@@ -2,7 +2,7 @@
 
 use crate::core::inline_volume;
 use crate::pod_template::old_label;
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashSet;
@@ -55,13 +55,11 @@ pub fn storage_class(o: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::duplicate(&at, ""));
         }
     }
-    let binding = o.str_at(&["provisioner"]).unwrap_or_default();
-    if !binding.is_empty() && binding.to_lowercase() != binding {
-        // Upper case is no mistake in a provisioner.
-        errors.retain(|e| e.path != "provisioner" || e.detail == IMMUTABLE);
-        let lower = binding.to_lowercase();
+    let provisioner = o.str_at(&["provisioner"]).unwrap_or_default().to_lowercase();
+    if !provisioner.is_empty() {
         let at = FieldPath::new("provisioner");
-        errors.extend(names::qualified_name(&lower).into_iter().map(|m| FieldError::invalid(&at, lower.as_str(), m)));
+        let why = names::qualified_name(&provisioner).into_iter();
+        errors.extend(why.map(|m| FieldError::invalid(&at, provisioner.as_str(), m)));
     }
 }
 
@@ -207,7 +205,10 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             }
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
-        (true, false) => inline_volume::validate(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
+        (true, false) => {
+            delegated(source, "io.k8s.api.storage.v1.VolumeAttachmentSource", "inlineVolumeSpec", &at, errors);
+            inline_volume::validate(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors);
+        }
     }
     let null = Value::Null;
     let status = o.get("status").unwrap_or(&null);

@@ -22,6 +22,19 @@ pub fn validate(object: &Map<String, Value>, schema: &Schema, errors: &mut Error
     fields(object, schema, &FieldPath::root(), errors);
 }
 
+/// Checks a field of a struct, at every depth, whose rules are [`Rule::Delegated`]. `path` is that of the struct.
+pub fn validate_field(
+    parent: &Map<String, Value>,
+    schema: &Schema,
+    name: &str,
+    path: &FieldPath,
+    errors: &mut ErrorList,
+) {
+    if let Some(f) = schema.field(name) {
+        field(parent.get(name), f, path, errors);
+    }
+}
+
 /// Checks what may not change between two objects, at every depth of structs.
 pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schema: &Schema, errors: &mut ErrorList) {
     unchanged(new, old, schema, &FieldPath::root(), errors);
@@ -29,16 +42,22 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schem
 
 fn fields(m: &Map<String, Value>, schema: &Schema, path: &FieldPath, errors: &mut ErrorList) {
     for (f, v) in schema.some_beside(&schema.ways().ruled, m.iter()) {
-        let v = v.filter(|v| !v.is_null());
-        let deeper = matches!(f.schema.ty, Type::Struct | Type::Array | Type::Map);
-        if f.rules.is_empty() && (!deeper || v.is_none()) {
-            continue;
+        if !f.rules.iter().any(|r| matches!(r, Rule::Delegated)) {
+            field(v, f, path, errors);
         }
-        let at = path.child(&f.name);
-        check(v, f, &at, errors);
-        if let Some(v) = v.filter(|_| deeper) {
-            descend(v, &f.schema, &at, errors);
-        }
+    }
+}
+
+fn field(v: Option<&Value>, f: &Field, parent: &FieldPath, errors: &mut ErrorList) {
+    let v = v.filter(|v| !v.is_null());
+    let deeper = matches!(f.schema.ty, Type::Struct | Type::Array | Type::Map);
+    if f.rules.is_empty() && (!deeper || v.is_none()) {
+        return;
+    }
+    let at = parent.child(&f.name);
+    check(v, f, &at, errors);
+    if let Some(v) = v.filter(|_| deeper) {
+        descend(v, &f.schema, &at, errors);
     }
 }
 
@@ -245,6 +264,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         | Rule::Listed(_)
         | Rule::MaxItems(_)
         | Rule::Immutable
+        | Rule::Delegated
         | Rule::Off
         | Rule::Frozen(_) => {}
     }

@@ -35,7 +35,10 @@ impl HorizontalPodAutoscaler {
 }
 
 impl Strategy for HorizontalPodAutoscaler {
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         rules::validate(&self.newest(o), None, &FieldPath::new("spec"), errors);
     }
 

@@ -32,7 +32,10 @@ impl Strategy for CronJob {
         out
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         timed(o, None, errors);
         if o.name().len() > NAME_MAX {
             let why = format!("must be no more than {NAME_MAX} characters");

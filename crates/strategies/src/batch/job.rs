@@ -73,16 +73,17 @@ impl Strategy for Job {
         out
     }
 
+    /// A job without labels of its own has those of its template, which may have none but the server's.
+    fn has_derived_labels(&self, o: &Object) -> bool {
+        let is_server_label = |k: &String| k.ends_with("controller-uid") || k.ends_with("job-name");
+        let labels = o.at(&["metadata", "labels"]).and_then(Value::as_object);
+        labels.is_some_and(|l| l.keys().all(is_server_label))
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
         let manual = spec["manualSelector"] == true;
-        // Labels that the job only has from its template, which has none but the server's, are looked at there.
-        let labels = o.at(&["metadata", "labels"]).and_then(Value::as_object);
-        let owns = |k: &String| k.ends_with("controller-uid") || k.ends_with("job-name");
-        if labels.is_some_and(|l| l.keys().all(owns)) {
-            errors.retain(|e| e.path != "metadata.labels");
-        }
         if is_set(spec, "selector") {
             schema::rules::selector(&spec["selector"], &path.child("selector"), errors);
         } else {

@@ -62,10 +62,14 @@ impl Strategy for Event {
         NameRule::PathSegment
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
-        if o.api_version() != "v1" {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_none() && o.api_version() != "v1" {
             fresh(o, errors);
         }
+    }
+
+    fn check_name(&self, o: &Object) -> Vec<String> {
+        if o.api_version() == "v1" { self.name_rule().check(o.name()) } else { names::dns_subdomain(o.name()) }
     }
 
     /// Written in the newer group, an event says once what happened; only its series goes on.
@@ -118,16 +122,6 @@ impl Strategy for Event {
         place(o, errors);
         if is_timed(o) {
             complete(o, errors);
-        }
-        if o.api_version() != "v1" {
-            let bad = names::dns_subdomain(o.name()).into_iter().filter(|_| !o.name().is_empty());
-            let at = FieldPath::new("metadata.name");
-            let fresh: Vec<FieldError> = bad.map(|m| FieldError::invalid(&at, o.name(), m)).collect();
-            // Whoever is told this is not told what holds for names in general.
-            if !fresh.is_empty() {
-                errors.retain(|e| e.path != "metadata.name");
-                errors.extend(fresh);
-            }
         }
     }
 }

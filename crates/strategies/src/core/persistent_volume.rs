@@ -3,7 +3,7 @@
 use crate::core::pod_shape;
 use crate::plain::said_twice;
 use crate::pod_template::{amount, node_selector_terms, sources};
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, is_set, items, shown, text};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
@@ -32,6 +32,8 @@ const KINDS: [&str; 22] = [
     "storageos",
     "csi",
 ];
+
+const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 
 fn source_kinds(spec: &Value) -> Vec<&'static str> {
     KINDS.into_iter().filter(|k| spec[*k].is_object()).collect()
@@ -68,6 +70,9 @@ pub(super) fn access_modes(spec: &Value, path: &FieldPath, errors: &mut ErrorLis
 pub fn volume(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
+    for field in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
+        delegated(spec, SPEC, field, &path, errors);
+    }
     access_modes(spec, &path, errors);
     let capacity = &spec["capacity"];
     let at = path.child("capacity");
@@ -112,13 +117,18 @@ pub(super) fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: 
         errors.push(FieldError::required(path, "must specify a volume type"));
         return;
     };
-    for k in others.iter().filter(|k| **k != "flexVolume") {
-        let said = if *k == "cephfs" { "cephFS" } else { k };
-        sources::overlook(&path.child(k), errors);
-        errors.push(FieldError::forbidden(&path.child(said), "may not specify more than 1 volume type"));
+    for k in others {
+        match *k {
+            // Upstream takes it beside another source.
+            "flexVolume" => delegated(spec, SPEC, k, path, errors),
+            k => {
+                let said = if k == "cephfs" { "cephFS" } else { k };
+                errors.push(FieldError::forbidden(&path.child(said), "may not specify more than 1 volume type"));
+            }
+        }
     }
     let (s, at) = (&spec[*kind], path.child(kind));
-    sources::rules(kind, s, sources::Place::PersistentVolume, &at, errors);
+    sources::validate(spec, kind, sources::Place::PersistentVolume, path, errors);
     let policy_at = path.child("persistentVolumeReclaimPolicy");
     match *kind {
         "iscsi" => {

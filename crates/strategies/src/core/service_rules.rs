@@ -2,7 +2,7 @@
 
 use super::endpoints::special_address;
 use super::service::{is_balanced, is_reached_from_outside};
-use crate::read::{items, repeats, shown, text};
+use crate::read::{delegated, items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use serde_json::json;
@@ -210,11 +210,10 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     if !policy.is_empty() && !reached {
         let why = "may only be set for externally-accessible services";
         errors.push(FieldError::invalid(&policy_at, policy, why));
-        // Whether it is a known one is not asked then.
-        let of_policy = policy_at.text();
-        errors.retain(|e| e.path != of_policy || e.kind != meta::field::ErrorType::NotSupported);
     } else if policy.is_empty() && reached {
         errors.push(FieldError::required(&policy_at, ""));
+    } else {
+        delegated(s, "io.k8s.api.core.v1.ServiceSpec", "externalTrafficPolicy", at, errors);
     }
     let checked = s["healthCheckNodePort"].as_i64().filter(|n| *n != 0);
     let checks = is_balanced(o) && policy == "Local";
@@ -263,15 +262,11 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
 /// Addresses and families stay; a second one comes and goes. What is wrong with a class is said once more.
 pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (s, was) = (spec(o), spec(old));
+    let again: ErrorList = errors.iter().filter(|e| e.path == "spec.loadBalancerClass").cloned().collect();
     if is_balanced(o) && is_balanced(old) && s["loadBalancerClass"] != was["loadBalancerClass"] {
         let at = FieldPath::new("spec.loadBalancerClass");
         errors.push(FieldError::invalid(&at, &s["loadBalancerClass"], "may not change once set"));
     }
-    let again: ErrorList = errors
-        .iter()
-        .filter(|e| e.path == "spec.loadBalancerClass" && e.detail != "may not change once set")
-        .cloned()
-        .collect();
     errors.extend(again);
     let checks = |o: &Object| is_balanced(o) && text(spec(o), "externalTrafficPolicy") == "Local";
     if checks(o) && checks(old) && s["healthCheckNodePort"] != was["healthCheckNodePort"] {

@@ -22,17 +22,13 @@ pub fn ip_address(o: &Object, errors: &mut ErrorList) {
         let bad = if key == "group" && !v.is_empty() { names::dns_subdomain(v) } else { names::path_segment(v) };
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child(key), v, m)));
     }
-    if o.name().is_empty() {
-        return;
-    }
-    // An address is no name of a domain; what is wrong with it as one is not said.
-    errors.retain(|e| e.path != "metadata.name");
-    let wrong = schema::rules::canonical_ip(o.name());
-    errors.extend(wrong.map(|why| FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why)));
 }
 
-/// One range of each family.
-pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
+/// A new object has one range, or one of each family. See [`service_cidr_update`] for what may change.
+pub fn service_cidr(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_some() {
+        return;
+    }
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let at = FieldPath::new("spec.cidrs");
     match items(spec, "cidrs") {
@@ -51,7 +47,6 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
 /// The ranges stay; one of the other family may join the first.
 pub fn service_cidr_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.cidrs");
-    errors.retain(|e| !e.path.starts_with("spec.cidrs"));
     let (new, was) = (cidrs(o), cidrs(old));
     match (new.as_slice(), was.as_slice()) {
         (n, w) if n.len() == w.len() => {

@@ -1,6 +1,6 @@
 //! NetworkPolicy: peers and ports.
 
-use crate::read::{is_set, items};
+use crate::read::{delegated, is_set, items};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
@@ -27,8 +27,8 @@ impl Strategy for NetworkPolicy {
         let at = path.child("policyTypes");
         if types.len() > 2 {
             errors.push(FieldError::invalid(&at, types, "may not specify more than two policyTypes"));
-            // Each of them is not looked at then.
-            errors.retain(|e| !e.path.starts_with("spec.policyTypes["));
+        } else {
+            delegated(spec, "io.k8s.api.networking.v1.NetworkPolicySpec", "policyTypes", &path, errors);
         }
     }
 
