@@ -1,6 +1,7 @@
 //! Paths to fields and the errors of validation (`k8s.io/apimachinery/pkg/util/validation/field`).
 
-use crate::Value;
+use crate::{Map, Value};
+use serde::Serialize;
 use std::cell::Cell;
 use std::fmt;
 use std::fmt::Write as _;
@@ -114,6 +115,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
+/// The kind of an error (`field.ErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorType {
     Required,
@@ -146,6 +148,22 @@ impl ErrorType {
     }
 }
 
+impl fmt::Display for ErrorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Required => "Required value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Duplicate => "Duplicate value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::NotFound => "Not found",
+            Self::Internal => "Internal error",
+        })
+    }
+}
+
 /// Bytes of the errors of one validation that are kept whole. Many errors can each show the same large value.
 const WHOLE: usize = 16 << 20;
 /// Bytes that are kept of an error beyond.
@@ -172,7 +190,7 @@ pub fn bounded(validate: impl FnOnce() -> ErrorList) -> ErrorList {
     let _before = Before(ROOM.replace(WHOLE), LEFT.replace(MOST));
     let mut errors = validate();
     if LEFT.get() == 0 {
-        errors.retain(|e| !(e.path.is_empty() && e.body.is_empty()));
+        errors.retain(|e| !e.is_placeholder());
     }
     errors
 }
@@ -185,8 +203,13 @@ pub fn is_full() -> bool {
 /// A text for an error of the present validation. It is taken from the room that errors have, and cut where that is used up, so that
 /// no more of it is written than is kept.
 pub fn limited(text: fmt::Arguments<'_>) -> String {
+    limited_to(text, CUT)
+}
+
+/// The same, of which at least a number of bytes are kept.
+fn limited_to(text: fmt::Arguments<'_>, minimum: usize) -> String {
     let room = ROOM.get();
-    let mut out = Limited { text: String::new(), left: room.max(CUT) };
+    let mut out = Limited { text: String::new(), left: room.max(minimum) };
     let _ = out.write_fmt(text);
     ROOM.set(room.saturating_sub(out.text.len()));
     out.text
@@ -212,13 +235,123 @@ impl fmt::Write for Limited {
     }
 }
 
-/// One thing wrong with one field.
+/// The value that an error is about. It keeps no more of a large value than the errors of one validation have room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadValue {
+    /// The error shows no value.
+    Omitted,
+    /// The value is absent.
+    Null,
+    String(String),
+    /// Any other value, formatted: as JSON, or as Go prints a struct of the server.
+    Formatted(String),
+}
+
+impl BadValue {
+    /// A value that is formatted already.
+    pub fn formatted(text: &str) -> Self {
+        if text == "null" { Self::Null } else { Self::Formatted(limited(format_args!("{text}"))) }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Omitted | Self::Null => 0,
+            Self::String(s) | Self::Formatted(s) => s.len(),
+        }
+    }
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Omitted => Ok(()),
+            Self::Null => f.write_str("null"),
+            Self::String(s) => write!(f, "{s:?}"),
+            Self::Formatted(s) => f.write_str(s),
+        }
+    }
+}
+
+impl From<&str> for BadValue {
+    fn from(s: &str) -> Self {
+        Self::String(limited(format_args!("{s}")))
+    }
+}
+
+impl From<&Value> for BadValue {
+    fn from(v: &Value) -> Self {
+        match v {
+            Value::Null => Self::Null,
+            Value::String(s) => s.as_str().into(),
+            v => Self::Formatted(limited(format_args!("{}", Json(v)))),
+        }
+    }
+}
+
+impl From<String> for BadValue {
+    fn from(s: String) -> Self {
+        s.as_str().into()
+    }
+}
+
+impl From<&String> for BadValue {
+    fn from(s: &String) -> Self {
+        s.as_str().into()
+    }
+}
+
+/// Values that have a form as JSON.
+macro_rules! from_json {
+    ($($t:ty)*) => {$(
+        impl From<$t> for BadValue {
+            fn from(v: $t) -> Self {
+                (&Value::from(v)).into()
+            }
+        }
+    )*};
+}
+from_json!(bool i32 u32 i64 u64 usize Option<i64> Option<&str> Map<String, Value>);
+
+impl<T: Serialize> From<&[T]> for BadValue {
+    fn from(list: &[T]) -> Self {
+        Self::Formatted(limited(format_args!("{}", Json(list))))
+    }
+}
+
+impl<T: Serialize> From<&Vec<T>> for BadValue {
+    fn from(list: &Vec<T>) -> Self {
+        list.as_slice().into()
+    }
+}
+
+impl<T: Serialize> From<Vec<T>> for BadValue {
+    fn from(list: Vec<T>) -> Self {
+        list.as_slice().into()
+    }
+}
+
+impl From<Value> for BadValue {
+    fn from(v: Value) -> Self {
+        (&v).into()
+    }
+}
+
+/// The rule behind an error, where what becomes of the error depends on it (`field.Error.Origin`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An IP address or a range of addresses is not in a form that every program reads alike. Values that the object had
+    /// before may stay so.
+    AddressForm,
+}
+
+/// An error of the validation of a field (`field.Error`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     pub kind: ErrorType,
     pub path: String,
-    /// What upstream prints behind the path.
-    pub body: String,
+    pub value: BadValue,
+    pub detail: String,
+    pub origin: Option<Origin>,
     /// The path whose place in the order of errors this one takes, where it is not its own.
     pub place: Option<String>,
 }
@@ -226,12 +359,28 @@ pub struct FieldError {
 pub type ErrorList = Vec<FieldError>;
 
 impl FieldError {
-    fn make(kind: ErrorType, path: &FieldPath, body: fmt::Arguments<'_>) -> Self {
+    fn make(kind: ErrorType, path: &FieldPath, value: impl Into<BadValue>, detail: fmt::Arguments<'_>) -> Self {
+        let error = Self {
+            kind,
+            path: String::new(),
+            value: BadValue::Omitted,
+            detail: String::new(),
+            origin: None,
+            place: None,
+        };
         if is_full() {
-            return Self { kind, path: String::new(), body: String::new(), place: None };
+            return error;
         }
         LEFT.set(LEFT.get() - 1);
-        Self { kind, path: limited(format_args!("{path}")), body: limited(body), place: None }
+        let path = limited(format_args!("{path}"));
+        let value = value.into();
+        let detail = limited_to(detail, CUT.saturating_sub(value.len()));
+        Self { path, value, detail, ..error }
+    }
+
+    /// Whether this stands for an error that is left out.
+    fn is_placeholder(&self) -> bool {
+        self.path.is_empty()
     }
 
     /// Said where an error of that path is said: upstream does not always go through a type as it is written.
@@ -240,97 +389,88 @@ impl FieldError {
         Self { place: Some(limited(format_args!("{path}"))), ..self }
     }
 
+    #[must_use]
+    pub fn with_origin(self, origin: Origin) -> Self {
+        Self { origin: Some(origin), ..self }
+    }
+
+    /// Adds what an error of this kind does not say by itself.
+    #[must_use]
+    pub fn with_detail(self, detail: impl AsRef<str>) -> Self {
+        Self { detail: limited(format_args!("{}", detail.as_ref())), ..self }
+    }
+
+    /// The text that follows the path: kind, value and detail (`ErrorBody`).
+    pub fn body(&self) -> impl fmt::Display {
+        struct Body<'a>(&'a FieldError);
+        impl fmt::Display for Body<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let FieldError { kind, value, detail, .. } = self.0;
+                write!(f, "{kind}")?;
+                if *value != BadValue::Omitted {
+                    write!(f, ": {value}")?;
+                }
+                if detail.is_empty() { Ok(()) } else { write!(f, ": {detail}") }
+            }
+        }
+        Body(self)
+    }
+
     pub fn required(path: &FieldPath, detail: &str) -> Self {
-        Self::make(ErrorType::Required, path, format_args!("Required value{}", Detail(detail)))
+        Self::make(ErrorType::Required, path, BadValue::Omitted, format_args!("{detail}"))
     }
 
-    pub fn invalid(path: &FieldPath, value: impl Into<Value>, detail: impl AsRef<str>) -> Self {
-        let (value, detail) = (value.into(), Detail(detail.as_ref()));
-        Self::make(ErrorType::Invalid, path, format_args!("Invalid value: {}{detail}", Shown(&value)))
+    pub fn invalid(path: &FieldPath, value: impl Into<BadValue>, detail: impl AsRef<str>) -> Self {
+        Self::make(ErrorType::Invalid, path, value, format_args!("{}", detail.as_ref()))
     }
 
-    /// The same of a value that has been written already, as the server's own types print it.
-    pub fn invalid_as(path: &FieldPath, shown: &str, detail: &str) -> Self {
-        Self::make(ErrorType::Invalid, path, format_args!("Invalid value: {shown}{}", Detail(detail)))
+    pub fn type_invalid(path: &FieldPath, value: impl Into<BadValue>, detail: impl AsRef<str>) -> Self {
+        Self::make(ErrorType::TypeInvalid, path, value, format_args!("{}", detail.as_ref()))
     }
 
-    /// Invalid as a whole: the value is not shown.
-    pub fn invalid_altogether(path: &FieldPath, detail: &str) -> Self {
-        Self::make(ErrorType::Invalid, path, format_args!("Invalid value{}", Detail(detail)))
-    }
-
-    pub fn type_invalid(path: &FieldPath, value: impl Into<Value>, detail: impl AsRef<str>) -> Self {
-        let (value, detail) = (value.into(), Detail(detail.as_ref()));
-        Self::make(ErrorType::TypeInvalid, path, format_args!("Invalid value: {}{detail}", Shown(&value)))
-    }
-
-    pub fn not_supported<S: AsRef<str>>(path: &FieldPath, value: impl Into<Value>, allowed: &[S]) -> Self {
-        Self::unsupported(path, &Shown(&value.into()), allowed.iter())
-    }
-
-    pub fn not_supported_as<S: AsRef<str>>(path: &FieldPath, shown: &str, allowed: &[S]) -> Self {
-        Self::unsupported(path, &shown, allowed.iter())
+    pub fn not_supported<S: AsRef<str>>(path: &FieldPath, value: impl Into<BadValue>, allowed: &[S]) -> Self {
+        Self::not_supported_of(path, value, allowed.iter())
     }
 
     /// The same with values that are made one by one, as many as the error keeps.
     pub fn not_supported_of<S: AsRef<str>>(
         path: &FieldPath,
-        value: impl Into<Value>,
+        value: impl Into<BadValue>,
         allowed: impl Iterator<Item = S>,
     ) -> Self {
-        Self::unsupported(path, &Shown(&value.into()), allowed)
+        let detail = format_args!("supported values: {}", Listed(Cell::new(Some(allowed))));
+        Self::make(ErrorType::NotSupported, path, value, detail)
     }
 
-    fn unsupported<S: AsRef<str>>(
-        path: &FieldPath,
-        shown: &dyn fmt::Display,
-        allowed: impl Iterator<Item = S>,
-    ) -> Self {
-        let body = format_args!("Unsupported value: {shown}: supported values: {}", Listed(Cell::new(Some(allowed))));
-        Self::make(ErrorType::NotSupported, path, body)
-    }
-
-    pub fn duplicate(path: &FieldPath, value: impl Into<Value>) -> Self {
-        Self::make(ErrorType::Duplicate, path, format_args!("Duplicate value: {}", Shown(&value.into())))
-    }
-
-    pub fn duplicate_as(path: &FieldPath, shown: &str) -> Self {
-        Self::make(ErrorType::Duplicate, path, format_args!("Duplicate value: {shown}"))
+    pub fn duplicate(path: &FieldPath, value: impl Into<BadValue>) -> Self {
+        Self::make(ErrorType::Duplicate, path, value, format_args!(""))
     }
 
     pub fn forbidden(path: &FieldPath, detail: &str) -> Self {
-        Self::make(ErrorType::Forbidden, path, format_args!("Forbidden{}", Detail(detail)))
+        Self::make(ErrorType::Forbidden, path, BadValue::Omitted, format_args!("{detail}"))
     }
 
     pub fn too_long(path: &FieldPath, max: usize) -> Self {
-        Self::make(ErrorType::TooLong, path, format_args!("Too long: may not be more than {max} bytes"))
+        let detail = format_args!("may not be more than {max} bytes");
+        Self::make(ErrorType::TooLong, path, BadValue::Omitted, detail)
     }
 
     pub fn too_many(path: &FieldPath, actual: usize, max: usize) -> Self {
-        Self::make(ErrorType::TooMany, path, format_args!("Too many: {actual}: must have at most {max} items"))
+        Self::make(ErrorType::TooMany, path, actual, format_args!("must have at most {max} items"))
     }
 
-    pub fn not_found(path: &FieldPath, value: impl Into<Value>) -> Self {
-        Self::make(ErrorType::NotFound, path, format_args!("Not found: {}", Shown(&value.into())))
+    pub fn not_found(path: &FieldPath, value: impl Into<BadValue>) -> Self {
+        Self::make(ErrorType::NotFound, path, value, format_args!(""))
     }
 
     pub fn internal(path: &FieldPath, detail: &str) -> Self {
-        Self::make(ErrorType::Internal, path, format_args!("Internal error{}", Detail(detail)))
+        Self::make(ErrorType::Internal, path, BadValue::Omitted, format_args!("{detail}"))
     }
 }
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.body)
-    }
-}
-
-/// What follows the kind of an error.
-struct Detail<'a>(&'a str);
-
-impl fmt::Display for Detail<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, ": {}", self.0) }
+        write!(f, "{}: {}", self.path, self.body())
     }
 }
 
@@ -346,21 +486,16 @@ impl<S: AsRef<str>, I: Iterator<Item = S>> fmt::Display for Listed<I> {
     }
 }
 
-/// A value as upstream prints it in an error: strings quoted, `null` as Go's, everything else as JSON.
-struct Shown<'a>(&'a Value);
+/// A value as JSON, cut where it is long.
+struct Json<'a, T: ?Sized>(&'a T);
 
-impl fmt::Display for Shown<'_> {
+impl<T: Serialize + ?Sized> fmt::Display for Json<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Value::String(s) => write!(f, "{s:?}"),
-            other => {
-                let mut out = Part(Vec::new());
-                // It fails when there is no more room.
-                let whole = serde_json::to_writer(&mut out, other).is_ok();
-                let text = String::from_utf8_lossy(&out.0);
-                if whole { f.write_str(&text) } else { write!(f, "{}...", text.trim_end_matches('\u{fffd}')) }
-            }
-        }
+        let mut out = Part(Vec::new());
+        // It fails when there is no more room.
+        let whole = serde_json::to_writer(&mut out, self.0).is_ok();
+        let text = String::from_utf8_lossy(&out.0);
+        if whole { f.write_str(&text) } else { write!(f, "{}...", text.trim_end_matches('\u{fffd}')) }
     }
 }
 
@@ -389,7 +524,7 @@ mod tests {
     #[test]
     fn a_large_object_is_shown_in_part() {
         let large: Value = (0..1 << 20).map(Value::from).collect();
-        let body = FieldError::invalid(&FieldPath::new("a"), large, "why").body;
+        let body = FieldError::invalid(&FieldPath::new("a"), large, "why").body().to_string();
         assert!(
             body.len() < 2 * SHOWN && body.starts_with("Invalid value: [0,1,2,") && body.ends_with("...: why"),
             "{}",
@@ -400,9 +535,10 @@ mod tests {
     #[test]
     fn many_long_errors_are_cut() {
         let long = Value::from("é".repeat(1 << 20));
-        let error = || FieldError::invalid(&FieldPath::new("a"), long.clone(), "why");
-        let sizes: Vec<usize> = bounded(|| (0..20).map(|_| error()).collect()).iter().map(|e| e.body.len()).collect();
-        assert!(sizes[0] > 2 << 20 && sizes[19] <= CUT && error().body.len() > 2 << 20, "{sizes:?}");
+        let error = || FieldError::invalid(&FieldPath::new("a"), &long, "why");
+        let size = |e: &FieldError| e.value.len() + e.detail.len();
+        let sizes: Vec<usize> = bounded(|| (0..20).map(|_| error()).collect()).iter().map(size).collect();
+        assert!(sizes[0] > 2 << 20 && sizes[19] <= CUT && size(&error()) > 2 << 20, "{sizes:?}");
         let required = || FieldError::required(&FieldPath::root(), "");
         let many = bounded(|| (0..3 * MOST).map(|_| required()).collect());
         assert!(many.len() == MOST && many.iter().all(|e| *e == required()) && !is_full());
@@ -413,7 +549,7 @@ mod tests {
     fn long_paths_are_shared_and_cut() {
         let long = FieldPath::new("spec").key(&"k".repeat(1 << 20));
         let errors = bounded(|| (0..MOST).map(|i| FieldError::required(&long.index(i).child("name"), "")).collect());
-        let size: usize = errors.iter().map(|e| e.path.len() + e.body.len()).sum();
+        let size: usize = errors.iter().map(|e| e.path.len() + e.value.len() + e.detail.len()).sum();
         assert!(errors.len() == MOST && size < 2 * WHOLE, "{size}");
         assert!(errors[3].path.ends_with("k][3].name") && errors[3].path.len() > 1 << 20);
         assert!(errors[MOST - 1].path.starts_with("spec[kkk") && errors[MOST - 1].path.len() == CUT);
@@ -422,6 +558,30 @@ mod tests {
         let below = FieldPath::root().index(7).child("b");
         assert_eq!(FieldPath::new("a").join(&below).child("c").text(), "a.[7].b.c");
         assert_eq!(below.join(&FieldPath::root()), FieldPath::root().join(&below));
+    }
+
+    #[test]
+    fn errors_are_rendered_as_upstream_does() {
+        let at = FieldPath::new("a");
+        for (e, body) in [
+            (FieldError::required(&at, ""), "Required value"),
+            (FieldError::required(&at, "why"), "Required value: why"),
+            (FieldError::invalid(&at, "x\"", "why"), r#"Invalid value: "x\"": why"#),
+            (FieldError::invalid(&at, Value::Null, "why"), "Invalid value: null: why"),
+            (FieldError::invalid(&at, BadValue::Omitted, "why"), "Invalid value: why"),
+            (FieldError::invalid(&at, BadValue::formatted("{}"), ""), "Invalid value: {}"),
+            (FieldError::type_invalid(&at, 3, "why"), "Invalid value: 3: why"),
+            (FieldError::not_supported(&at, "x", &["a", "b"]), r#"Unsupported value: "x": supported values: "a", "b""#),
+            (FieldError::duplicate(&at, vec!["x"]), r#"Duplicate value: ["x"]"#),
+            (FieldError::duplicate(&at, true).with_detail("why"), "Duplicate value: true: why"),
+            (FieldError::forbidden(&at, "why"), "Forbidden: why"),
+            (FieldError::too_long(&at, 3), "Too long: may not be more than 3 bytes"),
+            (FieldError::too_many(&at, 4, 3), "Too many: 4: must have at most 3 items"),
+            (FieldError::not_found(&at, "x"), "Not found: \"x\""),
+            (FieldError::internal(&at, "why"), "Internal error: why"),
+        ] {
+            assert_eq!((e.body().to_string(), e.to_string()), (body.to_owned(), format!("a: {body}")));
+        }
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl Status {
             fits
         });
         let mut causes: Vec<Cause> = kept
-            .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body.clone(), field: e.path.clone() })
+            .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body().to_string(), field: e.path.clone() })
             .collect();
         let left = errors.len() - causes.len();
         if left > 0 {

@@ -151,7 +151,7 @@ impl Registry {
             let of_metadata = errors.len();
             schema::rules::validate(&object.0, &row.kind.schema, &mut errors);
             strategy.validate(object, &mut errors);
-            strategy.validate_create(object, &mut errors);
+            strategy.validate_since(object, None, &mut errors);
             let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
             schema::rules::arrange(&mut errors, found, &row.kind.schema);
             strategy.examine(request, object, None, &mut errors);

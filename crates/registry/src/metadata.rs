@@ -2,7 +2,7 @@
 
 use crate::row::Resource;
 use crate::strategy::NameRule;
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
 use std::collections::HashSet;
 
@@ -14,17 +14,17 @@ const SUBRESOURCE_MAX: usize = 256;
 
 pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
-    let rule = row.strategy.name_rule();
     let generate = object.generate_name();
     if !generate.is_empty() {
-        for m in rule.check(&names::as_prefix(generate)) {
+        for m in row.strategy.name_rule().check_prefix(generate) {
             errors.push(FieldError::invalid(&path.child("generateName"), generate, m));
         }
     }
     if object.name().is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
     } else {
-        check_name(rule, object.name(), &path.child("name"), errors);
+        let why = row.strategy.check_name(object).into_iter();
+        errors.extend(why.map(|m| FieldError::invalid(&path.child("name"), object.name(), m)));
     }
     let namespace = path.child("namespace");
     if row.kind.namespaced {
@@ -38,33 +38,35 @@ pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
     } else if !object.namespace().is_empty() {
         errors.push(FieldError::forbidden(&namespace, "not allowed on this type"));
     }
-    common(object, &path, errors);
+    let labels = object.at(&["metadata", "labels"]).filter(|_| !row.strategy.has_derived_labels(object));
+    common(object, labels, &path, errors);
 }
 
 /// Of an object within another one: it may be without a name, and be of any kind.
 pub fn embedded(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     let generate = object.generate_name();
     if !generate.is_empty() {
-        for m in NameRule::PathSegment.check(&names::as_prefix(generate)) {
+        for m in NameRule::PathSegment.check_prefix(generate) {
             errors.push(FieldError::invalid(&path.child("generateName"), generate, m));
         }
     }
     if !object.name().is_empty() {
-        check_name(NameRule::PathSegment, object.name(), &path.child("name"), errors);
+        let why = NameRule::PathSegment.check(object.name()).into_iter();
+        errors.extend(why.map(|m| FieldError::invalid(&path.child("name"), object.name(), m)));
     }
     if !object.namespace().is_empty() {
         for m in names::dns_label(object.namespace()) {
             errors.push(FieldError::invalid(&path.child("namespace"), object.namespace(), m));
         }
     }
-    common(object, path, errors);
+    common(object, object.at(&["metadata", "labels"]), path, errors);
 }
 
-fn common(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
+fn common(object: &Object, labels: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     if object.generation() < 0 {
         errors.push(FieldError::invalid(&path.child("generation"), object.generation(), NOT_NEGATIVE));
     }
-    labels(object.at(&["metadata", "labels"]), &path.child("labels"), errors);
+    self::labels(labels, &path.child("labels"), errors);
     annotations(object.at(&["metadata", "annotations"]), &path.child("annotations"), errors);
     owner_references(object.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences"), errors);
     finalizers(object, &path.child("finalizers"), errors);
@@ -72,12 +74,6 @@ fn common(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
 }
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-
-fn check_name(rule: NameRule, name: &str, path: &FieldPath, errors: &mut ErrorList) {
-    for m in rule.check(name) {
-        errors.push(FieldError::invalid(path, name, m));
-    }
-}
 
 pub fn labels(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     for (k, v) in v.and_then(Value::as_object).into_iter().flatten() {
@@ -125,7 +121,7 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
         }
         if version.is_some_and(|v| v.group.is_empty() && v.version == "v1") && text("kind") == "Event" {
             let why = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid_as(path, &as_written(o, path), why));
+            errors.push(FieldError::invalid(path, BadValue::formatted(&as_written(o, path)), why));
         }
         if o["controller"] == true {
             let this = format!("{}/{}", text("kind"), text("name"));
@@ -141,7 +137,7 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
             }
             if room > 0 {
                 room = room.saturating_sub(shown.len());
-                errors.push(FieldError::invalid_as(path, &shown, &why));
+                errors.push(FieldError::invalid(path, BadValue::formatted(&shown), &why));
             }
         }
     }

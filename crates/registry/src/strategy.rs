@@ -160,6 +160,8 @@ pub enum NameRule {
     LongName,
     /// One segment of a path.
     PathSegment,
+    /// An IP address in its canonical form.
+    IpAddress,
 }
 
 impl NameRule {
@@ -170,6 +172,15 @@ impl NameRule {
             Self::DnsLabel => names::dns_label(name),
             Self::Dns1035Label => names::dns_1035_label(name),
             Self::PathSegment => names::path_segment(name),
+            Self::IpAddress => schema::rules::canonical_ip(name).into_iter().collect(),
+        }
+    }
+
+    /// What is wrong with a prefix from which names are generated.
+    pub fn check_prefix(self, prefix: &str) -> Vec<String> {
+        match self {
+            Self::IpAddress => Self::DnsSubdomain.check(&names::as_prefix(prefix)),
+            rule => rule.check(&names::as_prefix(prefix)),
         }
     }
 }
@@ -281,6 +292,16 @@ pub trait Strategy: Send + Sync {
         NameRule::DnsSubdomain
     }
 
+    /// What is wrong with the name of an object. [`Self::name_rule`] holds for a prefix that names are generated from as well.
+    fn check_name(&self, object: &Object) -> Vec<String> {
+        self.name_rule().check(object.name())
+    }
+
+    /// Whether the server copied all labels of an object from another of its fields, where they are validated.
+    fn has_derived_labels(&self, _object: &Object) -> bool {
+        false
+    }
+
     /// Defaults that depend on more than one field. After the schema's own.
     fn default(&self, _object: &mut Object) {}
 
@@ -297,8 +318,9 @@ pub trait Strategy: Send + Sync {
 
     fn validate(&self, _object: &Object, _errors: &mut ErrorList) {}
 
-    /// What is asked of new objects only; an update has rules of its own in [`Self::validate_update`].
-    fn validate_create(&self, _object: &Object, _errors: &mut ErrorList) {}
+    /// Validates what depends on whether the object is new, or on what it was: `old` is none for a new object. Its errors are
+    /// about the object as it is; those about changes come from [`Self::validate_update`].
+    fn validate_since(&self, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 
     fn validate_update(&self, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 

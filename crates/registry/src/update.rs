@@ -286,6 +286,7 @@ fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
         let of_metadata = errors.len();
         schema::rules::validate(&new.0, &row.kind.schema, &mut errors);
         strategy.validate(new, &mut errors);
+        strategy.validate_since(new, Some(old), &mut errors);
         let found = schema::rules::Found { of_metadata, before_changes: errors.len() };
         schema::rules::arrange(&mut errors, found, &row.kind.schema);
         schema::rules::validate_update(&new.0, &old.0, &row.kind.schema, &mut errors);
@@ -295,8 +296,7 @@ fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
         strategy.validate_part(&request.subresource, new, old, &mut errors);
     }
     strategy.examine(request, new, Some(old), &mut errors);
-    schema::rules::forgive(&mut errors, &old.0);
-    errors
+    schema::rules::ratchet(errors, &old.0)
 }
 
 /// What only the server changes stays as it is.

@@ -4,6 +4,7 @@
 //! Which lists and maps those are is known during the validation of one object, on the thread that validates it, so that no
 //! validation has to hand it on. What this leaves out: lists of `metav1` types, which are shown as they are written.
 
+use meta::field::{BadValue, ErrorType};
 use meta::{FieldError, Value};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -54,13 +55,11 @@ impl Empties {
             let _before = Before(NOW.replace(self.clone()));
             validate()
         };
+        use ErrorType::{Invalid, NotSupported, TypeInvalid};
         for e in &mut errors {
             let Some(v) = self.paths.get(&e.path) else { continue };
-            for said in ["Invalid value: null", "Unsupported value: null"] {
-                if let Some(rest) = e.body.strip_prefix(said).filter(|r| r.is_empty() || r.starts_with(':')) {
-                    e.body = format!("{}{v}{rest}", said.trim_end_matches("null"));
-                    break;
-                }
+            if e.value == BadValue::Null && matches!(e.kind, Invalid | TypeInvalid | NotSupported) {
+                e.value = v.into();
             }
         }
         errors
@@ -93,7 +92,7 @@ mod tests {
             assert_eq!((at("spec.items"), at("spec")), (json!([]), Value::Null));
             vec![wrong("spec.labels"), wrong("spec.items"), wrong("spec.other")]
         });
-        let bodies: Vec<&str> = errors.iter().map(|e| &*e.body).collect();
+        let bodies: Vec<String> = errors.iter().map(|e| e.body().to_string()).collect();
         assert_eq!(bodies, ["Invalid value: {}: why", "Invalid value: []: why", "Invalid value: null: why"]);
         assert!(!any());
     }

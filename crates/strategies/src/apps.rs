@@ -1,10 +1,10 @@
 //! The workloads of `apps`: selector and template belong together.
 
 use crate::core::persistent_volume;
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, items, shown, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
-use meta::field::{ErrorList, ErrorType};
+use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
 use registry::{Env, NameRule, Request, Strategy, Sub};
 use serde_json::json;
@@ -77,23 +77,21 @@ impl Strategy for Workload {
         let path = FieldPath::new("spec");
         let at = path.child("template");
         let readable = selector(o.kind(), spec, &path, errors);
-        let looked_at = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
-        if !looked_at {
-            errors.retain(|e| !e.path.starts_with("spec.template"));
-        }
-        if let Some(t) = spec.get("template").filter(|_| looked_at) {
+        let validated = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
+        if let Some(t) = spec.get("template").filter(|_| validated) {
+            let definition = match o.kind() {
+                "Deployment" => "io.k8s.api.apps.v1.DeploymentSpec",
+                "ReplicaSet" => "io.k8s.api.apps.v1.ReplicaSetSpec",
+                "StatefulSet" => "io.k8s.api.apps.v1.StatefulSetSpec",
+                _ => "io.k8s.api.apps.v1.DaemonSetSpec",
+            };
+            delegated(spec, definition, "template", &path, errors);
             let with_claims =
                 (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
             let t = with_claims.as_ref().unwrap_or(t);
             pod_template::validate(Some(t), &at, errors);
             if with_claims.is_some() {
                 schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
-                for (i, v) in items(&t["spec"], "volumes").iter().enumerate() {
-                    if is_set(v, CLAIM) && text(&v[CLAIM], "claimName").is_empty() {
-                        let at = at.child("spec").child("volumes").index(i).child(CLAIM).child("claimName");
-                        errors.push(FieldError::required(&at, ""));
-                    }
-                }
             }
             // A deployment speaks of what it makes.
             let said = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
@@ -116,6 +114,12 @@ impl Strategy for Workload {
         }
     }
 
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if o.kind() == "StatefulSet" && old.is_none() {
+            fixed_of_stateful_set(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+        }
+    }
+
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let (new, was) = (o.at(&["spec", "selector"]), old.at(&["spec", "selector"]));
         if self.selector_is_immutable && o.kind() != "StatefulSet" && new != was {
@@ -123,14 +127,6 @@ impl Strategy for Workload {
             errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
         }
         if o.kind() == "StatefulSet" {
-            // What may not change was looked at when it was made.
-            errors.retain(|e| !e.path.starts_with("spec.volumeClaimTemplates") && e.path != "spec.serviceName");
-            let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array).map_or(0, Vec::len);
-            let of_claim = |e: &FieldError| {
-                let i = e.path.strip_prefix("spec.template.spec.volumes[").and_then(|p| p.strip_suffix("].name"));
-                i.and_then(|i| i.parse::<usize>().ok()).is_some_and(|i| i < claims)
-            };
-            errors.retain(|e| e.kind != ErrorType::Duplicate || !of_claim(e));
             let mut allowed = old.clone();
             for k in STATEFUL_MUTABLE {
                 match o.at(&["spec", k]).cloned() {
@@ -239,13 +235,13 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
             schema::rules::selector(s, &at, errors);
             if s.as_object().is_some_and(|m| m.is_empty()) {
                 let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
-                errors.push(FieldError::invalid(&at, s.clone(), format!("empty selector is invalid for {name}")));
+                errors.push(FieldError::invalid(&at, s, format!("empty selector is invalid for {name}")));
                 return true;
             }
             if errors.len() > before {
                 let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
                 if kind != "DaemonSet" {
-                    errors.push(FieldError::invalid(&at, s.clone(), why));
+                    errors.push(FieldError::invalid(&at, s, why));
                 }
                 return false;
             }
@@ -256,7 +252,7 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
         && LabelSelector::from_value(selector).is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
     if !fits {
         let at = path.child("template").child("metadata").child("labels");
-        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
     }
     true
 }
@@ -291,7 +287,7 @@ fn percent(v: &Value) -> Option<i64> {
 /// A share of the whole, of which is said at a place what is more than that.
 fn at_most_all(v: &Value, at: &FieldPath, place: &FieldPath, errors: &mut ErrorList) {
     if percent(v).is_some_and(|n| n > 100) {
-        errors.push(FieldError::invalid(at, v.clone(), "must not be greater than 100%").said_with(place));
+        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").said_with(place));
     }
 }
 
@@ -314,14 +310,14 @@ fn deployment(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
             if count(most) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&most_at, most.clone(), why).said_with(&last));
+                errors.push(FieldError::invalid(&most_at, most, why).said_with(&last));
             }
             at_most_all(most, &most_at, &last, errors);
         }
         "Recreate" => {}
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy", &at);
-            errors.push(FieldError::not_supported_as(&at, &shown, &["Recreate", "RollingUpdate"]));
+            errors.push(FieldError::not_supported(&at, shown, &["Recreate", "RollingUpdate"]));
         }
     }
     let ready = spec["minReadySeconds"].as_i64().unwrap_or(0);
@@ -342,21 +338,26 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let why = "only allowed for updateStrategy 'RollingUpdate'";
             let at = at.child("rollingUpdate");
             let shown = shown(&strategy["rollingUpdate"], "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy", &at);
-            errors.push(FieldError::invalid_as(&at, &shown, why));
+            errors.push(FieldError::invalid(&at, shown, why));
         }
         "OnDelete" | "RollingUpdate" => {
             let most = &strategy["rollingUpdate"]["maxUnavailable"];
             let at = at.child("rollingUpdate").child("maxUnavailable");
             if !most.is_null() && count(most) == 0 {
-                errors.push(FieldError::invalid(&at, most.clone(), "cannot be 0"));
+                errors.push(FieldError::invalid(&at, most, "cannot be 0"));
             }
             at_most_all(most, &at, &at, errors);
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
-            errors.push(FieldError::invalid_as(&at, &shown, "must be 'RollingUpdate' or 'OnDelete'"));
+            errors.push(FieldError::invalid(&at, shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
     }
+}
+
+/// The fields of a stateful set that are validated on create only, as they may not change.
+fn fixed_of_stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    delegated(spec, "io.k8s.api.apps.v1.StatefulSetSpec", "volumeClaimTemplates", path, errors);
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
         persistent_volume::claim_spec(
             &claim["spec"],
@@ -410,25 +411,24 @@ fn daemon_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
                 (0, _) | (_, 0) => {}
                 _ => {
                     let why = "may not be set when maxUnavailable is non-zero";
-                    errors.push(FieldError::invalid(&last, surge.clone(), why));
+                    errors.push(FieldError::invalid(&last, surge, why));
                 }
             }
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.DaemonSetUpdateStrategy", &at);
-            errors.push(FieldError::not_supported_as(&at, &shown, &["RollingUpdate", "OnDelete"]));
+            errors.push(FieldError::not_supported(&at, shown, &["RollingUpdate", "OnDelete"]));
         }
     }
 }
 
-pub fn controller_revision(o: &Object, errors: &mut ErrorList) {
-    if o.get("data").is_none_or(Value::is_null) {
+pub fn controller_revision(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_none() && o.get("data").is_none_or(Value::is_null) {
         errors.push(FieldError::required(&FieldPath::new("data"), "data is mandatory"));
     }
 }
 
 pub fn controller_revision_update(o: &Object, old: &Object, errors: &mut ErrorList) {
-    errors.retain(|e| e.path != "data");
     if o.get("data") != old.get("data") {
         let value = o.get("data").cloned().unwrap_or_default();
         errors.push(FieldError::invalid(&FieldPath::new("data"), value, "field is immutable"));

@@ -103,7 +103,7 @@ impl AccessReview {
         if resource.is_object() && path.is_object() {
             let why = "cannot be specified in combination with resourceAttributes";
             let at = at.child("nonResourceAttributes");
-            errors.push(FieldError::invalid_as(&at, &shown(path, PATH, &at), why));
+            errors.push(FieldError::invalid(&at, shown(path, PATH, &at), why));
         }
         if !resource.is_object() && !path.is_object() {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -130,12 +130,12 @@ impl AccessReview {
         if local && resource.is_object() && resource["namespace"].as_str().unwrap_or_default() != o.namespace() {
             let why = "must match metadata.namespace";
             let at = at.child("resourceAttributes").child("namespace");
-            errors.push(FieldError::invalid(&at, resource["namespace"].clone(), why));
+            errors.push(FieldError::invalid(&at, &resource["namespace"], why));
         }
         if local && path.is_object() {
             let why = "disallowed on this kind of request";
             let at = at.child("nonResourceAttributes");
-            errors.push(FieldError::invalid_as(&at, &shown(path, PATH, &at), why));
+            errors.push(FieldError::invalid(&at, shown(path, PATH, &at), why));
         }
     }
 }

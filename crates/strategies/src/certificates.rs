@@ -108,7 +108,7 @@ impl Strategy for CertificateSigningRequest {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
         if let Err(why) = request(&schema::base64_decode(text(spec, "request")).unwrap_or_default()) {
-            errors.push(FieldError::invalid(&path.child("request"), spec["request"].clone(), why));
+            errors.push(FieldError::invalid(&path.child("request"), &spec["request"], why));
         }
         let signer = text(spec, "signerName");
         let at = path.child("signerName");

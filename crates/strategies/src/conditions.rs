@@ -27,7 +27,7 @@ pub fn validate(conditions: &[Value], path: &FieldPath, errors: &mut ErrorList) 
         }
         if c["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
             let why = "must be greater than or equal to zero";
-            errors.push(FieldError::invalid(&at.child("observedGeneration"), c["observedGeneration"].clone(), why));
+            errors.push(FieldError::invalid(&at.child("observedGeneration"), &c["observedGeneration"], why));
         }
         if !is_set(c, "lastTransitionTime") {
             errors.push(FieldError::required(&at.child("lastTransitionTime"), "must be set"));

@@ -25,7 +25,7 @@ pub fn flow_schema(o: &Object, errors: &mut ErrorList) {
         let at = path.child("distinguisherMethod").child("type");
         let value =
             shown(method, "io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod", &path.child("distinguisherMethod"));
-        errors.push(FieldError::not_supported_as(&at, &value, &METHODS));
+        errors.push(FieldError::not_supported(&at, value, &METHODS));
     }
     let exempt = o.name() == EXEMPT;
     if spec["matchingPrecedence"].as_i64() == Some(1) && !exempt {
@@ -84,7 +84,7 @@ fn unequal(o: &Object, but: &str, definition: &str, errors: &mut ErrorList) {
     let why = format!("spec of '{}'{but} must equal the fixed value", o.name());
     let at = FieldPath::new("spec");
     let value = shown(o.get("spec").unwrap_or(&Value::Null), definition, &at);
-    errors.push(FieldError::invalid_as(&at, &value, &why));
+    errors.push(FieldError::invalid(&at, value, &why));
 }
 
 /// Of either kind: conditions have a type, each another.
@@ -151,7 +151,7 @@ fn with_star(r: &Value, key: &str, missing: &str, what: &str, at: &FieldPath, er
         errors.push(FieldError::required(&at.child(key), missing));
     } else if list.len() > 1 && list.iter().any(|v| v == "*") {
         let why = format!("if '*' is present, must not specify other {what}");
-        errors.push(FieldError::invalid(&at.child(key), list.to_vec(), why));
+        errors.push(FieldError::invalid(&at.child(key), list, why));
     }
 }
 
@@ -160,7 +160,7 @@ fn verbs(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let list = items(r, "verbs");
     let known = |v: &Value| v.as_str().is_some_and(|v| VERBS.contains(&v));
     if !list.iter().any(|v| v == "*") && !list.iter().all(known) {
-        errors.push(FieldError::not_supported(&at.child("verbs"), list.to_vec(), &VERBS));
+        errors.push(FieldError::not_supported(&at.child("verbs"), list, &VERBS));
     }
 }
 
@@ -176,7 +176,7 @@ fn resource_rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
     } else if namespaces.len() > 1 && namespaces.iter().any(|v| v == "*") {
         let why = "if '*' is present, must not specify other namespaces";
-        errors.push(FieldError::invalid(&at.child("namespaces"), namespaces.to_vec(), why));
+        errors.push(FieldError::invalid(&at.child("namespaces"), namespaces, why));
     } else {
         for (i, n) in namespaces.iter().enumerate().filter(|(_, n)| *n != "*") {
             let n = n.as_str().unwrap_or_default();

@@ -33,8 +33,8 @@ type Permit = fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Stat
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
     pub permit: Permit,
-    /// Of a new object.
-    pub create: fn(&Object, &mut ErrorList),
+    /// See [`Strategy::validate_since`].
+    pub since: fn(&Object, Option<&Object>, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
     /// Of an update of the status.
     pub status: fn(&Object, &Object, &mut ErrorList),
@@ -55,7 +55,7 @@ impl Ruled {
         Self {
             validate,
             permit: |_, _, _, _| Ok(()),
-            create: |_, _| {},
+            since: |_, _, _| {},
             update: |_, _, _| {},
             status: |_, _, _| {},
             prepare: |_| {},
@@ -72,8 +72,8 @@ impl Ruled {
         Self { permit, ..self }
     }
 
-    pub fn with_create(self, create: fn(&Object, &mut ErrorList)) -> Self {
-        Self { create, ..self }
+    pub fn with_since(self, since: fn(&Object, Option<&Object>, &mut ErrorList)) -> Self {
+        Self { since, ..self }
     }
 
     pub fn with_update(self, update: fn(&Object, &Object, &mut ErrorList)) -> Self {
@@ -149,8 +149,8 @@ impl Strategy for Ruled {
         (self.warnings)(o, old)
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
-        (self.create)(o, errors);
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        (self.since)(o, old, errors);
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {

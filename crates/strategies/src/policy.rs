@@ -13,12 +13,12 @@ pub fn disruption_budget(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec");
     if BOUNDS.iter().all(|k| !spec[*k].is_null()) {
         let shown = shown(spec, "io.k8s.api.policy.v1.PodDisruptionBudgetSpec", &at);
-        errors.push(FieldError::invalid_as(&at, &shown, "minAvailable and maxUnavailable cannot be both set"));
+        errors.push(FieldError::invalid(&at, shown, "minAvailable and maxUnavailable cannot be both set"));
     }
     for k in BOUNDS {
         let share = spec[k].as_str().and_then(|s| s.strip_suffix('%')).and_then(|n| n.parse::<u64>().ok());
         if share.is_some_and(|n| n > 100) {
-            errors.push(FieldError::invalid(&at.child(k), spec[k].clone(), "must not be greater than 100%"));
+            errors.push(FieldError::invalid(&at.child(k), &spec[k], "must not be greater than 100%"));
         }
     }
 }

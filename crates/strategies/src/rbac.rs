@@ -93,7 +93,7 @@ impl Strategy for Rbac {
         if o.get("roleRef") != old.get("roleRef") {
             let at = FieldPath::new("roleRef");
             let value = shown(o.get("roleRef").unwrap_or(&Value::Null), "io.k8s.api.rbac.v1.RoleRef", &at);
-            errors.push(FieldError::invalid_as(&at, &value, "cannot change roleRef"));
+            errors.push(FieldError::invalid(&at, value, "cannot change roleRef"));
         }
     }
 }
@@ -102,11 +102,11 @@ fn rule(r: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
     if !items(r, "nonResourceURLs").is_empty() {
         if namespaced {
             let why = "namespaced rules cannot apply to non-resource URLs";
-            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), r["nonResourceURLs"].clone(), why));
+            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), &r["nonResourceURLs"], why));
         }
         if ["apiGroups", "resources", "resourceNames"].iter().any(|k| !items(r, k).is_empty()) {
             let why = "rules cannot apply to both regular resources and non-resource URLs";
-            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), r["nonResourceURLs"].clone(), why));
+            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), &r["nonResourceURLs"], why));
         }
         return;
     }

@@ -1,6 +1,7 @@
 //! Reading fields of values that have been typed: what is absent is empty.
 
-use meta::{FieldPath, Value};
+use meta::field::{BadValue, ErrorList};
+use meta::{FieldPath, Map, Value};
 use std::collections::HashSet;
 use std::hash::Hash;
 
@@ -22,24 +23,37 @@ pub fn is_set(v: &Value, key: &str) -> bool {
     !v[key].is_null()
 }
 
-/// A value of a type of ours that was sent at this path, as the server's own types print it.
-pub fn shown(v: &Value, definition: &str, path: &FieldPath) -> String {
-    match kinds::catalog().definitions.get(definition) {
-        Some(schema) => schema::go::show(v, schema, path),
-        None => v.to_string(),
-    }
+/// A value of a type of the API, sent at this path, as errors show it: as Go prints a struct of the server.
+pub fn shown(v: &Value, definition: &str, path: &FieldPath) -> BadValue {
+    BadValue::formatted(&formatted(v, definition, path))
 }
 
 /// The same of some of them.
-pub fn shown_list(list: &[Value], definition: &str, path: &FieldPath) -> String {
-    let each = list.iter().enumerate().map(|(i, v)| shown(v, definition, &path.index(i)));
-    format!("[{}]", each.collect::<Vec<_>>().join(","))
+pub fn shown_list(list: &[Value], definition: &str, path: &FieldPath) -> BadValue {
+    let each = list.iter().enumerate().map(|(i, v)| formatted(v, definition, &path.index(i)));
+    BadValue::formatted(&format!("[{}]", each.collect::<Vec<_>>().join(",")))
 }
 
 /// The same of a field of such a type, which may be absent.
-pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &FieldPath) -> String {
-    match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
+pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &FieldPath) -> BadValue {
+    BadValue::formatted(&match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
         Some(f) => schema::go::show_field(v, f, path),
         None => v.cloned().unwrap_or_default().to_string(),
+    })
+}
+
+/// Runs the rules of a field that the description of a definition leaves to its validator. `path` is that of `parent`.
+pub fn delegated(parent: &Value, definition: &str, field: &str, path: &FieldPath, errors: &mut ErrorList) {
+    if let Some(schema) = kinds::catalog().definitions.get(definition) {
+        let none = Map::new();
+        let parent = parent.as_object().unwrap_or(&none);
+        schema::rules::validate_field(parent, schema, field, path, errors);
+    }
+}
+
+fn formatted(v: &Value, definition: &str, path: &FieldPath) -> String {
+    match kinds::catalog().definitions.get(definition) {
+        Some(schema) => schema::go::show(v, schema, path),
+        None => v.to_string(),
     }
 }

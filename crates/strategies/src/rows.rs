@@ -146,7 +146,7 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(discovery::slice).with_cells(discovery::cells).with_warnings(discovery::warnings)
         }
         ("apps", "controllerrevisions") => {
-            Ruled::new(apps::controller_revision).with_update(apps::controller_revision_update)
+            Ruled::new(|_, _| {}).with_since(apps::controller_revision).with_update(apps::controller_revision_update)
         }
         ("settings.k8s.io", "podpresets") => Ruled::new(settings::pod_preset),
         ("node.k8s.io", "runtimeclasses") => {
@@ -154,13 +154,15 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         }
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
             .with_cells(networking::ingress::cells)
-            .with_create(networking::ingress::validate_new)
+            .with_since(networking::ingress::validate_since)
             .with_warnings(networking::ingress::warnings)
             .with_status(networking::ingress::status),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class).with_cells(networking::cells),
-        ("networking.k8s.io", "ipaddresses") => Ruled::new(networking::ip_address).with_cells(networking::cells),
+        ("networking.k8s.io", "ipaddresses") => {
+            Ruled::new(networking::ip_address).with_cells(networking::cells).named(NameRule::IpAddress)
+        }
         ("networking.k8s.io", "servicecidrs") => {
-            Ruled::new(networking::service_cidr).with_update(networking::service_cidr_update)
+            Ruled::new(|_, _| {}).with_since(networking::service_cidr).with_update(networking::service_cidr_update)
         }
         ("storage.k8s.io", "csidrivers") => Ruled::new(storage::csi_driver)
             .with_cells(storage::cells)
@@ -180,20 +182,21 @@ fn ruled(group: &str, plural: &str) -> Option<Ruled> {
         ("policy", "poddisruptionbudgets") => Ruled::new(policy::disruption_budget)
             .with_status(policy::disruption_budget_status)
             .named(NameRule::PathSegment),
-        ("resource.k8s.io", "resourceslices") => Ruled::new(resource::slice)
+        ("resource.k8s.io", "resourceslices") => Ruled::new(|_, _| {})
+            .with_since(resource::slice)
             .with_update(resource::slice_update)
             .unselectable("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice"),
         ("resource.k8s.io", "deviceclasses") => {
-            Ruled::new(resource::device_class).with_update(resource::device_class_update).named(NameRule::LongName)
+            Ruled::new(resource::device_class).with_since(resource::device_class_selectors).named(NameRule::LongName)
         }
-        ("resource.k8s.io", "resourceclaims") => Ruled::new(resource::claim)
+        ("resource.k8s.io", "resourceclaims") => Ruled::new(|_, _| {})
             .with_cells(resource::cells)
             .with_permit(resource::admin_access)
-            .with_update(resource::claim_update)
+            .with_since(resource::claim)
             .with_status(resource::claim_status)
             .with_whole_status(),
         ("resource.k8s.io", "resourceclaimtemplates") => {
-            Ruled::new(resource::claim_template).with_permit(resource::admin_access).with_update(resource::claim_update)
+            Ruled::new(|_, _| {}).with_permit(resource::admin_access).with_since(resource::claim_template)
         }
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => Ruled::new(flowcontrol::flow_schema)
             .with_cells(flowcontrol::cells)

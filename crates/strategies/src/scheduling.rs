@@ -11,13 +11,14 @@ const VALUE_MAX: i64 = 1_000_000_000;
 const RESERVED: &str = "system-";
 const SYSTEM: [(&str, i64); 2] = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-/// What is said of a value that would change.
-const FROZEN: &str = "may not be changed in an update.";
-
 pub struct PriorityClass;
 
 impl Strategy for PriorityClass {
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        // What may not change need not be valid.
+        if old.is_some() {
+            return;
+        }
         if o.name().starts_with(RESERVED) {
             if let Some(why) = unlike_the_system(o) {
                 let why = format!(
@@ -35,12 +36,6 @@ impl Strategy for PriorityClass {
             p if !POLICIES.contains(&p) => errors.push(FieldError::not_supported(&at, p, &POLICIES)),
             _ => {}
         }
-    }
-
-    /// What may not change need not be right as well.
-    fn validate_update(&self, _o: &Object, _old: &Object, errors: &mut ErrorList) {
-        errors.retain(|e| e.path != "preemptionPolicy" || e.body.contains("field is immutable"));
-        errors.retain(|e| e.path != "metadata.name" && (e.path != "value" || e.body.contains(FROZEN)));
     }
 
     fn validate_delete(&self, o: &Object) -> Result<(), Status> {

@@ -2,7 +2,7 @@
 
 use crate::core::inline_volume;
 use crate::pod_template::old_label;
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, is_set, items, shown, text};
 use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -33,7 +33,7 @@ pub fn storage_class(o: &Object, errors: &mut ErrorList) {
             }
             for (k, v) in values.iter().enumerate() {
                 if values[..k].contains(v) {
-                    errors.push(FieldError::duplicate(&at.child("values").index(k), v.clone()));
+                    errors.push(FieldError::duplicate(&at.child("values").index(k), v));
                 }
             }
             errors
@@ -56,13 +56,11 @@ pub fn storage_class(o: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::duplicate(&at, ""));
         }
     }
-    let binding = o.str_at(&["provisioner"]).unwrap_or_default();
-    if !binding.is_empty() && binding.to_lowercase() != binding {
-        // Upper case is no mistake in a provisioner.
-        errors.retain(|e| e.path != "provisioner" || e.body.ends_with(IMMUTABLE));
-        let lower = binding.to_lowercase();
+    let provisioner = o.str_at(&["provisioner"]).unwrap_or_default().to_lowercase();
+    if !provisioner.is_empty() {
         let at = FieldPath::new("provisioner");
-        errors.extend(names::qualified_name(&lower).into_iter().map(|m| FieldError::invalid(&at, lower.as_str(), m)));
+        let why = names::qualified_name(&provisioner).into_iter();
+        errors.extend(why.map(|m| FieldError::invalid(&at, provisioner.as_str(), m)));
     }
 }
 
@@ -144,7 +142,7 @@ pub fn csi_driver(o: &Object, errors: &mut ErrorList) {
     if is_set(spec, "serviceAccountTokenInSecrets") && items(spec, "tokenRequests").is_empty() {
         let why = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
         let at = path.child("serviceAccountTokenInSecrets");
-        errors.push(FieldError::invalid(&at, spec["serviceAccountTokenInSecrets"].clone(), why));
+        errors.push(FieldError::invalid(&at, &spec["serviceAccountTokenInSecrets"], why));
     }
 }
 
@@ -208,7 +206,10 @@ pub fn attachment(o: &Object, errors: &mut ErrorList) {
             }
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
         }
-        (true, false) => inline_volume::validate(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors),
+        (true, false) => {
+            delegated(source, "io.k8s.api.storage.v1.VolumeAttachmentSource", "inlineVolumeSpec", &at, errors);
+            inline_volume::validate(&source["inlineVolumeSpec"], &at.child("inlineVolumeSpec"), errors);
+        }
     }
     let null = Value::Null;
     let status = o.get("status").unwrap_or(&null);
@@ -268,11 +269,7 @@ pub fn csi_node(o: &Object, errors: &mut ErrorList) {
         }
         if d["allocatable"]["count"].as_i64().is_some_and(|n| n < 0) {
             let at = at.child("allocatable").child("count");
-            errors.push(FieldError::invalid(
-                &at,
-                d["allocatable"]["count"].clone(),
-                "must be greater than or equal to 0",
-            ));
+            errors.push(FieldError::invalid(&at, &d["allocatable"]["count"], "must be greater than or equal to 0"));
         }
         let mut keys = HashSet::new();
         for k in items(d, "topologyKeys").iter().filter_map(Value::as_str) {
@@ -306,7 +303,7 @@ pub fn csi_node_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             let mut d = d.clone();
             d["allocatable"] = Value::Null;
             let shown = shown(&d, "io.k8s.api.storage.v1.CSINodeDriver", &path.index(i));
-            errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
+            errors.push(FieldError::invalid(&path, shown, "field is immutable"));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Addresses and ranges of them, read strictly (`StrictIPCIDRValidation`, `k8s.io/apimachinery/pkg/util/validation/ip.go`):
 //! what other programs may take for another address is refused. What an object had before that was so may stay.
 
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList, Origin};
 use meta::{FieldError, FieldPath, Map, Value};
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
@@ -15,12 +16,18 @@ const BITS: &str = "must not have bits set beyond the prefix length";
 
 /// An address, in any of the forms in which one can be written.
 pub fn ip(text: &str, path: &FieldPath, errors: &mut ErrorList) {
-    errors.extend(read_ip(text).err().map(|why| FieldError::invalid(path, text, why)));
+    errors.extend(read_ip(text).err().map(|why| wrong_address(path, text, why)));
 }
 
 /// An address range, likewise.
 pub fn cidr(text: &str, path: &FieldPath, errors: &mut ErrorList) {
-    errors.extend(read_cidr(text).err().map(|why| FieldError::invalid(path, text, why)));
+    errors.extend(read_cidr(text).err().map(|why| wrong_address(path, text, why)));
+}
+
+/// What is an address to less strict readers has only the wrong form.
+fn wrong_address(path: &FieldPath, text: &str, why: &'static str) -> FieldError {
+    let error = FieldError::invalid(path, text, why);
+    if matches!(why, NO_IP | NO_CIDR) { error } else { error.with_origin(Origin::AddressForm) }
 }
 
 /// What is wrong with an address that is to be written in the one form that is its own.
@@ -69,17 +76,17 @@ pub fn is_range(text: &str) -> bool {
     read_cidr(text).err() != Some(NO_CIDR)
 }
 
-/// Takes back what is wrong with the form of an address that the object had before.
-pub fn forgive(errors: &mut ErrorList, old: &Map<String, Value>) {
-    let of_form =
-        |e: &FieldError| [ZEROS, ZEROS_OF_CIDR, MAPPED, MAPPED_CIDR, BITS].iter().any(|w| e.body.ends_with(w));
-    if !errors.iter().any(of_form) {
-        return;
+/// The errors of an update of `old`, without those about the form of addresses that it has already (ratcheting).
+pub fn ratchet(errors: ErrorList, old: &Map<String, Value>) -> ErrorList {
+    let is_of_form = |e: &FieldError| e.origin == Some(Origin::AddressForm);
+    if !errors.iter().any(is_of_form) {
+        return errors;
     }
-    let mut had = Vec::new();
-    old.values().for_each(|v| texts(v, &mut had));
-    let said: Vec<String> = had.iter().map(|t| format!("Invalid value: {t:?}: ")).collect();
-    errors.retain(|e| !of_form(e) || !said.iter().any(|s| e.body.starts_with(s)));
+    let mut known = Vec::new();
+    old.values().for_each(|v| texts(v, &mut known));
+    let known: HashSet<&str> = known.into_iter().collect();
+    let was_there = |e: &FieldError| matches!(&e.value, BadValue::String(s) if known.contains(s.as_str()));
+    errors.into_iter().filter(|e| !(is_of_form(e) && was_there(e))).collect()
 }
 
 fn texts<'a>(v: &'a Value, out: &mut Vec<&'a str>) {
@@ -193,8 +200,8 @@ mod tests {
         let at = FieldPath::new("spec.a");
         ["010.0.0.1", "10.0.0.01", "x"].iter().for_each(|t| ip(t, &at, &mut errors));
         let old = serde_json::json!({"spec": {"a": ["010.0.0.1", "x"]}});
-        forgive(&mut errors, old.as_object().unwrap());
-        let left: Vec<&str> = errors.iter().map(|e| &*e.body).collect();
+        let errors = ratchet(errors, old.as_object().unwrap());
+        let left: Vec<String> = errors.iter().map(|e| e.body().to_string()).collect();
         assert_eq!(left, [format!("Invalid value: \"10.0.0.01\": {ZEROS}"), format!("Invalid value: \"x\": {NO_IP}")]);
     }
 

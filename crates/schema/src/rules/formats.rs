@@ -7,13 +7,13 @@ use meta::{FieldError, FieldPath, Value, names};
 pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     match v {
         Value::Number(n) if n.as_i64().is_some_and(|n| n < 0) => {
-            errors.push(FieldError::invalid(path, v.clone(), "must be greater than or equal to 0"));
+            errors.push(FieldError::invalid(path, v, "must be greater than or equal to 0"));
         }
         Value::String(s)
             if !s.strip_suffix('%').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) =>
         {
             let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-            errors.push(FieldError::invalid(path, v.clone(), why));
+            errors.push(FieldError::invalid(path, v, why));
         }
         _ => {}
     }

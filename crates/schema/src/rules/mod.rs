@@ -7,11 +7,11 @@ mod order;
 mod rule;
 
 use crate::types::{Field, Presence, Schema, Str, Type};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
-pub use addresses::{canonical_cidr, canonical_ip, cidr, cidr_warning, forgive, ip, ip_warning, is_range, sloppy};
+pub use addresses::{canonical_cidr, canonical_ip, cidr, cidr_warning, ip, ip_warning, is_range, ratchet, sloppy};
 pub use formats::{descending_path, int_or_percent, labels, local_path, no_backsteps, selector};
 pub use gates::leave_out;
 pub use order::{Found, arrange};
@@ -22,6 +22,19 @@ pub fn validate(object: &Map<String, Value>, schema: &Schema, errors: &mut Error
     fields(object, schema, &FieldPath::root(), errors);
 }
 
+/// Checks a field of a struct, at every depth, whose rules are [`Rule::Delegated`]. `path` is that of the struct.
+pub fn validate_field(
+    parent: &Map<String, Value>,
+    schema: &Schema,
+    name: &str,
+    path: &FieldPath,
+    errors: &mut ErrorList,
+) {
+    if let Some(f) = schema.field(name) {
+        field(parent.get(name), f, path, errors);
+    }
+}
+
 /// Checks what may not change between two objects, at every depth of structs.
 pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schema: &Schema, errors: &mut ErrorList) {
     unchanged(new, old, schema, &FieldPath::root(), errors);
@@ -29,16 +42,22 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schem
 
 fn fields(m: &Map<String, Value>, schema: &Schema, path: &FieldPath, errors: &mut ErrorList) {
     for (f, v) in schema.some_beside(&schema.ways().ruled, m.iter()) {
-        let v = v.filter(|v| !v.is_null());
-        let deeper = matches!(f.schema.ty, Type::Struct | Type::Array | Type::Map);
-        if f.rules.is_empty() && (!deeper || v.is_none()) {
-            continue;
+        if !f.rules.iter().any(|r| matches!(r, Rule::Delegated)) {
+            field(v, f, path, errors);
         }
-        let at = path.child(&f.name);
-        check(v, f, &at, errors);
-        if let Some(v) = v.filter(|_| deeper) {
-            descend(v, &f.schema, &at, errors);
-        }
+    }
+}
+
+fn field(v: Option<&Value>, f: &Field, parent: &FieldPath, errors: &mut ErrorList) {
+    let v = v.filter(|v| !v.is_null());
+    let deeper = matches!(f.schema.ty, Type::Struct | Type::Array | Type::Map);
+    if f.rules.is_empty() && (!deeper || v.is_none()) {
+        return;
+    }
+    let at = parent.child(&f.name);
+    check(v, f, &at, errors);
+    if let Some(v) = v.filter(|_| deeper) {
+        descend(v, &f.schema, &at, errors);
     }
 }
 
@@ -148,7 +167,7 @@ fn unique(a: &[Value], key: Option<&str>, named: Named, path: &FieldPath, errors
         if !seen.insert(v.to_string()) {
             let at = path.index(i);
             let at = key.filter(|_| named == Named::Field).map_or(at.clone(), |k| at.child(k));
-            errors.push(FieldError::duplicate(&at, v.clone()));
+            errors.push(FieldError::duplicate(&at, v));
         }
     }
 }
@@ -161,7 +180,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
     let text = v.as_str().unwrap_or_default();
     let mut each = |messages: Vec<String>| {
         if even || !text.is_empty() {
-            errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, v.clone(), m)));
+            errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, v, m)));
         }
     };
     match rule {
@@ -175,12 +194,12 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         Rule::Min(min) => {
             if v.as_i64().is_some_and(|n| n < *min) {
                 let why = format!("must be greater than or equal to {min}");
-                errors.push(FieldError::invalid(path, v.clone(), why));
+                errors.push(FieldError::invalid(path, v, why));
             }
         }
         Rule::Max(max) => {
             if v.as_i64().is_some_and(|n| n > *max) {
-                errors.push(FieldError::invalid(path, v.clone(), format!("must be less than or equal to {max}")));
+                errors.push(FieldError::invalid(path, v, format!("must be less than or equal to {max}")));
             }
         }
         Rule::Within(low, high) => {
@@ -199,20 +218,18 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         }
         Rule::Valid(values, why) => {
             if !values.iter().any(|x| **x == *text) {
-                errors.push(FieldError::invalid(path, v.clone(), why));
+                errors.push(FieldError::invalid(path, v, why));
             }
         }
         Rule::Ip => ip(text, path, errors),
         Rule::Cidr => cidr(text, path, errors),
         Rule::LabelKey => {
-            errors.extend(names::qualified_name(text).into_iter().map(|m| FieldError::invalid(path, v.clone(), m)));
+            errors.extend(names::qualified_name(text).into_iter().map(|m| FieldError::invalid(path, v, m)));
         }
         Rule::PathSegment => each(names::path_segment(text)),
         Rule::Port => match v.as_i64() {
-            Some(n) => {
-                errors.extend(names::port_number(n).into_iter().map(|m| FieldError::invalid(path, v.clone(), m)))
-            }
-            None => errors.extend(names::port_name(text).into_iter().map(|m| FieldError::invalid(path, v.clone(), m))),
+            Some(n) => errors.extend(names::port_number(n).into_iter().map(|m| FieldError::invalid(path, v, m))),
+            None => errors.extend(names::port_name(text).into_iter().map(|m| FieldError::invalid(path, v, m))),
         },
         Rule::DnsLabel => each(names::dns_label(text)),
         Rule::Dns1035 => each(names::dns_1035_label(text)),
@@ -247,6 +264,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
         | Rule::Listed(_)
         | Rule::MaxItems(_)
         | Rule::Immutable
+        | Rule::Delegated
         | Rule::Off
         | Rule::Frozen(_) => {}
     }
@@ -254,7 +272,7 @@ fn value(rule: &Rule, v: &Value, schema: &Schema, path: &FieldPath, errors: &mut
 
 fn bounded(v: &Value, low: i64, high: i64, path: &FieldPath, errors: &mut ErrorList, why: impl Fn() -> String) {
     if v.as_i64().is_some_and(|n| !(low..=high).contains(&n)) {
-        errors.push(FieldError::invalid(path, v.clone(), why()));
+        errors.push(FieldError::invalid(path, v, why()));
     }
 }
 
@@ -273,7 +291,7 @@ fn supported(text: &str, values: &[Str], path: &FieldPath, errors: &mut ErrorLis
 fn not_negative(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let mut one = |v: &Value, path: &FieldPath| {
         if v.as_str().and_then(|s| Quantity::parse(s).ok()).is_some_and(|q| q.sign() < 0) {
-            errors.push(FieldError::invalid(path, v.clone(), "must be greater than or equal to 0"));
+            errors.push(FieldError::invalid(path, v, "must be greater than or equal to 0"));
         }
     };
     match v {
@@ -295,7 +313,11 @@ fn unchanged(
         }
         let at = path.child(&f.name);
         if f.rules.contains(&Rule::Immutable) {
-            errors.push(FieldError::invalid_as(&at, &crate::go::show_field(n, f, &at), "field is immutable"));
+            errors.push(FieldError::invalid(
+                &at,
+                BadValue::formatted(&crate::go::show_field(n, f, &at)),
+                "field is immutable",
+            ));
         } else if let Some(why) = f.rules.iter().find_map(Rule::frozen) {
             errors.push(FieldError::forbidden(&at, why));
         } else if let (Some(Value::Object(n)), Some(Value::Object(o)), Type::Struct) = (n, o, f.schema.ty) {

@@ -210,9 +210,9 @@ mod tests {
             let mut errors =
                 vec![of("spec", "1"), of("spec.b", "1"), of("spec.a", "1"), of("spec.b", "2"), of("spec.a", "2")];
             arrange(&mut errors, Found { of_metadata: 0, before_changes: 3 }, &kind(order));
-            let got = errors.iter().map(|e| {
-                format!("{}{}", &e.body[e.body.len() - 1..], e.path.trim_start_matches("spec").trim_start_matches('.'))
-            });
+            let got = errors
+                .iter()
+                .map(|e| format!("{}{}", e.detail, e.path.trim_start_matches("spec").trim_start_matches('.')));
             assert_eq!(got.collect::<Vec<_>>(), said);
         }
     }

@@ -75,6 +75,9 @@ pub enum Rule {
     Immutable,
     /// May not change, said as `Forbidden`.
     Frozen(Str),
+    /// The validator of the kind decides whether the rules of this field, and of all below it, apply: it runs them with
+    /// [`super::validate_field`].
+    Delegated,
     /// Behind a gate that is off in this release: left out of what is written, unless it was there before.
     Off,
 }
@@ -156,6 +159,7 @@ impl FromStr for Rule {
             "max-length" => Self::MaxLength(number()?.unsigned_abs() as usize),
             "immutable" => Self::Immutable,
             "off" => Self::Off,
+            "delegated" => Self::Delegated,
             "frozen" => Self::Frozen(value.replace('~', " ").into()),
             _ => return Err(format!("no rule is called {text}")),
         })

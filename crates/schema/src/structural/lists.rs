@@ -27,7 +27,7 @@ pub fn duplicates(v: &Value, schema: &Schema, path: &FieldPath, errors: &mut Err
                 ListType::Map(keys) => {
                     if let Some((i, v)) = a.iter().enumerate().find(|(_, v)| !v.is_object() && !v.is_null()) {
                         let why = "must be an object for an array of list-type map";
-                        errors.push(FieldError::invalid(&path.index(i), v.clone(), why));
+                        errors.push(FieldError::invalid(&path.index(i), v, why));
                     } else {
                         let key = |v: &Value| -> Value {
                             let pairs = keys.iter().filter_map(|k| Some((k.to_string(), v.get(&**k)?.clone())));
@@ -52,7 +52,7 @@ fn repeated(values: &[Value], path: &FieldPath, errors: &mut ErrorList) {
         let times: &mut usize = seen.entry(v.to_string()).or_default();
         *times += 1;
         if *times == 2 {
-            errors.push(FieldError::duplicate(&path.index(i), v.clone()));
+            errors.push(FieldError::duplicate(&path.index(i), v));
         }
     }
 }

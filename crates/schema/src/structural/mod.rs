@@ -336,7 +336,7 @@ mod tests {
             validate(&all, None, &s, &meta::FieldPath::root(), &Work::new(), &mut errors);
             errors
         });
-        assert!(errors.len() > 1000 && errors[0].body.contains("\"value-99999\""), "{}", errors.len());
+        assert!(errors.len() > 1000 && errors[0].detail.contains("\"value-99999\""), "{}", errors.len());
     }
 
     /// A text of a megabyte against a pattern of a thousand characters that may all match next took a minute of a thread.
@@ -348,7 +348,7 @@ mod tests {
             let s = node(&json!({"type": "string", "pattern": pattern}), &Arc::new(Schema::of(Type::Struct)));
             let mut errors = Vec::new();
             validate(&"a".repeat(text).into(), None, &s, &meta::FieldPath::root(), &Work::with(WORK), &mut errors);
-            (work_per_byte(&s), errors.into_iter().map(|e| e.body.to_string()).collect::<Vec<_>>())
+            (work_per_byte(&s), errors.into_iter().map(|e| e.body().to_string()).collect::<Vec<_>>())
         };
         let (work, errors) = check(1 << 20, "(a?){900}b");
         assert!(work > 900, "{work}");
@@ -358,7 +358,7 @@ mod tests {
             let s = node(&schema, &Arc::new(Schema::of(Type::Struct)));
             let mut errors = Vec::new();
             validate(v, old, &s, &meta::FieldPath::root(), &Work::with(WORK), &mut errors);
-            errors.iter().any(|e| e.body.contains("takes too much work")).then(|| work_per_byte(&s))
+            errors.iter().any(|e| e.detail.contains("takes too much work")).then(|| work_per_byte(&s))
         };
         let long = Value::from("1".repeat(1 << 20));
         let formats = vec![json!({"format": "isbn"}); 5_000];

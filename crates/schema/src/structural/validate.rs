@@ -3,6 +3,7 @@
 use super::pattern::Work;
 use super::{Bounds, Constraints, formats};
 use crate::types::{ListType, Schema, Str, Type};
+use meta::field::BadValue;
 use meta::field::{ErrorList, limited};
 use meta::{FieldError, FieldPath};
 use serde_json::{Number, Value};
@@ -45,7 +46,7 @@ impl Check<'_> {
         self.base.join(name)
     }
 
-    fn invalid(&mut self, name: &FieldPath, v: impl Into<Value>, why: &str) {
+    fn invalid(&mut self, name: &FieldPath, v: impl Into<BadValue>, why: &str) {
         let why = limited(format_args!("{} in body {why}", name.plain()));
         self.errors.push(FieldError::invalid(&self.path(name), v, why));
     }

@@ -24,7 +24,7 @@ pub fn validating_binding(o: &Object, errors: &mut ErrorList) {
     let list = o.at(&["spec", "validationActions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if ["Deny", "Warn"].iter().all(|a| list.iter().any(|v| v == a)) {
         let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";
-        errors.push(FieldError::invalid(&FieldPath::new("spec.validationActions"), list.to_vec(), why));
+        errors.push(FieldError::invalid(&FieldPath::new("spec.validationActions"), list, why));
     }
 }
 

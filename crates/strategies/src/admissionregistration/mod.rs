@@ -27,11 +27,11 @@ pub fn webhooks(o: &Object, errors: &mut ErrorList) {
         let versions = items(w, "admissionReviewVersions");
         if !versions.is_empty() && !versions.iter().any(|v| v.as_str().is_some_and(|v| REVIEWS.contains(&v))) {
             let why = "must include at least one of v1, v1beta1";
-            errors.push(FieldError::invalid(&at.child("admissionReviewVersions"), versions.to_vec(), why));
+            errors.push(FieldError::invalid(&at.child("admissionReviewVersions"), versions, why));
         }
         for (j, v) in versions.iter().enumerate().filter(|(j, v)| versions[..*j].contains(v)) {
             let at = at.child("admissionReviewVersions").index(j);
-            errors.push(FieldError::invalid(&at, v.clone(), "duplicate version"));
+            errors.push(FieldError::invalid(&at, v, "duplicate version"));
         }
         client_config(&w["clientConfig"], &at.child("clientConfig"), errors);
         for (j, r) in items(w, "rules").iter().enumerate() {
@@ -131,7 +131,7 @@ fn mutable(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child("resourceRules").child("operations");
     for r in items(resources, "resourceRules") {
         for o in items(r, "operations").iter().filter(|o| !o.as_str().is_some_and(|o| OPERATIONS.contains(&o))) {
-            errors.push(FieldError::not_supported(&at, o.clone(), &OPERATIONS));
+            errors.push(FieldError::not_supported(&at, o, &OPERATIONS));
         }
     }
 }
@@ -142,7 +142,7 @@ fn rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         let list = items(r, key);
         if list.len() > 1 && list.iter().any(|v| v == "*") {
             let why = format!("if '*' is present, must not specify other {what}");
-            errors.push(FieldError::invalid(&at.child(key), list.to_vec(), why));
+            errors.push(FieldError::invalid(&at.child(key), list, why));
         }
     }
     for key in ["apiVersions", "resources"] {
@@ -176,11 +176,11 @@ fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
         }
     }
     if all.len() > 1 && all.contains(&"*/*") {
-        errors.push(FieldError::invalid(at, list.to_vec(), "if '*/*' is present, must not specify other resources"));
+        errors.push(FieldError::invalid(at, list, "if '*/*' is present, must not specify other resources"));
     }
     if all.len() > 1 && all.contains(&"*") && all.iter().any(|r| *r != "*" && !r.contains('/')) {
         let why = "if '*' is present, must not specify other resources without subresources";
-        errors.push(FieldError::invalid(at, list.to_vec(), why));
+        errors.push(FieldError::invalid(at, list, why));
     }
 }
 

@@ -109,7 +109,7 @@ pub fn validating_policy(o: &Object, errors: &mut ErrorList) {
     if annotations.len() > ANNOTATIONS_MAX {
         let why = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
         let shown = crate::read::shown_list(annotations, "io.k8s.api.admissionregistration.v1.AuditAnnotation", &at);
-        errors.push(FieldError::invalid_as(&at, &shown, &why));
+        errors.push(FieldError::invalid(&at, shown, &why));
     }
     let again = repeats(annotations.iter().map(|a| text(a, "key")));
     for (i, a) in annotations.iter().enumerate() {

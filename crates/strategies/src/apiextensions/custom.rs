@@ -104,7 +104,10 @@ impl Strategy for Custom {
         }
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         self.check(o, None, errors);
     }
 

@@ -40,12 +40,10 @@ fn one(s: &Value, default: &Value, path: &FieldPath, work: &Work, errors: &mut E
     let mut pruned = default.clone();
     match schema::typed(&mut pruned, &compiled) {
         Ok(found) if !found.unknown.is_empty() => {
-            errors.push(FieldError::invalid(path, default.clone(), "must not have unknown fields"));
+            errors.push(FieldError::invalid(path, default, "must not have unknown fields"));
         }
         Ok(_) => {}
-        Err(e) => {
-            errors.push(FieldError::invalid(path, default.clone(), format!("must result in valid metadata: {e}")))
-        }
+        Err(e) => errors.push(FieldError::invalid(path, default, format!("must result in valid metadata: {e}"))),
     }
     schema::structural::validate(default, None, &compiled, path, work, errors);
 }

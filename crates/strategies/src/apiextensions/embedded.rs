@@ -51,7 +51,7 @@ fn object(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
         let at = at.child(key);
         match v[key].as_str() {
             None if v[key].is_null() => errors.push(FieldError::required(&at, "")),
-            None => errors.push(FieldError::invalid(&at, v[key].clone(), "must be a string")),
+            None => errors.push(FieldError::invalid(&at, &v[key], "must be a string")),
             Some("") => errors.push(FieldError::invalid(&at, "", "must not be empty")),
             Some(text) if key == "apiVersion" => {
                 if GroupVersion::parse(text).is_none() {

@@ -192,7 +192,7 @@ fn set_items(items: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
         _ => return,
     };
     if wrong && i[k] != "atomic" {
-        errors.push(FieldError::invalid(&path.child(k), i["x-kubernetes-list-type"].clone(), why));
+        errors.push(FieldError::invalid(&path.child(k), &i["x-kubernetes-list-type"], why));
     }
 }
 
@@ -209,7 +209,7 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
         errors.push(match s.get("items") {
             Some(v) if !v.is_null() => {
                 let why = "must only have a single schema if x-kubernetes-list-type is map";
-                FieldError::invalid(&items, v.clone(), why)
+                FieldError::invalid(&items, v, why)
             }
             _ => FieldError::required(&items, "must have a schema if x-kubernetes-list-type is map"),
         });
@@ -233,12 +233,10 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
                     errors.push(FieldError::invalid(&place, text(items, "type"), why));
                 }
                 Some(_) => {}
-                None => {
-                    errors.push(FieldError::invalid(&at, keys.to_vec(), "entries must all be names of item properties"))
-                }
+                None => errors.push(FieldError::invalid(&at, keys, "entries must all be names of item properties")),
             }
             if again[i] {
-                errors.push(FieldError::invalid(&at, keys.to_vec(), "must not contain duplicate entries"));
+                errors.push(FieldError::invalid(&at, keys, "must not contain duplicate entries"));
             }
         }
     }

@@ -69,7 +69,10 @@ impl Strategy for CustomResourceDefinition {
         }
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         spec::validate(o, None, errors);
     }
 

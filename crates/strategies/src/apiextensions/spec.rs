@@ -8,7 +8,7 @@ mod conversion;
 
 use super::{defaults, field_path, is_true, json_schema, rules, strings, structural, versions};
 use crate::read::shown_list;
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::{HashMap, HashSet};
 
@@ -131,11 +131,11 @@ fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut
     let mut known = HashSet::new();
     let unique = all.iter().all(|v| known.insert(&v["name"]));
     if !unique {
-        errors.push(FieldError::invalid_as(&list, &shown_versions(all, &list), "must contain unique version names"));
+        errors.push(FieldError::invalid(&list, shown_versions(all, &list), "must contain unique version names"));
     }
     if all.iter().filter(|v| v["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid_as(&list, &shown_versions(all, &list), why));
+        errors.push(FieldError::invalid(&list, shown_versions(all, &list), why));
     }
     if let Some(first) = all.first() {
         let bad = names::dns_1035_label(&name(first));
@@ -155,9 +155,9 @@ fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut
 }
 
 /// As the internal type has them: without what they have alike.
-fn shown_versions(all: &[Value], path: &FieldPath) -> String {
+fn shown_versions(all: &[Value], path: &FieldPath) -> BadValue {
     if all.is_empty() {
-        return "null".into();
+        return BadValue::Null;
     }
     let mut all = all.to_vec();
     for key in ["schema", "subresources", "additionalPrinterColumns", "selectableFields"] {
@@ -257,12 +257,12 @@ fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, error
         if s["type"] != "object" && said(&s["type"]) {
             let why =
                 "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
-            errors.push(FieldError::invalid(&path.child("type"), s["type"].clone(), why));
+            errors.push(FieldError::invalid(&path.child("type"), &s["type"], why));
         } else if s.as_object().into_iter().flatten().any(|(k, v)| said(v) && !WITH_STATUS.contains(&k.as_str())) {
             let why = format!(
                 "only {WITH_STATUS:?} fields are allowed at the root of the schema if the status subresource is enabled"
             );
-            errors.push(FieldError::invalid(path, s.clone(), why));
+            errors.push(FieldError::invalid(path, s, why));
         }
     }
     if s["nullable"] == true {
@@ -423,7 +423,7 @@ fn stored_versions(o: &Object, errors: &mut ErrorList) {
             }
             None if v["storage"] == true => {
                 let why = format!("must have the storage version {name}");
-                errors.push(FieldError::invalid(&path, stored.clone(), why));
+                errors.push(FieldError::invalid(&path, &stored, why));
             }
             None => {}
         }

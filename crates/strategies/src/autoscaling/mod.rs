@@ -40,7 +40,10 @@ impl Strategy for HorizontalPodAutoscaler {
         cells(cell)
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         rules::validate(&self.newest(o), None, &FieldPath::new("spec"), errors);
     }
 

@@ -159,12 +159,12 @@ fn metric_target(kind: &str, t: &Value, at: &FieldPath, errors: &mut ErrorList) 
     for key in ["value", "averageValue"] {
         let amount = t[key].as_str().and_then(|s| Quantity::parse(s).ok());
         if amount.is_some_and(|q| q.sign() <= 0) {
-            errors.push(FieldError::invalid(&at.child(key), t[key].clone(), "must be positive"));
+            errors.push(FieldError::invalid(&at.child(key), &t[key], "must be positive"));
         }
     }
     if t["averageUtilization"].as_i64().is_some_and(|n| n < 1) {
         let at = at.child("averageUtilization");
-        errors.push(FieldError::invalid(&at, t["averageUtilization"].clone(), "must be greater than 0"));
+        errors.push(FieldError::invalid(&at, &t["averageUtilization"], "must be greater than 0"));
     }
     let (utilization, average, value) =
         (is_set(t, "averageUtilization"), is_set(t, "averageValue"), is_set(t, "value"));
@@ -224,12 +224,12 @@ fn scaling(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         for key in ["value", "periodSeconds"] {
             if p[key].as_i64().is_none_or(|n| n <= 0) {
-                errors.push(FieldError::invalid(&at.child(key), p[key].clone(), "must be greater than zero"));
+                errors.push(FieldError::invalid(&at.child(key), &p[key], "must be greater than zero"));
             }
         }
         if p["periodSeconds"].as_i64().is_some_and(|n| n > PERIOD_MAX) {
             let why = format!("must be less than or equal to {PERIOD_MAX}");
-            errors.push(FieldError::invalid(&at.child("periodSeconds"), p["periodSeconds"].clone(), why));
+            errors.push(FieldError::invalid(&at.child("periodSeconds"), &p["periodSeconds"], why));
         }
     }
 }

@@ -32,7 +32,10 @@ impl Strategy for CronJob {
         out
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         timed(o, None, errors);
         if o.name().len() > NAME_MAX {
             let why = format!("must be no more than {NAME_MAX} characters");
@@ -52,7 +55,7 @@ impl Strategy for CronJob {
         // Its jobs find their pods by labels that are made with them.
         if is_set(spec, "selector") {
             let why = "`selector` will be auto-generated";
-            errors.push(FieldError::invalid(&path.child("selector"), spec["selector"].clone(), why));
+            errors.push(FieldError::invalid(&path.child("selector"), &spec["selector"], why));
         }
         if spec["manualSelector"] == true {
             errors.push(FieldError::not_supported(&path.child("manualSelector"), true, &["nil", "false"]));

@@ -5,7 +5,7 @@ use crate::core::pod_shape;
 use crate::pod_template;
 use crate::read::{is_set, shown_field, text};
 use kinds::columns::{Cell, condition, duration};
-use meta::field::{ErrorList, ErrorType};
+use meta::field::{BadValue, ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names, time};
 use registry::{Env, Request, Strategy};
 use serde_json::json;
@@ -78,16 +78,17 @@ impl Strategy for Job {
         out
     }
 
+    /// A job without labels of its own has those of its template, which may have none but the server's.
+    fn has_derived_labels(&self, o: &Object) -> bool {
+        let is_server_label = |k: &String| k.ends_with("controller-uid") || k.ends_with("job-name");
+        let labels = o.at(&["metadata", "labels"]).and_then(Value::as_object);
+        labels.is_some_and(|l| l.keys().all(is_server_label))
+    }
+
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
         let manual = spec["manualSelector"] == true;
-        // Labels that the job only has from its template, which has none but the server's, are looked at there.
-        let labels = o.at(&["metadata", "labels"]).and_then(Value::as_object);
-        let owns = |k: &String| k.ends_with("controller-uid") || k.ends_with("job-name");
-        if labels.is_some_and(|l| l.keys().all(owns)) {
-            errors.retain(|e| e.path != "metadata.labels");
-        }
         if is_set(spec, "selector") {
             schema::rules::selector(&spec["selector"], &path.child("selector"), errors);
         } else {
@@ -128,14 +129,18 @@ impl Strategy for Job {
             if new != was {
                 let at = spec.child(k);
                 let shown = shown_field(new, "io.k8s.api.batch.v1.JobSpec", k, &at);
-                errors.push(FieldError::invalid_as(&at, &shown, "field is immutable"));
+                errors.push(FieldError::invalid(&at, shown, "field is immutable"));
             }
         };
         changed("selector", errors);
         let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
         if o.at(template) != allowed.at(template) {
             let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), directed);
-            errors.push(FieldError::invalid_as(&FieldPath::new(template.join(".")), &shown, "field is immutable"));
+            errors.push(FieldError::invalid(
+                &FieldPath::new(template.join(".")),
+                BadValue::formatted(&shown),
+                "field is immutable",
+            ));
         }
         for k in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
             changed(k, errors);
@@ -211,7 +216,7 @@ fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
     };
     if meta::LabelSelector::from_value(spec.get("selector")).is_ok_and(|s| !s.matches(own)) {
         let path = FieldPath::new("spec.selector");
-        let e = FieldError::invalid(&path, spec["selector"].clone(), "`selector` not auto-generated");
+        let e = FieldError::invalid(&path, &spec["selector"], "`selector` not auto-generated");
         errors.push(e.said_with(&at.key("job-name")));
     }
 }
@@ -226,7 +231,7 @@ fn selects_template(spec: &Value, errors: &mut ErrorList) {
     };
     if !fits {
         let at = FieldPath::new("spec.template.metadata.labels");
-        errors.push(FieldError::invalid(&at, labels.clone(), "`selector` does not match template `labels`"));
+        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
     }
 }
 

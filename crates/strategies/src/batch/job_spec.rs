@@ -125,7 +125,7 @@ fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path.child("maxFailedIndexes"), m, why));
     }
     if !limit.is_null() && counted {
-        errors.push(FieldError::invalid(&path.child("backoffLimitPerIndex"), limit.clone(), why));
+        errors.push(FieldError::invalid(&path.child("backoffLimitPerIndex"), limit, why));
     }
     if most.is_null() {
         if indexed && completions.is_some_and(|c| c > COMPLETIONS_MAX_PER_INDEX) && !limit.is_null() {
@@ -139,7 +139,7 @@ fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
     let at = path.child("maxFailedIndexes");
     if counted {
-        errors.push(FieldError::invalid(&at, most.clone(), why));
+        errors.push(FieldError::invalid(&at, most, why));
     } else if indexed
         && let (Some(m), Some(c)) = (most.as_i64(), completions)
         && m > c

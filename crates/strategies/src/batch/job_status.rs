@@ -5,7 +5,7 @@
 
 use super::success_policy::{intervals, number_of};
 use crate::read::{is_set, items, shown, text};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Object, Value};
 use std::collections::HashSet;
 
@@ -72,7 +72,7 @@ fn counters(new: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
             if uid == "" {
                 errors.push(FieldError::invalid(&at, "", "must not be empty"));
             } else if !seen.insert(uid.as_str()) {
-                errors.push(FieldError::duplicate(&at, uid.clone()));
+                errors.push(FieldError::duplicate(&at, uid));
             }
         }
     }
@@ -86,10 +86,14 @@ fn changed(new: &Seen<'_>, old: &Seen<'_>, conditions: &[&str]) -> bool {
 fn apart(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let complete = new.is("Complete");
     if complete && new.is("Failed") && changed(new, old, &["Complete", "Failed"]) {
-        errors.push(FieldError::invalid_altogether(at, "cannot set Complete=True and Failed=true conditions"));
+        errors.push(FieldError::invalid(at, BadValue::Omitted, "cannot set Complete=True and Failed=true conditions"));
     }
     if complete && new.is("FailureTarget") && changed(new, old, &["Complete", "FailureTarget"]) {
-        errors.push(FieldError::invalid_altogether(at, "cannot set Complete=True and FailureTarget=true conditions"));
+        errors.push(FieldError::invalid(
+            at,
+            BadValue::Omitted,
+            "cannot set Complete=True and FailureTarget=true conditions",
+        ));
     }
 }
 
@@ -98,7 +102,7 @@ fn announced(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorL
     for (end, by) in [("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet")] {
         if new.is(end) && !new.is(by) && changed(new, old, &[end, by]) {
             let why = format!("cannot set {end}=True condition without the {by}=true condition");
-            errors.push(FieldError::invalid_altogether(at, &why));
+            errors.push(FieldError::invalid(at, BadValue::Omitted, &why));
         }
     }
 }
@@ -109,12 +113,12 @@ fn met(new: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
     for failure in ["Failed", "FailureTarget"] {
         if met && new.is(failure) {
             let why = format!("cannot set SuccessCriteriaMet=True and {failure}=true conditions");
-            errors.push(FieldError::invalid_altogether(at, &why));
+            errors.push(FieldError::invalid(at, BadValue::Omitted, &why));
         }
     }
     if new.is("Complete") && !met && is_set(new.spec, "successPolicy") {
         let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
-        errors.push(FieldError::invalid_altogether(at, why));
+        errors.push(FieldError::invalid(at, BadValue::Omitted, why));
     }
 }
 
@@ -125,7 +129,7 @@ fn times(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     if complete != old.is("Complete") || differs("completionTime") {
         if !value.is_null() && !complete {
             let why = "cannot set completionTime when there is no Complete=True condition";
-            errors.push(FieldError::invalid(&at, value.clone(), why));
+            errors.push(FieldError::invalid(&at, &value, why));
         }
         if value.is_null() && complete {
             errors.push(FieldError::required(&at, "completionTime is required for Complete jobs"));
@@ -155,7 +159,7 @@ fn ended(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
         let why = "uncountedTerminatedPods needs to be empty for finished job";
         let at = path.child("uncountedTerminatedPods");
         let shown = shown(&new.status["uncountedTerminatedPods"], "io.k8s.api.batch.v1.UncountedTerminatedPods", &at);
-        errors.push(FieldError::invalid_as(&at, &shown, why));
+        errors.push(FieldError::invalid(&at, shown, why));
     }
 }
 
@@ -217,7 +221,7 @@ fn since(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     for c in ["Failed", "Complete", "FailureTarget"] {
         if old.is(c) && !new.is(c) {
             let why = format!("cannot disable the terminal {c}=True condition");
-            errors.push(FieldError::invalid_altogether(&conditions, &why));
+            errors.push(FieldError::invalid(&conditions, BadValue::Omitted, &why));
         }
     }
     // An indexed job can shrink with its parallelism.
@@ -231,7 +235,7 @@ fn since(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     let (end, was) = (&new.status["completionTime"], &old.status["completionTime"]);
     if !end.is_null() && !was.is_null() && end != was {
         let why = "completionTime cannot be mutated";
-        errors.push(FieldError::invalid(&path.child("completionTime"), end.clone(), why));
+        errors.push(FieldError::invalid(&path.child("completionTime"), end, why));
     }
     let was = &old.status["startTime"];
     if !was.is_null() && new.status["startTime"] != *was && new.spec["suspend"] != true {
@@ -241,10 +245,10 @@ fn since(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     let (met, had) = (new.is("SuccessCriteriaMet"), old.is("SuccessCriteriaMet"));
     if had && !met {
         let why = "cannot disable the SuccessCriteriaMet=True condition";
-        errors.push(FieldError::invalid_altogether(&conditions, why));
+        errors.push(FieldError::invalid(&conditions, BadValue::Omitted, why));
     }
     if old.is("Complete") && !had && met {
         let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
-        errors.push(FieldError::invalid_altogether(&conditions, why));
+        errors.push(FieldError::invalid(&conditions, BadValue::Omitted, why));
     }
 }

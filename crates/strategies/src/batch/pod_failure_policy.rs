@@ -1,7 +1,7 @@
 //! Which failures of pods count, and for what.
 
 use crate::read::{items, repeats, text};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Value};
 
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
@@ -59,11 +59,11 @@ fn rule(r: &Value, spec: &Value, at: &FieldPath, containers: &[&str], errors: &m
     match (codes.is_object(), conditions.is_empty()) {
         (true, false) => {
             let why = "specifying both OnExitCodes and OnPodConditions is not supported";
-            errors.push(FieldError::invalid_altogether(at, why));
+            errors.push(FieldError::invalid(at, BadValue::Omitted, why));
         }
         (false, true) => {
             let why = "specifying one of OnExitCodes and OnPodConditions is required";
-            errors.push(FieldError::invalid_altogether(at, why));
+            errors.push(FieldError::invalid(at, BadValue::Omitted, why));
         }
         _ => {}
     }
@@ -81,7 +81,7 @@ fn exit_codes(codes: &Value, at: &FieldPath, containers: &[&str], errors: &mut E
     let at = at.child("values");
     let values: Vec<i64> = items(codes, "values").iter().filter_map(Value::as_i64).collect();
     if values.is_empty() {
-        errors.push(FieldError::invalid(&at, codes["values"].clone(), "at least one value is required"));
+        errors.push(FieldError::invalid(&at, &codes["values"], "at least one value is required"));
     } else if values.len() > CODES_MAX {
         errors.push(FieldError::too_many(&at, values.len(), CODES_MAX));
     }
@@ -95,6 +95,6 @@ fn exit_codes(codes: &Value, at: &FieldPath, containers: &[&str], errors: &mut E
         }
     }
     if values.windows(2).any(|w| w[0] > w[1]) {
-        errors.push(FieldError::invalid(&at, codes["values"].clone(), "must be ordered"));
+        errors.push(FieldError::invalid(&at, &codes["values"], "must be ordered"));
     }
 }

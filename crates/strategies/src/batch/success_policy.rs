@@ -11,7 +11,7 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let policy = &spec["successPolicy"];
     if text(spec, "completionMode") != "Indexed" {
         let shown = shown(policy, "io.k8s.api.batch.v1.SuccessPolicy", path);
-        errors.push(FieldError::invalid_as(path, &shown, "requires indexed completion mode"));
+        errors.push(FieldError::invalid(path, shown, "requires indexed completion mode"));
         return;
     }
     let at = path.child("rules");

@@ -17,7 +17,7 @@ pub fn users(o: &Object, all: &[Value], list: &FieldPath, errors: &mut ErrorList
         }
         let mut id = |v: &Value, at: &FieldPath| {
             if v.as_i64().is_some_and(|n| !(0..=i64::from(i32::MAX)).contains(&n)) {
-                errors.push(FieldError::invalid(at, v.clone(), "must be between 0 and 2147483647, inclusive"));
+                errors.push(FieldError::invalid(at, v, "must be between 0 and 2147483647, inclusive"));
             }
         };
         id(&user["uid"], &at.child("uid"));

@@ -2,7 +2,7 @@
 
 use crate::read::shown;
 use kinds::columns::{Cell, age, display};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
 use registry::{NameRule, Strategy};
 
@@ -67,10 +67,14 @@ impl Strategy for Event {
         NameRule::PathSegment
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
-        if o.api_version() != "v1" {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_none() && o.api_version() != "v1" {
             fresh(o, errors);
         }
+    }
+
+    fn check_name(&self, o: &Object) -> Vec<String> {
+        if o.api_version() == "v1" { self.name_rule().check(o.name()) } else { names::dns_subdomain(o.name()) }
     }
 
     /// Written in the newer group, an event says once what happened; only its series goes on.
@@ -110,11 +114,11 @@ impl Strategy for Event {
                     }
                     "related" => shown(&value.unwrap_or_default(), "io.k8s.api.core.v1.ObjectReference", &path),
                     "source" | "series" | "firstTimestamp" | "lastTimestamp" | "eventTime" => {
-                        value.unwrap_or_default().to_string()
+                        BadValue::formatted(&value.unwrap_or_default().to_string())
                     }
-                    _ => value.unwrap_or_else(|| "".into()).to_string(),
+                    _ => BadValue::formatted(&value.unwrap_or_else(|| "".into()).to_string()),
                 };
-                errors.push(FieldError::invalid_as(&path, &shown, "field is immutable"));
+                errors.push(FieldError::invalid(&path, shown, "field is immutable"));
             }
         }
     }
@@ -123,16 +127,6 @@ impl Strategy for Event {
         place(o, errors);
         if is_timed(o) {
             complete(o, errors);
-        }
-        if o.api_version() != "v1" {
-            let bad = names::dns_subdomain(o.name()).into_iter().filter(|_| !o.name().is_empty());
-            let at = FieldPath::new("metadata.name");
-            let fresh: Vec<FieldError> = bad.map(|m| FieldError::invalid(&at, o.name(), m)).collect();
-            // Whoever is told this is not told what holds for names in general.
-            if !fresh.is_empty() {
-                errors.retain(|e| e.path != "metadata.name");
-                errors.extend(fresh);
-            }
         }
     }
 }

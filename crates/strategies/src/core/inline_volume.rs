@@ -8,10 +8,6 @@ use meta::{FieldError, FieldPath, Value};
 /// A volume that is no object of its own: of a CSI driver, and nobody's.
 pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     const NOT_HERE: &str = "may not be specified in the context of inline volumes";
-    for key in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
-        let at = path.child(key).text();
-        errors.retain(|e| e.path != at);
-    }
     let mut forbid = |key: &str, why: &str| errors.push(FieldError::forbidden(&path.child(key), why));
     if is_set(spec, "claimRef") {
         forbid("claimRef", NOT_HERE);

@@ -114,7 +114,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
                 && a > b
             {
                 let why = format!("{name} value {a} is greater than {bound_name} value {b}");
-                let e = FieldError::invalid(&at.child(said_of).key(k), limit[shown][k.as_str()].clone(), why);
+                let e = FieldError::invalid(&at.child(said_of).key(k), &limit[shown][k.as_str()], why);
                 errors.push(e.said_with(at));
             }
         };
@@ -200,7 +200,7 @@ pub fn resource_quota(o: &Object, errors: &mut ErrorList) {
     counted(&spec["hard"], &path.child("hard"), errors);
     let (scopes, hard) = (items(spec, "scopes"), &spec["hard"]);
     let at = path.child("scopes");
-    let mut wrong = |why: &str| errors.push(FieldError::invalid(&at, scopes.to_vec(), why));
+    let mut wrong = |why: &str| errors.push(FieldError::invalid(&at, scopes, why));
     for scope in scopes.iter().map(|s| s.as_str().unwrap_or_default()) {
         if !SCOPES.contains(&scope) {
             wrong("unsupported scope");
@@ -253,7 +253,7 @@ fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         for _ in 0..misapplied(scope, &spec["hard"]) {
             let shown = shown(s, "io.k8s.api.core.v1.ScopeSelector", path);
-            errors.push(FieldError::invalid_as(&at, &shown, MISAPPLIED));
+            errors.push(FieldError::invalid(&at, shown, MISAPPLIED));
         }
         let valued = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if !valued && SCOPES.contains(&scope) && operator != "Exists" {
@@ -267,7 +267,7 @@ fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             }
             "Exists" | "DoesNotExist" if !values.is_empty() => {
                 let why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
-                errors.push(FieldError::invalid(&at.child("values"), values.to_vec(), why));
+                errors.push(FieldError::invalid(&at.child("values"), values, why));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
@@ -275,7 +275,7 @@ fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
     // What is shown is not what is meant.
     for _ in 0..conflicts(|s| expressions.iter().any(|e| e["scopeName"] == s)) {
-        errors.push(FieldError::invalid(&at, spec["scopes"].clone(), CONFLICTING));
+        errors.push(FieldError::invalid(&at, &spec["scopes"], CONFLICTING));
     }
 }
 

@@ -56,9 +56,8 @@ impl Strategy for Node {
                 errors.push(FieldError::not_supported(&at.child("effect"), effect, &EFFECTS));
             }
             if !seen.insert((key, effect)) {
-                let mut e = FieldError::duplicate_as(&at, &shown(t, "io.k8s.api.core.v1.Taint", &at));
-                e.body.push_str(": taints must be unique by key and effect pair");
-                errors.push(e);
+                let e = FieldError::duplicate(&at, shown(t, "io.k8s.api.core.v1.Taint", &at));
+                errors.push(e.with_detail("taints must be unique by key and effect pair"));
             }
         }
     }
@@ -114,11 +113,11 @@ fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let sixes = all.iter().filter(|c| six(c)).count();
     if all.len() > 2 || (all.len() == 2 && sixes != 1) {
         let why = "may specify no more than one CIDR for each IP family";
-        errors.push(FieldError::invalid(at, all.to_vec(), why));
+        errors.push(FieldError::invalid(at, all, why));
     }
     let again = repeats(all);
     for (i, c) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
-        errors.push(FieldError::duplicate(&at.index(i), c.clone()));
+        errors.push(FieldError::duplicate(&at.index(i), c));
     }
 }
 
@@ -138,7 +137,7 @@ fn parts(o: &Object, errors: &mut ErrorList) {
     let again = repeats(all);
     for (i, a) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
         let at = at.index(i);
-        errors.push(FieldError::duplicate_as(&at, &shown(a, "io.k8s.api.core.v1.NodeAddress", &at)));
+        errors.push(FieldError::duplicate(&at, shown(a, "io.k8s.api.core.v1.NodeAddress", &at)));
     }
 }
 

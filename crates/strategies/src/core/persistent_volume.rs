@@ -3,9 +3,9 @@
 use crate::core::pod_shape;
 use crate::plain::said_twice;
 use crate::pod_template::{amount, node_selector_terms, sources};
-use crate::read::{is_set, items, shown, text};
+use crate::read::{delegated, is_set, items, shown, text};
 use kinds::columns::{Cell, display, list_at};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
 
 /// Sources of a volume, in the order in which they are looked at: the first is the one that counts.
@@ -34,6 +34,8 @@ const KINDS: [&str; 22] = [
     "csi",
 ];
 
+const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
+
 fn source_kinds(spec: &Value) -> Vec<&'static str> {
     KINDS.into_iter().filter(|k| spec[*k].is_object()).collect()
 }
@@ -45,7 +47,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
 /// An amount of storage above zero.
 fn positive(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if quantity(v).is_some_and(|q| q.sign() <= 0) {
-        errors.push(FieldError::invalid(at, v.clone(), "must be greater than zero"));
+        errors.push(FieldError::invalid(at, v, "must be greater than zero"));
     }
 }
 
@@ -69,12 +71,15 @@ pub(super) fn access_modes(spec: &Value, path: &FieldPath, errors: &mut ErrorLis
 pub fn volume(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
+    for field in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
+        delegated(spec, SPEC, field, &path, errors);
+    }
     access_modes(spec, &path, errors);
     let capacity = &spec["capacity"];
     let at = path.child("capacity");
     let only_storage = capacity.as_object().is_some_and(|c| c.len() == 1 && c.contains_key("storage"));
     if !only_storage {
-        errors.push(FieldError::not_supported(&at, capacity.clone(), &["storage"]));
+        errors.push(FieldError::not_supported(&at, capacity, &["storage"]));
     }
     for (k, v) in capacity.as_object().into_iter().flatten() {
         basic(v, &at.key(k), errors);
@@ -113,13 +118,18 @@ pub(super) fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: 
         errors.push(FieldError::required(path, "must specify a volume type"));
         return;
     };
-    for k in others.iter().filter(|k| **k != "flexVolume") {
-        let said = if *k == "cephfs" { "cephFS" } else { k };
-        sources::overlook(&path.child(k), errors);
-        errors.push(FieldError::forbidden(&path.child(said), "may not specify more than 1 volume type"));
+    for k in others {
+        match *k {
+            // Upstream takes it beside another source.
+            "flexVolume" => delegated(spec, SPEC, k, path, errors),
+            k => {
+                let said = if k == "cephfs" { "cephFS" } else { k };
+                errors.push(FieldError::forbidden(&path.child(said), "may not specify more than 1 volume type"));
+            }
+        }
     }
     let (s, at) = (&spec[*kind], path.child(kind));
-    sources::rules(kind, s, sources::Place::PersistentVolume, &at, errors);
+    sources::validate(spec, kind, sources::Place::PersistentVolume, path, errors);
     let policy_at = path.child("persistentVolumeReclaimPolicy");
     match *kind {
         "iscsi" => {
@@ -198,10 +208,10 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
         let why = "field is immutable, except for updating from beta label to GA";
         let at = FieldPath::new("spec.nodeAffinity");
         let shown = match &new["nodeAffinity"] {
-            Value::Null => "null".to_owned(),
+            Value::Null => BadValue::Null,
             affinity => shown(affinity, "io.k8s.api.core.v1.VolumeNodeAffinity", &at),
         };
-        errors.push(FieldError::invalid_as(&FieldPath::new("nodeAffinity"), &shown, why));
+        errors.push(FieldError::invalid(&FieldPath::new("nodeAffinity"), shown, why));
     }
     if was["volumeAttributesClassName"].is_string() && new["volumeAttributesClassName"].is_null() {
         let at = FieldPath::new("spec.volumeAttributesClassName");
@@ -213,7 +223,7 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
 fn mode_stays(new: &Value, was: &Value, errors: &mut ErrorList) {
     if new["volumeMode"] != was["volumeMode"] {
         let at = FieldPath::new("volumeMode");
-        errors.push(FieldError::invalid(&at, new["volumeMode"].clone(), "field is immutable"));
+        errors.push(FieldError::invalid(&at, &new["volumeMode"], "field is immutable"));
     }
 }
 

@@ -52,7 +52,10 @@ impl Strategy for Pod {
         pod_template::spec(spec, Of::Pod(o.name()), &FieldPath::new("spec"), errors);
     }
 
-    fn validate_create(&self, o: &Object, errors: &mut ErrorList) {
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
         let (spec, at) = (o.get("spec").unwrap_or(&Value::Null), FieldPath::new("spec"));
         if !items(o, "ephemeralContainers").is_empty() {
             errors.push(FieldError::forbidden(&at.child("ephemeralContainers"), "cannot be set on create"));

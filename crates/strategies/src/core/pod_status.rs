@@ -111,13 +111,13 @@ fn addresses(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
         schema::rules::ip(text(a, "ip"), &at.index(i), errors);
         if !seen.insert(text(a, "ip")) {
             let at = at.index(i);
-            errors.push(FieldError::duplicate_as(&at, &shown(a, ADDRESS, &at)));
+            errors.push(FieldError::duplicate(&at, shown(a, ADDRESS, &at)));
         }
     }
     let sixes = all.iter().filter(|a| text(a, "ip").parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6())).count();
     if all.len() > 2 || (all.len() == 2 && sixes != 1) {
         let why = "may specify no more than one IP for each IP family";
-        errors.push(FieldError::invalid_as(at, &shown_list(all, ADDRESS, at), why));
+        errors.push(FieldError::invalid(at, shown_list(all, ADDRESS, at), why));
     }
 }
 

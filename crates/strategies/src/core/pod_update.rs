@@ -146,7 +146,7 @@ fn while_gated(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
     for (i, (n, _)) in now.iter().zip(&was).enumerate().filter(|(_, (n, w))| !only_adds(n, w)) {
         let why = "only additions are allowed (no mutations or deletions)";
-        errors.push(FieldError::invalid(&at.index(i), n.clone(), why));
+        errors.push(FieldError::invalid(&at.index(i), n, why));
     }
 }
 

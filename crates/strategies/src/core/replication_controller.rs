@@ -46,7 +46,7 @@ impl Strategy for ReplicationController {
                 let fits = selector.is_none_or(|s| s.iter().all(|(k, v)| labels.get(k) == Some(v)));
                 if !fits {
                     let why = "`selector` does not match template `labels`";
-                    errors.push(FieldError::invalid(&at.child("metadata").child("labels"), labels.clone(), why));
+                    errors.push(FieldError::invalid(&at.child("metadata").child("labels"), labels, why));
                 }
                 pod_template::validate(Some(t), &at, errors);
                 pod_template::always_restarts("ReplicationController", t, &at, errors);

@@ -2,7 +2,7 @@
 
 use super::endpoints::special_address;
 use super::service::{is_balanced, is_reached_from_outside};
-use crate::read::{items, repeats, shown, text};
+use crate::read::{delegated, items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use serde_json::json;
@@ -98,7 +98,7 @@ fn ports(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         }
         if !seen.insert((text(p, "protocol"), p["port"].as_i64())) {
             let key = json!({"protocol": p["protocol"], "port": p["port"]});
-            errors.push(FieldError::duplicate_as(&at, &shown(&key, "io.k8s.api.core.v1.ServicePort", &at)));
+            errors.push(FieldError::duplicate(&at, shown(&key, "io.k8s.api.core.v1.ServicePort", &at)));
         }
         let Some(n) = p["nodePort"].as_i64().filter(|n| *n != 0) else { continue };
         if ty == "ClusterIP" {
@@ -124,7 +124,7 @@ fn affinity(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
                 c => {
                     if c["timeoutSeconds"].as_i64().is_some_and(|n| !(1..=AFFINITY_MAX).contains(&n)) {
                         let why = format!("must be greater than 0 and less than {AFFINITY_MAX}");
-                        errors.push(FieldError::invalid(&seconds, c["timeoutSeconds"].clone(), why));
+                        errors.push(FieldError::invalid(&seconds, &c["timeoutSeconds"], why));
                     }
                     return;
                 }
@@ -210,11 +210,10 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     if !policy.is_empty() && !reached {
         let why = "may only be set for externally-accessible services";
         errors.push(FieldError::invalid(&policy_at, policy, why));
-        // Whether it is a known one is not asked then.
-        let of_policy = policy_at.text();
-        errors.retain(|e| e.path != of_policy || !e.body.starts_with("Unsupported"));
     } else if policy.is_empty() && reached {
         errors.push(FieldError::required(&policy_at, ""));
+    } else {
+        delegated(s, "io.k8s.api.core.v1.ServiceSpec", "externalTrafficPolicy", at, errors);
     }
     let checked = s["healthCheckNodePort"].as_i64().filter(|n| *n != 0);
     let checks = is_balanced(o) && policy == "Local";
@@ -263,15 +262,11 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
 /// Addresses and families stay; a second one comes and goes. What is wrong with a class is said once more.
 pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (s, was) = (spec(o), spec(old));
+    let again: ErrorList = errors.iter().filter(|e| e.path == "spec.loadBalancerClass").cloned().collect();
     if is_balanced(o) && is_balanced(old) && s["loadBalancerClass"] != was["loadBalancerClass"] {
         let at = FieldPath::new("spec.loadBalancerClass");
-        errors.push(FieldError::invalid(&at, s["loadBalancerClass"].clone(), "may not change once set"));
+        errors.push(FieldError::invalid(&at, &s["loadBalancerClass"], "may not change once set"));
     }
-    let again: ErrorList = errors
-        .iter()
-        .filter(|e| e.path == "spec.loadBalancerClass" && !e.body.ends_with("may not change once set"))
-        .cloned()
-        .collect();
     errors.extend(again);
     let checks = |o: &Object| is_balanced(o) && text(spec(o), "externalTrafficPolicy") == "Local";
     if checks(o) && checks(old) && s["healthCheckNodePort"] != was["healthCheckNodePort"] {
@@ -311,18 +306,18 @@ fn stays(
     if now.len() == was.len() {
         for (i, _) in now.iter().zip(was).enumerate().filter(|(_, (n, w))| n != w) {
             let i = if list == "ipFamilies" { 0 } else { i };
-            errors.push(FieldError::invalid(&at.index(i), now.to_vec(), WHY));
+            errors.push(FieldError::invalid(&at.index(i), now, WHY));
         }
         return;
     }
     if now.is_empty() {
-        errors.push(FieldError::invalid(&at.index(0), now.to_vec(), unset));
+        errors.push(FieldError::invalid(&at.index(0), now, unset));
     } else if !was.is_empty() && now[0] != was[0] {
-        errors.push(FieldError::invalid(&at.index(0), now.to_vec(), WHY));
+        errors.push(FieldError::invalid(&at.index(0), now, WHY));
     }
     if was.len() > now.len() && now.len() == 1 && !single {
         let why = format!("must be set to 'SingleStack' when releasing the secondary {one}");
-        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), s["ipFamilyPolicy"].clone(), why));
+        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), &s["ipFamilyPolicy"], why));
     }
 }
 

@@ -8,9 +8,9 @@ use meta::{FieldError, FieldPath, Object, Value, names};
 /// The annotation that named the class before there was a field for it.
 const CLASS: &str = "kubernetes.io/ingress.class";
 
-/// A new ingress that names its class in two places says the same in both.
-pub fn validate_new(o: &Object, errors: &mut ErrorList) {
-    let Some(class) = o.str_at(&["metadata", "annotations", CLASS]) else { return };
+/// A new ingress that names its class in two places names the same class.
+pub fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    let Some(class) = o.str_at(&["metadata", "annotations", CLASS]).filter(|_| old.is_none()) else { return };
     if o.str_at(&["spec", "ingressClassName"]).is_some_and(|c| c != class) {
         let at = FieldPath::new("annotations").child(CLASS);
         errors.push(FieldError::invalid(&at, class, "must match `ingressClassName` when both are specified"));

@@ -23,17 +23,13 @@ pub fn ip_address(o: &Object, errors: &mut ErrorList) {
         let bad = if key == "group" && !v.is_empty() { names::dns_subdomain(v) } else { names::path_segment(v) };
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child(key), v, m)));
     }
-    if o.name().is_empty() {
-        return;
-    }
-    // An address is no name of a domain; what is wrong with it as one is not said.
-    errors.retain(|e| e.path != "metadata.name");
-    let wrong = schema::rules::canonical_ip(o.name());
-    errors.extend(wrong.map(|why| FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why)));
 }
 
-/// One range of each family.
-pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
+/// A new object has one range, or one of each family. See [`service_cidr_update`] for what may change.
+pub fn service_cidr(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_some() {
+        return;
+    }
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let at = FieldPath::new("spec.cidrs");
     match items(spec, "cidrs") {
@@ -44,7 +40,7 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
         few @ ([_] | [_, _]) => each_range(few, &at, errors),
         many => {
             let why = "may only hold up to 2 values";
-            errors.push(FieldError::invalid(&at, many.to_vec(), why));
+            errors.push(FieldError::invalid(&at, many, why));
         }
     }
 }
@@ -52,17 +48,16 @@ pub fn service_cidr(o: &Object, errors: &mut ErrorList) {
 /// The ranges stay; one of the other family may join the first.
 pub fn service_cidr_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.cidrs");
-    errors.retain(|e| !e.path.starts_with("spec.cidrs"));
     let (new, was) = (cidrs(o), cidrs(old));
     match (new.as_slice(), was.as_slice()) {
         (n, w) if n.len() == w.len() => {
             for (i, r) in n.iter().enumerate().filter(|(i, r)| **r != w[*i]) {
-                errors.push(FieldError::invalid(&at.index(i), r.clone(), "field is immutable"));
+                errors.push(FieldError::invalid(&at.index(i), r, "field is immutable"));
             }
         }
         ([first, second], [only]) => {
             if first != only {
-                errors.push(FieldError::invalid(&at.index(0), first.clone(), "field is immutable"));
+                errors.push(FieldError::invalid(&at.index(0), first, "field is immutable"));
             }
             each_range(&new, &at, errors);
             if !of_both_families(first, second) {
@@ -86,7 +81,7 @@ const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i
 fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     for (i, r) in ranges.iter().enumerate() {
         let wrong = schema::rules::canonical_cidr(r.as_str().unwrap_or_default());
-        errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r.clone(), why)));
+        errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r, why)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! NetworkPolicy: peers and ports.
 
-use crate::read::{is_set, items};
+use crate::read::{delegated, is_set, items};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
@@ -26,9 +26,9 @@ impl Strategy for NetworkPolicy {
         let types = items(spec, "policyTypes");
         let at = path.child("policyTypes");
         if types.len() > 2 {
-            errors.push(FieldError::invalid(&at, types.to_vec(), "may not specify more than two policyTypes"));
-            // Each of them is not looked at then.
-            errors.retain(|e| !e.path.starts_with("spec.policyTypes["));
+            errors.push(FieldError::invalid(&at, types, "may not specify more than two policyTypes"));
+        } else {
+            delegated(spec, "io.k8s.api.networking.v1.NetworkPolicySpec", "policyTypes", &path, errors);
         }
     }
 
@@ -72,7 +72,7 @@ fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         start => {
             if start.as_i64().is_some_and(|s| s > end) {
-                errors.push(FieldError::invalid(&at, start.clone(), "must be greater than or equal to `port`"));
+                errors.push(FieldError::invalid(&at, start, "must be greater than or equal to `port`"));
             }
             errors.extend(meta::names::port_number(end).into_iter().map(|m| FieldError::invalid(&at, end, m)));
         }
@@ -100,7 +100,7 @@ fn except(block: &Value, at: &FieldPath, errors: &mut ErrorList) {
             _ => false,
         });
         if !within {
-            errors.push(FieldError::invalid(&at.index(i), e.clone(), "must be a strict subset of `cidr`"));
+            errors.push(FieldError::invalid(&at.index(i), e, "must be a strict subset of `cidr`"));
         }
     }
 }

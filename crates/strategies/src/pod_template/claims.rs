@@ -24,9 +24,8 @@ pub fn of_pod(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
             1 => None,
             _ => Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
         };
-        errors.extend(
-            why.map(|why| FieldError::invalid_as(&at, &shown(c, "io.k8s.api.core.v1.PodResourceClaim", &at), why)),
-        );
+        errors
+            .extend(why.map(|why| FieldError::invalid(&at, shown(c, "io.k8s.api.core.v1.PodResourceClaim", &at), why)));
         for (k, name) in WAYS.iter().filter_map(|k| Some((k, c[*k].as_str()?))) {
             errors.extend(names::dns_subdomain(name).into_iter().map(|m| FieldError::invalid(&at.child(k), name, m)));
         }
@@ -77,9 +76,8 @@ pub fn of_container(resources: &Value, spec: &Value, list: &FieldPath, errors: &
             }
         }
         if !known.contains(name) {
-            let mut e = FieldError::not_found(&at, name);
-            e.body.push_str(&format!(": must be one of the names in pod.spec.resourceClaims{which}"));
-            errors.push(e);
+            let why = format!("must be one of the names in pod.spec.resourceClaims{which}");
+            errors.push(FieldError::not_found(&at, name).with_detail(why));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Containers of a pod: their names, images, ports, and what each kind of them may have.
 
-use super::{Of, claims, env, mounts, probes, resources, security, sources};
+use super::{Of, claims, env, mounts, probes, resources, security};
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
@@ -171,7 +171,6 @@ fn of_the_running(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 fn forbid(key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child(key);
-    sources::overlook(&at, errors);
     errors.push(FieldError::forbidden(&at, why));
 }
 

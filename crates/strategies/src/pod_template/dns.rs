@@ -26,19 +26,19 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
     if nameservers.len() > NAMESERVERS_MAX {
         let why = format!("must not have more than {NAMESERVERS_MAX} nameservers");
-        errors.push(FieldError::invalid(&at.child("nameservers"), nameservers.to_vec(), why));
+        errors.push(FieldError::invalid(&at.child("nameservers"), nameservers, why));
     }
     let searches = items(config, "searches");
     let at_searches = at.child("searches");
     if searches.len() > SEARCHES_MAX {
         let why = format!("must not have more than {SEARCHES_MAX} search paths");
-        errors.push(FieldError::invalid(&at_searches, searches.to_vec(), why));
+        errors.push(FieldError::invalid(&at_searches, searches, why));
     }
     let length: usize = searches.iter().map(|s| s.as_str().map_or(0, str::len) + 1).sum();
     if length > SEARCHES_LENGTH_MAX + 1 {
         let why =
             format!("must not have more than {SEARCHES_LENGTH_MAX} characters (including spaces) in the search list");
-        errors.push(FieldError::invalid(&at_searches, searches.to_vec(), why));
+        errors.push(FieldError::invalid(&at_searches, searches, why));
     }
     for (i, s) in searches.iter().enumerate() {
         let s = s.as_str().unwrap_or_default();

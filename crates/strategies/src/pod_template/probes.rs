@@ -1,9 +1,10 @@
 //! Probes and what is run at the beginning and the end of a container.
 
-use super::sources;
-use crate::read::{is_set, items, text};
+use crate::read::{delegated, is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
+
+const CONTAINER: &str = "io.k8s.api.core.v1.Container";
 
 pub const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 
@@ -11,8 +12,9 @@ pub const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"
 pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
     for probe in PROBES.into_iter().filter(|p| c[*p].is_object()) {
         let p = &c[probe];
+        delegated(c, CONTAINER, probe, at, errors);
         let at = at.child(probe);
-        handler(p, &["exec", "httpGet", "tcpSocket", "grpc"], grace, &at, errors);
+        handler(p, &["exec", "httpGet", "tcpSocket", "grpc"], "io.k8s.api.core.v1.Probe", grace, &at, errors);
         let success = p["successThreshold"].as_i64().unwrap_or(0);
         if probe != "readinessProbe" && success != 1 {
             errors.push(FieldError::invalid(&at.child("successThreshold"), success, "must be 1"));
@@ -23,22 +25,25 @@ pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorLi
             errors.push(FieldError::invalid(&at.child("terminationGracePeriodSeconds"), value, why));
         }
     }
+    delegated(c, CONTAINER, "lifecycle", at, errors);
     for hook in ["postStart", "preStop"] {
         let h = &c["lifecycle"][hook];
         if h.is_object() {
             let at = at.child("lifecycle").child(hook);
-            handler(h, &["exec", "httpGet", "tcpSocket", "sleep"], grace, &at, errors);
+            let kinds = ["exec", "httpGet", "tcpSocket", "sleep"];
+            handler(h, &kinds, "io.k8s.api.core.v1.LifecycleHandler", grace, &at, errors);
         }
     }
 }
 
-fn handler(h: &Value, kinds: &[&str], grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
+/// A probe or a hook, which has one handler of `kinds`.
+fn handler(h: &Value, kinds: &[&str], definition: &str, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
     let found: Vec<&&str> = kinds.iter().filter(|k| h[**k].is_object()).collect();
-    if found.is_empty() {
-        errors.push(FieldError::required(at, "must specify a handler type"));
+    match found.first() {
+        Some(kind) => delegated(h, definition, kind, at, errors),
+        None => errors.push(FieldError::required(at, "must specify a handler type")),
     }
     for k in found.iter().skip(1) {
-        sources::overlook(&at.child(k), errors);
         errors.push(FieldError::forbidden(&at.child(k), "may not specify more than 1 handler type"));
     }
     let (http, sleep) = (found.first() == Some(&&"httpGet"), found.first() == Some(&&"sleep"));

@@ -94,7 +94,7 @@ fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match (name, signer) {
         (Some(_), Some(_)) => {
             let shown = shown(bundle, "io.k8s.api.core.v1.ClusterTrustBundleProjection", at);
-            errors.push(FieldError::invalid_as(at, &shown, "only one of name and signerName may be used"));
+            errors.push(FieldError::invalid(at, shown, "only one of name and signerName may be used"));
         }
         (Some(name), None) => {
             let at_name = at.child("name");
@@ -106,7 +106,7 @@ fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
             }
             if is_set(bundle, "labelSelector") {
                 let why = "labelSelector must be unset if name is specified";
-                errors.push(FieldError::invalid(&at.child("labelSelector"), bundle["labelSelector"].clone(), why));
+                errors.push(FieldError::invalid(&at.child("labelSelector"), &bundle["labelSelector"], why));
             }
         }
         (None, Some(signer)) => {
@@ -152,6 +152,6 @@ pub fn downward_file(file: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
     if file["mode"].as_i64().is_some_and(|m| !(0..=0o777).contains(&m)) {
         let why = "must be a number between 0 and 0777 (octal), both inclusive";
-        errors.push(FieldError::invalid(&at.child("mode"), file["mode"].clone(), why));
+        errors.push(FieldError::invalid(&at.child("mode"), &file["mode"], why));
     }
 }

@@ -92,10 +92,10 @@ pub fn resource_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
 pub fn amount(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let q = quantity(v);
     if q.is_some_and(|q| q.sign() < 0) {
-        errors.push(FieldError::invalid(at, v.clone(), "must be greater than or equal to 0"));
+        errors.push(FieldError::invalid(at, v, "must be greater than or equal to 0"));
     }
     if is_whole(name) && q.is_some_and(|q| !q.is_integer()) {
-        errors.push(FieldError::invalid(at, v.clone(), "must be an integer"));
+        errors.push(FieldError::invalid(at, v, "must be an integer"));
     }
 }
 
@@ -106,7 +106,7 @@ fn pages(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let fits = size.is_some_and(|s| s.sign() > 0 && q.nano_value() % s.nano_value() == 0);
     if !fits {
         let why = format!("{q} is not positive integer multiple of {name}");
-        errors.push(FieldError::invalid(at, v.clone(), why));
+        errors.push(FieldError::invalid(at, v, why));
     }
 }
 
@@ -159,11 +159,11 @@ pub fn requirements(r: &Value, whose: Whose, at: &FieldPath, errors: &mut ErrorL
         match (quantity(v), quantity(&r["limits"][k.as_str()])) {
             (Some(q), Some(l)) if !overcommits(k) && q != l => {
                 let why = format!("must be equal to {k} limit of {l}");
-                errors.push(FieldError::invalid(&requests, v.clone(), why));
+                errors.push(FieldError::invalid(&requests, v, why));
             }
             (Some(q), Some(l)) if q > l => {
                 let why = format!("must be less than or equal to {k} limit of {l}");
-                errors.push(FieldError::invalid(&requests, v.clone(), why));
+                errors.push(FieldError::invalid(&requests, v, why));
             }
             (Some(_), None) if !overcommits(k) => {
                 let why = "Limit must be set for non overcommitable resources";

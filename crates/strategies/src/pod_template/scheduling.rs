@@ -98,7 +98,7 @@ fn term(t: &Value, of: Values, at: &FieldPath, errors: &mut ErrorList) {
             other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
         }
         if text(e, "key") != "metadata.name" {
-            errors.push(FieldError::invalid(&at.child("key"), e["key"].clone(), "not a valid field selector key"));
+            errors.push(FieldError::invalid(&at.child("key"), &e["key"], "not a valid field selector key"));
             continue;
         }
         for (j, v) in values.iter().enumerate() {
@@ -172,7 +172,7 @@ fn spread(constraints: &[Value], path: &FieldPath, errors: &mut ErrorList) {
         }
         if is_set(c, "minDomains") && mine.1 != "DoNotSchedule" {
             let why = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", mine.1);
-            errors.push(FieldError::invalid(&at.child("minDomains"), c["minDomains"].clone(), why));
+            errors.push(FieldError::invalid(&at.child("minDomains"), &c["minDomains"], why));
         }
         for k in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             if let Some(policy) = c[k].as_str()

@@ -13,7 +13,7 @@ fn id(v: &Value, key: &str, at: &FieldPath, errors: &mut ErrorList) {
 
 fn one_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if v.as_i64().is_some_and(|n| !(0..=ID_MAX).contains(&n)) {
-        errors.push(FieldError::invalid(at, v.clone(), "must be between 0 and 2147483647, inclusive"));
+        errors.push(FieldError::invalid(at, v, "must be between 0 and 2147483647, inclusive"));
     }
 }
 
@@ -120,7 +120,7 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         Some(_) => {
             let why = "can only be set when seccomp type is Localhost";
             let whole = shown(p, "io.k8s.api.core.v1.SeccompProfile", &at);
-            errors.push(FieldError::invalid_as(&at, &whole, why));
+            errors.push(FieldError::invalid(&at, whole, why));
         }
         None => {}
     }
@@ -176,11 +176,11 @@ pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut Error
     if context["allowPrivilegeEscalation"] == false {
         if context["privileged"] == true {
             let why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.push(FieldError::invalid_as(&at, &shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
+            errors.push(FieldError::invalid(&at, shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
         }
         if items(&context["capabilities"], "add").iter().any(|c| c == "CAP_SYS_ADMIN") {
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            errors.push(FieldError::invalid_as(&at, &shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
+            errors.push(FieldError::invalid(&at, shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Sources of volumes that pods and PersistentVolumes have in common: what takes more than one field to say of them, and what
 //! differs between the two. What takes one field is in the description.
 
-use crate::read::{items, text};
+use super::projected::said_at;
+use crate::read::{delegated, items, text};
 use crate::storage::driver_name;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
@@ -18,28 +19,40 @@ pub enum Place {
 pub const PORTAL_MAX: usize = 64;
 pub const PORTAL_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 
-/// Of a source that is one too many, or not of this kind, nothing is said but that it is there.
-pub fn overlook(at: &FieldPath, errors: &mut ErrorList) {
-    let inside = format!("{at}.");
-    errors.retain(|e| !e.path.starts_with(&inside));
+impl Place {
+    /// The definition whose field the source is.
+    fn definition(self) -> &'static str {
+        match self {
+            Self::Pod => "io.k8s.api.core.v1.Volume",
+            Self::PersistentVolume => "io.k8s.api.core.v1.PersistentVolumeSpec",
+        }
+    }
 }
 
-/// The rules of a source of this kind. `at` is where it lies.
-pub fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates the source `kind` of a volume, or of the specification of a PersistentVolume, at `path`.
+pub fn validate(volume: &Value, kind: &str, place: Place, path: &FieldPath, errors: &mut ErrorList) {
+    if kind == "gcePersistentDisk" {
+        return gce_persistent_disk(&volume[kind], path, errors);
+    }
+    delegated(volume, place.definition(), kind, path, errors);
+    rules(kind, &volume[kind], place, &path.child(kind), errors);
+}
+
+/// Upstream reports its fields under another name.
+fn gce_persistent_disk(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let definition = "io.k8s.api.core.v1.GCEPersistentDiskVolumeSource";
+    for field in ["pdName", "partition"] {
+        said_at(&path.child("gcePersistentDisk").child(field), errors, |errors| {
+            delegated(s, definition, field, &path.child("persistentDisk"), errors);
+        });
+    }
+}
+
+/// The rules of a source that take more than one field. `at` is where it lies.
+fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
     match kind {
-        "hostPath" if text(s, "path").is_empty() => {
-            let of_type = at.child("type").text();
-            errors.retain(|e| e.path != of_type);
-        }
-        "gcePersistentDisk" => {
-            // Upstream says it of another name.
-            let wrong = format!("{at}.");
-            let own = at.text();
-            let said = own.replace("gcePersistentDisk", "persistentDisk");
-            for e in errors.iter_mut().filter(|e| e.path.starts_with(&wrong)) {
-                e.place = Some(e.path.clone());
-                e.path = e.path.replacen(&own, &said, 1);
-            }
+        "hostPath" if !text(s, "path").is_empty() => {
+            delegated(s, "io.k8s.api.core.v1.HostPathVolumeSource", "type", at, errors);
         }
         "nfs" if !text(s, "path").starts_with('/') => {
             errors.push(FieldError::invalid(&at.child("path"), text(s, "path"), "must be an absolute path"));
@@ -177,7 +190,7 @@ fn fibre_channel(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
     if !ids.is_empty() {
         let why = "targetWWNs and wwids can not be specified simultaneously";
-        errors.push(FieldError::invalid(&at_targets, targets.to_vec(), why));
+        errors.push(FieldError::invalid(&at_targets, targets, why));
     }
     match s["lun"].as_i64() {
         None => errors.push(FieldError::required(&at.child("lun"), "lun is required if targetWWNs is specified")),

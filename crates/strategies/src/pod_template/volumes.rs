@@ -57,12 +57,8 @@ pub fn rules<'a>(
         }
         _ => HashSet::new(),
     };
-    let list = format!("{path}[");
-    let bad_field = |e: &FieldError| e.path.strip_prefix(&list)?.split_once("].")?.0.parse().ok();
-    let bad_fields: HashSet<usize> = errors.iter().filter_map(bad_field).collect();
     for (i, v) in volumes.iter().enumerate() {
         let at = path.index(i);
-        let bad_field = bad_fields.contains(&i);
         let before = errors.len();
         source(v, of, &at, errors);
         let name = text(v, "name");
@@ -74,7 +70,7 @@ pub fn rules<'a>(
         if good.contains_key(name) {
             errors.push(FieldError::duplicate(&at.child("name"), name));
         }
-        if errors.len() == before && !bad_field {
+        if errors.len() == before {
             good.insert(name, v);
         }
         let claim = text(&v["persistentVolumeClaim"], "claimName");
@@ -100,11 +96,11 @@ fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
             "cephfs" => "cephFS",
             k => k,
         };
-        sources::overlook(&at.child(k), errors);
         errors.push(FieldError::forbidden(&at.child(said), "may not specify more than 1 volume type"));
     }
     let name = text(v, "name");
     let (s, inner) = (&v[*kind], at.child(kind));
+    sources::validate(v, kind, sources::Place::Pod, at, errors);
     match *kind {
         "emptyDir" => {
             let limit = s["sizeLimit"].as_str().and_then(|s| Quantity::parse(s).ok());
@@ -133,7 +129,6 @@ fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
         }
         _ => {}
     }
-    sources::rules(kind, s, sources::Place::Pod, &inner, errors);
 }
 
 /// A claim that lives as long as the pod.

@@ -119,7 +119,7 @@ const DOMAIN_MAX: usize = 256;
 const USER_MAX: usize = 104;
 
 fn options(o: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let mut wrong = |key: &str, why: String| errors.push(FieldError::invalid(&at.child(key), o[key].clone(), why));
+    let mut wrong = |key: &str, why: String| errors.push(FieldError::invalid(&at.child(key), &o[key], why));
     if let Some(name) = o["gmsaCredentialSpecName"].as_str() {
         names::dns_subdomain(name).into_iter().for_each(|m| wrong("gmsaCredentialSpecName", m));
     }

@@ -11,20 +11,30 @@ const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
 const REFERENCE: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
-pub fn claim(o: &Object, errors: &mut ErrorList) {
+/// A claim is validated on create only, as it may not change.
+pub fn claim(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_some() {
+        return;
+    }
+    delegated_spec(o, "io.k8s.api.resource.v1.ResourceClaim", errors);
     spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
 }
 
-pub fn claim_template(o: &Object, errors: &mut ErrorList) {
+pub fn claim_template(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_some() {
+        return;
+    }
+    delegated_spec(o, "io.k8s.api.resource.v1.ResourceClaimTemplate", errors);
     let of = |k: &str| (o.at(&["spec", k]).unwrap_or(&Value::Null), FieldPath::new("spec").child(k));
     let ((metadata, at), (claim, claim_at)) = (of("metadata"), of("spec"));
     crate::pod_template::annotations::of_template(metadata, &at, errors);
     spec(claim, &claim_at, errors);
 }
 
-/// What may not change need not be right as well.
-pub fn claim_update(_o: &Object, _old: &Object, errors: &mut ErrorList) {
-    errors.retain(|e| !e.path.starts_with("spec."));
+fn delegated_spec(o: &Object, definition: &str, errors: &mut ErrorList) {
+    if let Some(schema) = kinds::catalog().definitions.get(definition) {
+        schema::rules::validate_field(&o.0, schema, "spec", &FieldPath::root(), errors);
+    }
 }
 
 /// The names of requests, each with those of its alternatives.

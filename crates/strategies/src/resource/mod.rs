@@ -8,11 +8,11 @@ mod slice;
 mod status;
 
 pub use admin::admin_access;
-pub use claim::{claim, claim_template, claim_update};
+pub use claim::{claim, claim_template};
 pub use slice::{slice, slice_update};
 pub use status::claim_status;
 
-use crate::read::{is_set, items, text};
+use crate::read::{delegated, is_set, items, text};
 use cel::{Decl, Env, Field, Type};
 use kinds::columns::{Cell, list_at};
 use meta::field::ErrorList;
@@ -32,7 +32,6 @@ const PER_DEVICE_MAX: u64 = 32;
 pub fn device_class(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
-    selectors(spec, &path, errors);
     parts::every(spec, "config", &path, |c, at| parts::configuration(c, at, errors));
     if let Some(name) = spec["extendedResourceName"].as_str().filter(|n| !is_extended_resource(n)) {
         let at = path.child("extendedResourceName");
@@ -46,11 +45,14 @@ fn is_extended_resource(name: &str) -> bool {
     !own && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// What was taken once may stay, whatever it is.
-pub fn device_class_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+/// Selectors that were accepted once stay valid.
+pub fn device_class_selectors(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let of = |o: &Object| o.at(&["spec", "selectors"]).cloned();
-    if of(o) == of(old) {
-        errors.retain(|e| !e.path.starts_with("spec.selectors"));
+    if old.is_none_or(|old| of(o) != of(old)) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        delegated(spec, "io.k8s.api.resource.v1.DeviceClassSpec", "selectors", &path, errors);
+        selectors(spec, &path, errors);
     }
 }
 

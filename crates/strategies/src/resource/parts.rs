@@ -121,14 +121,14 @@ pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
         let all = items(v, key);
         for ((i, c), again) in all.iter().enumerate().zip(repeats(all)) {
             if again {
-                errors.push(FieldError::duplicate(&at.index(i), c.clone()));
+                errors.push(FieldError::duplicate(&at.index(i), c));
             }
         }
     }
     every(v, bad, at, |c, at| {
         if items(v, good).contains(c) {
             let why = "bindingFailureConditions must not overlap with bindingConditions";
-            errors.push(FieldError::invalid(at, c.clone(), why));
+            errors.push(FieldError::invalid(at, c, why));
         }
     });
     for (missing, other) in [(good, bad), (bad, good)] {

@@ -3,9 +3,10 @@
 use super::capacity::capacity;
 use super::parts::{binding_conditions, driver, every, pool, qualified};
 use crate::pod_template::scheduling::node_selector_terms;
-use crate::read::{items, shown, text};
+use crate::read::{delegated, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+use std::collections::HashMap;
 
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
@@ -19,7 +20,8 @@ const TAINTS_MAX: usize = 16;
 const COUNTERS_MAX: usize = 32;
 const ATTRIBUTE_MAX: usize = 64;
 
-pub fn slice(o: &Object, errors: &mut ErrorList) {
+/// A slice. Capacity and taints that a device had before stay valid.
+pub fn slice(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     driver(text(spec, "driver"), &path.child("driver"), errors);
@@ -66,26 +68,18 @@ pub fn slice(o: &Object, errors: &mut ErrorList) {
         errors.push(FieldError::too_many(&path.child("devices"), devices.len(), max));
     } else {
         let apart = spec["perDeviceNodeSelection"] == true;
-        every(spec, "devices", &path, |d, at| device(d, apart, at, errors));
+        let before = old.and_then(|o| o.at(&["spec", "devices"])).and_then(Value::as_array);
+        let before: HashMap<&Value, &Value> = before.into_iter().flatten().rev().map(|d| (&d["name"], d)).collect();
+        every(spec, "devices", &path, |d, at| device(d, before.get(&d["name"]).copied(), apart, at, errors));
     }
     every(spec, "sharedCounters", &path, |s, at| counters(s, at, errors));
 }
 
-/// What a device could do before, and what spoils it, is not looked at again.
 pub fn slice_update(o: &Object, old: &Object, errors: &mut ErrorList) {
-    let of = |o: &Object| o.at(&["spec", "devices"]).and_then(Value::as_array).cloned().unwrap_or_default();
-    let before = of(old);
     for path in [&["spec", "pool", "name"][..], &["spec", "driver"], &["spec", "nodeName"]] {
         if o.at(path) != old.at(path) {
             let value = o.at(path).cloned().unwrap_or_default();
             errors.push(FieldError::invalid(&FieldPath::new(path.join(".")), value, "field is immutable"));
-        }
-    }
-    for (i, d) in of(o).iter().enumerate() {
-        let Some(was) = before.iter().find(|b| b["name"] == d["name"]) else { continue };
-        for part in ["capacity", "taints"].into_iter().filter(|k| d[*k] == was[*k]) {
-            let at = FieldPath::new("spec.devices").index(i).child(part).text();
-            errors.retain(|e| !e.path.starts_with(&at));
         }
     }
 }
@@ -116,7 +110,11 @@ fn places(v: &Value, at: &FieldPath, ways: &[&str], empty: &str, errors: &mut Er
     set
 }
 
-fn device(d: &Value, apart: bool, at: &FieldPath, errors: &mut ErrorList) {
+fn device(d: &Value, old: Option<&Value>, apart: bool, at: &FieldPath, errors: &mut ErrorList) {
+    let is_new = |part: &str| old.is_none_or(|old| old[part] != d[part]);
+    for part in ["capacity", "taints"].into_iter().filter(|p| is_new(p)) {
+        delegated(d, "io.k8s.api.resource.v1.Device", part, at, errors);
+    }
     let (attributes, capacities) = (d["attributes"].as_object(), d["capacity"].as_object());
     let described_by = attributes.map_or(0, |m| m.len()) + capacities.map_or(0, |m| m.len());
     if described_by > DESCRIBED_BY_MAX {
@@ -135,12 +133,12 @@ fn device(d: &Value, apart: bool, at: &FieldPath, errors: &mut ErrorList) {
         attribute(a, &within.key(k), errors);
     }
     let within = at.child("capacity");
-    for (k, c) in capacities.into_iter().flatten() {
+    for (k, c) in capacities.into_iter().flatten().filter(|_| is_new("capacity")) {
         qualified(k, &within, errors);
         capacity(c, d["allowMultipleAllocations"] == true, &within.key(k), errors);
     }
     let taints = items(d, "taints").len();
-    if taints > TAINTS_MAX {
+    if taints > TAINTS_MAX && is_new("taints") {
         errors.push(FieldError::too_many(&at.child("taints"), taints, TAINTS_MAX));
     }
     every(d, "consumesCounters", at, |c, at| counters(c, at, errors));
@@ -186,7 +184,7 @@ fn attribute(a: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match a.as_object().map_or(0, |m| m.values().filter(|v| !v.is_null()).count()) {
         0 => errors.push(FieldError::invalid(at, "", one)),
         1 => {}
-        _ => errors.push(FieldError::invalid_as(at, &shown(a, "io.k8s.api.resource.v1.DeviceAttribute", at), one)),
+        _ => errors.push(FieldError::invalid(at, shown(a, "io.k8s.api.resource.v1.DeviceAttribute", at), one)),
     }
 }
 
@@ -216,6 +214,7 @@ fn is_semantic_version(s: &str) -> bool {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn versions() {
@@ -229,13 +228,24 @@ mod tests {
 
     #[test]
     fn what_stays_is_not_looked_at_again() {
-        let of = |devices: Value| Object::from_value(serde_json::json!({"spec": {"devices": devices}})).unwrap();
-        let old = of(serde_json::json!([{"name": "a", "capacity": {"9": {}}}, {"name": "b"}]));
-        let new = of(serde_json::json!([{"name": "b", "taints": [{}]}, {"name": "a", "capacity": {"9": {}}}]));
-        let paths = ["spec.devices[0].taints[0].key", "spec.devices[1].capacity", "spec.devices[1].name"];
-        let mut errors: ErrorList = paths.iter().map(|p| FieldError::required(&FieldPath::new(*p), "")).collect();
-        slice_update(&new, &old, &mut errors);
-        let left: Vec<&str> = errors.iter().map(|e| e.path.as_str()).collect();
-        assert_eq!(left, [paths[0], paths[2]]);
+        let slice_of = |devices: Value| {
+            let spec = json!({"driver": "a.example", "allNodes": true, "devices": devices,
+                "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}});
+            Object::from_value(json!({"spec": spec})).unwrap()
+        };
+        let taints: Vec<Value> = (0..=TAINTS_MAX).map(|i| json!({"key": format!("k{i}"), "effect": "None"})).collect();
+        let old = slice_of(json!([{"name": "a", "capacity": {"-": {"value": "1"}}}, {"name": "b"}]));
+        let new = slice_of(json!([{"name": "b", "taints": taints}, {"name": "a", "capacity": {"-": {"value": "1"}}}]));
+        for (old, expected) in [
+            (Some(&new), vec![]),
+            (Some(&old), vec!["spec.devices[0].taints"]),
+            (None, vec!["spec.devices[0].taints", "spec.devices[1].capacity"]),
+        ] {
+            let mut errors = ErrorList::new();
+            slice(&new, old, &mut errors);
+            let mut paths: Vec<&str> = errors.iter().map(|e| e.path.as_str()).collect();
+            paths.dedup();
+            assert_eq!(paths, expected);
+        }
     }
 }

@@ -36,7 +36,7 @@ pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
         allocated(allocation, &requests, &at, errors);
     } else if before["allocation"] != *allocation {
         let shown = shown(allocation, "io.k8s.api.resource.v1.AllocationResult", &at);
-        errors.push(FieldError::invalid_as(&at, &shown, "field is immutable"));
+        errors.push(FieldError::invalid(&at, shown, "field is immutable"));
     }
 }
 
@@ -53,7 +53,7 @@ fn unique(v: &Value, key: &str, at: &FieldPath, of: impl Fn(&Value) -> Value, er
     let all: Vec<Value> = items(v, key).iter().map(of).collect();
     let again = repeats(&all);
     for (i, id) in all.iter().enumerate().filter(|(i, _)| again[*i]) {
-        errors.push(FieldError::duplicate(&at.child(key).index(i), id.clone()));
+        errors.push(FieldError::duplicate(&at.child(key).index(i), id));
     }
 }
 

@@ -210,7 +210,7 @@ impl Compiler {
 
     fn wrong(&mut self, at: &FieldPath, rule: &Value, why: &str) {
         let shown = shown(rule, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule", at);
-        self.errors.push(FieldError::invalid_as(at, &shown, why));
+        self.errors.push(FieldError::invalid(at, shown, why));
     }
 }
 

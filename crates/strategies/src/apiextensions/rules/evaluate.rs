@@ -2,7 +2,7 @@
 
 use super::{Reason, Rule, Rules};
 use cel::{Budget, Error, RUNTIME_BUDGET, Shape, Val, Vars};
-use meta::field::ErrorList;
+use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Value};
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -160,14 +160,10 @@ fn failure(at: &FieldPath, value: &Value, ty: &str, reason: Reason, detail: &str
     match reason {
         Reason::Required => FieldError::required(at, detail),
         Reason::Forbidden => FieldError::forbidden(at, detail),
-        Reason::Duplicate if hidden => {
-            FieldError { body: "Duplicate value".into(), ..FieldError::duplicate(at, Value::Null) }
-        }
-        Reason::Duplicate => FieldError::duplicate(at, value.clone()),
-        Reason::Invalid if hidden => {
-            FieldError { body: format!("Invalid value: {detail}"), ..FieldError::invalid(at, Value::Null, detail) }
-        }
-        Reason::Invalid => FieldError::invalid(at, value.clone(), detail),
+        Reason::Duplicate if hidden => FieldError::duplicate(at, BadValue::Omitted),
+        Reason::Duplicate => FieldError::duplicate(at, value),
+        Reason::Invalid if hidden => FieldError::invalid(at, BadValue::Omitted, detail),
+        Reason::Invalid => FieldError::invalid(at, value, detail),
     }
 }
 

@@ -68,7 +68,7 @@ fn reviewed(reviews: &[String], list: &FieldPath, errors: &mut ErrorList) {
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&list.index(i), r.as_str(), m)));
     }
     if !reviews.iter().any(|r| matches!(r.as_str(), "v1" | "v1beta1")) {
-        errors.push(FieldError::invalid(list, reviews.to_vec(), "must include at least one of v1, v1beta1"));
+        errors.push(FieldError::invalid(list, reviews, "must include at least one of v1, v1beta1"));
     }
 }
 

@@ -100,7 +100,7 @@ impl Service {
                 all.push(of.into());
             } else {
                 let at = FieldPath::new("spec.clusterIPs").index(i);
-                errors.push(FieldError::invalid(&at, ips.clone(), format!("{of} is not configured on this cluster")));
+                errors.push(FieldError::invalid(&at, &ips, format!("{of} is not configured on this cluster")));
             }
         }
         if !all.is_empty() {
@@ -116,7 +116,7 @@ impl Service {
         for (i, f) in families.iter().enumerate() {
             if !self.has_family(f.as_str().unwrap_or_default()) {
                 let at = FieldPath::new("spec.ipFamilies").index(i);
-                errors.push(FieldError::invalid(&at, f.clone(), "not configured on this cluster"));
+                errors.push(FieldError::invalid(&at, f, "not configured on this cluster"));
             }
         }
     }
