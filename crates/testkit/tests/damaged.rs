@@ -120,3 +120,43 @@ async fn a_truncated_value_is_an_error() {
     assert_eq!(cluster.call("POST", &maps("limited"), map("new")).await.code, 201);
     assert_eq!(cluster.call("DELETE", &format!("{path}{ignore}"), Value::Null).await.code, 200);
 }
+
+/// A webhook configuration or policy that cannot be read rejects what it may match, and can itself still be deleted.
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_admission_configuration_can_be_deleted() {
+    const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
+    let memory = Memory::new();
+    let cluster = Cluster::start_on(1, memory.clone(), None).await;
+    let hook = json!({"name": "a.example.com", "clientConfig": {"url": "https://127.0.0.1:1"}, "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "failurePolicy": "Ignore", "rules": []});
+    let configuration = json!({"metadata": {"name": "truncated"}, "webhooks": [hook]});
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]});
+    let policy = json!({"metadata": {"name": "truncated"}, "spec": {"matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "true"}]}});
+    let binding =
+        json!({"metadata": {"name": "truncated"}, "spec": {"policyName": "truncated", "validationActions": ["Deny"]}});
+    let resources = [
+        ("validatingwebhookconfigurations", configuration.clone()),
+        ("mutatingwebhookconfigurations", configuration),
+        ("validatingadmissionpolicybindings", binding),
+        ("validatingadmissionpolicies", policy),
+    ];
+    for (resource, o) in &resources {
+        let made = cluster.call("POST", &format!("{GROUP}/{resource}"), o.clone()).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+    }
+    drop(cluster);
+    let cluster = Cluster::start_on(2, memory, Some(Arc::new(Broken))).await;
+    let map =
+        || cluster.call("POST", "/api/v1/namespaces/default/configmaps", json!({"metadata": {"generateName": "m"}}));
+    for (resource, _) in resources {
+        let made = map().await;
+        // A policy without a binding decides nothing.
+        let expected = if resource == "validatingadmissionpolicies" { 201 } else { 500 };
+        assert_eq!(made.code, expected, "{resource}: {}", made.body);
+        let path = format!("{GROUP}/{resource}/truncated?ignoreStoreReadErrorWithClusterBreakingPotential=true");
+        let deleted = cluster.call("DELETE", &path, Value::Null).await;
+        assert_eq!(deleted.code, 200, "{resource}: {}", deleted.body);
+    }
+    assert_eq!(map().await.code, 201);
+}
