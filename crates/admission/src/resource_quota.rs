@@ -130,7 +130,7 @@ impl Plugin for ResourceQuota {
 
     /// Quotas are read one by one: there may be many, and each may be large.
     fn charge(&self, review: &Review<'_>, object: &Object, write: &mut dyn FnMut(Object)) -> Result<(), Status> {
-        if !handles(review) {
+        if !handles(review, object) {
             return Ok(());
         }
         let (group, resource) = (review.attributes.group.as_str(), review.attributes.resource.as_str());
@@ -176,7 +176,7 @@ impl Plugin for ResourceQuota {
 }
 
 /// Writes that may take more than before.
-fn handles(review: &Review<'_>) -> bool {
+fn handles(review: &Review<'_>, object: &Object) -> bool {
     let (group, resource) = (review.attributes.group.as_str(), review.attributes.resource.as_str());
     if review.namespace.is_empty() || resource == "namespaces" || quota::is_ignored(group, resource) {
         return false;
@@ -187,6 +187,10 @@ fn handles(review: &Review<'_>) -> bool {
         (Operation::Update, "services", "") => core,
         (Operation::Update, "persistentvolumeclaims", "" | "status") => core,
         (Operation::Update, "pods", "resize") => core,
+        // The scopes `Terminating` and `NotTerminating` may change.
+        (Operation::Update, "pods", "") => {
+            core && review.old.is_some_and(|old| quota::is_terminating(old) != quota::is_terminating(object))
+        }
         _ => false,
     }
 }

@@ -167,6 +167,7 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
         "answers-deleted" => kind["answers_deleted"] = true.into(),
         "said" => kind["said"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into(),
         "stored" => kind["stored"] = rest[0].into(),
+        "orphans" => kind["orphans"] = true.into(),
         "expires" => kind["expires"] = true.into(),
         "generation" => kind["generation"] = rest.first().copied().unwrap_or("spec").into(),
         "warning" => kind["warning"] = rest[0].into(),

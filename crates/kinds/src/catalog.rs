@@ -54,6 +54,8 @@ pub struct Kind {
     pub stored: GroupVersion,
     /// Objects are deleted some time after their last change, as `--event-ttl` says.
     pub expires: bool,
+    /// A deletion that names no propagation policy orphans the dependents, as it did in the first versions of the API.
+    pub orphans: bool,
     /// An update must name the revision it is of.
     pub needs_revision: bool,
     /// An update of what is not there creates it.

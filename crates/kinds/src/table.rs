@@ -38,6 +38,7 @@ struct RawKind {
     generation: Option<Str>,
     stored: Option<Str>,
     expires: bool,
+    orphans: bool,
     revisioned: bool,
     put_creates: bool,
     any_finalizer: bool,
@@ -175,6 +176,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
             .and_then(GroupVersion::parse)
             .unwrap_or_else(|| GroupVersion::new(v.group, v.version)),
         expires: k.expires,
+        orphans: k.orphans,
         needs_revision: k.revisioned,
         put_creates: k.put_creates,
         any_finalizer: k.any_finalizer,

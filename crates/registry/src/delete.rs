@@ -146,7 +146,7 @@ impl Registry {
             Some(Propagation::Foreground) => (false, true),
             Some(Propagation::Background) => (false, false),
             None if had(metadata::ORPHAN) || had(metadata::FOREGROUND) => return,
-            None => (request.resource.strategy.orphans_by_default(), false),
+            None => (request.resource.kind.orphans, false),
         };
         let mut finalizers: Vec<String> = o
             .finalizers()

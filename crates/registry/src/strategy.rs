@@ -416,11 +416,6 @@ pub trait Strategy: Send + Sync {
     /// Changes an object that begins to be deleted (a namespace's phase).
     fn begin_deletion(&self, _object: &mut Object) {}
 
-    /// Dependents are orphaned when the client does not say (the oldest API versions).
-    fn orphans_by_default(&self) -> bool {
-        false
-    }
-
     /// Who knows how the versions differ, if that is somebody outside; see [`crate::convert`].
     fn converter(&self) -> Option<&dyn Converter> {
         None

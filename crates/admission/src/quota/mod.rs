@@ -5,7 +5,7 @@ mod scopes;
 mod usage;
 
 pub use charge::ChargeRequest;
-pub(crate) use scopes::Scope;
+pub(crate) use scopes::{Scope, is_terminating};
 pub(crate) use usage::is_ignored;
 pub use usage::{counted, is_idle, total, tracks, usage};
 

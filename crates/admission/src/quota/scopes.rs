@@ -28,6 +28,11 @@ pub(super) fn read_scopes(quota: &Object) -> Vec<Scope> {
     plain.chain(selected.iter().map(Scope::read)).collect()
 }
 
+/// Whether a pod ends by itself after some time, as the scope `Terminating` wants it.
+pub(crate) fn is_terminating(pod: &Object) -> bool {
+    pod.int_at(&["spec", "activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
+}
+
 impl Scope {
     pub fn read(e: &Value) -> Self {
         let text = |k: &str| e[k].as_str().unwrap_or_default().to_owned();
@@ -57,7 +62,7 @@ impl Scope {
     }
 
     fn holds_for_pod(&self, pod: &Object) -> bool {
-        let terminating = pod.int_at(&["spec", "activeDeadlineSeconds"]).is_some_and(|s| s >= 0);
+        let terminating = is_terminating(pod);
         match self.name.as_str() {
             "Terminating" => terminating,
             "NotTerminating" => !terminating,

@@ -9,7 +9,9 @@ use crate::authenticate::Identity;
 use crate::body::Body;
 use crate::budget::Share;
 use crate::request_body::RequestBody;
+use http::header::{CONTENT_LENGTH, Entry};
 use http::{Method, Request, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -205,9 +207,13 @@ impl Requests {
         extensions.insert(self.holder.peer(server.certificates(), server.clock()));
         extensions.insert(self.connection.clone());
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let is_head = *request.method() == Method::HEAD;
         let mut response = server.clone().answer(request.map(RequestBody::Socket)).await;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.connection.upgrade();
+        }
+        if is_head {
+            without_body(&mut response);
         }
         let room = match self.room(response.body()).await {
             Ok(room) => room,
@@ -237,6 +243,15 @@ impl Requests {
         let room = self.server.answers().take_part(self.connection.user(), bytes, PATIENCE).await;
         room.map(Some)
             .ok_or_else(|| Status::too_many_requests("too many bytes of answers wait to be read by this user", 1))
+    }
+}
+
+/// Drops the body of an answer to HEAD, and keeps its length in the header: over HTTP/2 such a body would break the protocol.
+fn without_body(response: &mut http::Response<Body>) {
+    let size = response.body().size_hint().exact();
+    *response.body_mut() = Body::empty();
+    if let (Some(size), Entry::Vacant(header)) = (size, response.headers_mut().entry(CONTENT_LENGTH)) {
+        header.insert(size.into());
     }
 }
 

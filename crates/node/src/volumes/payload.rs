@@ -141,13 +141,9 @@ impl Sources<'_> {
             } else if let Some(t) = &source.service_account_token {
                 check_path(&t.path).map_err(Error::Content)?;
                 let token = self.tokens.token(self.pod, t.audience.as_deref(), t.expiration_seconds).await?;
-                // A token is for its owner only: a group that may read it, or the one user of all containers.
-                let (mode, user) = match (self.has_group, self.user) {
-                    (true, _) => (0o600, None),
-                    (false, Some(u)) => (0o600, Some(u)),
-                    (false, None) => (mode, None),
-                };
-                out.insert(t.path.clone(), File { user, ..self.file(token, mode)? });
+                // A token is for its owner only: the user of all containers, and the group of the pod's volumes, which may read it.
+                let mode = if self.has_group || self.user.is_some() { 0o600 } else { mode };
+                out.insert(t.path.clone(), File { user: self.user, ..self.file(token, mode)? });
             } else {
                 return Err(Error::Unsupported("this source of a projected volume"));
             }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::objects::{Data, Kind};
 use serde_json::json;
+use std::os::unix::fs::MetadataExt as _;
 
 struct At(jiff::Timestamp);
 
@@ -203,4 +204,22 @@ fn sub_paths_stay_inside() {
     let refused = check(at(json!({"subPath": "out/passwd"}))).unwrap_err().to_string();
     let want = "failed to prepare subPath for volumeMount \"v\" of container \"c\": subPath \"out/passwd\" leads out of its volume";
     assert_eq!(refused, want);
+}
+
+/// The token of a service account belongs to the user of all containers, also where the pod's volumes have a group.
+#[tokio::test]
+async fn a_token_belongs_to_the_user_of_the_containers() {
+    for (group, mode) in [(None, 0o600), (Some(3000), 0o640)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut p = pod(json!([{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]));
+        let context = json!({"runAsUser": 2000, "fsGroup": group});
+        p.spec.as_mut().unwrap().security_context = Some(serde_json::from_value(context).unwrap());
+        let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
+        let all = Volumes::new(dir.path().to_owned(), clock, Memory::Plain, usize::MAX);
+        let got = all.set_up(&p, &Objects, &Objects, &Place::default()).await.unwrap();
+        let file = fs::metadata(got["v"].join("token")).unwrap();
+        let owner = (file.uid(), file.permissions().mode() & 0o777);
+        assert_eq!(owner, (2000, mode), "group {group:?}");
+        assert!(group.is_none_or(|g| g == file.gid()));
+    }
 }

@@ -89,6 +89,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         generation: Some(Generation::Content),
         stored: GroupVersion::new(group, storage),
         expires: false,
+        orphans: false,
         needs_revision: true,
         put_creates: false,
         said: 3,

@@ -233,3 +233,28 @@ async fn events_are_not_counted() {
     let status = p.wait("events", |s| s["used"]["secrets"] == "0").await;
     assert_eq!(status["used"], json!({"secrets": "0"}));
 }
+
+/// A running pod may be given a deadline, which takes it from the scope `NotTerminating` into `Terminating`.
+#[tokio::test]
+async fn a_deadline_moves_a_pod_to_another_quota() {
+    let p = Plane::start(9).await;
+    p.quota("ending", json!({"hard": {"pods": "1"}, "scopes": ["Terminating"]})).await;
+    p.quota("lasting", json!({"hard": {"pods": "5"}, "scopes": ["NotTerminating"]})).await;
+    for name in ["a", "b"] {
+        p.make(PODS, pod(name, json!({}))).await;
+    }
+    p.wait("lasting", |s| s["used"]["pods"] == "2").await;
+    let set_deadline = async |name: &str| {
+        let path = format!("{PODS}/{name}");
+        let (_, mut live, _) = call(&p.c, "GET", &path, Value::Null).await;
+        live["spec"]["activeDeadlineSeconds"] = 60.into();
+        call(&p.c, "PUT", &path, live).await
+    };
+    let (code, answer, _) = set_deadline("a").await;
+    assert_eq!(code, 200, "{answer}");
+    p.wait("ending", |s| s["used"]["pods"] == "1").await;
+    let (code, answer, _) = set_deadline("b").await;
+    let message = "pods \"b\" is forbidden: exceeded quota: ending, requested: pods=1, used: pods=1, limited: pods=1";
+    assert_eq!((code, answer["message"].as_str()), (403, Some(message)));
+    p.wait("lasting", |s| s["used"]["pods"] == "1").await;
+}

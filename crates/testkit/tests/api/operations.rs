@@ -234,3 +234,33 @@ async fn options_of_logs_and_evictions_are_checked() {
         assert_eq!(c.call(method, path, Value::Null).await.code, code, "{method} {path}");
     }
 }
+
+/// The first versions of the API orphaned dependents, and a deletion that names no policy still does (`DefaultGarbageCollectionPolicy`).
+#[tokio::test(start_paused = true)]
+async fn the_oldest_kinds_orphan_their_dependents_by_default() {
+    let c = Cluster::start(1).await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let mut lasting = template.clone();
+    lasting["spec"]["restartPolicy"] = "Always".into();
+    for (path, spec, orphans) in [
+        ("/api/v1/namespaces/default/replicationcontrollers", json!({"template": lasting}), true),
+        ("/apis/batch/v1/namespaces/default/jobs", json!({"template": template}), true),
+        (
+            "/apis/apps/v1/namespaces/default/replicasets",
+            json!({"selector": {"matchLabels": {"a": "b"}}, "template": lasting}),
+            false,
+        ),
+    ] {
+        let finalizers = async |name: &str, options: serde_json::Value| {
+            let made = c.call("POST", path, json!({"metadata": {"name": name}, "spec": spec})).await;
+            assert_eq!(made.code, 201, "{}", made.body);
+            c.call("DELETE", &format!("{path}/{name}"), options).await;
+            c.call("GET", &format!("{path}/{name}"), serde_json::Value::Null).await.body["metadata"]["finalizers"]
+                .clone()
+        };
+        let expected = if orphans { json!(["orphan"]) } else { serde_json::Value::Null };
+        assert_eq!(finalizers("silent", serde_json::Value::Null).await, expected, "{path}");
+        let background = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
+        assert_eq!(finalizers("asked", background).await, serde_json::Value::Null, "{path}");
+    }
+}

@@ -147,3 +147,21 @@ async fn requests_beyond_the_limit_are_turned_away() {
     let answer = socket.client("admin/system:masters").send(long.body(Bytes::new()).unwrap()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "a long address reaches the server, which reads it");
 }
+
+/// Over HTTP/2 a body in the answer to HEAD breaks the protocol.
+#[tokio::test]
+async fn head_is_answered_without_a_body() {
+    let c = Cluster::start(8).await;
+    let socket = Socket::listen(server(&c, Options::default())).await;
+    let client = socket.client("admin/system:masters");
+    for path in ["/version", "/api/v1/namespaces", "/api/v1/namespaces/none"] {
+        let length = async |request: http::request::Builder| {
+            let (parts, body) = client.send(request.body(Bytes::new()).unwrap()).await.unwrap().into_parts();
+            let length = parts.headers.get("content-length").map(|l| l.to_str().unwrap().parse::<usize>().unwrap());
+            (parts.version, parts.status, length, body.collect().await.unwrap().to_bytes().len())
+        };
+        let (version, status, said, received) = length(Request::head(path)).await;
+        let (_, expected, _, size) = length(Request::get(path)).await;
+        assert_eq!((version, status, said, received), (http::Version::HTTP_2, expected, Some(size), 0), "{path}");
+    }
+}
