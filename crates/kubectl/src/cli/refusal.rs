@@ -146,7 +146,7 @@ fn distance(a: &str, b: &str) -> usize {
 /// Why the value of a flag that takes a number was refused, as Go reports it.
 fn parse_int_error(value: &str) -> String {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-    let why = match value.parse::<i64>().map_err(|e| e.kind().clone()) {
+    let why = match value.parse::<i64>().map_err(|e| *e.kind()) {
         Ok(_) | Err(NegOverflow | PosOverflow) => "value out of range",
         Err(_) => "invalid syntax",
     };
