@@ -260,3 +260,21 @@ fn completions(o: &Object, old: &Object, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&at, new, "can only be modified in tandem with spec.parallelism"));
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_derived_that_only_the_server_sets() {
+        for (labels, derived) in [
+            (json!({"job-name": "x", "batch.kubernetes.io/controller-uid": "u"}), true),
+            (json!({"job-name": "x", "a": "b"}), false),
+            (Value::Null, false),
+        ] {
+            let job = Object::from_value(json!({"metadata": {"labels": labels}})).unwrap();
+            assert_eq!(Job.has_derived_labels(&job), derived, "{labels}");
+        }
+    }
+}
