@@ -28,6 +28,8 @@ pub trait Vars<'a> {
 pub enum Error {
     /// The expression has no value.
     Fault(String),
+    /// No function of the name takes arguments of these types.
+    NoOverload,
     /// It would have cost too much.
     Cost,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fault(why) => f.write_str(why),
+            Self::NoOverload => f.write_str("no such overload"),
             Self::Cost => f.write_str("operation cancelled: actual cost limit exceeded"),
         }
     }
@@ -45,7 +48,10 @@ impl std::error::Error for Error {}
 
 impl From<Fault> for Error {
     fn from(f: Fault) -> Self {
-        Self::Fault(f.0)
+        match f {
+            Fault::NoOverload => Self::NoOverload,
+            Fault::Text(why) => Self::Fault(why),
+        }
     }
 }
 
@@ -108,7 +114,7 @@ struct Machine<'a, 'm> {
 type Result<T, E> = std::result::Result<T, E>;
 
 fn no_overload<T>() -> Result<T, Error> {
-    Err(Error::Fault("no such overload".into()))
+    Err(Error::NoOverload)
 }
 
 impl<'a> Machine<'a, '_> {

@@ -31,26 +31,26 @@ impl<'a> Made<'a> {
                 }
                 return Ok(b != decides);
             }
-            (LoopKind::All | LoopKind::Exists, _) => return self.fail(Error::Fault("no such overload".into())),
+            (LoopKind::All | LoopKind::Exists, _) => return self.fail(Error::NoOverload),
             (LoopKind::ExistsOne, Val::Bool(b)) => self.hits += u64::from(b),
             (LoopKind::Filter, Val::Bool(b)) => self.list.extend(b.then_some(item)),
-            (LoopKind::ExistsOne | LoopKind::Filter, _) => return Err(Error::Fault("no such overload".into())),
+            (LoopKind::ExistsOne | LoopKind::Filter, _) => return Err(Error::NoOverload),
             (LoopKind::Map, v) => self.list.push(v),
             (LoopKind::TransformMap, v) => {
                 let Some(key) = key.as_ref().and_then(Key::of) else {
-                    return Err(Error::Fault("no such overload".into()));
+                    return Err(Error::NoOverload);
                 };
                 self.map.insert(key, v);
             }
             (LoopKind::TransformMapEntry, Val::Map(m)) => {
                 for (k, v) in m.iter() {
-                    let Some(key) = Key::of(&k) else { return Err(Error::Fault("no such overload".into())) };
+                    let Some(key) = Key::of(&k) else { return Err(Error::NoOverload) };
                     if self.map.insert(key, v).is_some() {
                         return Err(Error::Fault("insert failed: key already exists".into()));
                     }
                 }
             }
-            (LoopKind::TransformMapEntry, _) => return Err(Error::Fault("no such overload".into())),
+            (LoopKind::TransformMapEntry, _) => return Err(Error::NoOverload),
         }
         Ok(true)
     }

@@ -118,6 +118,12 @@ impl Error {
         }
     }
 
+    /// Nothing listens where the server should.
+    pub fn is_connection_refused(&self) -> bool {
+        let Self::Connect { source, .. } = self else { return false };
+        source.downcast_ref().is_some_and(|e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused)
+    }
+
     /// The namespace is being deleted, so that creating in it is pointless (cause `NamespaceTerminating`).
     pub fn is_namespace_terminating(&self) -> bool {
         self.has_cause("NamespaceTerminating")

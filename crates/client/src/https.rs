@@ -211,13 +211,20 @@ impl Https {
         }
         answer.map_err(|e| {
             if e.is_connect() {
-                let source = std::error::Error::source(&e).map_or_else(|| e.to_string(), chain);
-                Error::Connect { to: self.authority.to_string(), source: source.into() }
+                let source = std::error::Error::source(&e).unwrap_or(&e);
+                let source = std::io::Error::new(io_kind(source), chain(source)).into();
+                Error::Connect { to: self.authority.to_string(), source }
             } else {
                 Error::Send(words::exchange(&chain(&e)).into())
             }
         })
     }
+}
+
+/// The kind of the first system error among an error and its causes.
+fn io_kind(e: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
+    let kind = |e: &(dyn std::error::Error + 'static)| e.downcast_ref().map(std::io::Error::kind);
+    std::iter::successors(Some(e), |e| e.source()).find_map(kind).unwrap_or(std::io::ErrorKind::Other)
 }
 
 /// An error and its causes in one line.

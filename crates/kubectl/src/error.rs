@@ -139,14 +139,11 @@ impl Error {
         }
         match self {
             Self::Bare(t) => Some(t.clone()),
-            Self::Client(client::Error::Connect { to, source }) => {
-                let why = source.to_string();
-                Some(if why.contains("connection refused") {
-                    format!("The connection to the server {to} was refused - did you specify the right host or port?")
-                } else {
-                    format!("Unable to connect to the server: {why}")
-                })
-            }
+            Self::Client(e @ client::Error::Connect { to, .. }) => Some(if e.is_connection_refused() {
+                format!("The connection to the server {to} was refused - did you specify the right host or port?")
+            } else {
+                format!("Unable to connect to the server: {e}")
+            }),
             Self::Client(client::Error::Send(why)) => Some(format!("Unable to connect to the server: {why}")),
             Self::Client(client::Error::Credentials(t)) => Some(format!("error: {t}")),
             Self::Client(client::Error::Configuration(all)) => Some(match all.as_slice() {
@@ -254,7 +251,7 @@ mod tests {
             (
                 client::Error::Connect {
                     to: "127.0.0.1:1".into(),
-                    source: "dial tcp 127.0.0.1:1: connect: connection refused".into(),
+                    source: std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into(),
                 }
                 .into(),
                 "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?\n",

@@ -53,6 +53,20 @@ pub fn dns_subdomain(s: &str) -> Vec<String> {
     subdomain(s, "characters")
 }
 
+const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
+/// A subdomain after `*.`.
+pub fn wildcard_dns_subdomain(s: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if s.len() > DNS_SUBDOMAIN_MAX {
+        errors.push(too_long(DNS_SUBDOMAIN_MAX, "characters"));
+    }
+    if !s.strip_prefix("*.").is_some_and(is_subdomain) {
+        errors.push(WILDCARD.to_owned());
+    }
+    errors
+}
+
 /// As generated validation says it.
 pub fn long_name(s: &str) -> Vec<String> {
     subdomain(s, "bytes")

@@ -434,3 +434,73 @@ pub fn controller_revision_update(o: &Object, old: &Object, errors: &mut ErrorLi
         errors.push(FieldError::invalid(&FieldPath::new("data"), value, "field is immutable"));
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::rows::ruled;
+    use crate::testing::{check_create, check_update};
+
+    fn workload(kind: &str) -> Value {
+        let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": pod}})
+    }
+
+    const WORKLOAD: Workload = Workload { selector_is_immutable: true, names: NameRule::DnsSubdomain };
+
+    #[test]
+    fn a_template_is_validated_beside_a_selector_that_can_be_read() {
+        let mut base = workload("Deployment");
+        base["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Other".into();
+        let pull = "spec.template.spec.containers[0].imagePullPolicy: Unsupported value: \"Other\"…";
+        let operator =
+            "spec.selector.matchExpressions[0].operator: Invalid value: \"Other\": not a valid selector operator";
+        let selector = "spec.selector: Invalid value: {\"matchExpressions\":…";
+        check_create(
+            &WORKLOAD,
+            &base,
+            &[
+                ("", Value::Null, &[pull]),
+                ("/spec/selector/matchExpressions", json!([{"key": "k", "operator": "Other"}]), &[operator, selector]),
+            ],
+        );
+    }
+
+    #[test]
+    fn claims_of_a_stateful_set_are_validated_on_create() {
+        let mut base = workload("StatefulSet");
+        base["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {}}]);
+        base["spec"]["serviceName"] = "A".into();
+        let modes = "spec.volumeClaimTemplates[0].spec.accessModes: Required value: at least 1 access mode is required";
+        let size = "spec.volumeClaimTemplates[0].spec.resources[storage]: Required value";
+        check_create(
+            &WORKLOAD,
+            &base,
+            &[("", Value::Null, &[modes, size, "spec.serviceName: Invalid value: \"A\": a lowercase…"])],
+        );
+        let forbidden = "spec: Forbidden: updates to statefulset spec for fields other than…";
+        check_update(
+            &WORKLOAD,
+            &base,
+            &[("/spec/replicas", json!(2), &[]), ("/spec/serviceName", json!("B"), &[forbidden])],
+        );
+    }
+
+    #[test]
+    fn controller_revisions() {
+        let strategy = ruled("apps", "controllerrevisions").unwrap();
+        let base = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"a": 1}});
+        check_create(&strategy, &base, &[("/data", Value::Null, &["data: Required value: data is mandatory"])]);
+        check_update(
+            &strategy,
+            &base,
+            &[
+                ("/data", json!({"a": 2}), &["data: Invalid value: {\"a\":2}: field is immutable"]),
+                ("/data", Value::Null, &["data: Invalid value: null: field is immutable"]),
+                ("/revision", json!(-1), &["revision: Invalid value: -1: must be greater than or equal to 0"]),
+            ],
+        );
+    }
+}

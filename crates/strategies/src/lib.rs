@@ -28,6 +28,8 @@ pub mod runtime_config;
 mod scheduling;
 mod settings;
 pub mod storage;
+#[cfg(test)]
+mod testing;
 
 pub use rows::{Config, builtin_rows, selectable_fields};
 pub use runtime_config::RuntimeConfig;

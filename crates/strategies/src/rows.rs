@@ -122,7 +122,7 @@ fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
 }
 
 /// Kinds of which nothing but rules is peculiar.
-fn ruled(group: &str, plural: &str) -> Option<Ruled> {
+pub(crate) fn ruled(group: &str, plural: &str) -> Option<Ruled> {
     use core::{endpoints, limits, persistent_volume, volume_warnings};
     Some(match (group, plural) {
         ("", "persistentvolumes") => Ruled::new(persistent_volume::volume)

@@ -63,3 +63,45 @@ fn unlike_the_system(o: &Object) -> Option<String> {
     let default = o.get("globalDefault").and_then(meta::Value::as_bool).unwrap_or(false);
     default.then(|| format!("globalDefault of {name} PriorityClass must be false"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use meta::Value;
+    use serde_json::json;
+
+    #[test]
+    fn priority_classes() {
+        let base = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "x"}, "value": 5});
+        let high = "value: Forbidden: maximum allowed value of a user defined priority is 1000000000";
+        let policy =
+            r#"preemptionPolicy: Unsupported value: "Other": supported values: "PreemptLowerPriority", "Never""#;
+        check_create(
+            &PriorityClass,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/value", json!(1_000_000_001), &[high]),
+                ("/preemptionPolicy", json!("Other"), &[policy]),
+                (
+                    "/metadata/name",
+                    json!("system-x"),
+                    &["metadata.name: Forbidden: priority class names with 'system-'…"],
+                ),
+            ],
+        );
+        check_update(
+            &PriorityClass,
+            &base,
+            &[
+                ("/value", json!(1_000_000_001), &["value: Forbidden: may not be changed in an update."]),
+                (
+                    "/preemptionPolicy",
+                    json!("Other"),
+                    &[r#"preemptionPolicy: Invalid value: "Other": field is immutable"#],
+                ),
+            ],
+        );
+    }
+}

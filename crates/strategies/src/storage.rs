@@ -320,3 +320,61 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::rows::ruled;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn storage_classes() {
+        let strategy = ruled("storage.k8s.io", "storageclasses").unwrap();
+        let base =
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.com/disk"});
+        check_create(
+            &strategy,
+            &base,
+            &[
+                ("/provisioner", json!("Example.com/Disk"), &[]),
+                ("/provisioner", json!(""), &["provisioner: Required value"]),
+                ("/provisioner", json!("A B"), &[r#"provisioner: Invalid value: "a b": name part must consist…"#]),
+                (
+                    "/reclaimPolicy",
+                    json!("Recycle"),
+                    &[r#"reclaimPolicy: Unsupported value: "Recycle": supported values: "Delete", "Retain""#],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn inline_volumes_of_attachments() {
+        let strategy = ruled("storage.k8s.io", "volumeattachments").unwrap();
+        let csi = json!({"driver": "a.example", "volumeHandle": "h"});
+        let source = json!({"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"], "csi": csi}});
+        let base = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "spec": {"attacher": "a.example", "nodeName": "n", "source": source}});
+        let at = "/spec/source/inlineVolumeSpec/";
+        let forbidden = |field: &str, why: &str| format!("spec.source.inlineVolumeSpec.{field}: Forbidden: {why}");
+        let capacity = forbidden("capacity", "may not be specified in the context of inline volumes");
+        let mode = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        check_create(
+            &strategy,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                (&format!("{at}capacity"), json!({"storage": "1Gi"}), &[&capacity]),
+                (&format!("{at}volumeMode"), json!("Other"), &[&forbidden("volumeMode", mode)]),
+                (&format!("{at}accessModes"), json!([]), &["spec.source.inlineVolumeSpec.accessModes: Required value"]),
+                (
+                    "/spec/source/persistentVolumeName",
+                    json!("v"),
+                    &["spec.source: Forbidden: must specify exactly one of inlineVolumeSpec and persistentVolumeName"],
+                ),
+            ],
+        );
+    }
+}

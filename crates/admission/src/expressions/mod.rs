@@ -59,15 +59,43 @@ impl Expression {
         Self { text: text.to_owned(), program: compile(env, text, wanted).map(|(p, _)| p) }
     }
 
-    /// Its value, or what upstream says when there is none.
-    pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, String> {
-        let program = self.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
+    pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, EvalError> {
+        let program = self.program.as_ref().map_err(|why| EvalError::Compile(why.clone()))?;
         program.eval(vars, budget).map_err(|e| match e {
-            Error::Cost if budget.left() == 0 => {
-                "validation failed due to running out of cost budget, no further validation rules will be run".into()
-            }
-            e => format!("expression '{}' resulted in error: {e}", self.text),
+            Error::Cost if budget.left() == 0 => EvalError::OutOfBudget,
+            e => EvalError::Invalid(format!("expression '{}' resulted in error: {e}", self.text)),
         })
+    }
+}
+
+/// Why an expression has no value.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EvalError {
+    #[error("compilation error: {0}")]
+    Compile(String),
+    #[error("validation failed due to running out of cost budget, no further validation rules will be run")]
+    OutOfBudget,
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl EvalError {
+    /// The value of the label `error_type` of the policies' metrics.
+    pub fn error_type(&self) -> &'static str {
+        match self {
+            Self::Compile(_) => "compile_error",
+            Self::OutOfBudget => "out_of_budget",
+            Self::Invalid(_) => INVALID,
+        }
+    }
+}
+
+/// The `error_type` of all that is neither a failed compilation nor an exhausted budget.
+pub(crate) const INVALID: &str = "invalid_error";
+
+impl From<String> for EvalError {
+    fn from(why: String) -> Self {
+        Self::Invalid(why)
     }
 }
 
@@ -105,7 +133,7 @@ impl Conditions {
         let no = self.all.iter().any(|c| match c.eval(&subject, &mut budget) {
             Ok(v) => v.as_bool() == Some(false),
             Err(e) => {
-                failed.push(e);
+                failed.push(e.to_string());
                 false
             }
         });

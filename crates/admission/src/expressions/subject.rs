@@ -167,7 +167,7 @@ impl<'s> Vars<'s> for Composed<'s> {
             Err(e) => Err(fault("compile", e.clone())),
             Ok(p) => p.eval(self, budget).map_err(|e| match e {
                 Error::Cost => Error::Cost,
-                Error::Fault(e) => fault("evaluate", e),
+                e => fault("evaluate", e.to_string()),
             }),
         };
         self.known.borrow_mut().insert(i, value.clone());

@@ -1,9 +1,9 @@
 //! The plugin MutatingAdmissionPolicy: policies are applied one after the other, and each sees what the ones before made.
 
 use super::params;
-use super::read::{Binding, Bound, Family, Form, Mutation, Policies, Policy, error_type};
+use super::read::{Binding, Bound, Family, Form, Mutation, Policies, Policy};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
-use crate::expressions::{Composed, Matched, Subject};
+use crate::expressions::{Composed, EvalError, Matched, Subject};
 use crate::grown;
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
@@ -166,7 +166,7 @@ async fn applied(
             let subject = Subject::new(review, resource, kind, Some(&new), old.as_ref()).with_params(param);
             mutate(m, p, &subject, &new, review, kind)
         });
-        let error = made.as_ref().err().map_or("no_error", |why| error_type(why));
+        let error = made.as_ref().err().map_or("no_error", EvalError::error_type);
         let (policy, binding) = (p.name.as_str(), b.name.as_str());
         review.host.record_policy_decision(&PolicyDecision {
             policy,
@@ -177,7 +177,7 @@ async fn applied(
         });
         match made {
             Ok(o) => (new, applied) = (o, true),
-            Err(why) => wrong.push(why),
+            Err(why) => wrong.push(why.to_string()),
         }
     }
     if new != before {
@@ -200,7 +200,7 @@ fn mutate(
     object: &Object,
     review: &Review<'_>,
     kind: &Gvk,
-) -> Result<Object, String> {
+) -> Result<Object, EvalError> {
     let vars = Composed::new(subject, &p.variables);
     let mut made = m.expression.eval(&vars, &mut Budget::new(RUNTIME_BUDGET))?.to_json()?;
     let live = object.clone().into_value();
@@ -218,7 +218,7 @@ fn mutate(
         }
     };
     grown::check(&doc)?;
-    review.host.read(doc, kind).map_err(|s| s.message)
+    review.host.read(doc, kind).map_err(|s| s.message.into())
 }
 
 fn refusal(review: &Review<'_>, wrong: Vec<String>) -> Status {

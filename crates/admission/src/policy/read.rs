@@ -211,17 +211,6 @@ fn policy(o: &Object) -> Policy {
     }
 }
 
-/// What is wrong with an expression by what is said of it (`ErrorType` of the policies' `errors.go`).
-pub fn error_type(message: &str) -> &'static str {
-    if message.starts_with("compilation") {
-        "compile_error"
-    } else if message.starts_with("validation failed due to running out of cost budget") {
-        "out_of_budget"
-    } else {
-        "invalid_error"
-    }
-}
-
 fn binding(o: &Object) -> Binding {
     let none = Value::Null;
     let spec = o.get("spec").unwrap_or(&none);

@@ -1,9 +1,9 @@
 //! The plugin ValidatingAdmissionPolicy.
 
 use super::params;
-use super::read::{Action, Binding, Bound, Family, Policies, Policy, Validation, error_type};
+use super::read::{Action, Binding, Bound, Family, Policies, Policy, Validation};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
-use crate::expressions::{Composed, Matched, Subject};
+use crate::expressions::{Composed, EvalError, INVALID, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
 use crate::plugin::{Lookup, PolicyDecision, Remote, Review, WriteRequest};
@@ -178,11 +178,11 @@ async fn bound<'o>(
             let against = match p.conditions.hold(&subject, review) {
                 Matched::No => Vec::new(),
                 Matched::Failed(_) if p.ignores_failure => Vec::new(),
-                Matched::Failed(message) => vec![Against { message, ..Against::default() }],
+                Matched::Failed(message) => vec![Against::conditions_failed(message)],
                 Matched::Yes => {
-                    for message in annotate(p, &subject, &mut found.annotations) {
-                        review.host.record_policy_decision(&decided(p, b, &message, "deny", Duration::ZERO));
-                        wrong.push(message);
+                    for why in annotate(p, &subject, &mut found.annotations) {
+                        review.host.record_policy_decision(&decided(p, b, why.error_type(), "deny", Duration::ZERO));
+                        wrong.push(why.to_string());
                     }
                     evaluate(p, &subject)
                 }
@@ -191,12 +191,12 @@ async fn bound<'o>(
         });
         for against in against {
             if against.no_value && p.ignores_failure {
-                review.host.record_policy_decision(&decided(p, b, &against.message, "allow", against.took));
+                review.host.record_policy_decision(&decided(p, b, against.error, "allow", against.took));
                 continue;
             }
             let mut audited = false;
             for action in &b.actions {
-                review.host.record_policy_decision(&decided(p, b, &against.message, action.word(), against.took));
+                review.host.record_policy_decision(&decided(p, b, against.error, action.word(), against.took));
                 match action {
                     Action::Deny => found.deny(Denial {
                         policy: p.name.clone(),
@@ -246,23 +246,30 @@ impl Action {
 fn decided<'a>(
     p: &'a Policy,
     b: &'a Binding,
-    message: &str,
+    error: &'static str,
     action: &'static str,
     took: Duration,
 ) -> PolicyDecision<'a> {
-    PolicyDecision { policy: &p.name, binding: &b.name, error: error_type(message), action: Some(action), took }
+    PolicyDecision { policy: &p.name, binding: &b.name, error, action: Some(action), took }
 }
 
 /// A validation that does not hold.
-#[derive(Default)]
 struct Against {
     /// Its place in the policy.
     index: usize,
     message: String,
+    /// See [`EvalError::error_type`].
+    error: &'static str,
     reason: String,
     /// The expression came to nothing.
     no_value: bool,
     took: Duration,
+}
+
+impl Against {
+    fn conditions_failed(message: String) -> Self {
+        Self { index: 0, message, error: INVALID, reason: String::new(), no_value: false, took: Duration::ZERO }
+    }
 }
 
 /// What a policy has against a request.
@@ -272,12 +279,12 @@ fn evaluate(p: &Policy, subject: &Subject<'_>) -> Vec<Against> {
     let mut against = Vec::new();
     for (index, v) in p.validations.iter().enumerate() {
         let begun = Instant::now();
-        let (message, reason, no_value) = match v.expression.eval(&vars, &mut budget) {
+        let (message, error, reason, no_value) = match v.expression.eval(&vars, &mut budget) {
             Ok(Val::Bool(true)) => continue,
-            Ok(_) => (message(v, &vars, &mut budget), v.reason.clone(), false),
-            Err(why) => (why, String::new(), true),
+            Ok(_) => (message(v, &vars, &mut budget), INVALID, v.reason.clone(), false),
+            Err(why) => (why.to_string(), why.error_type(), String::new(), true),
         };
-        against.push(Against { index, message, reason, no_value, took: begun.elapsed() });
+        against.push(Against { index, message, error, reason, no_value, took: begun.elapsed() });
     }
     against
 }
@@ -294,7 +301,7 @@ fn message<'s>(v: &'s Validation, vars: &Composed<'s>, budget: &mut Budget) -> S
 }
 
 /// Adds the audit annotations, and gives back what is wrong with them where that counts.
-fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<String>>) -> Vec<String> {
+fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<String>>) -> Vec<EvalError> {
     let vars = Composed::new(subject, &p.variables);
     let mut budget = Budget::new(RUNTIME_BUDGET);
     let mut wrong = Vec::new();
@@ -310,11 +317,11 @@ fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<St
                         said.push(text.to_owned());
                     }
                 }
-                None => wrong.push(format!(
+                None => wrong.push(EvalError::Invalid(format!(
                     "valueExpression '{}' resulted in unsupported return type: {}. Return type must be either string or null.",
                     value.text,
                     v.type_name()
-                )),
+                ))),
             },
             Err(why) => wrong.push(why),
         }

@@ -25,11 +25,15 @@ use std::sync::LazyLock;
 
 /// Why a call has no value. Evaluation goes on where `||`, `&&` and `?:` let it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault(pub String);
+pub enum Fault {
+    /// The arguments are of types that the function does not take.
+    NoOverload,
+    Text(String),
+}
 
 impl<T: Into<String>> From<T> for Fault {
     fn from(s: T) -> Self {
-        Self(s.into())
+        Self::Text(s.into())
     }
 }
 
@@ -38,7 +42,7 @@ pub type Call = for<'a> fn(&[Val<'a>]) -> Result<'a>;
 
 /// The arguments are of types the function does not take.
 pub fn no_overload<'a>() -> Result<'a> {
-    Err("no such overload".into())
+    Err(Fault::NoOverload)
 }
 
 /// What a call costs beside its arguments, from their sizes.

@@ -187,7 +187,7 @@ fn at<'a>(of: &Val<'a>, key: &Val<'a>) -> std::result::Result<std::result::Resul
             Ok(found.ok_or_else(|| format!("index out of bounds: {i}")))
         }
         Val::Map(m) => Ok(m.get(key).ok_or_else(|| format!("no such key: {}", key_text(key)))),
-        _ => Err("no such overload".into()),
+        _ => Err(Fault::NoOverload),
     }
 }
 
@@ -214,7 +214,7 @@ fn key_text(key: &Val<'_>) -> String {
 fn index<'a>(args: &[Val<'a>]) -> Result<'a> {
     match &args[0] {
         Val::Optional(_) => optional_index(args),
-        of => at(of, &args[1])?.map_err(Fault),
+        of => at(of, &args[1])?.map_err(Fault::Text),
     }
 }
 
@@ -251,6 +251,6 @@ pub(crate) fn has(of: &Val<'_>, field: &str) -> std::result::Result<bool, Fault>
         Val::Map(Map::Own(m)) => Ok(m.contains_key(&Key::Str(Text::Own(field.into())))),
         Val::Optional(Some(v)) => has(v, field),
         Val::Optional(None) => Ok(false),
-        _ => Err("no such overload".into()),
+        _ => Err(Fault::NoOverload),
     }
 }

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 pub(super) const ROWS: &[Row] = &[
     row("quantity", "string:quantity", Price::Walk(0, 1.0), |a| match a[0].as_str() {
-        Some(s) => Quantity::parse(s).map(made).map_err(|e| Fault(e.to_string())),
+        Some(s) => Quantity::parse(s).map(made).map_err(|e| Fault::Text(e.to_string())),
         None => no_overload(),
     }),
     row("isQuantity", "string:bool", Price::Walk(0, 1.0), |a| match a[0].as_str() {

@@ -149,7 +149,7 @@ fn limit(v: Option<&Val<'_>>) -> std::result::Result<i64, Fault> {
     match v {
         None => Ok(-1),
         Some(Val::Int(n)) => Ok(*n),
-        Some(_) => Err("no such overload".into()),
+        Some(_) => Err(Fault::NoOverload),
     }
 }
 

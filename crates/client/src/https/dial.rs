@@ -40,7 +40,7 @@ pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Resul
     for address in addresses {
         let refused = reach == Reach::Network && meta::address::is_special(address.ip());
         let failed = if refused {
-            format!("dial tcp {address}: address not allowed")
+            Error::other(format!("dial tcp {address}: address not allowed"))
         } else {
             match connect(address, deadline).await {
                 Ok(tcp) => return Ok(tcp),
@@ -49,26 +49,27 @@ pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Resul
         };
         first.get_or_insert(failed);
     }
-    Err(first.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")).into())
+    Err(first.unwrap_or_else(|| Error::other(format!("dial tcp: lookup {host}: no such host"))).into())
 }
 
-async fn connect(address: SocketAddr, deadline: tokio::time::Instant) -> Result<TcpStream, String> {
+async fn connect(address: SocketAddr, deadline: tokio::time::Instant) -> Result<TcpStream, Error> {
     let begun = tokio::time::Instant::now();
     let connected = match tokio::time::timeout_at(deadline, TcpStream::connect(address)).await {
         Ok(Ok(tcp)) => Ok(tcp),
         Ok(Err(e)) => Err(connect_error(address, &e)),
-        Err(_) => Err(format!("dial tcp {address}: i/o timeout")),
+        Err(_) => Err(Error::new(ErrorKind::TimedOut, format!("dial tcp {address}: i/o timeout"))),
     };
     note(|c| {
         c.dial = begun.elapsed();
-        c.steps.push(Step::Dial { address: address.to_string(), error: connected.as_ref().err().cloned() });
+        c.steps
+            .push(Step::Dial { address: address.to_string(), error: connected.as_ref().err().map(Error::to_string) });
     });
     connected
 }
 
-/// Why an address was not connected to.
-fn connect_error(address: SocketAddr, e: &Error) -> String {
-    format!("dial tcp {address}: connect: {}", words::os(e))
+/// Why an address was not connected to, of the same kind as the system's error.
+fn connect_error(address: SocketAddr, e: &Error) -> Error {
+    Error::new(e.kind(), format!("dial tcp {address}: connect: {}", words::os(e)))
 }
 
 /// Why a TLS connection could not be made.

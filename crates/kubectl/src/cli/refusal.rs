@@ -5,6 +5,7 @@
 use super::{Refusal, command};
 use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::any::TypeId;
 use std::ffi::OsString;
 
 /// The command that words lead to (`kubectl create job`), and the words behind it that are no flags.
@@ -142,29 +143,35 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Why a number is none, in the words of Go.
-fn as_go(why: &str, value: &str) -> String {
-    if why.contains("invalid digit") || why.contains("empty string") || why.contains("cannot parse integer") {
-        return format!("strconv.ParseInt: parsing {value:?}: invalid syntax");
-    }
-    if why.contains("too large") || why.contains("too small") || why.contains("is not in") {
-        return format!("strconv.ParseInt: parsing {value:?}: value out of range");
-    }
-    why.to_owned()
+/// Why the value of a flag that takes a number was refused, as Go reports it.
+fn parse_int_error(value: &str) -> String {
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    let why = match value.parse::<i64>().map_err(|e| *e.kind()) {
+        Ok(_) | Err(NegOverflow | PosOverflow) => "value out of range",
+        Err(_) => "invalid syntax",
+    };
+    format!("strconv.ParseInt: parsing {value:?}: {why}")
 }
 
-/// The letter of a flag of the command that is meant.
-fn short_of(words: &[String], flag: &str) -> Option<char> {
+fn takes_number(arg: &clap::Arg) -> bool {
+    let id = arg.get_value_parser().type_id();
+    macro_rules! any_of {
+        ($($t:ty)*) => { $(id == TypeId::of::<$t>())||* };
+    }
+    any_of!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize)
+}
+
+/// The flag of this name of the command that `words` call.
+fn find_flag(words: &[String], flag: &str) -> Option<clap::Arg> {
     let mut at = command();
-    let global = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).and_then(clap::Arg::get_short);
+    let global = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).cloned();
     for w in words {
         match at.find_subcommand(w).cloned() {
             Some(s) => at = s,
             None => break,
         }
     }
-    let own = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--"));
-    own.and_then(clap::Arg::get_short).or(global)
+    at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).cloned().or(global)
 }
 
 /// The help of a command below the first.
@@ -310,15 +317,19 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let value = of(ContextKind::InvalidValue);
-            let short = short_of(words, &flag).filter(|_| !words.contains(&flag));
+            let short = find_flag(words, &flag).and_then(|a| a.get_short()).filter(|_| !words.contains(&flag));
             if let (true, Some(c)) = (value.is_empty(), short) {
                 let given = words.iter().rfind(|w| w.starts_with('-') && !w.starts_with("--") && w.ends_with(c));
                 format!("flag needs an argument: '{c}' in {}\n{see}", given.map_or(flag.as_str(), |g| g))
             } else if value.is_empty() {
                 format!("flag needs an argument: {flag}\n{see}")
             } else {
-                let why = std::error::Error::source(e).map(|s| format!(": {}", as_go(&s.to_string(), &value)));
-                let short = short_of(words, &flag).map(|s| format!("-{s}, ")).unwrap_or_default();
+                let source = std::error::Error::source(e);
+                let number = find_flag(words, &flag).is_some_and(|a| takes_number(&a));
+                let why = source.map(|e| if number { parse_int_error(&value) } else { e.to_string() });
+                let why = why.map(|why| format!(": {why}"));
+                let short =
+                    find_flag(words, &flag).and_then(|a| a.get_short()).map(|s| format!("-{s}, ")).unwrap_or_default();
                 let flag = format!("{short}{flag}");
                 format!("invalid argument {value:?} for {flag:?} flag{}\n{see}", why.unwrap_or_default())
             }

@@ -310,3 +310,21 @@ fn job_status(o: &Object) -> String {
     }
     "Running".into()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_derived_that_only_the_server_sets() {
+        for (labels, derived) in [
+            (json!({"job-name": "x", "batch.kubernetes.io/controller-uid": "u"}), true),
+            (json!({"job-name": "x", "a": "b"}), false),
+            (Value::Null, false),
+        ] {
+            let job = Object::from_value(json!({"metadata": {"labels": labels}})).unwrap();
+            assert_eq!(Job.has_derived_labels(&job), derived, "{labels}");
+        }
+    }
+}

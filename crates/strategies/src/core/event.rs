@@ -271,3 +271,24 @@ fn first_time(o: &Object, paths: &[&str], now: &str) -> String {
     });
     found.map_or("<unknown>".into(), |t| age(t, now))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_of_the_newer_group_are_subdomains() {
+        for (version, name, valid) in [
+            ("v1", "A.b", true),
+            ("v1", "a/b", false),
+            ("events.k8s.io/v1", "a.b", true),
+            ("events.k8s.io/v1", "A.b", false),
+        ] {
+            let event = json!({"apiVersion": version, "kind": "Event", "metadata": {"name": name}});
+            let errors = Event.check_name(&Object::from_value(event).unwrap());
+            assert_eq!(errors.is_empty(), valid, "{version} {name}: {errors:?}");
+        }
+    }
+}

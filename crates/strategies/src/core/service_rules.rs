@@ -399,3 +399,24 @@ pub fn warnings(o: &Object) -> Vec<String> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain::Ruled;
+    use crate::testing::check_create;
+
+    #[test]
+    fn external_traffic_policies() {
+        let base = json!({"apiVersion": "v1", "kind": "Service",
+            "spec": {"externalTrafficPolicy": "Other", "type": "ClusterIP", "ports": [{"port": 1, "targetPort": 1}]}});
+        let unused =
+            "spec.externalTrafficPolicy: Invalid value: \"Other\": may only be set for externally-accessible services";
+        let unknown = r#"spec.externalTrafficPolicy: Unsupported value: "Other": supported values: "Cluster", "Local""#;
+        check_create(
+            &Ruled::new(validate),
+            &base,
+            &[("", Value::Null, &[unused]), ("/spec/type", json!("NodePort"), &[unknown])],
+        );
+    }
+}

@@ -96,23 +96,10 @@ pub fn reference(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-
 fn host(name: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let mut say = |m: &str| errors.push(FieldError::invalid(at, name, m));
-    if !name.contains('*') {
-        names::dns_subdomain(name).iter().for_each(|m| say(m));
-        return;
-    }
-    if name.len() > HOST_MAX {
-        say(&format!("must be no more than {HOST_MAX} characters"));
-    }
-    if name.strip_prefix("*.").is_none_or(|rest| names::dns_subdomain(rest).iter().any(|m| m.contains("regex"))) {
-        say(WILDCARD);
-    }
+    let why = if name.contains('*') { names::wildcard_dns_subdomain(name) } else { names::dns_subdomain(name) };
+    errors.extend(why.into_iter().map(|m| FieldError::invalid(at, name, m)));
 }
-
-const HOST_MAX: usize = 253;
 
 fn http_path(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let path = text(p, "path");

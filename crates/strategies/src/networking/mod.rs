@@ -170,3 +170,39 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::rows::ruled;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    #[test]
+    fn ranges_of_services() {
+        let strategy = ruled("networking.k8s.io", "servicecidrs").unwrap();
+        let base =
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "spec": {"cidrs": ["10.0.0.0/24"]}});
+        let bits = r#"spec.cidrs[0]: Invalid value: "10.0.0.1/24": must not have bits set beyond the prefix length"#;
+        check_create(
+            &strategy,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/cidrs", json!([]), &["spec.cidrs: Required value: at least one CIDR required"]),
+                ("/spec/cidrs", json!(["10.0.0.1/24"]), &[bits]),
+            ],
+        );
+        check_update(
+            &strategy,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/cidrs", json!([]), &["spec.cidrs: Invalid value: null: field is immutable"]),
+                ("/spec/cidrs", json!(["x"]), &[r#"spec.cidrs[0]: Invalid value: "x": field is immutable"#]),
+                ("/spec/cidrs", json!(["10.0.0.0/24", "fd00::/64"]), &[]),
+            ],
+        );
+    }
+}

@@ -116,3 +116,30 @@ fn range(v: &Value) -> Option<(IpAddr, u32)> {
 fn same_start(a: u128, b: u128, rest: u32) -> bool {
     rest >= 128 || a >> rest == b >> rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn network_policies() {
+        let base = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": {"podSelector": {}}});
+        let unknown = r#"spec.policyTypes[1]: Unsupported value: "Other": supported values: "Ingress", "Egress""#;
+        let three = r#"spec.policyTypes: Invalid value: ["Ingress","Other","Egress"]: may not specify more than two policyTypes"#;
+        let named =
+            "spec.ingress[0].ports[0].endPort: Invalid value: 9: may not be specified when `port` is non-numeric";
+        check_create(
+            &NetworkPolicy,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/policyTypes", json!(["Ingress", "Other"]), &[unknown]),
+                ("/spec/policyTypes", json!(["Ingress", "Other", "Egress"]), &[three]),
+                ("/spec/ingress", json!([{"ports": [{"port": "a", "endPort": 9}]}]), &[named]),
+                ("/spec/egress", json!([{"to": [{}]}]), &["spec.egress[0].to[0]: Required value: must specify a peer"]),
+            ],
+        );
+    }
+}

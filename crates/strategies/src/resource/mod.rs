@@ -117,3 +117,50 @@ fn claim_state(o: &Object) -> String {
     }
     states.join(",")
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use crate::rows::ruled;
+    use crate::testing::{check_create, check_update};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn selectors_of_a_class_stay_valid() {
+        let strategy = ruled("resource.k8s.io", "deviceclasses").unwrap();
+        let base = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+            "spec": {"selectors": [{"cel": {"expression": "1"}}]}});
+        let not_bool = "spec.selectors[0].cel.expression: Invalid value: \"1\": must evaluate to bool…";
+        check_create(&strategy, &base, &[("", Value::Null, &[not_bool])]);
+        let extended = "spec.extendedResourceName: Invalid value: \"x\": must be a valid extended resource name";
+        let again = "spec.selectors[0].cel.expression: Invalid value: \"2\": must evaluate to bool…";
+        check_update(
+            &strategy,
+            &base,
+            &[
+                ("/spec/extendedResourceName", json!("x"), &[extended]),
+                ("/spec/selectors/0/cel/expression", json!("2"), &[again]),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_claim_is_validated_on_create() {
+        for (kind, plural, pointer, path) in [
+            ("ResourceClaim", "resourceclaims", "/spec/devices", "spec.devices"),
+            ("ResourceClaimTemplate", "resourceclaimtemplates", "/spec/spec/devices", "spec.spec.devices"),
+        ] {
+            let strategy = ruled("resource.k8s.io", plural).unwrap();
+            let mut base = json!({"apiVersion": "resource.k8s.io/v1", "kind": kind});
+            *crate::testing::field(&mut base, pointer) = json!({"requests": [{"name": "r"}]});
+            let why =
+                format!("{path}.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required");
+            check_create(&strategy, &base, &[("", Value::Null, &[&why])]);
+            check_update(
+                &strategy,
+                &base,
+                &[("/metadata/labels", json!({"a": "b"}), &[]), (pointer, json!({}), &["spec: Invalid value: …"])],
+            );
+        }
+    }
+}

@@ -115,7 +115,7 @@ impl Run<'_> {
                 self.errors.push(invalid(format!("'{e}': {why}: {told}")));
                 return Err(Over);
             }
-            Err(Error::Fault(e)) if e.starts_with("no such overload") => {
+            Err(e @ Error::NoOverload) => {
                 let why = "call arguments did not match a supported operator, function or macro signature for rule";
                 self.errors.push(invalid(format!("'{e}': {why}: {told}")));
                 return Ok(());
