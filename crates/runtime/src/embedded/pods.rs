@@ -376,7 +376,7 @@ impl Inner {
     async fn kill_running(&self, pod: &str) {
         let running: Vec<_> = {
             let state = self.state();
-            let of_pod = state.containers_in(&pod);
+            let of_pod = state.containers_in(pod);
             of_pod.filter(|c| c.state.borrow().state == ContainerState::Running).map(|c| c.record.clone()).collect()
         };
         if !running.is_empty() {
