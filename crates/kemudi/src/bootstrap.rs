@@ -46,10 +46,15 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
         "spec": {"clusterIP": place.cluster_ip.to_string(), "type": "ClusterIP",
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
     create(registry, "", "v1", "services", service).await?;
+    if place.address.is_loopback() {
+        // A server without an agent that is bound to loopback, as it was told: no pod is on this machine, and to those of others the
+        // address would be their own. The service has no endpoints, as upstream's would have none.
+        tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", place.address);
+        return Ok(());
+    }
     match endpoints(registry, place).await {
-        // As upstream has it: an address that means something else on every machine (loopback) is nobody's endpoint.
         Err(s) if s.is(Reason::Invalid) => {
-            tracing::warn!("the service of the API has no endpoints: {s}");
+            tracing::warn!("the service default/kubernetes has no endpoints: {s}");
             Ok(())
         }
         other => other,

@@ -83,3 +83,77 @@ impl Slices {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpointslice::reconcile::Group;
+    use bytes::Bytes;
+    use client::{Body, Client, Informers, Transport};
+    use futures::{StreamExt, stream};
+    use http::{Method, Request, Response};
+    use http_body::Frame;
+    use http_body_util::{BodyExt, Full, StreamBody};
+    use serde_json::{Value, json};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// An API server whose watch shows nothing of what is created.
+    #[derive(Clone, Default)]
+    struct Late(Arc<AtomicU64>);
+
+    #[async_trait::async_trait]
+    impl Transport for Late {
+        async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, client::Error> {
+            let whole = |v: Value| Full::new(Bytes::from(v.to_string())).map_err(|e| match e {}).boxed_unsync();
+            Ok(match *request.method() {
+                Method::POST => {
+                    let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+                    let mut v: Value = serde_json::from_slice(request.body()).unwrap();
+                    v["metadata"]["name"] = format!("s-{n}").into();
+                    v["metadata"]["uid"] = format!("u{n}").into();
+                    v["metadata"]["resourceVersion"] = (n + 1).to_string().into();
+                    Response::builder().status(201).body(whole(v)).unwrap()
+                }
+                _ if request.uri().query().is_some_and(|q| q.contains("watch=true")) => {
+                    let metadata =
+                        json!({"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}});
+                    let bookmark = json!({"type": "BOOKMARK", "object": {"metadata": metadata}}).to_string() + "\n";
+                    let first = stream::iter([Ok(Frame::data(Bytes::from(bookmark)))]);
+                    Response::new(StreamBody::new(first.chain(stream::pending())).boxed_unsync())
+                }
+                _ => Response::new(whole(json!({"metadata": {"resourceVersion": "1"}, "items": []}))),
+            })
+        }
+    }
+
+    struct Fixed;
+
+    impl meta::Clock for Fixed {
+        fn now(&self) -> jiff::Timestamp {
+            jiff::Timestamp::UNIX_EPOCH
+        }
+    }
+
+    impl meta::Rng for Fixed {
+        fn next_u64(&self) -> u64 {
+            7
+        }
+    }
+
+    /// Each reconciliation on a late cache made the slices of the service again.
+    #[tokio::test]
+    async fn a_late_cache_makes_no_slices_twice() {
+        let (server, (_trigger, shutdown)) = (Late::default(), client::shutdown());
+        let client = Client::new(server.clone(), "test");
+        let (rng, clock) = (Arc::new(Fixed), Arc::new(Fixed));
+        let informers = Informers::new(client.clone(), rng.clone(), shutdown.clone());
+        let slices = Slices::new(Context { client, informers, clock, rng, shutdown }, "test");
+        slices.written.synced().await;
+        let group = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
+        let desired = || Desired { groups: vec![group.clone()], per_slice: 100, ..Desired::default() };
+        let service = Key::new("x", "s");
+        assert!(slices.write(&service, desired()).await.is_ok());
+        assert!(matches!(slices.write(&service, desired()).await, Err(Error::Waiting(_))));
+        assert_eq!(server.0.load(Ordering::SeqCst), 1);
+    }
+}

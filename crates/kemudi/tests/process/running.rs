@@ -33,6 +33,7 @@ pub struct Running {
     child: Child,
     client: Client,
     port: u16,
+    log: Vec<String>,
 }
 
 /// A child that does not outlive its test.
@@ -97,10 +98,15 @@ impl Running {
                 let https = Https::new(&resolved.config().await.unwrap()).unwrap();
                 let client = Client::new(https, "process-test");
                 let child = held.0.take().unwrap();
-                return Ok(Self { child, client, port });
+                return Ok(Self { child, client, port, log: text });
             }
             text.push(l);
         }
+    }
+
+    /// The lines on its standard error until it was ready.
+    pub fn log(&self) -> &[String] {
+        &self.log
     }
 
     pub fn pid(&self) -> u32 {
