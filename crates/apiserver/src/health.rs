@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz`, `/version`, `/metrics`.
+//! `/healthz`, `/livez`, `/readyz`, `/version`, `/metrics`, `/metrics/slis`.
 
 use crate::Server;
 use crate::answer::bytes;
@@ -33,6 +33,19 @@ impl Readiness {
     }
 }
 
+/// The steps of the start that are complete, under the names of upstream's post-start hooks. Health checks list them.
+#[derive(Default)]
+pub struct StartSteps {
+    complete: Mutex<Vec<&'static str>>,
+}
+
+impl StartSteps {
+    /// Records that these steps are complete.
+    pub fn complete(&self, names: &[&'static str]) {
+        self.complete.lock().extend(names);
+    }
+}
+
 /// The version this server speaks.
 pub const VERSION: &str = meta::KUBERNETES_VERSION;
 
@@ -48,6 +61,14 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     match root {
         "healthz" | "livez" | "readyz" => Some(health(server, parts, root, check)),
         "version" if check.is_none_or(str::is_empty) => Some(Ok(version())),
+        "metrics" if check == Some("slis") => {
+            for root in ["healthz", "livez", "readyz"] {
+                for (name, holds) in checks(server, root) {
+                    server.metrics.health.set(name, root, holds);
+                }
+            }
+            Some(Ok(bytes(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics.health.text())))
+        }
         "metrics" if check.is_none() => {
             Some(Ok(bytes(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics.text(server))))
         }
@@ -55,14 +76,26 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     }
 }
 
-fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Result<Response<Body>, Status> {
-    let query = Query::parse(parts.uri.query());
-    let excluded: Vec<&str> = query.all("exclude").collect();
+/// The checks of `/healthz`, `/livez` or `/readyz`, in upstream's order.
+fn checks(server: &Server, root: &str) -> Vec<(&'static str, bool)> {
     // The store goes by the name that is asked for everywhere.
     let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_alive())];
     if root == "readyz" {
         checks.extend(server.readiness.snapshot());
+    }
+    checks.extend(server.start_steps.complete.lock().iter().map(|name| (*name, true)));
+    if root == "readyz" {
         checks.push(("shutdown", server.lifecycle.is_ready()));
+    }
+    checks
+}
+
+fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Result<Response<Body>, Status> {
+    let query = Query::parse(parts.uri.query());
+    let excluded: Vec<&str> = query.all("exclude").collect();
+    let checks = checks(server, root);
+    for (name, holds) in &checks {
+        server.metrics.health.count(name, root, *holds);
     }
     if let Some(name) = check {
         return match checks.iter().find(|(n, _)| *n == name) {

@@ -81,6 +81,7 @@ pub struct Server {
     pub admission: admission::Chain,
     pub connector: RwLock<Option<Arc<dyn NodeConnector>>>,
     pub readiness: health::Readiness,
+    pub start_steps: health::StartSteps,
     pub options: Options,
     /// When the server began.
     pub(crate) started: jiff::Timestamp,
@@ -147,6 +148,7 @@ impl Server {
             admission,
             connector: RwLock::new(None),
             readiness: health::Readiness::default(),
+            start_steps: health::StartSteps::default(),
             auditor,
             lifecycle: lifecycle::Lifecycle::default(),
             last_modes: impersonate::LastModes::default(),

@@ -73,6 +73,7 @@ pub fn start(parts: &Parts) -> Informers {
         service_ranges: parts.service_ranges.clone(),
     };
     let mut running = controllers::start(&options, &|name| parts.controller(name));
+    parts.server.start_steps.complete(&["poststarthook/start-service-ip-repair-controllers"]);
     let components = parts.server.registry.components.clone();
     let mut healthy = Some(components.run("controller-manager"));
     tokio::spawn(async move {

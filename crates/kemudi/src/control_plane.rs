@@ -167,10 +167,15 @@ impl ControlPlane {
                  system:masters has permissions that these give, not even controllers and nodes, and /readyz fails"
             );
         }
+        server.start_steps.complete(&BOOTSTRAPPED);
+        if access.by_roles {
+            server.start_steps.complete(&["poststarthook/rbac/bootstrap-roles"]);
+        }
         let of = server.clone();
         tokio::spawn(async move { restarted("priority and fairness", || apiserver::flow::run(of.clone())).await });
         let of = server.clone();
         tokio::spawn(async move { restarted("API services", || apiserver::aggregate::run(of.clone())).await });
+        server.start_steps.complete(&FOLLOWING);
         let names = [
             "localhost",
             "kubernetes",
@@ -204,6 +209,34 @@ impl ControlPlane {
         Ok(Self { serving, server, address, pki, certificates, client_ca, admin_token, accounts, clock, rng })
     }
 }
+
+/// Steps of the start that are complete when the server exists: bootstrap objects are stored, definitions are loaded, plugins are open.
+const BOOTSTRAPPED: [&str; 10] = [
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/storage-readiness",
+];
+
+/// Steps that are complete when the server follows the objects of priority and fairness and the API services.
+const FOLLOWING: [&str; 10] = [
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "poststarthook/apiservice-openapi-controller",
+    "autoregister-completion",
+];
 
 /// What other servers are told, so that they believe the same people.
 fn trust(access: &Access) -> serde_json::Value {

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Services with one of these labels, and slices with the second, are left to other proxies.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// A service, as the proxy sees it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -117,11 +120,12 @@ pub fn desired<'a>(
 ) -> Desired {
     let mut by_service: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
     for (meta, slice) in slices {
-        if let Some(name) = meta.label(SERVICE_NAME) {
+        if let Some(name) = meta.label(SERVICE_NAME).filter(|_| meta.label(HEADLESS).is_none()) {
             by_service.entry((&meta.namespace, name)).or_default().push(slice);
         }
     }
-    let mut services: Vec<_> = services.collect();
+    let is_own = |meta: &Meta| meta.label(PROXY_NAME).is_none() && meta.label(HEADLESS).is_none();
+    let mut services: Vec<_> = services.filter(|(meta, _)| is_own(meta)).collect();
     services.sort_by_key(|(meta, _)| (&*meta.namespace, &*meta.name));
     let mut out = Desired::default();
     let mut taken: BTreeMap<&str, Taken> = BTreeMap::new();
@@ -270,6 +274,7 @@ fn endpoints(slices: &[Numbered], port: &Port, node: &str) -> (Vec<Endpoint>, us
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::sync::Arc;
 
     fn addresses(conditions: &[Value]) -> Vec<String> {
         let all: Vec<Value> = conditions
@@ -377,5 +382,28 @@ mod tests {
         let desired = desired(views.iter().map(|(m, v)| (m, v)), std::iter::empty(), "n");
         assert_eq!(desired.ports.len(), 50);
         assert_eq!(desired.excess["x"].ports, 50);
+    }
+
+    /// As upstream's, whose informers do not even list them.
+    #[test]
+    fn what_has_another_proxy_is_left_to_it() {
+        let spec = json!({"clusterIP": "10.96.0.9", "ports": [{"name": "a", "protocol": "TCP", "port": 80}]});
+        for (label, on_slice, ports, endpoints) in [
+            ("example.com/label", false, 1, 2),
+            (PROXY_NAME, false, 0, 0),
+            (HEADLESS, false, 0, 0),
+            (HEADLESS, true, 1, 0),
+        ] {
+            let (mut views, mut slices) = services("x", 1, &spec, 2);
+            let labelled = if on_slice { &mut slices[0].0 } else { &mut views[0].0 };
+            let mut labels: Vec<(Arc<str>, Arc<str>)> =
+                labelled.label(SERVICE_NAME).map(|s| (SERVICE_NAME.into(), s.into())).into_iter().collect();
+            labels.push((label.into(), "".into()));
+            labels.sort();
+            labelled.labels = client::informer::Labels::from_sorted(labels.into());
+            let desired = desired(views.iter().map(|(m, v)| (m, v)), slices.iter().map(|(m, s)| (m, s)), "n");
+            let found: usize = desired.ports.iter().map(|p| p.endpoints.len()).sum();
+            assert_eq!((desired.ports.len(), found), (ports, endpoints), "{label} {on_slice}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Left out: admission plugins that ask nobody (they take less time than the clock that would measure them), and summaries.
 
+mod health;
 mod series;
 pub(crate) mod table;
 
@@ -10,6 +11,7 @@ pub(crate) use series::{AllSeries, Series};
 use crate::Server;
 use crate::health::VERSION;
 use admission::{MatchEvaluation, MatchOwner, Outcome, PluginRun, PolicyDecision, WebhookCall};
+use health::HealthMetrics;
 use meta::Operation;
 use metrics::{Counter, Histogram, Set};
 use registry::convert::Conversion;
@@ -44,6 +46,7 @@ pub struct Metrics {
     /// Sixteen for each place of the chain.
     plugins: Box<[OnceLock<Histogram>]>,
     pub(crate) handshakes: Counter,
+    pub(crate) health: HealthMetrics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +91,7 @@ impl Metrics {
             steps: std::array::from_fn(|_| OnceLock::new()),
             plugins: (0..PLUGINS * 16).map(|_| OnceLock::new()).collect(),
             handshakes: set.counter(&table::HANDSHAKES, &[]),
+            health: HealthMetrics::new(),
             set,
         })
     }

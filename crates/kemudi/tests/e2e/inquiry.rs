@@ -21,6 +21,19 @@ fn raw_paths(s: &Story) {
     let version: Value = serde_json::from_str(&s.ok(&["get", "--raw", "/version"])).unwrap();
     assert_eq!(version["minor"], "36");
     assert_eq!(s.ok(&["get", "--raw", "/readyz"]).trim(), "ok");
+    // Every step of the start is a check by its upstream name, as monitors ask for them.
+    let checks = s.ok(&["get", "--raw", "/livez?verbose"]);
+    for step in ["rbac/bootstrap-roles", "start-apiextensions-controllers", "start-service-ip-repair-controllers"] {
+        assert!(checks.contains(&format!("[+]poststarthook/{step} ok\n")), "{step} in {checks}");
+        assert_eq!(s.ok(&["get", "--raw", &format!("/healthz/poststarthook/{step}")]).trim(), "ok");
+    }
+    let indicators = s.ok(&["get", "--raw", "/metrics/slis"]);
+    for line in [
+        "kubernetes_healthcheck{name=\"etcd\",type=\"readyz\"} 1",
+        "kubernetes_healthchecks_total{name=\"poststarthook/rbac/bootstrap-roles\",status=\"success\",type=\"livez\"}",
+    ] {
+        assert!(indicators.contains(line), "{line} in {indicators}");
+    }
     let list = format!("/api/v1/namespaces/{}/configmaps", s.ns);
     let one = format!("{list}/c");
     let of = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data});

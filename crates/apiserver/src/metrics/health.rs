@@ -1,0 +1,38 @@
+//! The service level indicators of the server's health (`/metrics/slis`, `k8s.io/component-base/metrics/prometheus/slis`).
+
+use metrics::{Row, Set};
+
+const CHECK: Row = Row::gauge(
+    "kubernetes_healthcheck",
+    &["name", "type"],
+    "Result of a health check: 1 if it passed the last time, else 0. By its name, and the endpoint that lists it.",
+);
+const CHECKS: Row = Row::counter(
+    "kubernetes_healthchecks_total",
+    &["name", "status", "type"],
+    "Health checks made, by name, result (success or error) and the endpoint that lists them.",
+);
+
+pub(crate) struct HealthMetrics(Set);
+
+impl HealthMetrics {
+    pub fn new() -> Self {
+        Self(Set::new(&[CHECK, CHECKS]))
+    }
+
+    /// Records the result of a check. `endpoint`: `healthz`, `livez` or `readyz`.
+    pub fn set(&self, name: &str, endpoint: &str, passed: bool) {
+        self.0.gauge(&CHECK, &[name, endpoint]).set(passed.into());
+    }
+
+    /// Records a check that a client asked for.
+    pub fn count(&self, name: &str, endpoint: &str, passed: bool) {
+        self.set(name, endpoint, passed);
+        let status = if passed { "success" } else { "error" };
+        self.0.counter(&CHECKS, &[name, status, endpoint]).inc();
+    }
+
+    pub fn text(&self) -> String {
+        self.0.text()
+    }
+}
