@@ -14,6 +14,7 @@ pub mod expectations;
 mod flag;
 pub mod https;
 pub mod informer;
+pub mod keyed_limit;
 pub mod kubeconfig;
 pub mod lease;
 pub mod log;
@@ -37,6 +38,7 @@ pub use events::{Recorder, Regarding, Severity, Source};
 pub use expectations::Expectations;
 pub use https::Https;
 pub use informer::{Change, Entry, Informer, Informers, Key, Meta, Scope};
+pub use keyed_limit::{KeyedLimit, Permit};
 pub use lookups::Lookups;
 pub use options::{
     DeleteOptions, DryRun, FieldValidation, ListOptions, Patch, Preconditions, Propagation, Query, VersionMatch,

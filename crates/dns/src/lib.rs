@@ -3,7 +3,6 @@
 //! [`zone`] answers from the services and endpoint slices that informers watch; [`server`] speaks DNS over UDP and TCP. Not implemented: forwarding
 //! of names outside the cluster domain (they are refused, so that no query leaves the machine) and IPv6.
 
-pub mod connection_limit;
 pub mod request_queue;
 pub mod server;
 pub mod zone;

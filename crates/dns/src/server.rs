@@ -1,8 +1,8 @@
 //! The DNS server: requests over UDP and TCP.
 
-use crate::connection_limit::ConnectionLimit;
 use crate::request_queue::RequestQueue;
 use crate::zone::{Answer, Kind, Record as ZoneRecord, ServiceView, SliceView, Zone};
+use client::KeyedLimit;
 use client::panics::caught_now;
 use client::{ApiResource, Change, Informer, Informers, Scope, Shutdown};
 use hickory_proto::op::{Message, OpCode, ResponseCode};
@@ -21,6 +21,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 
+/// The most open TCP connections in total, and from one address.
+const MAX_CONNECTIONS: usize = 512;
+const MAX_PER_ADDRESS: usize = 16;
 /// The time to live of answers in seconds; CoreDNS's default for the cluster domain.
 const TTL: u32 = 30;
 /// The largest answer over UDP in bytes if the client sends no limit (EDNS), and the largest limit that is accepted.
@@ -113,12 +116,12 @@ async fn serve(options: Options) -> Result<(), Error> {
         }
     };
     let streams = async move {
-        let connections = Arc::new(ConnectionLimit::default());
+        let connections = KeyedLimit::new(MAX_CONNECTIONS, MAX_PER_ADDRESS);
         loop {
             match tcp.accept().await {
                 Ok((stream, from)) => {
                     // Beyond the limit, the connection is closed at once.
-                    let Some(permit) = connections.acquire(from.ip()) else { continue };
+                    let Some(permit) = connections.acquire(from.ip().to_canonical()) else { continue };
                     let s = server.clone();
                     tokio::spawn(async move {
                         s.serve_tcp(stream).await;

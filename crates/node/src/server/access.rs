@@ -4,6 +4,7 @@
 //! Invariants: what is remembered is bounded, and what senders without credentials cause never takes the room of what is known of
 //! others. Reviews are made a few at a time, and fewer for one address.
 
+use client::KeyedLimit;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -22,7 +23,6 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::shares::Shares;
 use super::target::{Target, verb};
 use super::{Body, text};
 
@@ -57,7 +57,7 @@ pub(super) struct Access {
     allowed: Remembered<Hash256, ()>,
     denied: Remembered<Hash256, ()>,
     reviews: Semaphore,
-    by_address: Arc<Shares<IpAddr>>,
+    by_address: Arc<KeyedLimit<IpAddr>>,
 }
 
 /// Answers, each for a while; the oldest ones go when there are too many.
@@ -108,7 +108,7 @@ impl Access {
             allowed: Remembered::new(ALLOWED),
             denied: Remembered::new(DENIED),
             reviews: Semaphore::new(REVIEWS),
-            by_address: Shares::new(usize::MAX, REVIEWS_PER_ADDRESS),
+            by_address: KeyedLimit::new(usize::MAX, REVIEWS_PER_ADDRESS),
         }
     }
 
@@ -159,7 +159,7 @@ impl Access {
         if self.strangers.get(&key).is_some() {
             return Authentication::Nobody;
         }
-        let turn = address.map(|a| self.by_address.take(a));
+        let turn = address.map(|a| self.by_address.acquire(a));
         if matches!(turn, Some(None)) {
             return Authentication::Busy;
         }

@@ -2,6 +2,7 @@
 //! connection or, from clients since v1.31, inside WebSocket messages. Over WebSocket alone (`v4.channel.k8s.io`,
 //! `v4.base64.channel.k8s.io`), two channels per port, each beginning with the port's number.
 
+use client::{KeyedLimit, Permit};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,7 +22,6 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::coding::Coding;
-use super::shares::{Share, Shares};
 use super::{Body, Error, Handle, Query, upgrade};
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
 use crate::spdy::{Session, Stream};
@@ -193,13 +193,13 @@ struct Target {
     namespace: Option<PathBuf>,
     /// The namespace of the API that it is in.
     of: String,
-    forwarded: Arc<Shares<String>>,
+    forwarded: Arc<KeyedLimit<String>>,
 }
 
 impl Target {
     /// Connects to the pod's loopback, from inside its network.
-    async fn connect(&self, port: u16) -> std::io::Result<(TcpStream, Share<String>)> {
-        let Some(share) = self.forwarded.take(self.of.clone()) else {
+    async fn connect(&self, port: u16) -> std::io::Result<(TcpStream, Permit<String>)> {
+        let Some(share) = self.forwarded.acquire(self.of.clone()) else {
             return Err(std::io::Error::other("too many connections are being forwarded to this namespace"));
         };
         let socket = network::namespace::run_in(self.namespace.as_deref(), TcpSocket::new_v4)?;

@@ -24,7 +24,6 @@ mod pods;
 mod remote;
 mod run;
 mod scrape;
-mod shares;
 mod stats;
 mod stream;
 mod system_logs;
@@ -34,6 +33,7 @@ mod usage;
 
 pub use access::Sender;
 
+use client::KeyedLimit;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -53,7 +53,6 @@ use crate::agent::Options;
 use crate::counts::Known;
 use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use access::Access;
-use shares::Shares;
 use target::Target;
 use usage::{Layers, Rates};
 
@@ -67,7 +66,7 @@ pub struct Handle {
     known: Arc<Known>,
     access: Arc<Access>,
     /// Connections that are forwarded to pods, by namespace.
-    forwarded: Arc<Shares<String>>,
+    forwarded: Arc<KeyedLimit<String>>,
     rates: Arc<Rates>,
     layers: Arc<Layers>,
 }
@@ -202,7 +201,7 @@ fn decode(text: &str) -> String {
 impl Handle {
     pub(crate) fn new(options: Arc<Options>, known: Arc<Known>) -> Self {
         let access = Arc::new(Access::new(options.client.clone(), &options.node_name));
-        let forwarded = Shares::new(forward::FORWARDED, forward::FORWARDED_EACH);
+        let forwarded = KeyedLimit::new(forward::FORWARDED, forward::FORWARDED_EACH);
         Self { options, known, access, forwarded, rates: Arc::default(), layers: Arc::default() }
     }
 
