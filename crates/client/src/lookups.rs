@@ -50,9 +50,9 @@ impl Lookups {
         }
         let mut places = Vec::with_capacity(shares.len() + 1);
         for share in shares {
-            places.push(place(self.share(share)).await?);
+            places.push(acquire(self.share(share)).await?);
         }
-        places.push(place(self.all.clone()).await?);
+        places.push(acquire(self.all.clone()).await?);
         let (resolver, host) = (self.resolver.clone(), host.to_owned());
         let looked_up = tokio::task::spawn_blocking(move || {
             let _places = places;
@@ -74,7 +74,7 @@ impl Lookups {
 }
 
 /// The permit holds the semaphore too, so a share is known as long as it has lookups.
-async fn place(semaphore: Arc<Semaphore>) -> io::Result<OwnedSemaphorePermit> {
+async fn acquire(semaphore: Arc<Semaphore>) -> io::Result<OwnedSemaphorePermit> {
     semaphore.acquire_owned().await.map_err(io::Error::other)
 }
 

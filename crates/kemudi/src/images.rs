@@ -132,7 +132,7 @@ fn import(
         // An image of several names may stand in the archive once for each.
         let names: BTreeSet<&String> = images.iter().flat_map(|i| &i.names).collect();
         for name in names {
-            said(writeln!(out, "Loaded image: {name}"))?;
+            check_import(writeln!(out, "Loaded image: {name}"))?;
         }
     }
     Ok(())
@@ -171,7 +171,7 @@ fn list(place: &Place, out: &mut dyn Write) -> Result<(), Failure> {
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
     let (first, second) = (width(0), width(1));
     for [name, id, size] in &rows {
-        said(writeln!(out, "{name:first$}   {id:second$}   {size}"))?;
+        check_import(writeln!(out, "{name:first$}   {id:second$}   {size}"))?;
     }
     Ok(())
 }
@@ -180,12 +180,12 @@ fn remove(place: &Place, images: &[String], out: &mut dyn Write) -> Result<(), F
     let (store, root) = (place.images(false)?, place.root());
     for name in images {
         let image = store.remove(name, |layer| Embedded::user_of_layer(&root, layer))?;
-        said(writeln!(out, "Removed: {} ({})", name, image.id))?;
+        check_import(writeln!(out, "Removed: {} ({})", name, image.id))?;
     }
     Ok(())
 }
 
-fn said(result: io::Result<()>) -> Result<(), Failure> {
+fn check_import(result: io::Result<()>) -> Result<(), Failure> {
     result.map_err(|source| Failure::File { path: "the standard output".into(), source })
 }
 

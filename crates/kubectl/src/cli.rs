@@ -273,7 +273,7 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
         global.all_namespaces = shared::deepest(&m).try_get_one::<bool>("all_namespaces").ok().flatten() == Some(&true);
         global.stdin_in_use = shared::reads_stdin(&m);
         global.recorded = recorded;
-        global.cause = wanted.then(|| cause::of(&args, &known));
+        global.cause = wanted.then(|| cause::describe(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))
     };
     with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| {

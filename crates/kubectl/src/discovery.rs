@@ -85,7 +85,7 @@ struct Document {
 }
 
 /// One of the documents and its ETag; `None` when it is the one that has this ETag.
-async fn ask(client: &Client, path: &str, etag: &str) -> Result<Option<(String, Value)>, client::Error> {
+async fn fetch(client: &Client, path: &str, etag: &str) -> Result<Option<(String, Value)>, client::Error> {
     let request = client::client::request(Method::GET, path, ACCEPT, None)?;
     let Some((etag, bytes)) = client.changed(request, etag).await? else { return Ok(None) };
     let list: Value = serde_json::from_slice(&bytes)
@@ -101,7 +101,8 @@ impl Discovery {
     /// Asks the server at once for both documents, but for what is known of them already and still true.
     pub async fn fetch(client: &Client, known: &Self) -> Result<Self, client::Error> {
         let [core, groups] = &known.documents;
-        let answers = futures::future::try_join(ask(client, "/api", &core.etag), ask(client, "/apis", &groups.etag));
+        let answers =
+            futures::future::try_join(fetch(client, "/api", &core.etag), fetch(client, "/apis", &groups.etag));
         let (core, groups) = answers.await?;
         let mut all = Self::default();
         let (mut resources, mut versions) = (known.resources.iter(), known.versions.iter());

@@ -13,7 +13,7 @@ pub enum Error {
     /// Printed as it is.
     #[error("{0}")]
     Bare(String),
-    #[error("{}", told(.0))]
+    #[error("{}", client_message(.0))]
     Client(#[from] client::Error),
     /// A failure of one object of a file: `error when creating "f.yaml": …`.
     #[error("error when {doing} {source_name:?}: {error}")]
@@ -32,7 +32,7 @@ pub enum Error {
 }
 
 /// An error of the client. A request that could not be made is refused here, as upstream's refuses it.
-fn told(e: &client::Error) -> String {
+fn client_message(e: &client::Error) -> String {
     match e {
         client::Error::Request(why) => why.clone(),
         e => e.to_string(),

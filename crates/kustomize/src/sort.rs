@@ -42,7 +42,7 @@ pub enum Order {
     None,
 }
 
-fn place(kind: &str, first: &[&str], last: &[&str]) -> i64 {
+fn order_of_kind(kind: &str, first: &[&str], last: &[&str]) -> i64 {
     let of = |list: &[&str]| list.iter().position(|k| *k == kind).and_then(|i| i64::try_from(i).ok());
     let len = i64::try_from(first.len()).unwrap_or(i64::MAX);
     match (of(last), of(first)) {
@@ -53,7 +53,7 @@ fn place(kind: &str, first: &[&str], last: &[&str]) -> i64 {
 }
 
 pub fn rank(kind: &str) -> i64 {
-    place(kind, &FIRST, &LAST)
+    order_of_kind(kind, &FIRST, &LAST)
 }
 
 pub fn text(gvk: &Gvk) -> String {
@@ -90,7 +90,7 @@ pub fn sort(all: &mut Resources, options: Option<&SortOptions>, order: Order) ->
     };
     let rank = |kind: &str| match legacy {
         None => rank(kind),
-        Some(LegacyOrder { first, last }) => place(kind, &texts(first), &texts(last)),
+        Some(LegacyOrder { first, last }) => order_of_kind(kind, &texts(first), &texts(last)),
     };
     let mut keyed: Vec<_> = std::mem::take(&mut all.0)
         .into_iter()

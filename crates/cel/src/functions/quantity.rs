@@ -14,16 +14,16 @@ pub(super) const ROWS: &[Row] = &[
         Some(s) => Ok(Val::Bool(Quantity::parse(s).is_ok())),
         None => no_overload(),
     }),
-    row("sign", ".quantity:int", Price::Fixed(1), |a| of(a, |q| Ok(Val::Int(q.sign().into())))),
-    row("isInteger", ".quantity:bool", Price::Fixed(1), |a| of(a, |q| Ok(Val::Bool(q.is_integer())))),
+    row("sign", ".quantity:int", Price::Fixed(1), |a| with_quantity(a, |q| Ok(Val::Int(q.sign().into())))),
+    row("isInteger", ".quantity:bool", Price::Fixed(1), |a| with_quantity(a, |q| Ok(Val::Bool(q.is_integer())))),
     row("asInteger", ".quantity:int", Price::Fixed(1), |a| {
-        of(a, |q| match q.is_integer() {
+        with_quantity(a, |q| match q.is_integer() {
             true => Ok(Val::Int(q.value())),
             false => Err("cannot convert value to integer".into()),
         })
     }),
     row("asApproximateFloat", ".quantity:double", Price::Fixed(1), |a| {
-        of(a, |q| Ok(Val::Double(q.nano_value() as f64 / 1e9)))
+        with_quantity(a, |q| Ok(Val::Double(q.nano_value() as f64 / 1e9)))
     }),
     row("add", ".quantity,quantity:quantity;.quantity,int:quantity", Price::Fixed(1), |a| two(a, |a, b| made(a + b))),
     row("sub", ".quantity,quantity:quantity;.quantity,int:quantity", Price::Fixed(1), |a| two(a, |a, b| made(a - b))),
@@ -52,7 +52,7 @@ fn quantity(v: &Val<'_>) -> Option<Quantity> {
     }
 }
 
-fn of<'a>(args: &[Val<'a>], f: impl Fn(Quantity) -> Result<'a>) -> Result<'a> {
+fn with_quantity<'a>(args: &[Val<'a>], f: impl Fn(Quantity) -> Result<'a>) -> Result<'a> {
     quantity(&args[0]).map_or_else(no_overload, f)
 }
 

@@ -17,21 +17,25 @@ pub(super) const ROWS: &[Row] = &[
     row("startsWith", ".string,string:bool", Price::Walk(1, 1.0), |a| pair(a, |s, t| Ok(Val::Bool(s.starts_with(t))))),
     row("endsWith", ".string,string:bool", Price::Walk(1, 1.0), |a| pair(a, |s, t| Ok(Val::Bool(s.ends_with(t))))),
     row("charAt", ".string,int:string", Price::Fixed(1), char_at),
-    row("lowerAscii", ".string:string", Price::Walk(0, 1.0), |a| one(a, |s| Ok(Val::string(s.to_ascii_lowercase())))),
-    row("upperAscii", ".string:string", Price::Walk(0, 1.0), |a| one(a, |s| Ok(Val::string(s.to_ascii_uppercase())))),
-    row("trim", ".string:string", Price::Walk(0, 1.0), |a| one(a, |s| Ok(Val::string(s.trim())))),
+    row("lowerAscii", ".string:string", Price::Walk(0, 1.0), |a| {
+        with_text(a, |s| Ok(Val::string(s.to_ascii_lowercase())))
+    }),
+    row("upperAscii", ".string:string", Price::Walk(0, 1.0), |a| {
+        with_text(a, |s| Ok(Val::string(s.to_ascii_uppercase())))
+    }),
+    row("trim", ".string:string", Price::Walk(0, 1.0), |a| with_text(a, |s| Ok(Val::string(s.trim())))),
     row("replace", ".string,string,string:string;.string,string,string,int:string", Price::Walk(0, 2.0), replace),
     row("split", ".string,string:list(string);.string,string,int:list(string)", Price::Walk(0, 2.0), split),
     row("join", ".list(string):string;.list(string),string:string", Price::Elements, join),
     row("substring", ".string,int:string;.string,int,int:string", Price::Walk(0, 1.0), substring),
     row("format", ".string,list(dyn):string", Price::Walk(0, 1.0), format),
-    row("strings.quote", "string:string", Price::Walk(0, 1.0), |a| one(a, |s| Ok(Val::string(quote(s))))),
+    row("strings.quote", "string:string", Price::Walk(0, 1.0), |a| with_text(a, |s| Ok(Val::string(quote(s))))),
     row("jsonpatch.escapeKey", "string:string", Price::Walk(0, 1.0), |a| {
-        one(a, |s| Ok(Val::string(s.replace('~', "~0").replace('/', "~1"))))
+        with_text(a, |s| Ok(Val::string(s.replace('~', "~0").replace('/', "~1"))))
     }),
 ];
 
-fn one<'a>(args: &[Val<'a>], f: impl Fn(&str) -> Result<'a>) -> Result<'a> {
+fn with_text<'a>(args: &[Val<'a>], f: impl Fn(&str) -> Result<'a>) -> Result<'a> {
     args[0].as_str().map_or_else(no_overload, |s| {
         work::count(s.len());
         f(s)

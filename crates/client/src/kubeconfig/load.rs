@@ -31,7 +31,7 @@ impl Sources {
 
     /// Reads and joins the files. With no file there the result is empty; a file that cannot be read is an error.
     pub fn load(&self) -> Result<Kubeconfig, Error> {
-        self.joined(one)
+        self.joined(load_file)
     }
 
     /// The files that [`Sources::load`] reads.
@@ -45,14 +45,14 @@ impl Sources {
         self.joined(written)
     }
 
-    fn joined(&self, one: fn(&Path) -> Result<Option<Kubeconfig>, Error>) -> Result<Kubeconfig, Error> {
+    fn joined(&self, read: fn(&Path) -> Result<Option<Kubeconfig>, Error>) -> Result<Kubeconfig, Error> {
         if let Some(path) = &self.explicit {
-            return one(path)?
+            return read(path)?
                 .ok_or_else(|| Error::Credentials(format!("stat {}: no such file or directory", path.display())));
         }
         let mut all = Kubeconfig::default();
         for path in &self.files {
-            if let Some(k) = one(path)? {
+            if let Some(k) = read(path)? {
                 join(&mut all, k);
             }
         }
@@ -78,7 +78,7 @@ fn written(path: &Path) -> Result<Option<Kubeconfig>, Error> {
     })
 }
 
-fn one(path: &Path) -> Result<Option<Kubeconfig>, Error> {
+fn load_file(path: &Path) -> Result<Option<Kubeconfig>, Error> {
     let Some(mut k) = written(path)? else { return Ok(None) };
     // Wherever the file was named from, what it names stays where it is.
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

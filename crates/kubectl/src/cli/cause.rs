@@ -8,7 +8,7 @@ const SECRET: [&str; 2] = ["token", "password"];
 
 /// The words that are no flags, and behind them the flags by their long names, each with its value, as upstream writes it
 /// (`genericclioptions.RecordFlags`). `args` are those of a command line that `top` has accepted.
-pub fn of(args: &[OsString], top: &Command) -> String {
+pub fn describe(args: &[OsString], top: &Command) -> String {
     let mut known: Vec<&Arg> = top.get_arguments().collect();
     let (mut words, mut flags) = (String::from("kubectl"), String::new());
     let mut rest = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned());
@@ -90,7 +90,7 @@ mod tests {
             ("edit --output json pod/a --record", "kubectl edit pod/a --output=json --record=true"),
         ] {
             let args: Vec<OsString> = ["/bin/kubectl"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
-            assert_eq!(of(&args, &top), want, "{line}");
+            assert_eq!(describe(&args, &top), want, "{line}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::any::TypeId;
 use std::ffi::OsString;
 
 /// The command that words lead to (`kubectl create job`), and the words behind it that are no flags.
-fn place(words: &[String]) -> (String, Vec<&str>) {
+fn command_path(words: &[String]) -> (String, Vec<&str>) {
     let mut at = command();
     let mut path = String::from("kubectl");
     let mut rest = Vec::new();
@@ -193,7 +193,7 @@ fn help(path: &[&str]) -> String {
 
 /// `kubectl help WORDS…`, where the parser does not know all words: as much as they lead to.
 fn topic(words: &[String]) -> Refusal {
-    let (path, _) = place(words);
+    let (path, _) = command_path(words);
     let path: Vec<&str> = path.split(' ').skip(1).collect();
     if !path.is_empty() {
         return Refusal::Help(help(&path));
@@ -225,7 +225,7 @@ pub fn beside_help(args: &[OsString]) -> Option<clap::Error> {
 
 /// A complaint of the parser in kubectl's words, or the help that was asked for.
 pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
-    let (command, rest) = place(words);
+    let (command, rest) = command_path(words);
     let see_for_help = format!("See '{command} -h' for help and examples");
     let generates = command.starts_with("kubectl create ");
     let of = |kind: ContextKind| match e.get(kind) {

@@ -162,7 +162,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             continue;
         }
         count += 1;
-        let done = apply.one(k, &i).await;
+        let done = apply.apply(k, &i).await;
         if let Ok((o, _)) = &done {
             seen.saw(o);
         }

@@ -37,7 +37,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     running_timeout(&a.session.pod_running_timeout, "attach")?;
-    let pod = pods::one(k, &a.target, &FileFlags::default(), &a.session.pod_running_timeout).await?;
+    let pod = pods::find_one(k, &a.target, &FileFlags::default(), &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot attach a container in a completed pod; current phase is {phase}"));

@@ -86,7 +86,7 @@ enum Place {
     Nothing,
 }
 
-fn place(path: &str) -> Place {
+fn position(path: &str) -> Place {
     match path {
         "get"
         | "describe"
@@ -227,7 +227,7 @@ async fn answer(k: &mut Kube, before: &[String], current: &str) -> Answer {
             return Answer { found: subs, directive: NO_FILES };
         }
     }
-    arguments(k, place(&path.join(" ")), &rest, current).await
+    arguments(k, position(&path.join(" ")), &rest, current).await
 }
 
 fn flags(at: &clap::Command, global: &clap::Command) -> Answer {

@@ -34,7 +34,7 @@ pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
     let found = nodes(k, &a.nodes, &s).await?;
     let mut errors = Vec::new();
     for i in found {
-        if let Err(e) = one(k, &i, off, dry).await {
+        if let Err(e) = cordon_node(k, &i, off, dry).await {
             errors.push(e);
         }
     }
@@ -78,7 +78,7 @@ pub async fn nodes(k: &mut Kube, names: &[String], s: &Selection<'_>) -> Result<
 }
 
 /// Turns one node off or on, and says so.
-pub async fn one(k: &mut Kube, i: &Info, off: bool, dry: Dry) -> Result {
+pub async fn cordon_node(k: &mut Kube, i: &Info, off: bool, dry: Dry) -> Result {
     let verb = if off { "cordon" } else { "uncordon" };
     let is = i.object.as_ref().and_then(|o| o.at(&["spec", "unschedulable"])) == Some(&Value::Bool(true));
     if is == off {

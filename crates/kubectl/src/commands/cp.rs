@@ -34,7 +34,7 @@ struct Place {
     path: String,
 }
 
-fn place(word: &str) -> Result<Place> {
+fn parse_location(word: &str) -> Result<Place> {
     let local = |path: &str| Place { namespace: String::new(), pod: String::new(), path: path.to_owned() };
     let wrong = || text("filespec must match the canonical format: [[namespace/]pod:]file/path");
     let mut p = match word.split_once(':') {
@@ -54,7 +54,7 @@ fn place(word: &str) -> Result<Place> {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let [from, to] = a.words.as_slice() else { return text("source and destination are required") };
-    let (from, to) = (place(from)?, place(to)?);
+    let (from, to) = (parse_location(from)?, parse_location(to)?);
     if !from.pod.is_empty() && !to.pod.is_empty() {
         return text("one of src or dest must be a local file specification");
     }

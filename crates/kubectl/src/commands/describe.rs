@@ -116,7 +116,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let none = found.is_empty();
     let show_events = a.show_events.unwrap_or(found.len() + errors.len() == 1 && !guessed);
     for (n, i) in found.into_iter().enumerate() {
-        match one(k, &i, show_events).await {
+        match describe_object(k, &i, show_events).await {
             Ok(text) => {
                 // Those that a beginning of a name stands for are told one by one.
                 if n > 0 && !guessed {
@@ -167,7 +167,7 @@ async fn named(k: &mut Kube, mut i: Info) -> Result<Info> {
     Ok(i)
 }
 
-async fn one(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
+async fn describe_object(k: &mut Kube, i: &Info, show_events: bool) -> Result<String> {
     let o = i.object.clone().unwrap_or_default();
     let events = if show_events { Some(events::about(k, &o).await?) } else { None };
     let mut p = Page::new(k.shell.zone.clone());

@@ -96,7 +96,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let s = Selection { labels: &a.selector, page: Some(a.chunk_size), ..Selection::default() };
     let nodes = cordon::nodes(k, &a.nodes, &s).await?;
     for i in &nodes {
-        if let Err(e) = cordon::one(k, i, true, d.dry).await {
+        if let Err(e) = cordon::cordon_node(k, i, true, d.dry).await {
             k.warn(format!("error: {e}"));
         }
     }

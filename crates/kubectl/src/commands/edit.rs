@@ -87,7 +87,7 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
         let (mut retryable, mut missing) = (false, false);
         for d in read {
             let done = match original_of(&found, &d.object) {
-                Some(i) => one(a, k, i, d.object, options, &mut printer).await,
+                Some(i) => edit_object(a, k, i, d.object, options, &mut printer).await,
                 None => {
                     let what = name_of(&d.object);
                     Err(Failure::Stop(Error::Text(format!("no original object found for {what}"))))
@@ -158,7 +158,7 @@ impl From<Error> for Failure {
 }
 
 /// Sends the changes of one object, if there are any. Sent twice, as after a refusal of another object, they change nothing more.
-async fn one(
+async fn edit_object(
     a: &Arguments,
     k: &mut Kube,
     i: &Info,

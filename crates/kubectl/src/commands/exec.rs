@@ -42,7 +42,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let files = FileFlags { filename: a.filename.clone(), ..FileFlags::default() };
     crate::flags::running_timeout(&a.session.pod_running_timeout, "exec")?;
-    let pod = pods::one(k, &a.target, &files, &a.session.pod_running_timeout).await?;
+    let pod = pods::find_one(k, &a.target, &files, &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")) {
         let phase = o.str_at(&["status", "phase"]).unwrap_or_default();

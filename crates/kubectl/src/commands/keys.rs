@@ -151,7 +151,7 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     }
     for i in found {
         let o = i.object.clone().unwrap_or_default();
-        match one(&a, k, &i, &o, &changes, keys, dry).await {
+        match update_object(&a, k, &i, &o, &changes, keys, dry).await {
             Ok((o, _)) if a.list => {
                 let all = if keys == Keys::Labels { o.labels().collect::<Vec<_>>() } else { o.annotations().collect() };
                 let indent = if single { "" } else { " " };
@@ -168,7 +168,7 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     Error::collect(errors)
 }
 
-async fn one(
+async fn update_object(
     a: &Arguments,
     k: &mut Kube,
     i: &crate::resource::Info,

@@ -105,7 +105,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let query = query(&a)?;
     let found = if a.selector.is_empty() {
         let info = pods::target(k, &a.target).await?;
-        let mut found = match pods::of(k, &info, pods::For::Logs, &a.pod_running_timeout).await {
+        let mut found = match pods::find(k, &info, pods::For::Logs, &a.pod_running_timeout).await {
             Err(e) if e.is_not_found() => {
                 let place = format!(" in namespace {:?}", info.namespace);
                 return text(format!("error from server (NotFound): {e}{place}"));

@@ -29,11 +29,11 @@ impl For {
 }
 
 /// The pods of a pod, or of what selects pods, best first. Of the latter there has to be one in time.
-pub async fn of(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Result<Vec<Info>> {
+pub async fn find(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Result<Vec<Info>> {
     let patience = crate::flags::duration("pod-running-timeout", patience)?.unwrap_or(std::time::Duration::MAX);
     let end = tokio::time::Instant::now().checked_add(patience);
     loop {
-        let found = look(k, info, purpose).await?;
+        let found = find_now(k, info, purpose).await?;
         if !found.is_empty() {
             return Ok(found);
         }
@@ -44,7 +44,7 @@ pub async fn of(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Resu
     }
 }
 
-async fn look(k: &mut Kube, info: &Info, purpose: For) -> Result<Vec<Info>> {
+async fn find_now(k: &mut Kube, info: &Info, purpose: For) -> Result<Vec<Info>> {
     let o = match &info.object {
         Some(o) => o.clone(),
         None => info.fetch(k).await?,
@@ -119,12 +119,12 @@ async fn of_files(k: &mut Kube, words: &[String], files: &FileFlags) -> Result<I
 }
 
 /// The pod to talk to.
-pub async fn one(k: &mut Kube, words: &[String], files: &FileFlags, patience: &str) -> Result<Info> {
+pub async fn find_one(k: &mut Kube, words: &[String], files: &FileFlags, patience: &str) -> Result<Info> {
     let info = match files.is_empty() {
         true => target(k, words).await?,
         false => of_files(k, words, files).await?,
     };
-    let pods = of(k, &info, For::Attaching, patience).await?;
+    let pods = find(k, &info, For::Attaching, patience).await?;
     match pods.into_iter().next() {
         // Of a file there is no more than what is wanted.
         Some(p) if !files.is_empty() => Ok(Info { object: Some(p.fetch(k).await?), ..p }),

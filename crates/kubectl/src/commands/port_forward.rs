@@ -168,7 +168,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let info = pods::target(k, std::slice::from_ref(target)).await?;
     let mut target = info.fetch(k).await?;
     target.set_gvk(&info.resource.gvk());
-    let pods = pods::of(k, &info, pods::For::Attaching, &a.pod_running_timeout).await?;
+    let pods = pods::find(k, &info, pods::For::Attaching, &a.pod_running_timeout).await?;
     let Some(pod) = pods.into_iter().next() else { return text("timed out waiting for the condition") };
     let o = pod.object.clone().unwrap_or_default();
     let pairs = translated(words, &target, &o)?;

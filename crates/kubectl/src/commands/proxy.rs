@@ -304,7 +304,7 @@ mod tests {
     use crate::testing::{Server, shell, snapshot};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    async fn ask(at: &str, path: &str, host: &str) -> String {
+    async fn get(at: &str, path: &str, host: &str) -> String {
         let mut c = tokio::net::TcpStream::connect(at).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         c.write_all(request.as_bytes()).await.unwrap();
@@ -344,7 +344,7 @@ mod tests {
             ("//version?x=1", "localhost", "307 <a href=\"/version?x=1\">Temporary Redirect</a>.\n\n"),
             ("/static/../f.txt", "localhost", "307 <a href=\"/f.txt\">Temporary Redirect</a>.\n\n"),
         ] {
-            assert_eq!(ask(&at, path, host).await, want, "{path} {host}");
+            assert_eq!(get(&at, path, host).await, want, "{path} {host}");
         }
         task.abort();
         let said = snapshot(&s, "proxy --port=1 --unix-socket=/x", "").await;
@@ -389,7 +389,7 @@ mod tests {
         for (path, want) in
             [("/s/f.txt", "200 file"), ("/custom/version", "200 {}"), ("/x", "404 404 page not found\n")]
         {
-            assert_eq!(ask(&at, path, "localhost").await, want, "{path}");
+            assert_eq!(get(&at, path, "localhost").await, want, "{path}");
         }
         task.abort();
     }

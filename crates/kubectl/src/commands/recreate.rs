@@ -94,7 +94,7 @@ impl Replacement {
             Err(e) => e,
         };
         // The server may have done what it could not say.
-        if !failed.is_transient() || self.look().await == Old::There {
+        if !failed.is_transient() || self.find_old().await == Old::There {
             return Err(failed);
         }
         Ok(true)
@@ -107,7 +107,7 @@ impl Replacement {
     pub async fn gone(&self, limit: Instant) -> Result<(), Error> {
         let wait = async {
             for round in 0.. {
-                if matches!(self.look().await, Old::Gone | Old::Unknown) {
+                if matches!(self.find_old().await, Old::Gone | Old::Unknown) {
                     return;
                 }
                 pause(round).await;
@@ -123,7 +123,7 @@ impl Replacement {
         }
     }
 
-    async fn look(&self) -> Old {
+    async fn find_old(&self) -> Old {
         let uid = self.old.as_ref().map_or("", Object::uid);
         for round in 0..ATTEMPTS {
             match self.api.get_opt(&self.name).await {

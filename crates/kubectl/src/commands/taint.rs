@@ -179,7 +179,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         ..WriteOptions::manager(&a.field_manager)
     };
     for i in found {
-        match one(k, &i, &changes, a.overwrite, dry, &options).await {
+        match taint_node(k, &i, &changes, a.overwrite, dry, &options).await {
             Ok((o, said)) => printer.print(k, &o, said)?,
             Err(e) => errors.push(e),
         }
@@ -187,7 +187,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn one(
+async fn taint_node(
     k: &mut Kube,
     i: &Info,
     changes: &Changes,

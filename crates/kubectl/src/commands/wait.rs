@@ -183,7 +183,7 @@ async fn all(a: Arguments, k: &mut Kube) -> Result {
     }
     for i in found {
         for until in &all {
-            match one(k, &i, until, deadline, timeout.is_zero()).await {
+            match wait_for_object(k, &i, until, deadline, timeout.is_zero()).await {
                 Ok(o) => printer.print(k, &o, "condition met")?,
                 Err(e) => {
                     errors.push(e);
@@ -215,7 +215,7 @@ async fn locally(a: &Arguments, k: &mut Kube, all: &[Until], printer: &mut Print
     Error::collect(errors)
 }
 
-async fn one(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Object> {
+async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
     if matches!(until, Until::Deleted) {
         // An object that was deleted after it was listed is printed like the others.

@@ -65,7 +65,7 @@ impl GoTemplate {
                 self.source
             ));
         }
-        let why = fault::told(&e, &self.source);
+        let why = fault::message(&e, &self.source);
         let raw = codec::json::to_string(v, codec::json::Html::Escape);
         out.push_str(&format!(
             "Error executing template: {why}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{}\n\traw data was:\n\t\t{raw}\n\tobject given to template engine was:\n\t\t{data}\n\n",

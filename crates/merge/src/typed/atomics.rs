@@ -13,7 +13,7 @@ pub fn atomics(v: &Value, t: TypeRef<'_>) -> Vec<String> {
 fn find(v: &Value, t: TypeRef<'_>, path: &mut String, out: &mut Vec<String>) {
     let here = path.len();
     let container = matches!(v, Value::Object(_) | Value::Array(_));
-    match (Shape::of(t, v), v) {
+    match (Shape::read(t, v), v) {
         (Shape::Leaf, _) if container && t.schema.is_some() => out.push(path.clone()),
         (Shape::Object, Value::Object(m)) => {
             for (k, v) in m {

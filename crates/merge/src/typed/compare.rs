@@ -107,7 +107,7 @@ fn whole(v: &Value, t: TypeRef<'_>, depth: usize) -> Vec<Node> {
     }
     let node =
         |element, v: &Value, t| Node { element, member: true, children: Set::from_nodes(whole(v, t, depth + 1)) };
-    match (Shape::of(t, v), v) {
+    match (Shape::read(t, v), v) {
         (Shape::Object, Value::Object(m)) => {
             m.iter().map(|(k, c)| node(PathElement::field(k), c, t.member(k))).collect()
         }
@@ -142,7 +142,7 @@ fn either(old: Option<&Value>, new: Option<&Value>, t: TypeRef<'_>, depth: usize
 
 fn both(a: &Value, b: &Value, t: TypeRef<'_>, depth: usize) -> Parts {
     // A null takes the other's shape.
-    let shape = if b.is_null() { Shape::of(t, a) } else { Shape::of(t, b) };
+    let shape = if b.is_null() { Shape::read(t, a) } else { Shape::read(t, b) };
     let fits = |v: &Value| match shape {
         Shape::Object => v.is_object() || v.is_null(),
         Shape::List(_) => v.is_array() || v.is_null(),

@@ -21,7 +21,7 @@ fn collect(v: &Value, t: TypeRef<'_>, depth: usize) -> (bool, Vec<Node>) {
     if depth > MAX_DEPTH {
         return (true, Vec::new());
     }
-    match (Shape::of(t, v), v) {
+    match (Shape::read(t, v), v) {
         (Shape::Object, Value::Object(m)) => (false, members(m, t, depth)),
         (Shape::List(kind), Value::Array(a)) => {
             let mut items: BTreeMap<PathElement, Option<&Value>> = BTreeMap::new();

@@ -37,16 +37,16 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
     if depth > MAX_DEPTH || is_empty(Some(live)) || is_empty(Some(config)) && !config.is_null() {
         // An empty configuration asks for nothing below, but keeps what is live there.
         let keeps = is_empty(Some(config)) && !is_empty(Some(live));
-        let container = !matches!(Shape::of(t, config), Shape::Leaf);
+        let container = !matches!(Shape::read(t, config), Shape::Leaf);
         return if keeps && container { live.clone() } else { config.clone() };
     }
-    match (Shape::of(t, config), live, config) {
+    match (Shape::read(t, config), live, config) {
         (Shape::Object, Value::Object(l), Value::Object(c)) => Value::Object(members(l, c, t, depth, None)),
         (Shape::List(kind), Value::Array(_), Value::Array(_)) => {
             Value::Array(lists(list(Some(live)), list(Some(config)), kind, t.items(), depth))
         }
         // A null container in the configuration is an empty one.
-        (_, l, Value::Null) if !matches!(Shape::of(t, l), Shape::Leaf) => l.clone(),
+        (_, l, Value::Null) if !matches!(Shape::read(t, l), Shape::Leaf) => l.clone(),
         _ => config.clone(),
     }
 }

@@ -15,7 +15,7 @@ fn remove(v: &Value, set: &Set, t: TypeRef<'_>, depth: usize) -> Value {
     if set.is_empty() || depth > MAX_DEPTH {
         return v.clone();
     }
-    match (Shape::of(t, v), v) {
+    match (Shape::read(t, v), v) {
         (Shape::Object, Value::Object(m)) => {
             let mut out = Map::new();
             for (k, child) in m {

@@ -52,7 +52,7 @@ pub(super) enum Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    pub(super) fn of(t: TypeRef<'a>, v: &Value) -> Self {
+    pub(super) fn read(t: TypeRef<'a>, v: &Value) -> Self {
         if t.atomic {
             return Self::Leaf;
         }

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 pub fn validate(v: &Value, t: TypeRef<'_>) -> Result<(), String> {
     let mut errors = Errors::default();
     check(v, t, &mut String::new(), &mut errors, 0);
-    said(errors)
+    into_result(errors)
 }
 
 /// [`validate`] of an API object.
 pub fn validate_object(o: &Object, t: TypeRef<'_>) -> Result<(), String> {
     let mut errors = Errors::default();
     members(&o.0, t, &mut String::new(), &mut errors, 0);
-    said(errors)
+    into_result(errors)
 }
 
 /// Bytes of all reasons together; more are not looked for.
@@ -43,7 +43,7 @@ impl Errors {
     }
 }
 
-fn said(Errors { texts: errors, .. }: Errors) -> Result<(), String> {
+fn into_result(Errors { texts: errors, .. }: Errors) -> Result<(), String> {
     match errors.as_slice() {
         [] => Ok(()),
         [one] => Err(one.clone()),

@@ -56,7 +56,7 @@ fn rank_of_change(path: &str, schema: &Schema) -> Vec<usize> {
             return out;
         }
         out.push(match &segment {
-            Segment::Name(name) => place(s, name, std::slice::from_ref(&segment)).0,
+            Segment::Name(name) => position(s, name, std::slice::from_ref(&segment)).0,
             Segment::Index(i) => *i,
         });
         at = segment.of(Some(s));
@@ -78,7 +78,7 @@ fn rank(path: &str, schema: &Schema) -> Vec<usize> {
             }
             Segment::Name(name) => {
                 let Some(s) = at else { return out };
-                let (place, taken) = place(s, name, rest);
+                let (place, taken) = position(s, name, rest);
                 out.push(place);
                 for segment in &rest[..taken] {
                     at = segment.of(at);
@@ -96,7 +96,7 @@ fn rank(path: &str, schema: &Schema) -> Vec<usize> {
 }
 
 /// Where a path stands in a struct, and how many names say so: the longest the description knows, or one.
-fn place(s: &Schema, name: &str, rest: &[Segment<'_>]) -> (usize, usize) {
+fn position(s: &Schema, name: &str, rest: &[Segment<'_>]) -> (usize, usize) {
     let said = s.order.iter().enumerate().filter_map(|(i, o)| {
         let said = segments(o);
         let fits = said.len() <= rest.len() && said.iter().zip(rest).all(|(s, r)| s.fits(r));

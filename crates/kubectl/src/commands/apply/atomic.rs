@@ -131,7 +131,7 @@ async fn rehearse(apply: &Apply, k: &mut Kube, documents: &[Document]) -> Result
             out.push(Rehearsed { info, live, merged });
             continue;
         }
-        match rehearsal.one(k, &info).await {
+        match rehearsal.apply(k, &info).await {
             Ok((merged, _)) => out.push(Rehearsed { info, live, merged }),
             Err(e) => errors.push(e),
         }
@@ -188,7 +188,7 @@ async fn work(apply: &Apply, k: &mut Kube, documents: &[Document], steps: &mut V
         let (namespace, name) = (info.namespace.clone(), info.name.clone());
         let manager = apply.options.field_manager.clone();
         steps.push(Step { gvk, namespace, name, manager, before, after: None });
-        let result = apply.one(k, &info).await;
+        let result = apply.apply(k, &info).await;
         let Some(step) = steps.last_mut() else { continue };
         let (o, what) = match result {
             Ok(done) => done,

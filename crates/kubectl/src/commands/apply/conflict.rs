@@ -21,13 +21,13 @@ pub async fn explain(k: &mut Kube, i: &Info, error: &client::Error, manager: &st
     for field in &fields {
         if !seen.contains(&field) {
             seen.push(field);
-            out.push_str(&one(k, field, wanted, &live, manager, secret));
+            out.push_str(&describe_conflict(k, field, wanted, &live, manager, secret));
         }
     }
     out
 }
 
-fn one(k: &Kube, field: &str, wanted: &Object, live: &Object, manager: &str, secret: bool) -> String {
+fn describe_conflict(k: &Kube, field: &str, wanted: &Object, live: &Object, manager: &str, secret: bool) -> String {
     let (here, there) = (Value::Object(wanted.0.clone()), Value::Object(live.0.clone()));
     let mut out = format!("  {field}\n");
     let hidden = secret && (field.starts_with(".data") || field.starts_with(".stringData"));

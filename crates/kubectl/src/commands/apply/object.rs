@@ -21,7 +21,7 @@ pub struct Apply {
 
 impl Apply {
     /// Applies one object: what it is then, and what was done.
-    pub async fn one(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
+    pub async fn apply(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         if i.name.is_empty() {
             let generate = i.object.as_ref().map(Object::generate_name).unwrap_or_default();
             if !generate.is_empty() {

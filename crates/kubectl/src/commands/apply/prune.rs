@@ -154,7 +154,7 @@ impl Flags {
         }
         options.dry_run = dry.option();
         for (r, n) in seen.places(resources) {
-            let done = one(k, r, n, seen, selector, &options, dry, printer).await;
+            let done = prune_object(k, r, n, seen, selector, &options, dry, printer).await;
             let gvk = r.gvk();
             let what = if r.namespaced { "namespaced" } else { "nonNamespaced" };
             done.map_err(|e| {
@@ -187,7 +187,7 @@ pub async fn left(k: &mut Kube, r: &Resource, namespace: &str, seen: &Visited, s
     Ok(all)
 }
 
-async fn one(
+async fn prune_object(
     k: &mut Kube,
     r: &Arc<Resource>,
     namespace: &str,

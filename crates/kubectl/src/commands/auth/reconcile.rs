@@ -90,7 +90,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
             let binding = kind.ends_with("Binding");
             let remove = if binding { a.remove_extra_subjects } else { a.remove_extra_permissions };
-            let done = one(k, &i, binding, remove, dry).await?;
+            let done = reconcile_object(k, &i, binding, remove, dry).await?;
             printer.print(k, &done.object, "reconciled")?;
             tell(k, &done, binding, remove);
             Ok(())
@@ -102,7 +102,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn one(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> Result<Outcome> {
+async fn reconcile_object(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> Result<Outcome> {
     let mut wanted = i.object.clone().unwrap_or_default();
     if binding {
         qualify(&mut wanted);

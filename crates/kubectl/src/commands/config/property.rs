@@ -68,7 +68,7 @@ enum Place {
     Field(&'static str, String, &'static str, Type),
 }
 
-fn place(path: &str) -> Result<Place> {
+fn parse_path(path: &str) -> Result<Place> {
     let parts: Vec<&str> = path.split('.').collect();
     let list = match parts[0] {
         "current-context" if parts.len() == 1 => return Ok(Place::Current),
@@ -112,7 +112,7 @@ fn preference(path: &str, rest: &[&str]) -> Result<Place> {
 
 pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
     let whole = |what: &str| text(format!("can't set a map to a value: {what}"));
-    match place(path)? {
+    match parse_path(path)? {
         Place::Current => f.set_current(value),
         Place::Fixed => {}
         Place::Preferences => {
@@ -163,7 +163,7 @@ fn put(e: &mut Map<String, Value>, field: &str, v: Value) {
 }
 
 pub fn unset(f: &mut Files, path: &str) -> Result {
-    match place(path)? {
+    match parse_path(path)? {
         Place::Current => f.set_current(""),
         Place::Fixed => {}
         Place::Preferences => f.set_top(&["preferences"], None),

@@ -18,7 +18,7 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     let mut errors = Vec::new();
     for i in from_files(k, &a.files).await? {
         let made = match i {
-            Ok(i) => one(a, k, &i, form, &mut printer).await,
+            Ok(i) => edit_object(a, k, &i, form, &mut printer).await,
             Err(e) => Err(e),
         };
         errors.extend(made.err());
@@ -26,7 +26,7 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn one(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Printer) -> Result {
+async fn edit_object(a: &Arguments, k: &mut Kube, i: &Info, form: Form, printer: &mut Printer) -> Result {
     let v = i.object.clone().unwrap_or_default().into_value();
     let mut session = Session::new(form, &v, named(i));
     session.windows_line_endings = a.windows_line_endings;

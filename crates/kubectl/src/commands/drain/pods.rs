@@ -91,7 +91,7 @@ impl Choice {
     }
 
     /// Messages with the pods that they are about.
-    fn said<'a>(&'a self, about: impl Fn(&'a Verdict) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
+    fn group_messages<'a>(&'a self, about: impl Fn(&'a Verdict) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
         let mut all: BTreeMap<&str, String> = BTreeMap::new();
         for (v, p) in &self.0 {
             if let Some(m) = about(v) {
@@ -104,7 +104,7 @@ impl Choice {
     }
 
     pub fn warnings(&self) -> Option<String> {
-        let all = self.said(|v| match v {
+        let all = self.group_messages(|v| match v {
             Verdict::GoesWith(m) | Verdict::StaysWith(m) => Some(m),
             _ => None,
         });
@@ -113,7 +113,7 @@ impl Choice {
     }
 
     pub fn errors(&self) -> Vec<Error> {
-        let all = self.said(|v| match v {
+        let all = self.group_messages(|v| match v {
             Verdict::Refused(m) => Some(m),
             _ => None,
         });

@@ -41,7 +41,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let (found, unread) = a.which.gather(k).await?;
     let mut errors = Vec::new();
     for i in found {
-        match one(&a, k, &i, dry).await {
+        match undo_object(&a, k, &i, dry).await {
             Ok(said) => printer.print(k, &object(&i), &said)?,
             Err(e) => errors.push(e),
         }
@@ -51,7 +51,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn one(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> {
+async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> {
     let o = object(i);
     if o.annotation(LAST_APPLIED).is_some() {
         let name = format!("{}/{}", i.resource.plural, i.name);

@@ -76,7 +76,7 @@ fn kind(v: &Value) -> &'static str {
 }
 
 /// An error of a template that ran, in Go's words.
-pub fn told(e: &TemplateError, source: &str) -> String {
+pub fn message(e: &TemplateError, source: &str) -> String {
     let (part, why) = match e {
         TemplateError::MissingKey { key } => (field(source, key), format!("map has no entry for key {key:?}")),
         TemplateError::ArgCount { name, got: 1, .. } if matches!(name.as_str(), "eq") => {
@@ -98,7 +98,7 @@ pub fn told(e: &TemplateError, source: &str) -> String {
     };
     match part {
         Some(p) => {
-            let (line, column) = place(source, p.at);
+            let (line, column) = line_and_column(source, p.at);
             format!("template: output:{line}:{column}: executing \"output\" at <{}>: {why}", p.text)
         }
         None => format!("template: output: {why}"),
@@ -203,7 +203,7 @@ fn command(text: &str) -> String {
 }
 
 /// Line, from 1, and byte in it, from 0.
-fn place(source: &str, at: usize) -> (usize, usize) {
+fn line_and_column(source: &str, at: usize) -> (usize, usize) {
     let before = &source[..at];
     (before.matches('\n').count() + 1, at - before.rfind('\n').map_or(0, |n| n + 1))
 }
@@ -213,7 +213,7 @@ pub fn blocks(source: &str) -> Option<(usize, String)> {
     let words = regex::Regex::new(r"\{\{-?\s*(if|range|with|block|define|else|end)\b").ok()?;
     let mut depth = 0;
     for c in words.captures_iter(source) {
-        let line = c.get(0).map_or(1, |m| place(source, m.start()).0);
+        let line = c.get(0).map_or(1, |m| line_and_column(source, m.start()).0);
         match &c[1] {
             "end" | "else" if depth == 0 => return Some((line, format!("unexpected {{{{{}}}}}", &c[1]))),
             "end" => depth -= 1,
