@@ -1,6 +1,6 @@
 //! The workloads of `apps`: selector and template belong together.
 
-use crate::core::persistent_volume;
+use crate::core::persistent_volume_claim;
 use crate::read::{delegated, items, shown, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
@@ -359,7 +359,7 @@ fn stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
 fn fixed_of_stateful_set(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     delegated(spec, "io.k8s.api.apps.v1.StatefulSetSpec", "volumeClaimTemplates", path, errors);
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
-        persistent_volume::claim_spec(
+        persistent_volume_claim::claim_spec(
             &claim["spec"],
             &path.child("volumeClaimTemplates").index(i).child("spec"),
             errors,

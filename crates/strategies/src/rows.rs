@@ -2,8 +2,9 @@
 
 use crate::plain::{Plain, Ruled};
 use crate::runtime_config::RuntimeConfig;
+use crate::table::{self, Row};
 use crate::{
-    admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
+    admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling,
     certificates, core, discovery, flowcontrol, networking, policy, rbac, resource, scheduling, settings, storage,
 };
 use auth::Authorizer;
@@ -34,19 +35,22 @@ pub struct Config {
 pub fn builtin_rows(config: &Config) -> Rows {
     let mut rows = Rows::default();
     for kind in kinds::catalog().kinds.iter().filter(|k| config.runtime.serves(k)) {
-        let backend = match function(config, &kind.group, &kind.plural) {
+        let row = match strategy(config, &kind.group, &kind.plural) {
+            Some(strategy) => Row { strategy, function: function(config, &kind.group, &kind.plural) },
+            None => table::row(config, &kind.group, &kind.kind),
+        };
+        let backend = match row.function {
             Some(f) => Backend::Function(f),
             None => Backend::Stored {
                 resource: storage_name(&kind.stored.group, &kind.plural).into(),
                 version: kind.stored.with_kind(&*kind.kind),
             },
         };
-        let strategy = strategy(config, &kind.group, &kind.plural);
         let lifetime = config.event_ttl.filter(|_| kind.expires);
         rows.insert(Resource {
             kind: kind.clone(),
             backend,
-            strategy,
+            strategy: row.strategy,
             bare_items: true,
             reshaped: 0,
             empty: OnceLock::new(),
@@ -74,8 +78,6 @@ fn function(config: &Config, group: &str, plural: &str) -> Option<Arc<dyn Functi
         Arc::new(authorization::AccessReview { authorizer: config.authorizer.clone(), whose })
     };
     Some(match (group, plural) {
-        ("", "bindings") => Arc::new(core::binding::Binding),
-        ("", "componentstatuses") => Arc::new(core::component_status::ComponentStatuses),
         ("authentication.k8s.io", "selfsubjectreviews") => Arc::new(authentication::SelfSubjectReview),
         ("authentication.k8s.io", "tokenreviews") => Arc::new(authentication::TokenReview(config.tokens.clone())),
         ("authorization.k8s.io", "selfsubjectaccessreviews") => access(authorization::Whose::Own),
@@ -88,60 +90,29 @@ fn function(config: &Config, group: &str, plural: &str) -> Option<Arc<dyn Functi
     })
 }
 
-fn strategy(config: &Config, group: &str, plural: &str) -> Arc<dyn Strategy> {
-    match (group, plural) {
-        ("", "pods") => Arc::new(core::pod::Pod),
-        ("", "bindings") => Arc::new(core::binding::Binding),
-        ("", "services") => Arc::new(core::service::Service::new(config)),
-        ("", "namespaces") => Arc::new(core::namespace::Namespace),
-        ("", "nodes") => Arc::new(core::node::Node),
-        ("", "secrets") => Arc::new(core::secret::Secret),
-        ("", "configmaps") => Arc::new(core::config_map::ConfigMap),
-        ("", "events") | ("events.k8s.io", "events") => Arc::new(core::event::Event),
-        ("", "serviceaccounts") => Arc::new(core::service_account::ServiceAccount(config.accounts.clone())),
-        ("", "replicationcontrollers") => Arc::new(core::replication_controller::ReplicationController),
-        ("", "podtemplates") => Arc::new(core::pod_template::PodTemplate),
+fn strategy(config: &Config, group: &str, plural: &str) -> Option<Arc<dyn Strategy>> {
+    Some(match (group, plural) {
         ("apps", "deployments" | "replicasets" | "daemonsets") => {
             Arc::new(apps::Workload { selector_is_immutable: true, names: NameRule::DnsSubdomain })
         }
         ("apps", "statefulsets") => Arc::new(apps::Workload { selector_is_immutable: true, names: NameRule::DnsLabel }),
         ("apiextensions.k8s.io", "customresourcedefinitions") => Arc::new(apiextensions::CustomResourceDefinition),
-        ("batch", "jobs") => Arc::new(batch::job::Job),
-        ("batch", "cronjobs") => Arc::new(batch::cron_job::CronJob),
         ("autoscaling", "horizontalpodautoscalers") => Arc::new(autoscaling::HorizontalPodAutoscaler),
-        ("", "limitranges") => Arc::new(core::limits::LimitRange),
         ("rbac.authorization.k8s.io", _) => Arc::new(rbac::Rbac(config.authorizer.clone())),
         ("networking.k8s.io", "networkpolicies") => Arc::new(networking::network_policy::NetworkPolicy),
         ("scheduling.k8s.io", "priorityclasses") => Arc::new(scheduling::PriorityClass),
         ("certificates.k8s.io", "certificatesigningrequests") => Arc::new(certificates::CertificateSigningRequest),
         _ => match ruled(group, plural) {
             Some(r) => Arc::new(r),
-            None => Arc::new(Plain),
+            None if function(config, group, plural).is_some() => Arc::new(Plain),
+            None => return None,
         },
-    }
+    })
 }
 
 /// Kinds of which nothing but rules is peculiar.
 pub(crate) fn ruled(group: &str, plural: &str) -> Option<Ruled> {
-    use core::{endpoints, limits, persistent_volume, volume_warnings};
     Some(match (group, plural) {
-        ("", "persistentvolumes") => Ruled::new(persistent_volume::volume)
-            .with_cells(persistent_volume::cells)
-            .with_update(persistent_volume::volume_update)
-            .with_warnings(volume_warnings::of_volume),
-        ("", "persistentvolumeclaims") => Ruled::new(persistent_volume::claim)
-            .with_cells(persistent_volume::cells)
-            .with_update(persistent_volume::claim_update)
-            .with_status(persistent_volume::claim_status)
-            .with_prepare(persistent_volume::same_sources)
-            .with_warnings(volume_warnings::of_claim),
-        ("", "resourcequotas") => {
-            Ruled::new(limits::resource_quota).with_cells(limits::cells).with_status(limits::resource_quota_status)
-        }
-        ("", "componentstatuses") => Ruled::new(|_, _| {}).with_cells(core::component_status::cells),
-        ("", "endpoints") => {
-            Ruled::new(endpoints::validate).with_cells(endpoints::cells).with_warnings(endpoints::warnings)
-        }
         ("discovery.k8s.io", "endpointslices") => {
             Ruled::new(discovery::slice).with_cells(discovery::cells).with_warnings(discovery::warnings)
         }
@@ -149,14 +120,11 @@ pub(crate) fn ruled(group: &str, plural: &str) -> Option<Ruled> {
             Ruled::new(|_, _| {}).with_since(apps::controller_revision).with_update(apps::controller_revision_update)
         }
         ("settings.k8s.io", "podpresets") => Ruled::new(settings::pod_preset),
-        ("node.k8s.io", "runtimeclasses") => {
-            Ruled::new(limits::runtime_class).with_warnings(limits::runtime_class_warnings)
-        }
         ("networking.k8s.io", "ingresses") => Ruled::new(networking::ingress::validate)
             .with_cells(networking::ingress::cells)
             .with_since(networking::ingress::validate_since)
             .with_warnings(networking::ingress::warnings)
-            .with_status(networking::ingress::status),
+            .with_status(networking::ingress::validate_status),
         ("networking.k8s.io", "ingressclasses") => Ruled::new(networking::ingress_class).with_cells(networking::cells),
         ("networking.k8s.io", "ipaddresses") => {
             Ruled::new(networking::ip_address).with_cells(networking::cells).named(NameRule::IpAddress)

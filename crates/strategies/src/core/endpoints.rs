@@ -1,11 +1,18 @@
 //! Endpoints: each subset has addresses.
 
+use crate::Config;
+use crate::plain::Ruled;
 use crate::read::{items, text};
+use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use schema::rules::ip_warning;
 use std::net::IpAddr;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_cells(cells).with_warnings(warnings))
+}
 
 pub fn validate(o: &Object, errors: &mut ErrorList) {
     let all = o.clone().into_value();

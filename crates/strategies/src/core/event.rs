@@ -1,10 +1,16 @@
 //! Event, served in two groups and stored as `v1`.
 
+use crate::Config;
 use crate::read::shown;
+use crate::table::Row;
 use kinds::columns::{Cell, age, display};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
 use registry::{NameRule, Strategy};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Event)
+}
 
 pub struct Event;
 

@@ -1,9 +1,22 @@
 //! Ingress: where requests go.
 
+use crate::Config;
+use crate::plain::Ruled;
 use crate::read::{is_set, items, text};
+use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_since(validate_since)
+            .with_warnings(warnings)
+            .with_status(validate_status),
+    )
+}
 
 /// The annotation that named the class before there was a field for it.
 const CLASS: &str = "kubernetes.io/ingress.class";
@@ -63,7 +76,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
 }
 
 /// An update of the status: what a controller says of how it is reached.
-pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+pub fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let balancer = o.at(&["status", "loadBalancer"]).unwrap_or(&Value::Null);
     let path = FieldPath::new("status.loadBalancer.ingress");
     for (i, point) in items(balancer, "ingress").iter().enumerate() {

@@ -2,8 +2,7 @@
 //! role must have its rules or may `escalate` it, who writes a binding must have the rules of its role or may `bind` it.
 
 use super::GROUP;
-use auth::rbac::PolicyRule;
-use auth::rbac::cover;
+use auth::rbac::{PolicyRule, cover};
 use auth::{Attributes, Authorizer};
 use meta::{GroupResource, Object, Status, Value};
 use registry::{Env, Request};
