@@ -39,4 +39,21 @@ mod testing;
 pub use rows::{Config, builtin_rows, selectable_fields};
 pub use runtime_config::RuntimeConfig;
 
-groups! { batch, core, events, node }
+groups! {
+    apiregistration,
+    authentication,
+    authorization,
+    autoscaling,
+    batch,
+    certificates,
+    core,
+    discovery,
+    events,
+    flowcontrol,
+    networking,
+    node,
+    policy,
+    scheduling,
+    settings,
+    storage,
+}

@@ -47,7 +47,7 @@ impl Function for ComponentStatuses {
 }
 
 /// The cells that only component statuses have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "componentStatus" => match o.get("conditions").and_then(Value::as_array).and_then(|c| c.first()) {

@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells).with_warnings(warnings))
 }
 
-pub fn validate(o: &Object, errors: &mut ErrorList) {
+fn validate(o: &Object, errors: &mut ErrorList) {
     let all = o.clone().into_value();
     for (i, s) in items(&all, "subsets").iter().enumerate() {
         let at = FieldPath::new("subsets").index(i);
@@ -57,7 +57,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
 /// Whose endpoints are not warned of: nobody reads it.
 const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
 
-pub fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     if o.at(&["metadata", "labels", MANAGED_BY.0]).is_some_and(|by| by == MANAGED_BY.1) {
         return Vec::new();
     }
@@ -95,7 +95,7 @@ pub fn special_address(ip: &str, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// The cells that only endpoints have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "endpoints" => endpoints(o).into(),

@@ -1,8 +1,8 @@
 //! ServiceAccount and its `token` subresource.
 
 use crate::Config;
-use crate::authentication::TokenRequest;
 use crate::authentication::service_account::ServiceAccountTokens;
+use crate::authentication::token_request::TokenRequest;
 use crate::table::Row;
 use meta::Object;
 use registry::{Strategy, Sub};

@@ -1,11 +1,26 @@
 //! APIService: its name is its version and group.
 
+use crate::Config;
+use crate::plain::Ruled;
 use crate::read::{is_set, items, text};
+use crate::table::Row;
 use kinds::columns::{Cell, condition, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+use registry::NameRule;
 
-pub fn api_service(o: &Object, errors: &mut ErrorList) {
+pub fn row(_: &Config) -> Row {
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .in_scheme("pkg/apiserver/scheme/scheme.go:28")
+            .named(NameRule::PathSegment)
+            .with_status(validate_status)
+            .with_whole_status(),
+    )
+}
+
+fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     let (group, version) = (text(spec, "group"), text(spec, "version"));
@@ -41,7 +56,7 @@ pub fn api_service(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     const ALL: [&str; 3] = ["True", "False", "Unknown"];
     let status = o.get("status").unwrap_or(&Value::Null);
     for (i, c) in items(status, "conditions").iter().enumerate() {
@@ -54,7 +69,7 @@ pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
 }
 
 /// The cells that only API services have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "apiService" => match o.at(&["spec", "service"]) {

@@ -1,10 +1,8 @@
-//! Reviews of access.
+//! What the reviews of access have in common.
 
-mod selectors;
-
+use super::selectors;
 use crate::read::shown;
 use async_trait::async_trait;
-use auth::rbac::{MOST_LISTED, PolicyRule};
 use auth::{Attributes, Authorizer, Decision, User};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value};
@@ -149,51 +147,5 @@ fn user_of(spec: &Value) -> User {
         uid: spec["uid"].as_str().unwrap_or_default().to_owned(),
         groups: list(&spec["groups"]),
         extra: spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), list(v))).collect(),
-    }
-}
-
-/// What the caller may do in a namespace, as far as the rules can be listed.
-pub struct RulesReview {
-    pub authorizer: Arc<dyn Authorizer>,
-}
-
-#[async_trait]
-impl Function for RulesReview {
-    async fn create(
-        &self,
-        _env: Env<'_>,
-        request: &Request,
-        mut o: Object,
-        _: &WriteOptions,
-    ) -> Result<Object, Status> {
-        let namespace = o.str_at(&["spec", "namespace"]).unwrap_or_default().to_owned();
-        if namespace.is_empty() {
-            return Err(Status::bad_request("no namespace on request"));
-        }
-        let (mut resource, mut path) = (Vec::new(), Vec::new());
-        let rules = self.authorizer.rules(&request.user, &namespace);
-        let too_many = rules.iter().map(PolicyRule::weight).sum::<usize>() > MOST_LISTED;
-        for r in rules {
-            if r.urls.is_empty() {
-                let mut v = json!({"verbs": r.verbs, "apiGroups": r.groups, "resources": r.resources});
-                if !r.names.is_empty() {
-                    v["resourceNames"] = json!(r.names);
-                }
-                resource.push(v);
-            } else {
-                path.push(json!({"verbs": r.verbs, "nonResourceURLs": r.urls}));
-            }
-        }
-        let mut unlisted = self.authorizer.unlisted(&request.user);
-        if too_many {
-            unlisted.push("the user has too many rules to list them all");
-        }
-        let mut status =
-            json!({"resourceRules": resource, "nonResourceRules": path, "incomplete": !unlisted.is_empty()});
-        if !unlisted.is_empty() {
-            status["evaluationError"] = unlisted.join(", ").into();
-        }
-        o.set(&["status"], status);
-        Ok(o)
     }
 }

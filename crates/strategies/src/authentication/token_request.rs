@@ -1,65 +1,11 @@
-//! Reviews of tokens and identities, and the tokens of service accounts.
+//! TokenRequest: the `token` subresource of a service account.
 
-mod legacy;
-pub mod service_account;
-
+use super::service_account::{Claims, ServiceAccountTokens};
 use async_trait::async_trait;
-use auth::{Tokens, User};
-use meta::{FieldError, FieldPath, GroupKind, Object, Status, Value};
+use meta::{FieldError, FieldPath, GroupKind, Object, Status};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
-use service_account::{Claims, ServiceAccountTokens};
 use std::sync::Arc;
-
-pub struct SelfSubjectReview;
-
-#[async_trait]
-impl Function for SelfSubjectReview {
-    async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
-        o.set(&["metadata", "creationTimestamp"], meta::time::format(env.clock().now()));
-        o.set(&["status", "userInfo"], info(&request.user));
-        Ok(o)
-    }
-}
-
-fn info(user: &User) -> Value {
-    let mut v = json!({"username": user.name, "groups": user.groups});
-    if !user.uid.is_empty() {
-        v["uid"] = user.uid.clone().into();
-    }
-    if !user.extra.is_empty() {
-        v["extra"] = json!(user.extra);
-    }
-    v
-}
-
-pub struct TokenReview(pub Arc<Tokens>);
-
-#[async_trait]
-impl Function for TokenReview {
-    async fn create(
-        &self,
-        _env: Env<'_>,
-        _request: &Request,
-        mut o: Object,
-        _: &WriteOptions,
-    ) -> Result<Object, Status> {
-        let token = o.str_at(&["spec", "token"]).unwrap_or_default().to_owned();
-        if token.is_empty() {
-            return Err(Status::bad_request("token is required for TokenReview in authentication"));
-        }
-        let asked = o.at(&["spec", "audiences"]).map(auth::jwt::strings).unwrap_or_default();
-        let status = match self.0.authenticate(&token, &asked).await {
-            Ok(Some(found)) => {
-                json!({"authenticated": true, "user": info(&found.user), "audiences": found.audiences})
-            }
-            Ok(None) => json!({"user": {}}),
-            Err(why) => json!({"user": {}, "error": why}),
-        };
-        o.set(&["status"], status);
-        Ok(o)
-    }
-}
 
 /// The `token` subresource of a service account.
 pub struct TokenRequest(pub Arc<ServiceAccountTokens>);

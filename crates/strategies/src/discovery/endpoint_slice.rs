@@ -1,19 +1,30 @@
 //! EndpointSlices: addresses are of the type that the slice names, ports are told apart by their names.
 
+use crate::Config;
 use crate::core::endpoints::special_address;
+use crate::plain::Ruled;
 use crate::read::{items, text};
+use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::net::IpAddr;
 
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_cells(cells).with_warnings(warnings))
+}
+
 const ENDPOINTS_MAX: usize = 1000;
+
 const ADDRESSES_MAX: usize = 100;
+
 const PORTS_MAX: usize = 20000;
+
 const HINTS_MAX: usize = 8;
+
 const TOPOLOGY_MAX: usize = 16;
 
-pub fn slice(o: &Object, errors: &mut ErrorList) {
+fn validate(o: &Object, errors: &mut ErrorList) {
     let all = o.clone().into_value();
     let at = FieldPath::new("endpoints");
     let endpoints = items(&all, "endpoints");
@@ -114,7 +125,7 @@ fn fully_qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// What is said of a slice: of its type when it is made, of its addresses whenever it is written.
-pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     let mut out = Vec::new();
     if o.get("addressType").is_some_and(|t| t == "FQDN") && old.is_none() {
         out.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
@@ -129,7 +140,7 @@ pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
 }
 
 /// The cells that only endpoint slices have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "slicePorts" => {

@@ -1,9 +1,10 @@
 //! CertificateSigningRequest: who asks is said by the server; nothing of it changes. What is decided is said through `approval`,
 //! what came of it through `status`.
 
-mod conditions;
-
+use super::conditions;
+use crate::Config;
 use crate::read::text;
+use crate::table::Row;
 use kinds::columns::{Cell, display, duration, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -11,6 +12,10 @@ use registry::{Env, NameRule, Request, Strategy, take_field};
 use serde_json::json;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(CertificateSigningRequest)
+}
 
 pub struct CertificateSigningRequest;
 
@@ -159,6 +164,7 @@ fn readable(text: &[u8]) -> Result<(), String> {
 }
 
 const DOMAIN_MAX: usize = 253;
+
 /// A domain, a slash, and what may be a resource's name with a label before it.
 const SIGNER_MAX: usize = DOMAIN_MAX + 1 + DOMAIN_MAX + 1 + 63;
 
@@ -196,7 +202,7 @@ fn labels(name: &str, rule: fn(&str) -> Vec<String>, at: &FieldPath, errors: &mu
 }
 
 /// The cells that only certificate signing requests have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "csrDuration" => match o.int_at(&["spec", "expirationSeconds"]) {
