@@ -40,7 +40,10 @@ pub use rows::{Config, builtin_rows, selectable_fields};
 pub use runtime_config::RuntimeConfig;
 
 groups! {
+    admissionregistration,
+    apiextensions,
     apiregistration,
+    apps,
     authentication,
     authorization,
     autoscaling,
@@ -53,6 +56,8 @@ groups! {
     networking,
     node,
     policy,
+    rbac,
+    resource,
     scheduling,
     settings,
     storage,

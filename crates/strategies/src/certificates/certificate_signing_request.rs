@@ -164,7 +164,6 @@ fn readable(text: &[u8]) -> Result<(), String> {
 }
 
 const DOMAIN_MAX: usize = 253;
-
 /// A domain, a slash, and what may be a resource's name with a label before it.
 const SIGNER_MAX: usize = DOMAIN_MAX + 1 + DOMAIN_MAX + 1 + 63;
 

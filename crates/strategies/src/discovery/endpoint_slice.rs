@@ -15,13 +15,9 @@ pub fn row(_: &Config) -> Row {
 }
 
 const ENDPOINTS_MAX: usize = 1000;
-
 const ADDRESSES_MAX: usize = 100;
-
 const PORTS_MAX: usize = 20000;
-
 const HINTS_MAX: usize = 8;
-
 const TOPOLOGY_MAX: usize = 16;
 
 fn validate(o: &Object, errors: &mut ErrorList) {

@@ -11,13 +11,10 @@ pub fn row(_: &Config) -> Row {
 }
 
 const POLICIES: [&str; 2] = ["PreemptLowerPriority", "Never"];
-
 /// The highest value a user may give.
 const VALUE_MAX: i64 = 1_000_000_000;
-
 /// Names that begin so are the system's.
 const RESERVED: &str = "system-";
-
 const SYSTEM: [(&str, i64); 2] = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
 pub struct PriorityClass;

@@ -2,11 +2,23 @@
 
 use super::capacity::capacity;
 use super::parts::{binding_conditions, driver, every, pool, qualified};
+use crate::Config;
+use crate::plain::Ruled;
 use crate::pod_template::scheduling::node_selector_terms;
 use crate::read::{delegated, items, shown, text};
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::HashMap;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(
+        Ruled::new(|_, _| {})
+            .with_since(validate_since)
+            .with_update(validate_update)
+            .unselectable("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice"),
+    )
+}
 
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
@@ -21,7 +33,7 @@ const COUNTERS_MAX: usize = 32;
 const ATTRIBUTE_MAX: usize = 64;
 
 /// A slice. Capacity and taints that a device had before stay valid.
-pub fn slice(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     driver(text(spec, "driver"), &path.child("driver"), errors);
@@ -75,7 +87,7 @@ pub fn slice(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     every(spec, "sharedCounters", &path, |s, at| counters(s, at, errors));
 }
 
-pub fn slice_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     for path in [&["spec", "pool", "name"][..], &["spec", "driver"], &["spec", "nodeName"]] {
         if o.at(path) != old.at(path) {
             let value = o.at(path).cloned().unwrap_or_default();
@@ -242,7 +254,7 @@ mod tests {
             (None, vec!["spec.devices[0].taints", "spec.devices[1].capacity"]),
         ] {
             let mut errors = ErrorList::new();
-            slice(&new, old, &mut errors);
+            validate_since(&new, old, &mut errors);
             let mut paths: Vec<&str> = errors.iter().map(|e| e.path.as_str()).collect();
             paths.dedup();
             assert_eq!(paths, expected);

@@ -1,31 +1,16 @@
 //! What binds a policy to parameters and resources.
 
-use super::{match_resources, mutable};
+use super::match_resources;
 use crate::read::text;
+use kinds::columns::{Cell, display, selector};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
-fn binding(o: &Object, errors: &mut ErrorList) {
+pub fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     parameters(&spec["paramRef"], &path.child("paramRef"), errors);
     match_resources(&spec["matchResources"], &path.child("matchResources"), errors);
-}
-
-pub fn mutating_binding(o: &Object, errors: &mut ErrorList) {
-    binding(o, errors);
-    let resources = o.at(&["spec", "matchResources"]).unwrap_or(&Value::Null);
-    mutable(resources, &FieldPath::new("spec.matchResources"), errors);
-}
-
-/// Who is refused need not be warned as well.
-pub fn validating_binding(o: &Object, errors: &mut ErrorList) {
-    binding(o, errors);
-    let list = o.at(&["spec", "validationActions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    if ["Deny", "Warn"].iter().all(|a| list.iter().any(|v| v == a)) {
-        let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";
-        errors.push(FieldError::invalid(&FieldPath::new("spec.validationActions"), list, why));
-    }
 }
 
 /// One object by its name, or some by their labels.
@@ -55,4 +40,20 @@ fn parameters(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         "Allow" | "Deny" => {}
         other => errors.push(FieldError::not_supported(&at, other, &["Deny", "Allow"])),
     }
+}
+
+/// The cells that only bindings have.
+pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "paramRef" => match o.at(&["spec", "paramRef"]) {
+            Some(p) => {
+                let ns = display(&p["namespace"]);
+                let name = if p["name"].is_string() { display(&p["name"]) } else { selector(p.get("selector")) };
+                if ns.is_empty() { name.into() } else { format!("{ns}/{name}").into() }
+            }
+            None => "<unset>".into(),
+        },
+        _ => return None,
+    })
 }
