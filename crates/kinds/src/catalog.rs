@@ -74,6 +74,8 @@ pub struct Kind {
     pub subresources: Vec<Subresource>,
     /// Selectable fields beside `metadata.name` and `metadata.namespace`.
     pub selectable: Vec<Str>,
+    /// Where selectable fields lie in the stored version, if that is elsewhere: field and path.
+    pub stored_fields: Vec<(Str, Str)>,
     pub columns: Vec<Column>,
     /// The schema of the object.
     pub schema: Arc<Schema>,
@@ -129,6 +131,11 @@ impl Kind {
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| &*s.name == name)
+    }
+
+    /// The path of a selectable field in the stored version.
+    pub fn stored_field<'a>(&'a self, field: &'a str) -> &'a str {
+        self.stored_fields.iter().find(|(name, _)| **name == *field).map_or(field, |(_, path)| path)
     }
 
     pub fn has_verb(&self, verb: &str) -> bool {

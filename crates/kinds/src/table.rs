@@ -187,7 +187,8 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         short_names: k.short.clone(),
         categories: k.categories.clone(),
         subresources: k.sub.iter().map(sub).collect(),
-        selectable: k.select.clone(),
+        selectable: k.select.iter().map(|s| s.split_once('=').map_or(&**s, |(name, _)| name).into()).collect(),
+        stored_fields: k.select.iter().filter_map(|s| s.split_once('=')).map(|(n, p)| (n.into(), p.into())).collect(),
         columns: columns.collect(),
         schema,
     }

@@ -252,7 +252,7 @@ impl Selector {
             "metadata.namespace" => Target::Namespace,
             f => Target::Field {
                 served: f.to_owned(),
-                stored: row.strategy.stored_field(f).to_owned(),
+                stored: row.kind.stored_field(f).to_owned(),
                 instead: row.strategy.stored_instead(f),
             },
         };
@@ -262,7 +262,7 @@ impl Selector {
             unindexed: !row.bare_items,
             names: match row.bare_items {
                 true => Vec::new(),
-                false => row.kind.selectable.iter().map(|f| row.strategy.stored_field(f).to_owned()).collect(),
+                false => row.kind.selectable.iter().map(|f| row.kind.stored_field(f).to_owned()).collect(),
             },
         }
     }

@@ -459,11 +459,6 @@ pub trait Strategy: Send + Sync {
     fn cell(&self, _cell: &Cell<'_>) -> Option<meta::Value> {
         None
     }
-
-    /// The name of a selectable field in the stored version.
-    fn stored_field<'a>(&self, field: &'a str) -> &'a str {
-        field
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! A kind without a file has no peculiarities; what can be said of one field is a rule in the description instead.
 
+#[macro_use]
+mod table;
+
 pub mod admissionregistration;
 pub mod apiextensions;
 pub mod apiregistration;
@@ -14,8 +17,10 @@ pub mod certificates;
 mod conditions;
 pub mod core;
 mod discovery;
+mod events;
 pub mod flowcontrol;
 pub mod networking;
+mod node;
 mod plain;
 pub mod pod_template;
 mod policy;
@@ -33,3 +38,27 @@ mod testing;
 
 pub use rows::{Config, builtin_rows, selectable_fields};
 pub use runtime_config::RuntimeConfig;
+
+groups! {
+    admissionregistration,
+    apiextensions,
+    apiregistration,
+    apps,
+    authentication,
+    authorization,
+    autoscaling,
+    batch,
+    certificates,
+    core,
+    discovery,
+    events,
+    flowcontrol,
+    networking,
+    node,
+    policy,
+    rbac,
+    resource,
+    scheduling,
+    settings,
+    storage,
+}

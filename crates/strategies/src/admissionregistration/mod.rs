@@ -1,119 +1,27 @@
 //! Webhooks and policies.
 
-mod bindings;
+mod binding;
 mod expressions;
-mod policies;
+mod mutating_admission_policy;
+mod mutating_admission_policy_binding;
+mod mutating_webhook_configuration;
+mod policy;
+mod validating_admission_policy;
+mod validating_admission_policy_binding;
+mod validating_webhook_configuration;
+pub mod webhooks;
 
-pub use bindings::{mutating_binding, validating_binding};
-pub use policies::{mutating_policy, status, validating_policy};
-
-use crate::read::{is_set, items, text};
-use kinds::columns::{Cell, display, selector};
+use crate::read::items;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Value, names};
+use meta::{FieldError, FieldPath, Value};
 
-/// Versions of AdmissionReview that the server speaks.
-const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
-
-pub fn webhooks(o: &Object, errors: &mut ErrorList) {
-    let all = o.clone().into_value();
-    for (i, w) in items(&all, "webhooks").iter().enumerate() {
-        let at = FieldPath::new("webhooks").index(i);
-        let name = text(w, "name");
-        if !name.is_empty() && names::dns_subdomain(name).is_empty() && name.split('.').count() < 3 {
-            let why = "should be a domain with at least three segments separated by dots";
-            errors.push(FieldError::invalid(&at.child("name"), name, why));
-        }
-        let versions = items(w, "admissionReviewVersions");
-        if !versions.is_empty() && !versions.iter().any(|v| v.as_str().is_some_and(|v| REVIEWS.contains(&v))) {
-            let why = "must include at least one of v1, v1beta1";
-            errors.push(FieldError::invalid(&at.child("admissionReviewVersions"), versions, why));
-        }
-        for (j, v) in versions.iter().enumerate().filter(|(j, v)| versions[..*j].contains(v)) {
-            let at = at.child("admissionReviewVersions").index(j);
-            errors.push(FieldError::invalid(&at, v, "duplicate version"));
-        }
-        client_config(&w["clientConfig"], &at.child("clientConfig"), errors);
-        for (j, r) in items(w, "rules").iter().enumerate() {
-            rule(r, &at.child("rules").index(j), errors);
-        }
-        expressions::webhook(w, &at, errors);
-    }
-}
-
-/// How a webhook is reached: by URL or by service.
-pub fn client_config(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    match (is_set(c, "url"), is_set(c, "service")) {
-        (true, true) | (false, false) => {
-            errors.push(FieldError::required(at, "exactly one of url or service is required"));
-        }
-        (true, false) => url(text(c, "url"), &at.child("url"), errors),
-        (false, true) => {
-            let s = &c["service"];
-            let at = at.child("service");
-            // The reference names the one when the other is missing.
-            for (key, said) in [("namespace", "name"), ("name", "namespace")] {
-                if text(s, key).is_empty() {
-                    errors.push(FieldError::required(&at.child(said), ""));
-                }
-            }
-            let port = s["port"].as_i64().unwrap_or(443);
-            for m in names::port_number(port) {
-                errors.push(FieldError::invalid(&at.child("port"), port, format!("port is not valid: {m}")));
-            }
-            if let Some(path) = s["path"].as_str() {
-                service_path(path, &at.child("path"), errors);
-            }
-        }
-    }
-}
-
-const FORM: &str = "desired format: https://host[/path]";
-
-fn url(text: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-    if scheme != "https" {
-        let why = format!("'https' is the only allowed URL scheme; {FORM}");
-        errors.push(FieldError::invalid(at, scheme, why));
-    }
-    let host = if scheme.is_empty() { "" } else { rest.split(['/', '?', '#']).next().unwrap_or_default() };
-    if host.is_empty() {
-        errors.push(FieldError::invalid(at, host, format!("host must be specified; {FORM}")));
-    }
-    if let Some((user, _)) = host.split_once('@') {
-        errors.push(FieldError::invalid(at, user, "user information is not permitted in the URL"));
-    }
-    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-    let query = rest.split_once('?').map_or("", |(_, query)| query);
-    for (part, what) in
-        [(fragment, "fragments are not permitted in the URL"), (query, "query parameters are not permitted in the URL")]
-    {
-        if !part.is_empty() {
-            errors.push(FieldError::invalid(at, part, what));
-        }
-    }
-}
-
-fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
-    if path == "//" {
-        errors.push(FieldError::invalid(at, path, "segment[0] may not be empty"));
-        return;
-    }
-    if !path.starts_with('/') && !path.is_empty() {
-        errors.push(FieldError::invalid(at, path, "must start with a '/'"));
-    }
-    let mut inner = path.chars();
-    inner.next();
-    let inner = inner.as_str();
-    let inner = inner.strip_suffix('/').unwrap_or(inner);
-    for (i, step) in inner.split('/').enumerate().filter(|_| !inner.is_empty()) {
-        if step.is_empty() {
-            errors.push(FieldError::invalid(at, path, format!("segment[{i}] may not be empty")));
-        }
-        for m in names::dns_subdomain(step).into_iter().filter(|_| !step.is_empty()) {
-            errors.push(FieldError::invalid(at, path, format!("segment[{i}]: {m}")));
-        }
-    }
+kinds! {
+    mutating_admission_policy,
+    mutating_admission_policy_binding,
+    mutating_webhook_configuration,
+    validating_admission_policy,
+    validating_admission_policy_binding,
+    validating_webhook_configuration,
 }
 
 /// What a policy or a binding is about.
@@ -182,24 +90,4 @@ fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
         let why = "if '*' is present, must not specify other resources without subresources";
         errors.push(FieldError::invalid(at, list, why));
     }
-}
-
-/// The cells that only policies and bindings have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
-    let o = cell.object;
-    Some(match cell.function {
-        "paramKind" => match o.at(&["spec", "paramKind"]) {
-            Some(p) => format!("{}/{}", display(&p["apiVersion"]), display(&p["kind"])).into(),
-            None => "<unset>".into(),
-        },
-        "paramRef" => match o.at(&["spec", "paramRef"]) {
-            Some(p) => {
-                let ns = display(&p["namespace"]);
-                let name = if p["name"].is_string() { display(&p["name"]) } else { selector(p.get("selector")) };
-                if ns.is_empty() { name.into() } else { format!("{ns}/{name}").into() }
-            }
-            None => "<unset>".into(),
-        },
-        _ => return None,
-    })
 }

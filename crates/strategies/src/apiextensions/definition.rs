@@ -101,6 +101,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         categories: list("categories"),
         subresources: subs,
         selectable: selectable.filter_map(|f| Some(f["jsonPath"].as_str()?.trim_start_matches('.').into())).collect(),
+        stored_fields: Vec::new(),
         columns: columns(&v["additionalPrinterColumns"]),
         schema: schema.clone(),
     };

@@ -1,11 +1,17 @@
 //! CronJob: a schedule, and a Job to come.
 
 use super::job_spec;
+use crate::Config;
 use crate::pod_template;
 use crate::read::is_set;
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(CronJob)
+}
 
 pub struct CronJob;
 

@@ -1,14 +1,20 @@
 //! Job: labels and selector of its own, and what may change.
 
 use super::{job_spec, job_status};
+use crate::Config;
 use crate::core::pod_shape;
 use crate::pod_template;
 use crate::read::{is_set, shown_field, text};
+use crate::table::Row;
 use kinds::columns::{Cell, condition, duration};
 use meta::field::{BadValue, ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names, time};
 use registry::{Env, Request, Strategy};
 use serde_json::json;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Job)
+}
 
 pub struct Job;
 

@@ -1,9 +1,11 @@
 //! Job and CronJob.
 
-pub mod cron_job;
-pub mod job;
+mod cron_job;
+mod job;
 mod job_spec;
 mod job_status;
 mod pod_failure_policy;
 mod schedule;
 mod success_policy;
+
+kinds! { cron_job, job }

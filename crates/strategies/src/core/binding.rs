@@ -1,9 +1,15 @@
 //! Binding: puts a pod on a node.
 
+use crate::Config;
+use crate::table::Row;
 use async_trait::async_trait;
 use meta::{GroupResource, Object, Status, Value};
 use registry::{AdmitAll, Env, Function, Preconditions, Request, Strategy, Target, WriteOptions, amount};
 use serde_json::json;
+
+pub fn row(_: &Config) -> Row {
+    Row::computed(Binding, Binding)
+}
 
 pub struct Binding;
 

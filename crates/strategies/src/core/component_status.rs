@@ -1,10 +1,17 @@
 //! ComponentStatus: the health of the parts of the control plane, asked when it is listed.
 
+use crate::Config;
+use crate::plain::Ruled;
+use crate::table::Row;
 use async_trait::async_trait;
 use kinds::columns::{Cell, display, list_at};
 use meta::{GroupResource, Object, Status, Value};
 use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
+
+pub fn row(_: &Config) -> Row {
+    Row::computed(Ruled::new(|_, _| {}).with_cells(cells), ComponentStatuses)
+}
 
 pub struct ComponentStatuses;
 
@@ -40,7 +47,7 @@ impl Function for ComponentStatuses {
 }
 
 /// The cells that only component statuses have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "componentStatus" => match o.get("conditions").and_then(Value::as_array).and_then(|c| c.first()) {

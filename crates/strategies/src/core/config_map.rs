@@ -1,8 +1,14 @@
 //! ConfigMap: keys, size, and `immutable`.
 
+use crate::Config;
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::Strategy;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(ConfigMap)
+}
 
 pub struct ConfigMap;
 

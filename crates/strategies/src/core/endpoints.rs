@@ -1,13 +1,20 @@
 //! Endpoints: each subset has addresses.
 
+use crate::Config;
+use crate::plain::Ruled;
 use crate::read::{items, text};
+use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use schema::rules::ip_warning;
 use std::net::IpAddr;
 
-pub fn validate(o: &Object, errors: &mut ErrorList) {
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_cells(cells).with_warnings(warnings))
+}
+
+fn validate(o: &Object, errors: &mut ErrorList) {
     let all = o.clone().into_value();
     for (i, s) in items(&all, "subsets").iter().enumerate() {
         let at = FieldPath::new("subsets").index(i);
@@ -50,7 +57,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
 /// Whose endpoints are not warned of: nobody reads it.
 const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
 
-pub fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     if o.at(&["metadata", "labels", MANAGED_BY.0]).is_some_and(|by| by == MANAGED_BY.1) {
         return Vec::new();
     }
@@ -88,7 +95,7 @@ pub fn special_address(ip: &str, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// The cells that only endpoints have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "endpoints" => endpoints(o).into(),

@@ -1,10 +1,16 @@
 //! Event, served in two groups and stored as `v1`.
 
+use crate::Config;
 use crate::read::shown;
+use crate::table::Row;
 use kinds::columns::{Cell, age, display};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
 use registry::{NameRule, Strategy};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Event)
+}
 
 pub struct Event;
 
@@ -18,11 +24,6 @@ const FIELDS: [(&str, &str); 7] = [
     ("lastTimestamp", "deprecatedLastTimestamp"),
     ("count", "deprecatedCount"),
 ];
-
-/// Where a selectable field of `v1` lies in the stored object.
-pub fn stored_path<'a>(plural: &str, field: &'a str) -> &'a str {
-    if plural == "events" && field == "source" { "source.component" } else { field }
-}
 
 impl Strategy for Event {
     fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
@@ -42,20 +43,6 @@ impl Strategy for Event {
         let mut v = o.into_value();
         schema::typed(&mut v, schema).map_err(Status::internal)?;
         Object::from_value(v).ok_or_else(|| Status::internal("conversion lost the object"))
-    }
-
-    fn stored_field<'a>(&self, field: &'a str) -> &'a str {
-        match field {
-            "regarding.kind" => "involvedObject.kind",
-            "regarding.namespace" => "involvedObject.namespace",
-            "regarding.name" => "involvedObject.name",
-            "regarding.uid" => "involvedObject.uid",
-            "regarding.apiVersion" => "involvedObject.apiVersion",
-            "regarding.resourceVersion" => "involvedObject.resourceVersion",
-            "regarding.fieldPath" => "involvedObject.fieldPath",
-            "reportingController" => "reportingComponent",
-            f => stored_path("events", f),
-        }
     }
 
     /// Events of the newer group have no source.

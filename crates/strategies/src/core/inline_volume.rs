@@ -1,6 +1,7 @@
 //! Volumes that are said where they are used, by VolumeAttachment.
 
-use super::persistent_volume::{access_modes, attributes_class, volume_source};
+use super::persistent_volume::{attributes_class, volume_source};
+use super::volume::access_modes;
 use crate::read::{is_set, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};

@@ -1,30 +1,52 @@
 //! The core group.
 
 pub mod binding;
-pub mod component_status;
-pub mod config_map;
+mod component_status;
+mod config_map;
 mod container_status;
 pub mod endpoints;
 pub mod event;
 pub mod eviction;
 pub mod inline_volume;
-pub mod limits;
-pub mod namespace;
-pub mod node;
-pub mod persistent_volume;
-pub mod pod;
+mod limit_range;
+mod namespace;
+mod node;
+mod persistent_volume;
+pub mod persistent_volume_claim;
+mod pod;
 mod pod_apparmor;
 mod pod_cells;
 pub mod pod_parts;
 mod pod_resize;
 pub mod pod_shape;
 mod pod_status;
-pub mod pod_template;
+mod pod_template;
 mod pod_update;
-pub mod proxy;
-pub mod replication_controller;
-pub mod secret;
-pub mod service;
-pub mod service_account;
+mod proxy;
+mod replication_controller;
+mod resource_quota;
+mod secret;
+mod service;
+mod service_account;
 mod service_rules;
-pub mod volume_warnings;
+mod volume;
+
+kinds! {
+    binding,
+    component_status,
+    config_map,
+    endpoints,
+    event,
+    limit_range,
+    namespace,
+    node,
+    persistent_volume,
+    persistent_volume_claim,
+    pod,
+    pod_template,
+    replication_controller,
+    resource_quota,
+    secret,
+    service,
+    service_account,
+}

@@ -1,10 +1,16 @@
 //! Namespace: its label, its own finalizer, its phase.
 
+use crate::Config;
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::metadata::STANDARD_FINALIZERS;
 use registry::{Env, NameRule, Request, Strategy, Sub, take_field};
 use serde_json::json;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Namespace)
+}
 
 pub struct Namespace;
 

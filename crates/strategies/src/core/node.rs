@@ -1,13 +1,19 @@
 //! Node: allocatable follows capacity; taints; the pod ranges are given once.
 
+use crate::Config;
 use crate::plain::said_twice;
 use crate::pod_template;
 use crate::read::{items, repeats, shown, text};
+use crate::table::Row;
 use kinds::columns::{Cell, condition, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{Env, ProxyTarget, Request, Strategy, Sub, Upstream};
 use std::collections::HashSet;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Node)
+}
 
 pub struct Node;
 

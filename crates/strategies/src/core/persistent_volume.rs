@@ -1,12 +1,18 @@
-//! PersistentVolume and PersistentVolumeClaim.
+//! PersistentVolume: one source, and what stays of it.
 
+use super::volume::{OLD_CLASS, access_modes, annotations, basic, cells, mode_stays, positive};
+use crate::Config;
 use crate::core::pod_shape;
-use crate::plain::said_twice;
-use crate::pod_template::{amount, node_selector_terms, sources};
+use crate::plain::{Ruled, said_twice};
+use crate::pod_template::{node_selector_terms, of_node_term, sources};
 use crate::read::{delegated, is_set, items, shown, text};
-use kinds::columns::{Cell, display, list_at};
+use crate::table::Row;
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Object, Quantity, Value, names};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings))
+}
 
 /// Sources of a volume, in the order in which they are looked at: the first is the one that counts.
 const KINDS: [&str; 22] = [
@@ -36,39 +42,21 @@ const KINDS: [&str; 22] = [
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 
-fn source_kinds(spec: &Value) -> Vec<&'static str> {
-    KINDS.into_iter().filter(|k| spec[*k].is_object()).collect()
-}
+const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
-fn quantity(v: &Value) -> Option<Quantity> {
-    v.as_str().and_then(|s| Quantity::parse(s).ok())
-}
+/// Sources that go or are gone, as they are called when it is said.
+const OLD_SOURCES: [(&str, &str, &str); 8] = [
+    ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
+    ("flocker", "flocker", "deprecated in v1.22, non-functional in v1.25+"),
+    ("quobyte", "quobyte", "deprecated in v1.22, non-functional in v1.25+"),
+];
 
-/// An amount of storage above zero.
-fn positive(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    if quantity(v).is_some_and(|q| q.sign() <= 0) {
-        errors.push(FieldError::invalid(at, v, "must be greater than zero"));
-    }
-}
-
-/// Not negative, said of the number itself.
-fn basic(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    if let Some(q) = quantity(v).filter(|q| q.value() < 0) {
-        errors.push(FieldError::invalid(at, q.value(), "must be a valid resource quantity"));
-    }
-}
-
-/// One pod alone excludes every other way.
-pub(super) fn access_modes(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let modes = items(spec, "accessModes");
-    let other = |m: &&Value| matches!(m.as_str(), Some("ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"));
-    if modes.iter().any(|m| m == "ReadWriteOncePod") && modes.iter().any(|m| other(&m)) {
-        let why = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden(&path.child("accessModes"), why));
-    }
-}
-
-pub fn volume(o: &Object, errors: &mut ErrorList) {
+fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     for field in ["capacity", "persistentVolumeReclaimPolicy", "volumeMode"] {
@@ -148,6 +136,10 @@ pub(super) fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: 
     }
 }
 
+fn source_kinds(spec: &Value) -> Vec<&'static str> {
+    KINDS.into_iter().filter(|k| spec[*k].is_object()).collect()
+}
+
 /// Whether a path is `/`, however it is written.
 fn is_root(path: &str) -> bool {
     let mut depth = 0_usize;
@@ -182,7 +174,7 @@ fn follows(new: &Value, old: &Value) -> bool {
     }
 }
 
-pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     said_twice(errors, |e| e.path.starts_with("spec"));
     let null = Value::Null;
     let (new, was) = (o.get("spec").unwrap_or(&null), old.get("spec").unwrap_or(&null));
@@ -219,252 +211,24 @@ pub fn volume_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Said of another place than where it lies.
-fn mode_stays(new: &Value, was: &Value, errors: &mut ErrorList) {
-    if new["volumeMode"] != was["volumeMode"] {
-        let at = FieldPath::new("volumeMode");
-        errors.push(FieldError::invalid(&at, &new["volumeMode"], "field is immutable"));
-    }
-}
-
-/// What a claim, or a template of one, asks for.
-pub fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    access_modes(spec, path, errors);
-    let at = path.child("resources").key("storage");
-    match &spec["resources"]["requests"]["storage"] {
-        Value::Null => errors.push(FieldError::required(&at, "")),
-        v if quantity(v).is_some_and(|q| q.sign() <= 0) => positive(v, &at, errors),
-        v => amount("storage", v, &at, errors),
-    }
-    let (source, reference) = (&spec["dataSource"], &spec["dataSourceRef"]);
-    for (s, key) in [(source, "dataSource"), (reference, "dataSourceRef")] {
-        if s.is_object() {
-            data_source(s, &path.child(key), errors);
-        }
-    }
-    let elsewhere = !text(reference, "namespace").is_empty();
-    let same = ["apiGroup", "kind", "name"].iter().all(|k| source[*k] == reference[*k]);
-    let why = match source.is_object() && reference.is_object() {
-        true if elsewhere => "may not be specified when dataSourceRef.namespace is specified",
-        true if !same => "must match dataSourceRef",
-        _ => "",
-    };
-    if !why.is_empty() {
-        errors.push(FieldError::invalid(path, path.child("dataSource").text(), why));
-    }
-    let class = text(spec, "volumeAttributesClassName");
-    if !class.is_empty() {
-        let at = path.child("volumeAttributesClassName");
-        errors.extend(names::dns_subdomain(class).into_iter().map(|m| FieldError::invalid(&at, class, m)));
-    }
-}
-
-/// What a claim is filled from.
-fn data_source(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    for k in ["name", "kind"] {
-        if text(s, k).is_empty() {
-            errors.push(FieldError::required(&at.child(k), ""));
-        }
-    }
-    let (group, kind, namespace) = (text(s, "apiGroup"), text(s, "kind"), text(s, "namespace"));
-    if group.is_empty() && kind != "PersistentVolumeClaim" {
-        let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-        errors.push(FieldError::invalid(at, kind, why));
-    }
-    if !group.is_empty() {
-        let bad = names::dns_subdomain(group);
-        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("apiGroup"), group, m)));
-    }
-    if !namespace.is_empty() {
-        let bad = names::dns_label(namespace);
-        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("namespace"), namespace, m)));
-    }
-}
-
-pub fn claim(o: &Object, errors: &mut ErrorList) {
-    claim_spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
-}
-
-/// One field for what a claim is filled from, and a newer one that says more: they say the same. What the older one cannot
-/// mean was never there.
-pub fn same_sources(o: &mut Object) {
-    const OLD: [&str; 2] = ["spec", "dataSource"];
-    const NEW: [&str; 2] = ["spec", "dataSourceRef"];
-    // Data of other namespaces is not to be had.
-    if o.str_at(&["spec", "dataSourceRef", "namespace"]).is_some_and(|n| !n.is_empty()) {
-        o.remove(&NEW);
-    }
-    let (source, reference) = (o.at(&OLD).cloned(), o.at(&NEW).cloned());
-    match (source, reference) {
-        (Some(s), None) => {
-            let known = matches!(
-                (text(&s, "apiGroup"), text(&s, "kind")),
-                ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
-            );
-            if known {
-                o.set(&NEW, s);
-            } else {
-                o.remove(&OLD);
-            }
-        }
-        (None, Some(mut r)) => {
-            if let Some(m) = r.as_object_mut() {
-                m.remove("namespace");
-            }
-            o.set(&OLD, r);
-        }
-        _ => {}
-    }
-}
-
-const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-
-pub fn claim_update(o: &Object, old: &Object, errors: &mut ErrorList) {
-    let mut allowed = old.get("spec").cloned().unwrap_or_default();
+fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     let spec = o.get("spec").unwrap_or(&Value::Null);
-    let bound = o.str_at(&["status", "phase"]) == Some("Bound");
-    if bound && is_set(&spec["resources"], "requests") {
-        match &spec["resources"]["requests"]["storage"] {
-            Value::Null => {
-                allowed["resources"]["requests"].as_object_mut().map(|m| m.remove("storage"));
-            }
-            v => allowed["resources"]["requests"]["storage"] = v.clone(),
-        }
+    let at = FieldPath::new("spec");
+    let mut out =
+        annotations(o, &[OLD_CLASS, (OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead")]);
+    if spec["persistentVolumeReclaimPolicy"] == "Recycle" {
+        out.push("spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.".into());
     }
-    if text(&allowed, "volumeName").is_empty() && is_set(spec, "volumeName") {
-        allowed["volumeName"] = spec["volumeName"].clone();
+    let terms = at.child("nodeAffinity").child("required").child("nodeSelectorTerms");
+    for (i, t) in items(&spec["nodeAffinity"]["required"], "nodeSelectorTerms").iter().enumerate() {
+        of_node_term(t, false, &terms.index(i), &mut out);
     }
-    if bound && is_set(spec, "volumeAttributesClassName") {
-        allowed["volumeAttributesClassName"] = spec["volumeAttributesClassName"].clone();
+    let size = spec["capacity"]["storage"].as_str().unwrap_or_default();
+    if Quantity::parse(size).is_ok_and(|q| !q.is_integer()) {
+        let at = at.child("capacity").key("storage");
+        out.push(format!("{at}: fractional byte value {size:?} is invalid, must be an integer"));
     }
-    // A class that was said by annotation, or not at all, may be said by field.
-    let (was_class, is_class) = (old.annotation(CLASS), o.annotation(CLASS));
-    let class = spec["storageClassName"].as_str();
-    let unsaid = !allowed["storageClassName"].is_string();
-    let moved = unsaid && was_class.is_some() && class == was_class && (is_class.is_none() || is_class == was_class);
-    if let Some(c) = class.filter(|c| unsaid && was_class.is_none_or(|w| w == *c)) {
-        allowed["storageClassName"] = c.into();
-    }
-    if !moved && was_class != is_class {
-        let at = FieldPath::new("metadata.annotations").child(CLASS);
-        errors.push(FieldError::invalid(&at, is_class.unwrap_or_default(), "field is immutable"));
-    }
-    if *spec != allowed {
-        let why =
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        let difference = pod_shape::difference_of(&allowed, spec, "io.k8s.api.core.v1.PersistentVolumeClaimSpec");
-        errors.push(FieldError::forbidden(&FieldPath::new("spec"), &format!("{why}\n{difference}")));
-    }
-    let zero = Quantity::from_int(0);
-    let size = |s: &Value| quantity(&s["resources"]["requests"]["storage"]).unwrap_or(zero);
-    let has = o.at(&["status", "capacity", "storage"]).and_then(quantity).unwrap_or(zero);
-    let was = old.get("spec").map_or(zero, size);
-    // What was asked too much can be taken back, down to what is there.
-    if size(spec) < was && size(spec) <= has {
-        let at = FieldPath::new("spec.resources.requests.storage");
-        errors.push(FieldError::forbidden(&at, "field can not be less than status.capacity"));
-    }
-    let null = Value::Null;
-    let before = old.get("spec").unwrap_or(&null);
-    mode_stays(spec, before, errors);
-    if before["volumeAttributesClassName"].is_string() {
-        let at = FieldPath::new("spec.volumeAttributesClassName");
-        match spec["volumeAttributesClassName"].as_str() {
-            None => errors.push(FieldError::forbidden(&at, "update from non-nil value to nil is forbidden")),
-            Some("") if before["volumeAttributesClassName"] != "" => {
-                errors.push(FieldError::forbidden(&at, "update from non-nil value to an empty string is forbidden"));
-            }
-            Some(_) => {}
-        }
-    }
-}
-
-const RESIZES: [&str; 5] = [
-    "ControllerResizeInProgress",
-    "ControllerResizeInfeasible",
-    "NodeResizeInProgress",
-    "NodeResizeInfeasible",
-    "NodeResizePending",
-];
-
-/// What the status of a claim may say: amounts, and how far enlarging it has come.
-pub fn claim_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
-    let null = Value::Null;
-    let part = |key: &str| o.at(&["status", key]).unwrap_or(&null).as_object().cloned().unwrap_or_default();
-    let status = FieldPath::new("status");
-    for (k, v) in &part("capacity") {
-        basic(v, &status.child("capacity").key(k), errors);
-    }
-    let of_storage = |k: &str, at: &FieldPath, errors: &mut ErrorList| -> bool {
-        let before = errors.len();
-        errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(at, k, m)));
-        if errors.len() == before && k != "storage" && (!k.contains('/') || k.contains("kubernetes.io/")) {
-            errors.push(FieldError::not_supported(at, k, &["storage"]));
-        }
-        errors.len() == before
-    };
-    let at = status.child("allocatedResourceStatus");
-    for (k, v) in &part("allocatedResourceStatuses") {
-        of_storage(k, &at, errors);
-        if !v.as_str().is_some_and(|v| RESIZES.contains(&v)) {
-            errors.push(FieldError::not_supported(&at, k.as_str(), &RESIZES));
-        }
-    }
-    let at = status.child("allocatedResources");
-    for (k, v) in &part("allocatedResources") {
-        if of_storage(k, &at, errors) {
-            let before = errors.len();
-            basic(v, &at.key(k), errors);
-            if errors.len() == before {
-                amount("storage", v, &at.key(k), errors);
-            }
-        }
-    }
-}
-
-/// The cells that only volumes and claims have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
-    let o = cell.object;
-    Some(match cell.function {
-        "accessModes" => modes(list_at(o, &["spec", "accessModes"])).into(),
-        "claimModes" => {
-            if bound(o) {
-                modes(list_at(o, &["status", "accessModes"])).into()
-            } else {
-                "".into()
-            }
-        }
-        "claimCapacity" => {
-            let c = o.str_at(&["status", "capacity", "storage"]).unwrap_or_default();
-            if bound(o) { c.into() } else { "".into() }
-        }
-        "volumeStatus" => {
-            let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
-            if o.is_deleting() { "Terminating" } else { phase }.into()
-        }
-        "volumeClaim" => match o.at(&["spec", "claimRef"]) {
-            Some(c) => format!("{}/{}", display(&c["namespace"]), display(&c["name"])).into(),
-            None => "".into(),
-        },
-        "storageClass" => {
-            let old = o.annotation("volume.beta.kubernetes.io/storage-class");
-            old.or_else(|| o.str_at(&["spec", "storageClassName"])).unwrap_or_default().into()
-        }
-        _ => return None,
-    })
-}
-
-fn bound(o: &Object) -> bool {
-    !o.str_at(&["spec", "volumeName"]).unwrap_or_default().is_empty()
-}
-
-fn modes(list: &[Value]) -> String {
-    let short = |m: &Value| match m.as_str().unwrap_or_default() {
-        "ReadWriteOnce" => "RWO",
-        "ReadOnlyMany" => "ROX",
-        "ReadWriteMany" => "RWX",
-        "ReadWriteOncePod" => "RWOP",
-        _ => "",
-    };
-    list.iter().map(short).collect::<Vec<_>>().join(",")
+    let old = OLD_SOURCES.iter().filter(|(kind, _, _)| is_set(spec, kind));
+    out.extend(old.map(|(_, said, why)| format!("{}: {why}", at.child(said))));
+    out
 }

@@ -1,14 +1,20 @@
 //! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
 
 use super::{binding, eviction, pod_apparmor, pod_cells, pod_parts, pod_resize, pod_status, pod_update, proxy};
+use crate::Config;
 use crate::pod_template::{self, Of, annotations};
 use crate::read::text;
+use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
 use registry::{DeleteOptions, Env, ProxyTarget, Request, Strategy, Sub, Upstream, take_field};
 use serde_json::json;
 use std::sync::Arc;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Pod)
+}
 
 pub struct Pod;
 

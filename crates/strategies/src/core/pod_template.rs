@@ -1,9 +1,15 @@
 //! PodTemplate: only its template has rules.
 
+use crate::Config;
 use crate::pod_template;
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldPath, Object};
 use registry::Strategy;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(PodTemplate)
+}
 
 pub struct PodTemplate;
 

@@ -1,10 +1,16 @@
 //! ReplicationController: selector and labels come from the template.
 
+use crate::Config;
 use crate::replicas::{self, Counts};
+use crate::table::Row;
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::{Env, Request, Strategy, Sub};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(ReplicationController)
+}
 
 pub struct ReplicationController;
 

@@ -1,10 +1,16 @@
 //! Secret: `stringData`, types and what they require, size, `immutable`.
 
 use super::config_map::{MAX_SIZE, immutable};
+use crate::Config;
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value, names};
 use registry::Strategy;
 use schema::base64;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Secret)
+}
 
 pub struct Secret;
 

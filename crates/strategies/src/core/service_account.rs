@@ -1,10 +1,16 @@
 //! ServiceAccount and its `token` subresource.
 
-use crate::authentication::TokenRequest;
+use crate::Config;
 use crate::authentication::service_account::ServiceAccountTokens;
+use crate::authentication::token_request::TokenRequest;
+use crate::table::Row;
 use meta::Object;
 use registry::{Strategy, Sub};
 use std::sync::Arc;
+
+pub fn row(config: &Config) -> Row {
+    Row::stored(ServiceAccount(config.accounts.clone()))
+}
 
 pub struct ServiceAccount(pub Arc<ServiceAccountTokens>);
 

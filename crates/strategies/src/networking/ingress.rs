@@ -1,15 +1,28 @@
 //! Ingress: where requests go.
 
+use crate::Config;
+use crate::plain::Ruled;
 use crate::read::{is_set, items, text};
+use crate::table::Row;
 use kinds::columns::{Cell, display, limited, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_since(validate_since)
+            .with_warnings(warnings)
+            .with_status(validate_status),
+    )
+}
 
 /// The annotation that named the class before there was a field for it.
 const CLASS: &str = "kubernetes.io/ingress.class";
 
 /// A new ingress that names its class in two places names the same class.
-pub fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let Some(class) = o.str_at(&["metadata", "annotations", CLASS]).filter(|_| old.is_none()) else { return };
     if o.str_at(&["spec", "ingressClassName"]).is_some_and(|c| c != class) {
         let at = FieldPath::new("annotations").child(CLASS);
@@ -18,7 +31,7 @@ pub fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) 
 }
 
 /// A new ingress whose class is only said in the old way.
-pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     let only = o.annotation(CLASS).is_some() && o.at(&["spec", "ingressClassName"]).is_none_or(Value::is_null);
     if old.is_some() || !only {
         return Vec::new();
@@ -26,7 +39,7 @@ pub fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     vec![format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead")]
 }
 
-pub fn validate(o: &Object, errors: &mut ErrorList) {
+fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     if items(spec, "rules").is_empty() && !is_set(spec, "defaultBackend") {
@@ -63,7 +76,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
 }
 
 /// An update of the status: what a controller says of how it is reached.
-pub fn status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let balancer = o.at(&["status", "loadBalancer"]).unwrap_or(&Value::Null);
     let path = FieldPath::new("status.loadBalancer.ingress");
     for (i, point) in items(balancer, "ingress").iter().enumerate() {
@@ -149,7 +162,7 @@ fn backend(b: &Value, at: &FieldPath, errors: &mut ErrorList) {
 }
 
 /// The cells that only ingresses have.
-pub fn cells(cell: &Cell<'_>) -> Option<Value> {
+fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
         "ingressHosts" => {

@@ -1,10 +1,16 @@
 //! NetworkPolicy: peers and ports.
 
+use crate::Config;
 use crate::read::{delegated, is_set, items};
+use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use registry::Strategy;
 use std::net::IpAddr;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(NetworkPolicy)
+}
 
 pub struct NetworkPolicy;
 

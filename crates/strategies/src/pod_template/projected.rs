@@ -114,7 +114,7 @@ fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
             if signer.is_empty() {
                 errors.push(FieldError::required(&at_signer, "must be a valid signer name"));
             }
-            crate::certificates::signer_name(signer, &at_signer, errors);
+            crate::certificates::certificate_signing_request::signer_name(signer, &at_signer, errors);
             schema::rules::selector(&bundle["labelSelector"], &at.child("labelSelector"), errors);
         }
         (None, None) => errors.push(FieldError::required(at, "either name or signerName must be specified")),

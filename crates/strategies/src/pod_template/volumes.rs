@@ -2,7 +2,7 @@
 //! those of PersistentVolumes stands beside, in `sources`.
 
 use super::{Of, projected, sources};
-use crate::core::persistent_volume;
+use crate::core::persistent_volume_claim;
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Quantity, Value, names};
@@ -140,7 +140,7 @@ fn ephemeral(s: &Value, volume: &str, of: Of<'_>, at: &FieldPath, errors: &mut E
         return;
     }
     super::annotations::of_template(&template["metadata"], &inner.child("metadata"), errors);
-    persistent_volume::claim_spec(&template["spec"], &inner.child("spec"), errors);
+    persistent_volume_claim::claim_spec(&template["spec"], &inner.child("spec"), errors);
     if let Of::Pod(pod) = of
         && !pod.is_empty()
         && !volume.is_empty()

@@ -2,11 +2,13 @@
 //! role must have its rules or may `escalate` it, who writes a binding must have the rules of its role or may `bind` it.
 
 use super::GROUP;
-use auth::rbac::PolicyRule;
-use auth::rbac::cover;
+use auth::rbac::{PolicyRule, cover};
 use auth::{Attributes, Authorizer};
 use meta::{GroupResource, Object, Status, Value};
 use registry::{Env, Request};
+
+const ROLES: &str = "rbac.authorization.k8s.io/roles";
+const CLUSTER_ROLES: &str = "rbac.authorization.k8s.io/clusterroles";
 
 /// Refuses with 403 what would give more than the user has.
 pub fn check(
@@ -48,6 +50,14 @@ pub fn check(
         everything.map_err(|_| forbidden("must have cluster-admin privileges to use an aggregationRule"))?;
     }
     Ok(())
+}
+
+/// A binding is compared with the role that it names: returns the bytes of the largest one.
+pub fn reads(env: Env<'_>, namespace: &str) -> usize {
+    let snapshot = env.registry.store.snapshot();
+    let largest = |resource: &str, namespace| registry::amount::largest(&snapshot, resource, namespace);
+    let own = if namespace.is_empty() { 0 } else { largest(ROLES, Some(namespace)) };
+    own.max(largest(CLUSTER_ROLES, None))
 }
 
 /// Nothing differs but what garbage collection changes.

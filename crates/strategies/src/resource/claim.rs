@@ -1,4 +1,4 @@
-//! `ResourceClaim` and its template: which devices a pod wants.
+//! The spec that claims and their templates have in common.
 
 use super::parts::{configuration, every, fully_qualified, messages, toleration};
 use super::selectors;
@@ -11,27 +11,7 @@ const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
 const REFERENCE: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
-/// A claim is validated on create only, as it may not change.
-pub fn claim(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-    if old.is_some() {
-        return;
-    }
-    delegated_spec(o, "io.k8s.api.resource.v1.ResourceClaim", errors);
-    spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
-}
-
-pub fn claim_template(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-    if old.is_some() {
-        return;
-    }
-    delegated_spec(o, "io.k8s.api.resource.v1.ResourceClaimTemplate", errors);
-    let of = |k: &str| (o.at(&["spec", k]).unwrap_or(&Value::Null), FieldPath::new("spec").child(k));
-    let ((metadata, at), (claim, claim_at)) = (of("metadata"), of("spec"));
-    crate::pod_template::annotations::of_template(metadata, &at, errors);
-    spec(claim, &claim_at, errors);
-}
-
-fn delegated_spec(o: &Object, definition: &str, errors: &mut ErrorList) {
+pub fn delegated_spec(o: &Object, definition: &str, errors: &mut ErrorList) {
     if let Some(schema) = kinds::catalog().definitions.get(definition) {
         schema::rules::validate_field(&o.0, schema, "spec", &FieldPath::root(), errors);
     }
@@ -71,7 +51,7 @@ impl<'a> Requests<'a> {
     }
 }
 
-fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let devices = &spec["devices"];
     let path = path.child("devices");
     let requests = Requests::of(devices);
@@ -112,4 +92,30 @@ fn request(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&at.child("count"), count, why));
     }
     every(r, "tolerations", at, |t, at| toleration(t, at, errors));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::resource::{resource_claim, resource_claim_template};
+    use crate::testing::{check_create, check_update};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_claim_is_validated_on_create() {
+        for (kind, strategy, pointer, path) in [
+            ("ResourceClaim", resource_claim::rules(), "/spec/devices", "spec.devices"),
+            ("ResourceClaimTemplate", resource_claim_template::rules(), "/spec/spec/devices", "spec.spec.devices"),
+        ] {
+            let mut base = json!({"apiVersion": "resource.k8s.io/v1", "kind": kind});
+            *crate::testing::field(&mut base, pointer) = json!({"requests": [{"name": "r"}]});
+            let why =
+                format!("{path}.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required");
+            check_create(&strategy, &base, &[("", Value::Null, &[&why])]);
+            check_update(
+                &strategy,
+                &base,
+                &[("/metadata/labels", json!({"a": "b"}), &[]), (pointer, json!({}), &["spec: Invalid value: …"])],
+            );
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! How versions become one another: by nobody, or by a webhook that can be reached and trusted.
 
 use super::one_of;
-use crate::admissionregistration::client_config;
+use crate::admissionregistration::webhooks::client_config;
 use crate::apiextensions::strings;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};

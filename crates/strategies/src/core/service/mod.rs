@@ -12,6 +12,7 @@ mod node_ports;
 use super::service_rules;
 use crate::Config;
 use crate::networking::Cidr;
+use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, GroupKind, Object, Status, Value};
@@ -19,6 +20,10 @@ use registry::{Env, NameRule, ProxyTarget, Request, Strategy, Sub, Upstream};
 use serde_json::json;
 use std::ops::RangeInclusive;
 use store::Op;
+
+pub fn row(config: &Config) -> Row {
+    Row::stored(Service::new(config))
+}
 
 pub struct Service {
     /// One range, or one of each family. Services are of the first one's, unless they say more.

@@ -1,0 +1,5 @@
+//! `apiregistration.k8s.io`.
+
+mod api_service;
+
+kinds! { api_service }

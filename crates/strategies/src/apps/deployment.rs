@@ -1,0 +1,97 @@
+//! Deployment: how its pods are replaced.
+
+use super::workload::{Workload, at_most_all, count};
+use crate::Config;
+use crate::read::{shown, text};
+use crate::replicas::Counts;
+use crate::table::Row;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Value};
+use serde_json::json;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(workload())
+}
+
+fn workload() -> Workload {
+    Workload { empty_status: || json!({}), validate, ..Workload::new("io.k8s.api.apps.v1.DeploymentSpec", &COUNTS) }
+}
+
+const COUNTS: Counts = Counts {
+    all: &[
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    ],
+    parts: &["updatedReplicas", "readyReplicas", "availableReplicas"],
+    ready: Some("cannot be greater than readyReplicas"),
+};
+
+fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let strategy = &spec["strategy"];
+    let at = path.child("strategy");
+    let rolling = &strategy["rollingUpdate"];
+    match text(strategy, "type") {
+        "Recreate" if rolling.is_object() => {
+            let why = "may not be specified when strategy `type` is 'Recreate'";
+            errors.push(FieldError::forbidden(&at.child("rollingUpdate"), why));
+        }
+        "RollingUpdate" if !rolling.is_object() => {
+            errors.push(FieldError::required(&at.child("rollingUpdate"), "this should be defaulted and never be nil"));
+        }
+        "RollingUpdate" => {
+            let at = at.child("rollingUpdate");
+            let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            // What is wrong with either by itself is said before.
+            let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
+            if count(most) == 0 && count(surge) == 0 {
+                let why = "may not be 0 when `maxSurge` is 0";
+                errors.push(FieldError::invalid(&most_at, most, why).said_with(&last));
+            }
+            at_most_all(most, &most_at, &last, errors);
+        }
+        "Recreate" => {}
+        _ => {
+            let shown = shown(strategy, "io.k8s.api.apps.v1.DeploymentStrategy", &at);
+            errors.push(FieldError::not_supported(&at, shown, &["Recreate", "RollingUpdate"]));
+        }
+    }
+    let ready = spec["minReadySeconds"].as_i64().unwrap_or(0);
+    if let Some(deadline) = spec["progressDeadlineSeconds"].as_i64()
+        && deadline <= ready
+    {
+        let why = "must be greater than minReadySeconds";
+        errors.push(FieldError::invalid(&path.child("progressDeadlineSeconds"), deadline, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::workload::tests::base;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn a_template_is_validated_beside_a_selector_that_can_be_read() {
+        let mut base = base("Deployment");
+        base["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Other".into();
+        let pull = "spec.template.spec.containers[0].imagePullPolicy: Unsupported value: \"Other\"…";
+        let operator =
+            "spec.selector.matchExpressions[0].operator: Invalid value: \"Other\": not a valid selector operator";
+        let selector = "spec.selector: Invalid value: {\"matchExpressions\":…";
+        check_create(
+            &workload(),
+            &base,
+            &[
+                ("", Value::Null, &[pull]),
+                ("/spec/selector/matchExpressions", json!([{"key": "k", "operator": "Other"}]), &[operator, selector]),
+            ],
+        );
+    }
+}

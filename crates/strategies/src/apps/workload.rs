@@ -1,0 +1,205 @@
+//! What the workloads have in common: selector and template belong together.
+
+use crate::read::{delegated, items, text};
+use crate::replicas::{self, Counts};
+use crate::{plain, pod_template};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
+use registry::{Env, NameRule, Request, Strategy, Sub};
+use serde_json::json;
+use std::collections::HashSet;
+
+/// A workload, and what it does beyond the others.
+pub struct Workload {
+    pub names: NameRule,
+    pub selector_is_immutable: bool,
+    /// The definition of its spec.
+    pub definition: &'static str,
+    pub empty_status: fn() -> Value,
+    pub counts: &'static Counts,
+    pub default: fn(&mut Object),
+    pub prepare_for_update: fn(&mut Object, &Object),
+    /// Validates the spec.
+    pub validate: fn(&Value, &FieldPath, &mut ErrorList),
+    /// See [`Strategy::validate_since`].
+    pub since: fn(&Object, Option<&Object>, &mut ErrorList),
+    pub update: fn(&Object, &Object, &mut ErrorList),
+    pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
+}
+
+impl Workload {
+    /// Returns a workload that does nothing beyond the others.
+    pub fn new(definition: &'static str, counts: &'static Counts) -> Self {
+        Self {
+            names: NameRule::DnsSubdomain,
+            selector_is_immutable: true,
+            definition,
+            empty_status: || json!({"replicas": 0}),
+            counts,
+            default: |_| {},
+            prepare_for_update: |_, _| {},
+            validate: |_, _, _| {},
+            since: |_, _, _| {},
+            update: |_, _, _| {},
+            warnings: |_, _| Vec::new(),
+        }
+    }
+}
+
+impl Strategy for Workload {
+    fn name_rule(&self) -> NameRule {
+        self.names
+    }
+
+    fn default(&self, o: &mut Object) {
+        pod_template::default(o, &["spec", "template", "spec"]);
+        (self.default)(o);
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, o: &mut Object) {
+        o.set(&["status"], (self.empty_status)());
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        let named = matches!(o.kind(), "Deployment" | "ReplicaSet") && old.is_none();
+        let mut out = if named { pod_template::of_name(o.name()) } else { Vec::new() };
+        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        out.extend((self.warnings)(o, old));
+        out
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        let at = path.child("template");
+        let readable = selector(o.kind(), spec, &path, errors);
+        let validated = readable || !matches!(o.kind(), "Deployment" | "ReplicaSet");
+        if let Some(t) = spec.get("template").filter(|_| validated) {
+            delegated(spec, self.definition, "template", &path, errors);
+            let with_claims =
+                (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
+            let t = with_claims.as_ref().unwrap_or(t);
+            pod_template::validate(Some(t), &at, errors);
+            if with_claims.is_some() {
+                schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
+            }
+            // A deployment speaks of what it makes.
+            let said = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
+            pod_template::always_restarts(said, t, &at, errors);
+        }
+        (self.validate)(spec, &path, errors);
+    }
+
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
+        (self.prepare_for_update)(o, old);
+    }
+
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        (self.since)(o, old, errors);
+    }
+
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let (new, was) = (o.at(&["spec", "selector"]), old.at(&["spec", "selector"]));
+        if self.selector_is_immutable && new != was {
+            let value = new.cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&FieldPath::new("spec.selector"), value, "field is immutable"));
+        }
+        (self.update)(o, old, errors);
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            replicas::status(o, old, self.counts, errors);
+        }
+    }
+
+    fn fixed_by_status(&self, old: &Object) -> &'static [&'static str] {
+        if old.kind() == "Deployment" { &["labels"] } else { &[] }
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
+    }
+}
+
+const CLAIM: &str = "persistentVolumeClaim";
+
+/// A selector, and that it selects the template's pods. Answers whether it can be read: a template is not looked at beside one
+/// that cannot, where replicas are made of it.
+fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) -> bool {
+    let at = path.child("selector");
+    let selector = spec.get("selector").filter(|s| !s.is_null());
+    let before = errors.len();
+    match selector {
+        None if kind == "DaemonSet" => {}
+        None => errors.push(FieldError::required(&at, "")),
+        Some(s) => {
+            schema::rules::selector(s, &at, errors);
+            if s.as_object().is_some_and(|m| m.is_empty()) {
+                let name = if kind == "ReplicaSet" { "deployment".to_owned() } else { kind.to_lowercase() };
+                errors.push(FieldError::invalid(&at, s, format!("empty selector is invalid for {name}")));
+                return true;
+            }
+            if errors.len() > before {
+                let why = if kind == "StatefulSet" { "" } else { "invalid label selector" };
+                if kind != "DaemonSet" {
+                    errors.push(FieldError::invalid(&at, s, why));
+                }
+                return false;
+            }
+        }
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    let fits = selector.is_some()
+        && LabelSelector::from_value(selector).is_ok_and(|s| s.matches(|k| labels.get(k).and_then(Value::as_str)));
+    if !fits {
+        let at = path.child("template").child("metadata").child("labels");
+        errors.push(FieldError::invalid(&at, labels, "`selector` does not match template `labels`"));
+    }
+    true
+}
+
+/// The template as its pods will be: claims are mounted like volumes, in place of volumes of their name.
+fn mounting_claims(template: &Value, claims: &[Value]) -> Value {
+    let names: HashSet<&str> = claims.iter().map(|c| text(&c["metadata"], "name")).collect();
+    let mut volumes: Vec<Value> = names.iter().map(|n| json!({"name": n, CLAIM: {"claimName": n}})).collect();
+    let own = items(&template["spec"], "volumes");
+    volumes.extend(own.iter().filter(|v| !names.contains(&text(v, "name"))).cloned());
+    let mut out = template.clone();
+    if out["spec"].is_object() {
+        out["spec"]["volumes"] = volumes.into();
+    }
+    out
+}
+
+/// A count, or how many in a hundred. What is neither counts as nothing.
+pub fn count(v: &Value) -> i64 {
+    match v {
+        Value::Number(n) => n.as_i64().unwrap_or(0),
+        Value::String(s) => percent(v).or_else(|| s.parse().ok()).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn percent(v: &Value) -> Option<i64> {
+    let digits = v.as_str()?.strip_suffix('%')?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// A share of the whole, of which is said at a place what is more than that.
+pub fn at_most_all(v: &Value, at: &FieldPath, place: &FieldPath, errors: &mut ErrorList) {
+    if percent(v).is_some_and(|n| n > 100) {
+        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").said_with(place));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub fn base(kind: &str) -> Value {
+        let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": pod}})
+    }
+}

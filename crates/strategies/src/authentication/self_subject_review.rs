@@ -1,0 +1,24 @@
+//! SelfSubjectReview: who the caller is.
+
+use super::info;
+use crate::Config;
+use crate::plain::Plain;
+use crate::table::Row;
+use async_trait::async_trait;
+use meta::{Object, Status};
+use registry::{Env, Function, Request, WriteOptions};
+
+pub fn row(_: &Config) -> Row {
+    Row::computed(Plain, SelfSubjectReview)
+}
+
+pub struct SelfSubjectReview;
+
+#[async_trait]
+impl Function for SelfSubjectReview {
+    async fn create(&self, env: Env<'_>, request: &Request, mut o: Object, _: &WriteOptions) -> Result<Object, Status> {
+        o.set(&["metadata", "creationTimestamp"], meta::time::format(env.clock().now()));
+        o.set(&["status", "userInfo"], info(&request.user));
+        Ok(o)
+    }
+}

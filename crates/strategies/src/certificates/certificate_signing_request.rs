@@ -1,0 +1,224 @@
+//! CertificateSigningRequest: who asks is said by the server; nothing of it changes. What is decided is said through `approval`,
+//! what came of it through `status`.
+
+use super::conditions;
+use crate::Config;
+use crate::read::text;
+use crate::table::Row;
+use kinds::columns::{Cell, display, duration, list_at};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use registry::{Env, NameRule, Request, Strategy, take_field};
+use serde_json::json;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(CertificateSigningRequest)
+}
+
+pub struct CertificateSigningRequest;
+
+impl Strategy for CertificateSigningRequest {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+
+    fn name_rule(&self) -> NameRule {
+        NameRule::PathSegment
+    }
+
+    fn prepare_for_create(&self, _env: Env<'_>, request: &Request, o: &mut Object) {
+        o.set(&["status"], json!({}));
+        let user = &request.user;
+        for key in ["username", "uid", "groups", "extra"] {
+            o.remove(&["spec", key]);
+        }
+        let mut set = |key: &str, v: Value| {
+            let empty = match &v {
+                Value::String(s) => s.is_empty(),
+                Value::Array(a) => a.is_empty(),
+                Value::Object(m) => m.is_empty(),
+                _ => false,
+            };
+            if !empty {
+                o.set(&["spec", key], v);
+            }
+        };
+        set("username", user.name.clone().into());
+        set("uid", user.uid.clone().into());
+        set("groups", user.groups.clone().into());
+        set("extra", json!(user.extra));
+    }
+
+    fn prepare_for_update(&self, env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
+        match old.get("spec").cloned() {
+            Some(spec) => o.set(&["spec"], spec),
+            None => {
+                o.remove(&["spec"]);
+            }
+        }
+        if request.subresource == "status" {
+            conditions::keep_decisions(o, old);
+        }
+        if !request.subresource.is_empty() {
+            conditions::date(o, old, &meta::time::format(env.clock().now()));
+        }
+    }
+
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        match subresource {
+            "" => Some(&[&["spec"], &["status"]]),
+            "status" => Some(&[&["spec"], &["status", "conditions"]]),
+            "approval" => Some(&[&["spec"], &["status", "certificate"]]),
+            _ => None,
+        }
+    }
+
+    fn take_part(&self, subresource: &str, object: &mut Object, old: &Object) {
+        // What is approved is said in conditions, and the certificate is not touched by it.
+        let certificate = old.at(&["status", "certificate"]).cloned();
+        if subresource == "approval" {
+            match certificate {
+                Some(c) => object.set(&["status", "certificate"], c),
+                None => {
+                    object.remove(&["status", "certificate"]);
+                }
+            }
+        }
+        take_field("status", object, old, &[]);
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        conditions::validate(o, Some(old), errors);
+        conditions::validate_update(subresource, o, old, errors);
+        let (new, before) = (certificate(o), certificate(old));
+        let at = FieldPath::new("status.certificate");
+        if new == before {
+            return;
+        }
+        if readable(&before).is_ok()
+            && let Err(why) = readable(&new)
+        {
+            errors.push(FieldError::invalid(&at, "<certificate data>", why));
+        }
+        if subresource != "status" {
+            errors.push(FieldError::forbidden(&at, "updates may not set certificate content"));
+        } else if !before.is_empty() {
+            errors.push(FieldError::forbidden(&at, "updates may not modify existing certificate content"));
+        }
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        if let Err(why) = request(&schema::base64_decode(text(spec, "request")).unwrap_or_default()) {
+            errors.push(FieldError::invalid(&path.child("request"), &spec["request"], why));
+        }
+        let signer = text(spec, "signerName");
+        let at = path.child("signerName");
+        if signer.is_empty() {
+            errors.push(FieldError::required(&at, ""));
+        } else if signer == LEGACY {
+            errors.push(FieldError::invalid(&at, signer, "the legacy signerName is not allowed via this API version"));
+        } else {
+            signer_name(signer, &at, errors);
+        }
+    }
+}
+
+/// A signer that only an older version of the API knew.
+const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+fn certificate(o: &Object) -> Vec<u8> {
+    schema::base64_decode(o.str_at(&["status", "certificate"]).unwrap_or_default()).unwrap_or_default()
+}
+
+/// A request in PEM that is signed by the key it names.
+fn request(text: &[u8]) -> Result<(), String> {
+    const TYPE: &str = "PEM block type must be CERTIFICATE REQUEST";
+    let (_, pem) = x509_parser::pem::parse_x509_pem(text).map_err(|_| TYPE)?;
+    if pem.label != "CERTIFICATE REQUEST" {
+        return Err(TYPE.into());
+    }
+    let (_, csr) = X509CertificationRequest::from_der(&pem.contents).map_err(|e| e.to_string())?;
+    csr.verify_signature().map_err(|e| e.to_string())
+}
+
+/// Nothing, or one or more certificates in PEM, and nothing else that is marked as PEM.
+fn readable(text: &[u8]) -> Result<(), String> {
+    let mut some = text.is_empty();
+    // Lines of a block that are not its bytes.
+    if String::from_utf8_lossy(text).lines().any(|l| l.contains(": ")) {
+        return Err("no PEM block headers are permitted".into());
+    }
+    for pem in x509_parser::pem::Pem::iter_from_buffer(text) {
+        let pem = pem.map_err(|e| e.to_string())?;
+        if pem.label != "CERTIFICATE" {
+            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", pem.label));
+        }
+        X509Certificate::from_der(&pem.contents).map_err(|e| e.to_string())?;
+        some = true;
+    }
+    if some { Ok(()) } else { Err("must contain at least one CERTIFICATE PEM block".into()) }
+}
+
+const DOMAIN_MAX: usize = 253;
+/// A domain, a slash, and what may be a resource's name with a label before it.
+const SIGNER_MAX: usize = DOMAIN_MAX + 1 + DOMAIN_MAX + 1 + 63;
+
+/// `domain/path`, each of its own length.
+pub fn signer_name(signer: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let (domain, path) = match signer.split_once('/') {
+        Some((domain, path)) if !path.contains('/') => (domain, path),
+        _ => {
+            let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+            errors.push(FieldError::invalid(at, signer, why));
+            return;
+        }
+    };
+    if domain.len() > DOMAIN_MAX {
+        errors.push(FieldError::too_long(at, DOMAIN_MAX));
+    }
+    labels(domain, names::dns_label, at, errors);
+    if !domain.contains('.') {
+        let why = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(at, domain, why));
+    }
+    labels(path, names::dns_subdomain, at, errors);
+    if signer.len() > SIGNER_MAX {
+        errors.push(FieldError::too_long(at, SIGNER_MAX));
+    }
+}
+
+/// What is wrong with the first wrong label of a name.
+fn labels(name: &str, rule: fn(&str) -> Vec<String>, at: &FieldPath, errors: &mut ErrorList) {
+    let mut all = name.split('.').map(|label| (label, rule(label)));
+    if let Some((label, bad)) = all.find(|(_, bad)| !bad.is_empty()) {
+        let said = bad.into_iter().map(|m| FieldError::invalid(at, name, format!("validating label {label:?}: {m}")));
+        errors.extend(said);
+    }
+}
+
+/// The cells that only certificate signing requests have.
+fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "csrDuration" => match o.int_at(&["spec", "expirationSeconds"]) {
+            Some(s) => duration(s).into(),
+            None => "<none>".into(),
+        },
+        "csrCondition" => {
+            let mut all: Vec<String> =
+                list_at(o, &["status", "conditions"]).iter().map(|c| display(&c["type"])).collect();
+            if all.is_empty() {
+                all.push("Pending".into());
+            }
+            if !o.str_at(&["status", "certificate"]).unwrap_or_default().is_empty() {
+                all.push("Issued".into());
+            }
+            all.join(",").into()
+        }
+        _ => return None,
+    })
+}

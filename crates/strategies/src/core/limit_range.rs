@@ -1,0 +1,158 @@
+//! LimitRange: bounds, and amounts that follow from one another.
+
+use super::resource_quota::{QUOTA, is_huge};
+use crate::Config;
+use crate::pod_template::{overcommits, resource_name};
+use crate::read::{items, text};
+use crate::table::Row;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
+use registry::{Env, Request, Strategy};
+use std::collections::{BTreeSet, HashSet};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(LimitRange)
+}
+
+/// A LimitRange that fills itself in.
+pub struct LimitRange;
+
+impl Strategy for LimitRange {
+    fn default(&self, o: &mut Object) {
+        default(o);
+    }
+
+    fn prepare_for_create(&self, env: Env<'_>, _request: &Request, o: &mut Object) {
+        // It may do without a name.
+        if o.name().is_empty() && o.generate_name().is_empty() {
+            o.set_name(&meta::random::uuid(env.rng()));
+        }
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        validate(o, errors);
+    }
+}
+
+/// What a limit leaves out follows from its neighbours.
+fn default(o: &mut Object) {
+    let Some(Value::Array(mut limits)) = o.at(&["spec", "limits"]).cloned() else { return };
+    for limit in &mut limits {
+        if text(limit, "type") != "Container" {
+            continue;
+        }
+        for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
+            let Some(source) = limit[from].as_object().cloned() else { continue };
+            for (k, v) in source {
+                if limit[to].get(&k).is_none() {
+                    limit[to][k] = v;
+                }
+            }
+        }
+    }
+    o.set(&["spec", "limits"], limits);
+}
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    let path = FieldPath::new("spec.limits");
+    let mut types = HashSet::new();
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    for (i, limit) in items(spec, "limits").iter().enumerate() {
+        let at = path.index(i);
+        let kind = text(limit, "type");
+        let bad = names::qualified_name(kind);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("type"), kind, m)));
+        if !kind.contains('/')
+            && names::qualified_name(kind).is_empty()
+            && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim")
+        {
+            let why = "must be a standard limit type or fully qualified";
+            errors.push(FieldError::invalid(&at.child("type"), kind, why));
+        }
+        if !types.insert(kind) {
+            errors.push(FieldError::duplicate(&at.child("type"), kind));
+        }
+        bounds(limit, kind, &at, errors);
+    }
+}
+
+fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let mut all: BTreeSet<&String> = BTreeSet::new();
+    for part in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        for k in limit[part].as_object().into_iter().flatten().map(|(k, _)| k) {
+            if kind == "Pod" && part.starts_with("default") {
+                let why = "may not be specified when `type` is 'Pod'";
+                errors.push(FieldError::forbidden(&at.child(part), why));
+            } else if matches!(kind, "Pod" | "Container") {
+                resource_name(k, &at.child(part).key(k), errors);
+            } else {
+                counted_name(k, &at.child(part).key(k), errors);
+            }
+            all.insert(k);
+        }
+    }
+    if kind == "PersistentVolumeClaim" {
+        let has = |part: &str| limit[part].get("storage").is_some();
+        if !has("max") && !has("min") {
+            let why = "either minimum or maximum storage value is required, but neither was provided";
+            errors.push(FieldError::required(&at.child("limits"), why));
+        }
+    }
+    for k in all {
+        let of = |part: &str| quantity(&limit[part][k.as_str()]);
+        let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, said_of: &str, shown: &str| {
+            if let (Some(a), Some(b)) = (of(part), of(bound))
+                && a > b
+            {
+                let why = format!("{name} value {a} is greater than {bound_name} value {b}");
+                let e = FieldError::invalid(&at.child(said_of).key(k), &limit[shown][k.as_str()], why);
+                errors.push(e.said_with(at));
+            }
+        };
+        above("min", "min", "max", "max", "min", "min");
+        above("min", "min", "defaultRequest", "default request", "defaultRequest", "defaultRequest");
+        above("defaultRequest", "default request", "max", "max", "defaultRequest", "defaultRequest");
+        above("defaultRequest", "default request", "default", "default limit", "defaultRequest", "defaultRequest");
+        above("min", "min", "default", "default", "default", "min");
+        above("default", "default", "max", "max", "default", "max");
+        if let Some(ratio) = of("maxLimitRequestRatio")
+            && ratio < Quantity::from_int(1)
+        {
+            let why = format!("ratio {ratio} is less than 1");
+            let value = limit["maxLimitRequestRatio"][k.as_str()].clone();
+            let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), value, why);
+            errors.push(e.said_with(at));
+        }
+        if let (Some(ratio), Some(min), Some(max)) = (of("maxLimitRequestRatio"), of("min"), of("max")) {
+            let value = |q: Quantity| q.nano_value() as f64;
+            let most = value(max) / value(min);
+            if value(ratio) / 1e9 > most {
+                let why = format!("ratio {ratio} is greater than max/min = {most:.6}");
+                let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), ratio.to_string(), why);
+                errors.push(e.said_with(at));
+            }
+        }
+        if !overcommits(k)
+            && let (Some(default), Some(request)) = (of("default"), of("defaultRequest"))
+            && default != request
+        {
+            let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
+            let e = FieldError::invalid(&at.child("defaultRequest").key(k), request.to_string(), why);
+            errors.push(e.said_with(at));
+        }
+    }
+}
+
+fn quantity(v: &Value) -> Option<Quantity> {
+    v.as_str().and_then(|s| Quantity::parse(s).ok())
+}
+
+/// The name of a resource of anything but containers: one of Kubernetes' own, or somebody's.
+fn counted_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let bad = names::qualified_name(name);
+    errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
+    let own = QUOTA.contains(&name) || matches!(name, "storage" | "services.loadbalancers");
+    if !name.contains('/') && !own && !is_huge(name) {
+        errors.push(FieldError::invalid(at, name, "must be a standard resource type or fully qualified"));
+    }
+}

@@ -1,0 +1,221 @@
+//! PersistentVolumeClaim: what is asked for, what it is filled from, and how it grows.
+
+use super::volume::{CLASS, OLD_CLASS, access_modes, annotations, basic, cells, mode_stays, positive, quantity};
+use crate::Config;
+use crate::core::pod_shape;
+use crate::plain::Ruled;
+use crate::pod_template::{amount, claim_sizes};
+use crate::read::{is_set, text};
+use crate::table::Row;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(
+        Ruled::new(validate)
+            .with_cells(cells)
+            .with_update(validate_update)
+            .with_status(validate_status)
+            .with_prepare(same_sources)
+            .with_warnings(warnings),
+    )
+}
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    claim_spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+}
+
+/// What a claim, or a template of one, asks for.
+pub fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    access_modes(spec, path, errors);
+    let at = path.child("resources").key("storage");
+    match &spec["resources"]["requests"]["storage"] {
+        Value::Null => errors.push(FieldError::required(&at, "")),
+        v if quantity(v).is_some_and(|q| q.sign() <= 0) => positive(v, &at, errors),
+        v => amount("storage", v, &at, errors),
+    }
+    let (source, reference) = (&spec["dataSource"], &spec["dataSourceRef"]);
+    for (s, key) in [(source, "dataSource"), (reference, "dataSourceRef")] {
+        if s.is_object() {
+            data_source(s, &path.child(key), errors);
+        }
+    }
+    let elsewhere = !text(reference, "namespace").is_empty();
+    let same = ["apiGroup", "kind", "name"].iter().all(|k| source[*k] == reference[*k]);
+    let why = match source.is_object() && reference.is_object() {
+        true if elsewhere => "may not be specified when dataSourceRef.namespace is specified",
+        true if !same => "must match dataSourceRef",
+        _ => "",
+    };
+    if !why.is_empty() {
+        errors.push(FieldError::invalid(path, path.child("dataSource").text(), why));
+    }
+    let class = text(spec, "volumeAttributesClassName");
+    if !class.is_empty() {
+        let at = path.child("volumeAttributesClassName");
+        errors.extend(names::dns_subdomain(class).into_iter().map(|m| FieldError::invalid(&at, class, m)));
+    }
+}
+
+/// What a claim is filled from.
+fn data_source(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for k in ["name", "kind"] {
+        if text(s, k).is_empty() {
+            errors.push(FieldError::required(&at.child(k), ""));
+        }
+    }
+    let (group, kind, namespace) = (text(s, "apiGroup"), text(s, "kind"), text(s, "namespace"));
+    if group.is_empty() && kind != "PersistentVolumeClaim" {
+        let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+        errors.push(FieldError::invalid(at, kind, why));
+    }
+    if !group.is_empty() {
+        let bad = names::dns_subdomain(group);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("apiGroup"), group, m)));
+    }
+    if !namespace.is_empty() {
+        let bad = names::dns_label(namespace);
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("namespace"), namespace, m)));
+    }
+}
+
+/// One field for what a claim is filled from, and a newer one that says more: they say the same. What the older one cannot
+/// mean was never there.
+fn same_sources(o: &mut Object) {
+    const OLD: [&str; 2] = ["spec", "dataSource"];
+    const NEW: [&str; 2] = ["spec", "dataSourceRef"];
+    // Data of other namespaces is not to be had.
+    if o.str_at(&["spec", "dataSourceRef", "namespace"]).is_some_and(|n| !n.is_empty()) {
+        o.remove(&NEW);
+    }
+    let (source, reference) = (o.at(&OLD).cloned(), o.at(&NEW).cloned());
+    match (source, reference) {
+        (Some(s), None) => {
+            let known = matches!(
+                (text(&s, "apiGroup"), text(&s, "kind")),
+                ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
+            );
+            if known {
+                o.set(&NEW, s);
+            } else {
+                o.remove(&OLD);
+            }
+        }
+        (None, Some(mut r)) => {
+            if let Some(m) = r.as_object_mut() {
+                m.remove("namespace");
+            }
+            o.set(&OLD, r);
+        }
+        _ => {}
+    }
+}
+
+fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let mut allowed = old.get("spec").cloned().unwrap_or_default();
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let bound = o.str_at(&["status", "phase"]) == Some("Bound");
+    if bound && is_set(&spec["resources"], "requests") {
+        match &spec["resources"]["requests"]["storage"] {
+            Value::Null => {
+                allowed["resources"]["requests"].as_object_mut().map(|m| m.remove("storage"));
+            }
+            v => allowed["resources"]["requests"]["storage"] = v.clone(),
+        }
+    }
+    if text(&allowed, "volumeName").is_empty() && is_set(spec, "volumeName") {
+        allowed["volumeName"] = spec["volumeName"].clone();
+    }
+    if bound && is_set(spec, "volumeAttributesClassName") {
+        allowed["volumeAttributesClassName"] = spec["volumeAttributesClassName"].clone();
+    }
+    // A class that was said by annotation, or not at all, may be said by field.
+    let (was_class, is_class) = (old.annotation(CLASS), o.annotation(CLASS));
+    let class = spec["storageClassName"].as_str();
+    let unsaid = !allowed["storageClassName"].is_string();
+    let moved = unsaid && was_class.is_some() && class == was_class && (is_class.is_none() || is_class == was_class);
+    if let Some(c) = class.filter(|c| unsaid && was_class.is_none_or(|w| w == *c)) {
+        allowed["storageClassName"] = c.into();
+    }
+    if !moved && was_class != is_class {
+        let at = FieldPath::new("metadata.annotations").child(CLASS);
+        errors.push(FieldError::invalid(&at, is_class.unwrap_or_default(), "field is immutable"));
+    }
+    if *spec != allowed {
+        let why =
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        let difference = pod_shape::difference_of(&allowed, spec, "io.k8s.api.core.v1.PersistentVolumeClaimSpec");
+        errors.push(FieldError::forbidden(&FieldPath::new("spec"), &format!("{why}\n{difference}")));
+    }
+    let zero = Quantity::from_int(0);
+    let size = |s: &Value| quantity(&s["resources"]["requests"]["storage"]).unwrap_or(zero);
+    let has = o.at(&["status", "capacity", "storage"]).and_then(quantity).unwrap_or(zero);
+    let was = old.get("spec").map_or(zero, size);
+    // What was asked too much can be taken back, down to what is there.
+    if size(spec) < was && size(spec) <= has {
+        let at = FieldPath::new("spec.resources.requests.storage");
+        errors.push(FieldError::forbidden(&at, "field can not be less than status.capacity"));
+    }
+    let null = Value::Null;
+    let before = old.get("spec").unwrap_or(&null);
+    mode_stays(spec, before, errors);
+    if before["volumeAttributesClassName"].is_string() {
+        let at = FieldPath::new("spec.volumeAttributesClassName");
+        match spec["volumeAttributesClassName"].as_str() {
+            None => errors.push(FieldError::forbidden(&at, "update from non-nil value to nil is forbidden")),
+            Some("") if before["volumeAttributesClassName"] != "" => {
+                errors.push(FieldError::forbidden(&at, "update from non-nil value to an empty string is forbidden"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+const RESIZES: [&str; 5] = [
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizePending",
+];
+
+/// What the status of a claim may say: amounts, and how far enlarging it has come.
+fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    let null = Value::Null;
+    let part = |key: &str| o.at(&["status", key]).unwrap_or(&null).as_object().cloned().unwrap_or_default();
+    let status = FieldPath::new("status");
+    for (k, v) in &part("capacity") {
+        basic(v, &status.child("capacity").key(k), errors);
+    }
+    let of_storage = |k: &str, at: &FieldPath, errors: &mut ErrorList| -> bool {
+        let before = errors.len();
+        errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(at, k, m)));
+        if errors.len() == before && k != "storage" && (!k.contains('/') || k.contains("kubernetes.io/")) {
+            errors.push(FieldError::not_supported(at, k, &["storage"]));
+        }
+        errors.len() == before
+    };
+    let at = status.child("allocatedResourceStatus");
+    for (k, v) in &part("allocatedResourceStatuses") {
+        of_storage(k, &at, errors);
+        if !v.as_str().is_some_and(|v| RESIZES.contains(&v)) {
+            errors.push(FieldError::not_supported(&at, k.as_str(), &RESIZES));
+        }
+    }
+    let at = status.child("allocatedResources");
+    for (k, v) in &part("allocatedResources") {
+        if of_storage(k, &at, errors) {
+            let before = errors.len();
+            basic(v, &at.key(k), errors);
+            if errors.len() == before {
+                amount("storage", v, &at.key(k), errors);
+            }
+        }
+    }
+}
+
+fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    let mut out = annotations(o, &[OLD_CLASS]);
+    out.extend(claim_sizes(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec")));
+    out
+}

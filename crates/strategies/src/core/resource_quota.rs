@@ -1,0 +1,184 @@
+//! ResourceQuota: what is counted, and the scopes it is counted in.
+
+use crate::Config;
+use crate::plain::Ruled;
+use crate::pod_template::amount;
+use crate::read::{items, shown, text};
+use crate::table::Row;
+use kinds::columns::{Cell, display};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status))
+}
+
+/// Resources that only a quota counts.
+pub(super) const QUOTA: [&str; 18] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+];
+
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let path = FieldPath::new("spec");
+    counted(&spec["hard"], &path.child("hard"), errors);
+    let (scopes, hard) = (items(spec, "scopes"), &spec["hard"]);
+    let at = path.child("scopes");
+    let mut wrong = |why: &str| errors.push(FieldError::invalid(&at, scopes, why));
+    for scope in scopes.iter().map(|s| s.as_str().unwrap_or_default()) {
+        if !SCOPES.contains(&scope) {
+            wrong("unsupported scope");
+        }
+        (0..misapplied(scope, hard)).for_each(|_| wrong(MISAPPLIED));
+    }
+    (0..conflicts(|s| scopes.iter().any(|x| *x == s))).for_each(|_| wrong(CONFLICTING));
+    if spec["scopeSelector"].is_object() {
+        scope_selector(spec, &path.child("scopeSelector"), errors);
+    }
+}
+
+fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    let status = o.get("status").unwrap_or(&Value::Null);
+    for part in ["hard", "used"] {
+        counted(&status[part], &FieldPath::new("status").child(part), errors);
+    }
+}
+
+pub(super) fn is_huge(name: &str) -> bool {
+    ["hugepages-", "requests.hugepages-", "limits.hugepages-"].iter().any(|p| name.starts_with(p))
+}
+
+/// Amounts of what a quota counts.
+fn counted(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
+    for (k, v) in amounts.as_object().into_iter().flatten() {
+        let at = at.key(k);
+        let bad = names::qualified_name(k);
+        let qualified = bad.is_empty();
+        errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at, k.as_str(), m)));
+        if !k.contains('/') && !QUOTA.contains(&k.as_str()) && k != "services.loadbalancers" && !is_huge(k) {
+            if qualified && k != "storage" {
+                errors.push(FieldError::invalid(
+                    &at,
+                    k.as_str(),
+                    "must be a standard resource type or fully qualified",
+                ));
+            }
+            errors.push(FieldError::invalid(&at, k.as_str(), "must be a standard resource for quota"));
+        }
+        amount(k, v, &at, errors);
+    }
+}
+
+const MISAPPLIED: &str = "unsupported scope applied to resource";
+const CONFLICTING: &str = "conflicting scopes";
+
+/// How many pairs of scopes there are of which one leaves nothing to the other.
+fn conflicts(has: impl Fn(&str) -> bool) -> usize {
+    [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")]
+        .iter()
+        .filter(|(a, b)| has(a) && has(b))
+        .count()
+}
+
+/// What of a pod, and of a claim, a scope can be said of.
+const OF_PODS: [&str; 7] = ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+const OF_CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
+
+/// Of how many things that are limited a scope makes no sense.
+fn misapplied(scope: &str, hard: &Value) -> usize {
+    let limited = hard.as_object().into_iter().flatten().map(|(k, _)| k.as_str());
+    let limited = limited.filter(|k| QUOTA.contains(k) || *k == "services.loadbalancers" || is_huge(k));
+    let wrong = |k: &&str| match scope {
+        "BestEffort" => *k != "pods",
+        "VolumeAttributesClass" => !OF_CLAIMS.contains(k),
+        known if SCOPES.contains(&known) => !OF_PODS.contains(k),
+        _ => false,
+    };
+    limited.filter(wrong).count()
+}
+
+/// Upstream does not number what it finds wrong.
+fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+    let s = &spec["scopeSelector"];
+    let at = path.child("matchExpressions");
+    let expressions = items(s, "matchExpressions");
+    for e in expressions {
+        let (scope, operator, values) = (text(e, "scopeName"), text(e, "operator"), items(e, "values"));
+        if !SCOPES.contains(&scope) {
+            errors.push(FieldError::invalid(&at.child("scopeName"), scope, "unsupported scope"));
+        }
+        for _ in 0..misapplied(scope, &spec["hard"]) {
+            let shown = shown(s, "io.k8s.api.core.v1.ScopeSelector", path);
+            errors.push(FieldError::invalid(&at, shown, MISAPPLIED));
+        }
+        let valued = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
+        if !valued && SCOPES.contains(&scope) && operator != "Exists" {
+            let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            errors.push(FieldError::invalid(&at.child("operator"), operator, why));
+        }
+        match operator {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
+                errors.push(FieldError::required(&at.child("values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
+                errors.push(FieldError::invalid(&at.child("values"), values, why));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
+        }
+    }
+    // What is shown is not what is meant.
+    for _ in 0..conflicts(|s| expressions.iter().any(|e| e["scopeName"] == s)) {
+        errors.push(FieldError::invalid(&at, &spec["scopes"], CONFLICTING));
+    }
+}
+
+/// The cells that only quotas have.
+fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "quotaRequest" | "quotaLimit" => quota(o, cell.function == "quotaLimit").into(),
+        _ => return None,
+    })
+}
+
+fn quota(o: &Object, limits: bool) -> String {
+    let hard = o.at(&["status", "hard"]).or_else(|| o.at(&["spec", "hard"]));
+    let all: Vec<String> = hard
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(k, _)| k.starts_with("limits.") == limits)
+        .map(|(k, h)| format!("{k}: {}/{}", o.str_at(&["status", "used", k]).unwrap_or("0"), display(h)))
+        .collect();
+    all.join(", ")
+}

@@ -1,0 +1,159 @@
+//! EndpointSlices: addresses are of the type that the slice names, ports are told apart by their names.
+
+use crate::Config;
+use crate::core::endpoints::special_address;
+use crate::plain::Ruled;
+use crate::read::{items, text};
+use crate::table::Row;
+use kinds::columns::{Cell, display, limited, list_at};
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::net::IpAddr;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_cells(cells).with_warnings(warnings))
+}
+
+const ENDPOINTS_MAX: usize = 1000;
+const ADDRESSES_MAX: usize = 100;
+const PORTS_MAX: usize = 20000;
+const HINTS_MAX: usize = 8;
+const TOPOLOGY_MAX: usize = 16;
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    let all = o.clone().into_value();
+    let at = FieldPath::new("endpoints");
+    let endpoints = items(&all, "endpoints");
+    if endpoints.len() > ENDPOINTS_MAX {
+        errors.push(FieldError::too_many(&at, endpoints.len(), ENDPOINTS_MAX));
+    } else {
+        for (i, e) in endpoints.iter().enumerate() {
+            endpoint(e, text(&all, "addressType"), &at.index(i), errors);
+        }
+    }
+    let (ports, at) = (items(&all, "ports"), FieldPath::new("ports"));
+    if ports.len() > PORTS_MAX {
+        errors.push(FieldError::too_many(&at, ports.len(), PORTS_MAX));
+        return;
+    }
+    for (i, p) in ports.iter().enumerate() {
+        let name = text(p, "name");
+        if ports[..i].iter().any(|q| text(q, "name") == name) {
+            errors.push(FieldError::duplicate(&at.index(i).child("name"), name));
+        }
+    }
+}
+
+fn endpoint(e: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
+    let (addresses, in_list) = (items(e, "addresses"), at.child("addresses"));
+    if addresses.len() > ADDRESSES_MAX {
+        errors.push(FieldError::too_many(&in_list, addresses.len(), ADDRESSES_MAX));
+    }
+    for (i, a) in addresses.iter().enumerate() {
+        address(a.as_str().unwrap_or_default(), kind, &in_list.index(i), errors);
+    }
+    let (topology, in_map) = (&e["deprecatedTopology"], at.child("deprecatedTopology"));
+    let count = topology.as_object().map_or(0, |t| t.len());
+    if count > TOPOLOGY_MAX {
+        errors.push(FieldError::too_many(&in_map, count, TOPOLOGY_MAX));
+    }
+    schema::rules::labels(topology, &in_map, errors);
+    if let Some(host) = e["hostname"].as_str() {
+        let at = at.child("hostname");
+        errors.extend(names::dns_label(host).into_iter().map(|m| FieldError::invalid(&at, host, m)));
+    }
+    let hints = at.child("hints");
+    let kinds = [("forZones", names::label_value as fn(&str) -> Vec<String>), ("forNodes", names::dns_subdomain)];
+    for (list, check) in kinds {
+        let (all, at) = (items(&e["hints"], list), hints.child(list));
+        if all.len() > HINTS_MAX {
+            errors.push(FieldError::too_many(&at, all.len(), HINTS_MAX));
+            continue;
+        }
+        for (i, h) in all.iter().enumerate() {
+            let (name, at) = (text(h, "name"), at.index(i).child("name"));
+            if all[..i].iter().any(|h| text(h, "name") == name) {
+                errors.push(FieldError::duplicate(&at, name));
+            }
+            errors.extend(check(name).into_iter().map(|m| FieldError::invalid(&at, name, m)));
+        }
+    }
+}
+
+/// Types that are not known say nothing of their addresses.
+fn address(a: &str, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
+    match (kind, a.parse::<IpAddr>()) {
+        ("IPv4" | "IPv6", parsed) => {
+            schema::rules::ip(a, at, errors);
+            match parsed {
+                Ok(IpAddr::V6(_)) if kind == "IPv4" => {
+                    errors.push(FieldError::invalid(at, a, "must be an IPv4 address"));
+                }
+                Ok(IpAddr::V4(_)) if kind == "IPv6" => {
+                    errors.push(FieldError::invalid(at, a, "must be an IPv6 address"));
+                }
+                _ => {}
+            }
+            special_address(a, at, errors);
+        }
+        ("FQDN", _) => fully_qualified(a, at, errors),
+        _ => {}
+    }
+}
+
+fn fully_qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+    if name.is_empty() {
+        errors.push(FieldError::required(at, ""));
+        return;
+    }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let bad = names::dns_subdomain(name);
+    if !bad.is_empty() {
+        errors.push(FieldError::invalid(at, name, bad.join(",")));
+    } else if !name.contains('.') {
+        let why = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(at, name, why));
+    } else if let Some((label, bad)) =
+        name.split('.').map(|l| (l, names::dns_label(l))).find(|(_, bad)| !bad.is_empty())
+    {
+        errors.push(FieldError::invalid(at, label, bad.join(",")));
+    }
+}
+
+/// What is said of a slice: of its type when it is made, of its addresses whenever it is written.
+fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
+    let mut out = Vec::new();
+    if o.get("addressType").is_some_and(|t| t == "FQDN") && old.is_none() {
+        out.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+    }
+    let endpoints = o.get("endpoints").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, e) in endpoints.iter().enumerate() {
+        let at = FieldPath::new("endpoints").index(i).child("addresses");
+        let addresses = items(e, "addresses").iter().filter_map(Value::as_str).enumerate();
+        out.extend(addresses.filter_map(|(j, a)| schema::rules::ip_warning(a, &at.index(j))));
+    }
+    out
+}
+
+/// The cells that only endpoint slices have.
+fn cells(cell: &Cell<'_>) -> Option<Value> {
+    let o = cell.object;
+    Some(match cell.function {
+        "slicePorts" => {
+            let ports: Vec<String> = list_at(o, &["ports"])
+                .iter()
+                .map(|p| if p["port"].is_null() { "*".into() } else { display(&p["port"]) })
+                .collect();
+            limited(&ports, "<unset>").into()
+        }
+        "sliceEndpoints" => {
+            let all: Vec<String> = list_at(o, &["endpoints"])
+                .iter()
+                .flat_map(|e| e["addresses"].as_array().cloned().unwrap_or_default())
+                .map(|v| display(&v))
+                .collect();
+            limited(&all, "<unset>").into()
+        }
+        _ => return None,
+    })
+}

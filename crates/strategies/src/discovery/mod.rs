@@ -1,0 +1,5 @@
+//! `discovery.k8s.io`.
+
+mod endpoint_slice;
+
+kinds! { endpoint_slice }

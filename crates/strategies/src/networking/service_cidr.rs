@@ -1,0 +1,119 @@
+//! ServiceCIDR: one range, or one of each family.
+
+use crate::Config;
+use crate::plain::Ruled;
+use crate::read::items;
+use crate::table::Row;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(rules())
+}
+
+fn rules() -> Ruled {
+    Ruled::new(|_, _| {}).with_since(validate_since).with_update(validate_update)
+}
+
+/// A new object has one range, or one of each family. See [`validate_update`] for what may change.
+fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+    if old.is_some() {
+        return;
+    }
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let at = FieldPath::new("spec.cidrs");
+    match items(spec, "cidrs") {
+        [] => errors.push(FieldError::required(&at, "at least one CIDR required")),
+        [a, b] if !of_both_families(a, b) => {
+            errors.push(FieldError::invalid(&at, vec![a.clone(), b.clone()], ONE_OF_EACH));
+        }
+        few @ ([_] | [_, _]) => each_range(few, &at, errors),
+        many => {
+            let why = "may only hold up to 2 values";
+            errors.push(FieldError::invalid(&at, many, why));
+        }
+    }
+}
+
+/// The ranges stay; one of the other family may join the first.
+fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
+    let at = FieldPath::new("spec.cidrs");
+    let (new, was) = (cidrs(o), cidrs(old));
+    match (new.as_slice(), was.as_slice()) {
+        (n, w) if n.len() == w.len() => {
+            for (i, r) in n.iter().enumerate().filter(|(i, r)| **r != w[*i]) {
+                errors.push(FieldError::invalid(&at.index(i), r, "field is immutable"));
+            }
+        }
+        ([first, second], [only]) => {
+            if first != only {
+                errors.push(FieldError::invalid(&at.index(0), first, "field is immutable"));
+            }
+            each_range(&new, &at, errors);
+            if !of_both_families(first, second) {
+                errors.push(FieldError::invalid(&at, new, ONE_OF_EACH));
+            }
+        }
+        _ => {
+            let value = o.at(&["spec", "cidrs"]).cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(&at, value, "field is immutable"));
+        }
+    }
+}
+
+fn cidrs(o: &Object) -> Vec<Value> {
+    o.at(&["spec", "cidrs"]).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+
+/// Ranges are written in the one form that is theirs.
+fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+    for (i, r) in ranges.iter().enumerate() {
+        let wrong = schema::rules::canonical_cidr(r.as_str().unwrap_or_default());
+        errors.extend(wrong.map(|why| FieldError::invalid(&at.index(i), r, why)));
+    }
+}
+
+/// What is no range is of no family.
+fn of_both_families(a: &Value, b: &Value) -> bool {
+    let six = |v: &Value| {
+        let text = v.as_str().filter(|t| schema::rules::is_range(t))?;
+        Some(text.split_once('/')?.0.contains(':'))
+    };
+    six(a).zip(six(b)).is_some_and(|(a, b)| a != b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    #[test]
+    fn ranges_of_services() {
+        let strategy = rules();
+        let base =
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "spec": {"cidrs": ["10.0.0.0/24"]}});
+        let bits = r#"spec.cidrs[0]: Invalid value: "10.0.0.1/24": must not have bits set beyond the prefix length"#;
+        check_create(
+            &strategy,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/cidrs", json!([]), &["spec.cidrs: Required value: at least one CIDR required"]),
+                ("/spec/cidrs", json!(["10.0.0.1/24"]), &[bits]),
+            ],
+        );
+        check_update(
+            &strategy,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/cidrs", json!([]), &["spec.cidrs: Invalid value: null: field is immutable"]),
+                ("/spec/cidrs", json!(["x"]), &[r#"spec.cidrs[0]: Invalid value: "x": field is immutable"#]),
+                ("/spec/cidrs", json!(["10.0.0.0/24", "fd00::/64"]), &[]),
+            ],
+        );
+    }
+}

@@ -1,0 +1,5 @@
+//! `node.k8s.io`.
+
+mod runtime_class;
+
+kinds! { runtime_class }

@@ -1,0 +1,5 @@
+//! `policy`.
+
+mod pod_disruption_budget;
+
+kinds! { pod_disruption_budget }

@@ -1,0 +1,38 @@
+//! PodDisruptionBudgets: one bound, and counts that are none below zero.
+
+use crate::Config;
+use crate::conditions;
+use crate::plain::Ruled;
+use crate::read::shown;
+use crate::replicas::not_negative;
+use crate::table::Row;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value};
+use registry::NameRule;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(Ruled::new(validate).with_status(validate_status).named(NameRule::PathSegment))
+}
+
+const BOUNDS: [&str; 2] = ["minAvailable", "maxUnavailable"];
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    let spec = o.get("spec").unwrap_or(&Value::Null);
+    let at = FieldPath::new("spec");
+    if BOUNDS.iter().all(|k| !spec[*k].is_null()) {
+        let shown = shown(spec, "io.k8s.api.policy.v1.PodDisruptionBudgetSpec", &at);
+        errors.push(FieldError::invalid(&at, shown, "minAvailable and maxUnavailable cannot be both set"));
+    }
+    for k in BOUNDS {
+        let share = spec[k].as_str().and_then(|s| s.strip_suffix('%')).and_then(|n| n.parse::<u64>().ok());
+        if share.is_some_and(|n| n > 100) {
+            errors.push(FieldError::invalid(&at.child(k), &spec[k], "must not be greater than 100%"));
+        }
+    }
+}
+
+fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
+    let all = o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    conditions::validate(all, &FieldPath::new("status.conditions"), errors);
+    not_negative(o, &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"], errors);
+}

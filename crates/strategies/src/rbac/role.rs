@@ -1,0 +1,71 @@
+//! Role and ClusterRole: their rules, and those that are aggregated.
+
+use super::escalation;
+use crate::Config;
+use crate::read::items;
+use crate::table::Row;
+use auth::Authorizer;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Status, Value};
+use registry::{Env, NameRule, Request, Strategy};
+use std::sync::Arc;
+
+pub fn row(config: &Config) -> Row {
+    Row::stored(Role(config.authorizer.clone()))
+}
+
+pub struct Role(Arc<dyn Authorizer>);
+
+impl Strategy for Role {
+    fn name_rule(&self) -> NameRule {
+        NameRule::PathSegment
+    }
+
+    fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
+        escalation::check(&*self.0, env, request, o, old)
+    }
+
+    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
+        escalation::reads(env, namespace)
+    }
+
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let all = o.clone().into_value();
+        for (i, r) in items(&all, "rules").iter().enumerate() {
+            rule(r, o.kind() == "Role", &FieldPath::new("rules").index(i), errors);
+        }
+        let aggregation = &all["aggregationRule"];
+        let at = FieldPath::new("aggregationRule.clusterRoleSelectors");
+        if aggregation.is_object() && items(aggregation, "clusterRoleSelectors").is_empty() {
+            let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+            errors.push(FieldError::required(&at, why));
+        }
+        for (i, s) in items(aggregation, "clusterRoleSelectors").iter().enumerate() {
+            let before = errors.len();
+            schema::rules::selector(s, &at.index(i), errors);
+            if errors.len() > before {
+                errors.push(FieldError::invalid(&at.index(i), Value::Null, "invalid label selector."));
+            }
+        }
+    }
+}
+
+fn rule(r: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
+    if !items(r, "nonResourceURLs").is_empty() {
+        if namespaced {
+            let why = "namespaced rules cannot apply to non-resource URLs";
+            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), &r["nonResourceURLs"], why));
+        }
+        if ["apiGroups", "resources", "resourceNames"].iter().any(|k| !items(r, k).is_empty()) {
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            errors.push(FieldError::invalid(&at.child("nonResourceURLs"), &r["nonResourceURLs"], why));
+        }
+        return;
+    }
+    if items(r, "apiGroups").is_empty() {
+        errors.push(FieldError::required(&at.child("apiGroups"), "resource rules must supply at least one api group"));
+    }
+    if items(r, "resources").is_empty() {
+        errors.push(FieldError::required(&at.child("resources"), "resource rules must supply at least one resource"));
+    }
+}

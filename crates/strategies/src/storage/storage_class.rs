@@ -1,0 +1,113 @@
+//! StorageClass: what a driver is told, and where volumes may be.
+
+use super::{old_keys, parameters};
+use crate::Config;
+use crate::plain::Ruled;
+use crate::read::{items, text};
+use crate::table::Row;
+use meta::field::ErrorList;
+use meta::{FieldError, FieldPath, Object, Value, names};
+use std::collections::HashSet;
+
+pub fn row(_: &Config) -> Row {
+    Row::stored(rules())
+}
+
+fn rules() -> Ruled {
+    Ruled::new(validate).with_warnings(warnings)
+}
+
+/// What may become of a volume that a class made.
+const RECLAIM: [&str; 2] = ["Delete", "Retain"];
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    parameters(o, errors);
+    let policy = o.str_at(&["reclaimPolicy"]).unwrap_or_default();
+    if !policy.is_empty() && !RECLAIM.contains(&policy) {
+        errors.push(FieldError::not_supported(&FieldPath::new("reclaimPolicy"), policy, &RECLAIM));
+    }
+    let all = o.clone().into_value();
+    let path = FieldPath::new("allowedTopologies");
+    let mut terms: HashSet<String> = HashSet::new();
+    for (i, t) in items(&all, "allowedTopologies").iter().enumerate() {
+        let at = path.index(i).child("matchLabelExpressions");
+        let expressions = items(t, "matchLabelExpressions");
+        let mut keys = HashSet::new();
+        for (j, e) in expressions.iter().enumerate() {
+            let at = at.index(j);
+            let key = text(e, "key");
+            let values = items(e, "values");
+            if values.is_empty() {
+                errors.push(FieldError::required(&at.child("values"), ""));
+            }
+            for (k, v) in values.iter().enumerate() {
+                if values[..k].contains(v) {
+                    errors.push(FieldError::duplicate(&at.child("values").index(k), v));
+                }
+            }
+            errors
+                .extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at.child("key"), key, m)));
+            if !keys.insert(key) {
+                errors.push(FieldError::duplicate(&at.child("key"), key));
+            }
+        }
+        // Terms are sets: in whatever order, none may be there twice; nor may one be empty.
+        let mut same: Vec<String> = expressions
+            .iter()
+            .map(|e| {
+                let mut values: Vec<&str> = items(e, "values").iter().filter_map(Value::as_str).collect();
+                values.sort_unstable();
+                format!("{}={values:?}", text(e, "key"))
+            })
+            .collect();
+        same.sort();
+        if expressions.is_empty() || !terms.insert(same.join(";")) {
+            errors.push(FieldError::duplicate(&at, ""));
+        }
+    }
+    let provisioner = o.str_at(&["provisioner"]).unwrap_or_default().to_lowercase();
+    if !provisioner.is_empty() {
+        let at = FieldPath::new("provisioner");
+        let why = names::qualified_name(&provisioner).into_iter();
+        errors.extend(why.map(|m| FieldError::invalid(&at, provisioner.as_str(), m)));
+    }
+}
+
+/// Labels of nodes that have other names today, where a class says where its volumes may be.
+fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
+    let mut out = Vec::new();
+    let terms = o.get("allowedTopologies").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, t) in terms.iter().enumerate() {
+        let at = FieldPath::new("allowedTopologies").index(i).child("matchLabelExpressions");
+        old_keys(items(t, "matchLabelExpressions"), &at, &mut out);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn storage_classes() {
+        let strategy = rules();
+        let base =
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.com/disk"});
+        check_create(
+            &strategy,
+            &base,
+            &[
+                ("/provisioner", json!("Example.com/Disk"), &[]),
+                ("/provisioner", json!(""), &["provisioner: Required value"]),
+                ("/provisioner", json!("A B"), &[r#"provisioner: Invalid value: "a b": name part must consist…"#]),
+                (
+                    "/reclaimPolicy",
+                    json!("Recycle"),
+                    &[r#"reclaimPolicy: Unsupported value: "Recycle": supported values: "Delete", "Retain""#],
+                ),
+            ],
+        );
+    }
+}
