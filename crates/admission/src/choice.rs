@@ -168,7 +168,10 @@ mod tests {
         let configuration = Configuration::default().with("PodSecurity", Value::Null);
         let e = configured(&[], &[], &configuration).err().unwrap();
         assert_eq!(e, "couldn't init admission plugin \"PodSecurity\": Object 'Kind' is missing in 'null'");
-        assert!(configured(&[], &["PodSecurity".into()], &configuration).is_ok(), "the configuration of a disabled plugin is ignored");
+        assert!(
+            configured(&[], &["PodSecurity".into()], &configuration).is_ok(),
+            "the configuration of a disabled plugin is ignored"
+        );
     }
 
     #[test]
