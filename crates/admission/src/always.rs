@@ -1,4 +1,4 @@
-//! AlwaysAdmit and AlwaysDeny: nothing is asked, or nothing is changed.
+//! AlwaysAdmit and AlwaysDeny: admit or reject every request.
 
 use crate::{Plugin, Review};
 use meta::{Object, Status};

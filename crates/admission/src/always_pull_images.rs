@@ -1,4 +1,4 @@
-//! Every image is pulled anew: who may not pull it does not run it either.
+//! AlwaysPullImages: sets `imagePullPolicy: Always`, so that only pods with pull credentials run an image.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status, Value};

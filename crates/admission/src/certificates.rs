@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: a request is approved and signed only by those who
-//! may for its signer, and nobody asks to be an administrator.
+//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: restrict approving and signing to users
+//! with permission for the signer, and reject requests for the group `system:masters`.
 
 use crate::{Operation, Plugin, Review};
 use base64::Engine;
@@ -17,7 +17,7 @@ pub struct CertificateApproval;
 pub struct CertificateSigning;
 pub struct CertificateSubjectRestriction;
 
-/// The user may do this for a signer, by its name or for its whole domain.
+/// Whether the user may act on a signer, by its name or for its whole domain.
 fn may(review: &Review<'_>, verb: &str, object: &Object) -> Result<(), Status> {
     let signer = object.str_at(&["spec", "signerName"]).unwrap_or_default();
     let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
@@ -79,7 +79,7 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The groups that the subject of a request (PEM in base64) wants to be in; none if not all of it can be read.
+/// The organizations (groups) in the subject of a PEM certificate request in base64; empty unless all can be parsed.
 fn organizations(request: &str) -> Option<Option<Vec<String>>> {
     let found = |subject: &X509Name| {
         let all = subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned);
@@ -88,7 +88,7 @@ fn organizations(request: &str) -> Option<Option<Vec<String>>> {
     subject(request, found)
 }
 
-/// The name that a request (PEM in base64) asks for.
+/// The common name in a PEM certificate request in base64.
 pub(crate) fn common_name(request: &str) -> Option<String> {
     let found = |subject: &X509Name| certificate::common_name(subject).map(str::to_owned);
     subject(request, found).map(Option::unwrap_or_default)

@@ -1,10 +1,11 @@
-//! Which plugins there are, in upstream's order, and which are on (`--enable-admission-plugins`, `--disable-admission-plugins`).
+//! The list of plugins in upstream's order, and which are enabled (`--enable-admission-plugins`,
+//! `--disable-admission-plugins`).
 
 use crate::plugin::{Chain, Plugin, Remote, Step, Unmade};
 use crate::*;
 use meta::Value;
 
-/// One plugin: whether it is on unless somebody says otherwise, and how it is made.
+/// A plugin: whether it is enabled by default, and its constructor.
 struct Row {
     on: bool,
     make: Make,
@@ -15,9 +16,9 @@ type MakeConfigured = fn(Option<&Value>) -> Result<Step, Unmade>;
 #[derive(Clone, Copy)]
 enum Make {
     Plain(fn() -> Step),
-    /// Of what the configuration says.
+    /// Created from its configuration.
     Configured(&'static str, MakeConfigured),
-    /// Known by its name; what it looks at is served by no v1.36 with its feature gates at their defaults.
+    /// Known by name only: v1.36 with default feature gates serves none of its resources.
     Idle(&'static str),
 }
 
@@ -113,22 +114,22 @@ const ALL: &[Row] = &[
     off(|| local(always::AlwaysDeny)),
 ];
 
-/// The plugins that are on by default.
+/// The plugins enabled by default.
 pub fn default_plugins() -> Chain {
     let nothing = Configuration::default();
     Chain { steps: ALL.iter().filter(|r| r.on).filter_map(|r| r.step(&nothing).ok().flatten()).collect() }
 }
 
-/// The default plugins with some more and without others.
+/// The default plugins, with some enabled and others disabled.
 pub fn chain(enable: &[String], disable: &[String]) -> Result<Chain, String> {
     configured(enable, disable, &Configuration::default())
 }
 
-/// The same, and plugins are told what stands in a configuration.
+/// Like [`chain`], with plugin configurations.
 pub fn configured(enable: &[String], disable: &[String], configuration: &Configuration) -> Result<Chain, String> {
     let names: Vec<&str> = ALL.iter().map(Row::name).collect();
-    for (flag, said) in [("enable-admission-plugins", enable), ("disable-admission-plugins", disable)] {
-        if let Some(n) = said.iter().find(|n| !names.contains(&n.as_str())) {
+    for (flag, listed) in [("enable-admission-plugins", enable), ("disable-admission-plugins", disable)] {
+        if let Some(n) = listed.iter().find(|n| !names.contains(&n.as_str())) {
             return Err(format!("{flag} plugin {n:?} is unknown; there are {}", names.join(", ")));
         }
     }
@@ -137,8 +138,8 @@ pub fn configured(enable: &[String], disable: &[String], configuration: &Configu
         let both = both.join(" ");
         return Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"));
     }
-    let says = |list: &[String], name: &str| list.iter().any(|n| n == name);
-    let chosen = ALL.iter().zip(names).filter(|(r, n)| (r.on || says(enable, n)) && !says(disable, n));
+    let contains = |list: &[String], name: &str| list.iter().any(|n| n == name);
+    let chosen = ALL.iter().zip(names).filter(|(r, n)| (r.on || contains(enable, n)) && !contains(disable, n));
     let steps = chosen.filter_map(|(r, _)| r.step(configuration).transpose()).collect::<Result<_, String>>()?;
     Ok(Chain { steps })
 }
@@ -164,25 +165,28 @@ mod tests {
         let e = names(&["EventRateLimit"], &[]).unwrap_err();
         let why = "limits: Invalid value: null: must not be empty";
         assert_eq!(e, format!("couldn't init admission plugin \"EventRateLimit\": {why}"));
-        let told = Configuration::default().with("PodSecurity", Value::Null);
-        let e = configured(&[], &[], &told).err().unwrap();
+        let configuration = Configuration::default().with("PodSecurity", Value::Null);
+        let e = configured(&[], &[], &configuration).err().unwrap();
         assert_eq!(e, "couldn't init admission plugin \"PodSecurity\": Object 'Kind' is missing in 'null'");
-        assert!(configured(&[], &["PodSecurity".into()], &told).is_ok(), "who is off is told nothing");
+        assert!(
+            configured(&[], &["PodSecurity".into()], &configuration).is_ok(),
+            "the configuration of a disabled plugin is ignored"
+        );
     }
 
     #[test]
     fn policies_come_from_the_api_alone() {
         for plugin in ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"] {
-            let said = |more: Value| {
-                let mut said =
+            let error = |more: Value| {
+                let mut error =
                     json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": format!("{plugin}Configuration")});
-                said.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-                configured(&[], &[], &Configuration::default().with(plugin, said)).err().unwrap_or_default()
+                error.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                configured(&[], &[], &Configuration::default().with(plugin, error)).err().unwrap_or_default()
             };
-            assert_eq!(said(json!({})), "");
+            assert_eq!(error(json!({})), "");
             let why = "staticManifestsDir requires the ManifestBasedAdmissionControlConfig feature gate to be enabled";
-            let want = format!("couldn't init admission plugin {plugin:?}: staticManifestsDir: Forbidden: {why}");
-            assert_eq!(said(json!({"staticManifestsDir": "/a"})), want);
+            let expected = format!("couldn't init admission plugin {plugin:?}: staticManifestsDir: Forbidden: {why}");
+            assert_eq!(error(json!({"staticManifestsDir": "/a"})), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! An ingress that names no class gets the default one.
+//! DefaultIngressClass: sets the default class of ingresses without one.
 
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Object, Status};
@@ -17,10 +17,10 @@ impl Plugin for DefaultIngressClass {
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-        let asks = review.is(GROUP, "ingresses") && review.operation == Operation::Create;
-        let says = object.at(&["spec", "ingressClassName"]).is_some()
+        let applies = review.is(GROUP, "ingresses") && review.operation == Operation::Create;
+        let has_class = object.at(&["spec", "ingressClassName"]).is_some()
             || object.annotation("kubernetes.io/ingress.class").is_some();
-        if !asks || says {
+        if !applies || has_class {
             return Ok(());
         }
         let classes = review.lookup.list(GROUP, "ingressclasses", None);

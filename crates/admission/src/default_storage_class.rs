@@ -1,4 +1,4 @@
-//! A claim that names no class gets the default one.
+//! DefaultStorageClass: sets the default class of claims without one.
 
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Object, Status};
@@ -19,9 +19,9 @@ impl Plugin for DefaultStorageClass {
     }
 
     fn mutate(&self, review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-        let asks = review.is("", "persistentvolumeclaims") && review.operation == Operation::Create;
-        let says = object.at(&["spec", "storageClassName"]).is_some() || object.annotation(BETA).is_some();
-        if !asks || says {
+        let applies = review.is("", "persistentvolumeclaims") && review.operation == Operation::Create;
+        let has_class = object.at(&["spec", "storageClassName"]).is_some() || object.annotation(BETA).is_some();
+        if !applies || has_class {
             return Ok(());
         }
         let classes = review.lookup.list("storage.k8s.io", "storageclasses", None);

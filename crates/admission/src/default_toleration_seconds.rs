@@ -1,4 +1,4 @@
-//! A pod stays five minutes on a node that is not ready or out of reach, unless it says otherwise.
+//! DefaultTolerationSeconds: pods tolerate a not ready or unreachable node for five minutes by default.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status, Value};

@@ -1,4 +1,4 @@
-//! Nobody gives a service addresses of others; the ones it has may stay or go.
+//! DenyServiceExternalIPs: rejects new external IPs of services; existing ones may stay or be removed.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status, Value};

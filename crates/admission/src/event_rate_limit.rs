@@ -1,5 +1,5 @@
-//! So many events and no more: of the whole server, a namespace, a user, or a source about an object (upstream
-//! `plugin/pkg/admission/eventratelimit`). Only events of the core group are counted, as upstream does.
+//! EventRateLimit: limits the rate of events per server, namespace, user, or source and object (upstream
+//! `plugin/pkg/admission/eventratelimit`). Counts only events of the core group, as upstream does.
 
 use crate::configuration::{Fields, Form, Kind, NUMBER, TEXT, aggregate};
 use crate::{Operation, Plugin, Review};
@@ -20,12 +20,12 @@ const KIND: Kind = Kind {
 const LIMIT: Form =
     Form::Object(Fields("Limit", &[("type", TEXT), ("qps", NUMBER), ("burst", NUMBER), ("cacheSize", NUMBER)]));
 const TYPES: [&str; 4] = ["Server", "Namespace", "User", "SourceAndObject"];
-/// Keys that are remembered, unless the configuration says otherwise.
+/// Default number of cached keys.
 const REMEMBERED: usize = 4096;
 
-/// One of [`TYPES`], and a bucket for each of its keys.
+/// A limit of one of [`TYPES`], with a token bucket per key.
 struct Limit {
-    of: String,
+    kind: String,
     rate: Rate,
     buckets: Mutex<Buckets>,
 }
@@ -37,9 +37,9 @@ struct Rate {
 }
 
 impl EventRateLimit {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
-        let all = said["limits"].as_array().map_or(&[][..], Vec::as_slice);
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        let config = config.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        let all = config["limits"].as_array().map_or(&[][..], Vec::as_slice);
         let mut wrong = Vec::new();
         if all.is_empty() {
             wrong.push("limits: Invalid value: null: must not be empty".to_owned());
@@ -55,11 +55,11 @@ impl EventRateLimit {
 
 impl Limit {
     fn new(l: &Value, path: &str, wrong: &mut Vec<String>) -> Self {
-        let of = l["type"].as_str().unwrap_or_default();
-        if !TYPES.contains(&of) {
+        let kind = l["type"].as_str().unwrap_or_default();
+        if !TYPES.contains(&kind) {
             let mut known = TYPES.map(|t| format!("{t:?}"));
             known.sort();
-            wrong.push(format!("{path}.type: Unsupported value: {of:?}: supported values: {}", known.join(", ")));
+            wrong.push(format!("{path}.type: Unsupported value: {kind:?}: supported values: {}", known.join(", ")));
         }
         let number = |key: &str| l[key].as_i64().unwrap_or(0);
         let (qps, burst, size) = (number("qps"), number("burst"), number("cacheSize"));
@@ -68,16 +68,16 @@ impl Limit {
                 wrong.push(format!("{path}.{key}: Invalid value: {n}: must be positive"));
             }
         }
-        if of != "Server" && size < 0 {
+        if kind != "Server" && size < 0 {
             wrong.push(format!("{path}.cacheSize: Invalid value: {size}: must not be negative"));
         }
         let most = usize::try_from(size).ok().filter(|n| *n > 0).unwrap_or(REMEMBERED);
         let rate = Rate { per_second: qps as f64, burst: burst as f64 };
-        Self { of: of.to_owned(), rate, buckets: Mutex::new(Buckets::new(most)) }
+        Self { kind: kind.to_owned(), rate, buckets: Mutex::new(Buckets::new(most)) }
     }
 
     fn key(&self, review: &Review<'_>, event: Option<&Object>) -> String {
-        match self.of.as_str() {
+        match self.kind.as_str() {
             "Namespace" => review.namespace.to_owned(),
             "User" => review.attributes.user.name.clone(),
             "SourceAndObject" => {
@@ -98,17 +98,17 @@ impl Plugin for EventRateLimit {
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let written = matches!(review.operation, Operation::Create | Operation::Update);
-        // What is only tried costs the store nothing.
+        // A dry run costs the store nothing.
         if !written || review.dry_run || !review.kind.group.is_empty() || review.kind.kind != "Event" {
             return Ok(());
         }
         let now = Instant::now();
         let mut refused = Ok(());
-        // Each limit counts, also what another has refused.
+        // Every limit takes a token, even after another limit has rejected the event.
         for l in &self.limits {
             let key = l.key(review, object);
             if !l.buckets.lock().take(&key, l.rate, now) {
-                let why = format!("Too many requests: limit reached on type {} for key {key}", l.of);
+                let why = format!("Too many requests: limit reached on type {} for key {key}", l.kind);
                 refused = Err(Status::new(429, Reason::TooManyRequests, why));
             }
         }
@@ -116,11 +116,11 @@ impl Plugin for EventRateLimit {
     }
 }
 
-/// Buckets of tokens by key; of too many, the one that was not asked for the longest time goes.
+/// Token buckets by key; when full, evicts the least recently used bucket.
 struct Buckets {
     most: usize,
     all: HashMap<String, Bucket>,
-    /// Keys by the turn in which they were last asked for.
+    /// Keys by the sequence number of their last use.
     turns: BTreeMap<u64, String>,
     turn: u64,
 }
@@ -136,7 +136,7 @@ impl Buckets {
         Self { most, all: HashMap::new(), turns: BTreeMap::new(), turn: 0 }
     }
 
-    /// Takes a token, if there is one.
+    /// Takes a token if one is available.
     fn take(&mut self, key: &str, rate: Rate, now: Instant) -> bool {
         self.turn += 1;
         if !self.all.contains_key(key)
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(["a", "a", "a", "b"].map(|k| b.take(k, rate, t)), [true, true, false, true]);
         assert!(b.take("a", rate, t + Duration::from_secs(1)), "one a second");
         assert!(!b.take("a", rate, t + Duration::from_secs(1)));
-        assert!(b.take("c", rate, t), "b goes, a was asked for later");
+        assert!(b.take("c", rate, t), "evicts b: a was used later");
         assert!(!b.take("a", rate, t));
         assert_eq!((b.all.len(), b.turns.len()), (2, 2));
         assert!(b.take("b", rate, t) && b.take("b", rate, t), "begins anew");
@@ -182,18 +182,18 @@ mod tests {
 
     #[test]
     fn wrong_limits_are_refused() {
-        let of = |limits: Value| {
-            let said = json!({"apiVersion": KIND.versions[0].0, "kind": "Configuration", "limits": limits});
-            EventRateLimit::new(Some(&said)).err().unwrap_or_default()
+        let error = |limits: Value| {
+            let config = json!({"apiVersion": KIND.versions[0].0, "kind": "Configuration", "limits": limits});
+            EventRateLimit::new(Some(&config)).err().unwrap_or_default()
         };
-        assert_eq!(of(json!([{"type": "Server", "qps": 1, "burst": 1}])), "");
+        assert_eq!(error(json!([{"type": "Server", "qps": 1, "burst": 1}])), "");
         assert_eq!(EventRateLimit::new(None).err().unwrap(), "limits: Invalid value: null: must not be empty");
         assert_eq!(
-            of(json!([{"type": "Pod", "qps": 1}])),
+            error(json!([{"type": "Pod", "qps": 1}])),
             "[limits[0].type: Unsupported value: \"Pod\": supported values: \"Namespace\", \"Server\", \
              \"SourceAndObject\", \"User\", limits[0].burst: Invalid value: 0: must be positive]"
         );
         let size = json!([{"type": "User", "qps": 1, "burst": 1, "cacheSize": -1}]);
-        assert_eq!(of(size), "limits[0].cacheSize: Invalid value: -1: must not be negative");
+        assert_eq!(error(size), "limits[0].cacheSize: Invalid value: -1: must not be negative");
     }
 }

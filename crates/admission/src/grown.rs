@@ -1,11 +1,12 @@
-//! How large an object may become on its way through admission.
+//! Limits the growth of an object in admission.
 
 use meta::Value;
 
-/// Bytes as JSON, about: twice what a request may send. What is stored is held against a bound of its own later.
+/// Maximum size as JSON in bytes, approximately: twice the request limit. The store enforces its own limit later.
 const LARGEST: usize = 6 << 20;
 
-/// Refuses an object that a policy or a webhook has made too large: many of them in turn would make it gigabytes before it is stored.
+/// Rejects an object that policies or webhooks have made too large: several in sequence could otherwise grow it to
+/// gigabytes.
 pub(crate) fn check(object: &Value) -> Result<(), String> {
     match schema::size(object) > LARGEST {
         true => Err(format!("the object would have more than {} MiB", LARGEST >> 20)),

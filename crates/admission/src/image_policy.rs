@@ -1,5 +1,5 @@
-//! ImagePolicyWebhook: somebody outside says which images may run (`imagepolicy.k8s.io/v1alpha1`, upstream
-//! `plugin/pkg/admission/imagepolicy`). Answers are believed for some time; nobody's silence is, unless it is said so.
+//! ImagePolicyWebhook: a webhook decides which images may run (`imagepolicy.k8s.io/v1alpha1`, upstream
+//! `plugin/pkg/admission/imagepolicy`). Responses are cached; a failed call admits the pod only with `defaultAllow`.
 
 use crate::plugin::Remote;
 use crate::{Operation, Review};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As the file has it, and who is asked, once it was opened.
+/// The configuration file, and the webhook client once the plugin is opened.
 pub struct ImagePolicyWebhook {
     kubeconfig: PathBuf,
     allow_lasts: Duration,
@@ -25,17 +25,17 @@ pub struct ImagePolicyWebhook {
 const KEYS: &str = ".image-policy.k8s.io/";
 const AUDIT: &str = "imagepolicywebhook.image-policy.k8s.io/";
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// One question and its repetitions.
+/// Attempts per review, including the first.
 const TRIES: u32 = 5;
 const GROWS: f64 = 1.5;
 const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
 
 impl ImagePolicyWebhook {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let said = &said.ok_or("no config specified")?["imagePolicy"];
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        let config = &config.ok_or("no config specified")?["imagePolicy"];
         let second = Duration::from_secs(1);
         let time = |key: &str, unit: Duration, least: Duration, most: Duration, usual: Duration| {
-            let n = said[key].as_i64().unwrap_or(0);
+            let n = config[key].as_i64().unwrap_or(0);
             let time = match n {
                 -1 => return Ok(Duration::ZERO),
                 0 => return Ok(usual),
@@ -47,7 +47,7 @@ impl ImagePolicyWebhook {
             Err(format!("valid value is between {} and {}, got {}", shown(least), shown(most), shown(time)))
         };
         Ok(Self {
-            kubeconfig: said["kubeConfigFile"].as_str().unwrap_or_default().into(),
+            kubeconfig: config["kubeConfigFile"].as_str().unwrap_or_default().into(),
             pause: time(
                 "retryBackoff",
                 Duration::from_millis(1),
@@ -57,13 +57,13 @@ impl ImagePolicyWebhook {
             )?,
             allow_lasts: time("allowTTL", second, second, HALF_AN_HOUR, Duration::from_secs(300))?,
             deny_lasts: time("denyTTL", second, second, HALF_AN_HOUR, Duration::from_secs(30))?,
-            default_allow: said["defaultAllow"] == true,
+            default_allow: config["defaultAllow"] == true,
             remote: None,
             known: AnswerCache::default(),
         })
     }
 
-    /// The status of a review, from memory or from outside.
+    /// Returns the status of a review, from the cache or the webhook.
     async fn call(&self, spec: &Value) -> Result<Value, String> {
         let key = CacheKey::new([spec.to_string().as_str()]);
         if let Some(known) = self.known.get(key) {
@@ -91,7 +91,7 @@ impl ImagePolicyWebhook {
     }
 }
 
-/// As Go shows durations.
+/// Formats a duration as Go does.
 fn shown(d: Duration) -> String {
     match (d.as_secs(), d.as_nanos()) {
         (0, 0) => "0s".to_owned(),
@@ -103,7 +103,7 @@ fn shown(d: Duration) -> String {
     }
 }
 
-/// What is asked about a pod, or about the containers that are added to it.
+/// Builds the `ImageReview` of a pod, or of the ephemeral containers added to it.
 fn spec(review: &Review<'_>, pod: &Object) -> Value {
     let lists: &[&str] =
         if review.subresource.is_empty() { &["containers", "initContainers"] } else { &["ephemeralContainers"] };
@@ -140,7 +140,7 @@ impl Remote for ImagePolicyWebhook {
         Ok(())
     }
 
-    fn wants(&self, review: &Review<'_>) -> bool {
+    fn applies(&self, review: &Review<'_>) -> bool {
         matches!(review.operation, Operation::Create | Operation::Update)
             && (review.is("", "pods") || review.is_part("", "pods", "ephemeralcontainers"))
     }
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn times_have_their_range() {
-        let of = |said: Value| ImagePolicyWebhook::new(Some(&json!({"imagePolicy": said})));
-        let usual = of(json!({})).unwrap();
+        let plugin = |config: Value| ImagePolicyWebhook::new(Some(&json!({"imagePolicy": config})));
+        let usual = plugin(json!({})).unwrap();
         assert_eq!((usual.allow_lasts.as_secs(), usual.deny_lasts.as_secs(), usual.pause.as_millis()), (300, 30, 500));
-        let own = of(json!({"allowTTL": 60, "denyTTL": -1, "retryBackoff": 20})).unwrap();
+        let own = plugin(json!({"allowTTL": 60, "denyTTL": -1, "retryBackoff": 20})).unwrap();
         assert_eq!((own.allow_lasts.as_secs(), own.deny_lasts.as_secs(), own.pause.as_millis()), (60, 0, 20));
-        let e = of(json!({"allowTTL": 1801})).err().unwrap();
+        let e = plugin(json!({"allowTTL": 1801})).err().unwrap();
         assert_eq!(e, "valid value is between 1s and 30m0s, got 30m1s");
         assert_eq!(ImagePolicyWebhook::new(None).err().unwrap(), "no config specified");
     }

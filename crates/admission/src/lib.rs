@@ -1,7 +1,7 @@
-//! Admission: what is changed in and asked of objects beyond their own validity.
+//! Admission plugins: mutate and validate objects beyond the validation of their kinds.
 //!
-//! One plugin, one file, one trait. Plugins see objects, look others up through [`Lookup`] and reach the world through [`Host`];
-//! they know nothing of how objects are stored or served. The names are upstream's.
+//! One plugin, one file, one trait. Plugins receive objects, look up others through [`Lookup`] and call the server
+//! through [`Host`]; they do not depend on storage or serving. Names are upstream's.
 
 mod always;
 mod always_pull_images;

@@ -1,4 +1,5 @@
-//! A pod may keep others off its node, and no further.
+//! LimitPodHardAntiAffinityTopology: required anti-affinity of pods may use only the topology key
+//! `kubernetes.io/hostname`.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status, Value};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 pub struct LimitRanger;
 
-/// What of a pod was set.
+/// The annotation that lists the defaults set on a pod.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 impl Plugin for LimitRanger {
@@ -35,21 +35,21 @@ impl Plugin for LimitRanger {
         if !pod && !review.is("", "persistentvolumeclaims") {
             return Ok(());
         }
-        // The first range that refuses says why.
+        // The errors of the first violated LimitRange are returned.
         for range in review.lookup.list("", "limitranges", Some(review.namespace)) {
             let (range, mut wrong) = (range?, Vec::new());
             for item in items(&range) {
                 if pod { of_pod(item, object, &mut wrong) } else { of_claim(item, object, &mut wrong) }
             }
-            let mut said = Vec::new();
+            let mut messages = Vec::new();
             wrong.into_iter().for_each(|w| {
-                if !said.contains(&w) {
-                    said.push(w)
+                if !messages.contains(&w) {
+                    messages.push(w)
                 }
             });
-            match &said[..] {
+            match &messages[..] {
                 [] => {}
-                [one] => return Err(review.forbidden(one)),
+                [message] => return Err(review.forbidden(message)),
                 many => return Err(review.forbidden(&format!("[{}]", many.join(", ")))),
             }
         }
@@ -57,7 +57,7 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// A new pod, or one that is resized: nothing else changes its containers.
+/// A new or resized pod: other updates do not change container resources.
 fn is_pod(review: &Review<'_>) -> bool {
     match review.operation {
         Operation::Create => review.is("", "pods"),
@@ -74,9 +74,9 @@ fn items(range: &Object) -> impl Iterator<Item = &Value> {
     range.at(&["spec", "limits"]).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Gives every container what it leaves out, and the pod a note of it.
+/// Sets default resources of containers, and records them in an annotation.
 fn set_defaults(pod: &mut Object, range: &Object) {
-    // Of several items for containers the later counts.
+    // The last item for containers is used.
     let mut defaults: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();
     for item in items(range).filter(|i| i["type"] == "Container") {
         for (part, from) in [("requests", "defaultRequest"), ("limits", "default")] {
@@ -106,7 +106,7 @@ fn set_defaults(pod: &mut Object, range: &Object) {
     }
 }
 
-/// The names of what was missing.
+/// The names of the missing resources.
 fn fill<'a>(
     resources: &mut Map<String, Value>,
     part: &str,
@@ -128,29 +128,30 @@ fn of_pod(item: &Value, pod: &Object, wrong: &mut Vec<String>) {
         Some("Container") => {
             for list in ["containers", "initContainers"] {
                 for c in pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten() {
-                    let of = |part: &str| amounts(c["resources"].get(part));
-                    Taken { of: "Container", requests: of("requests"), limits: of("limits") }.check(item, wrong);
+                    let resources = |part: &str| amounts(c["resources"].get(part));
+                    Taken { subject: "Container", requests: resources("requests"), limits: resources("limits") }
+                        .check(item, wrong);
                 }
             }
         }
         Some("Pod") => {
-            let taken = Taken { of: "Pod", requests: total(pod, "requests"), limits: total(pod, "limits") };
+            let taken = Taken { subject: "Pod", requests: total(pod, "requests"), limits: total(pod, "limits") };
             taken.check(item, wrong);
         }
         _ => {}
     }
 }
 
-/// A claim has no limits: what it asks for is bounded.
+/// Checks the storage request of a claim; claims have no limits.
 fn of_claim(item: &Value, claim: &Object, wrong: &mut Vec<String>) {
     if item["type"] != "PersistentVolumeClaim" {
         return;
     }
     let requests = amounts(claim.at(&["spec", "resources", "requests"]));
-    let taken = Taken { of: "PersistentVolumeClaim", requests, limits: Amounts::new() };
+    let taken = Taken { subject: "PersistentVolumeClaim", requests, limits: Amounts::new() };
     amounts(item.get("min")).iter().for_each(|(k, q)| wrong.extend(taken.too_little(k, q)));
     for (k, max) in amounts(item.get("max")) {
-        let bound = format!("maximum {k} usage per {} is {max}", taken.of);
+        let bound = format!("maximum {k} usage per {} is {max}", taken.subject);
         match taken.requests.get(&k) {
             None => wrong.push(format!("{bound}.  No request is specified")),
             Some(r) if *r > max => wrong.push(format!("{bound}, but request is {r}")),
@@ -159,9 +160,9 @@ fn of_claim(item: &Value, claim: &Object, wrong: &mut Vec<String>) {
     }
 }
 
-/// What something takes.
+/// The resources of a container, pod or claim.
 struct Taken {
-    of: &'static str,
+    subject: &'static str,
     requests: Amounts,
     limits: Amounts,
 }
@@ -174,7 +175,7 @@ impl Taken {
     }
 
     fn too_little(&self, k: &str, min: &Quantity) -> Option<String> {
-        let bound = format!("minimum {k} usage per {} is {min}", self.of);
+        let bound = format!("minimum {k} usage per {} is {min}", self.subject);
         match (self.requests.get(k), self.limits.get(k)) {
             (None, _) => Some(format!("{bound}.  No request is specified")),
             (Some(r), _) if r < min => Some(format!("{bound}, but request is {r}")),
@@ -184,7 +185,7 @@ impl Taken {
     }
 
     fn too_much(&self, k: &str, max: &Quantity) -> Option<String> {
-        let bound = format!("maximum {k} usage per {} is {max}", self.of);
+        let bound = format!("maximum {k} usage per {} is {max}", self.subject);
         match (self.limits.get(k), self.requests.get(k)) {
             (None, _) => Some(format!("{bound}.  No limit is specified")),
             (Some(l), _) if l > max => Some(format!("{bound}, but limit is {l}")),
@@ -194,7 +195,7 @@ impl Taken {
     }
 
     fn too_far(&self, k: &str, ratio: &Quantity) -> Option<String> {
-        let bound = format!("{k} max limit to request ratio per {} is {ratio}", self.of);
+        let bound = format!("{k} max limit to request ratio per {} is {ratio}", self.subject);
         let some = |from: &Amounts| from.get(k).filter(|q| !q.is_zero()).map(Quantity::nano_value);
         let Some(request) = some(&self.requests) else {
             return Some(format!("{bound}, but no request is specified or request is 0"));

@@ -1,4 +1,4 @@
-//! What hooks and policies are about: rules, selectors, and the version in which they want to hear of an object
+//! Match criteria of webhooks and policies: rules, selectors, and the version in which they receive an object
 //! (`k8s.io/apiserver/pkg/admission/plugin/webhook/predicates`).
 
 use crate::plugin::Review;
@@ -10,11 +10,11 @@ pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 pub(crate) struct Matcher {
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
-    /// Rules mean the same objects under other versions as well.
+    /// `matchPolicy: Equivalent`: rules also match the same objects in other versions.
     equivalent: bool,
     namespaces: Result<LabelSelector, String>,
     objects: Result<LabelSelector, String>,
-    /// No rules at all mean everything.
+    /// An absence of rules matches everything.
     open: bool,
 }
 
@@ -23,23 +23,23 @@ struct Rule {
     groups: Vec<String>,
     versions: Vec<String>,
     resources: Vec<String>,
-    /// Empty: whatever its name.
+    /// Names of objects; empty matches all.
     names: Vec<String>,
     scope: String,
 }
 
 impl Matcher {
-    /// From a webhook.
+    /// Reads the criteria of a webhook.
     pub fn of_hook(h: &Value) -> Self {
         Self::read(h, "rules")
     }
 
-    /// From `matchConstraints` of a policy.
+    /// Reads `matchConstraints` of a policy.
     pub fn of_constraints(c: &Value) -> Self {
         Self::read(c, "resourceRules")
     }
 
-    /// From `matchResources` of a binding, which may leave everything to the policy.
+    /// Reads `matchResources` of a binding; without rules it matches what the policy matches.
     pub fn of_binding(c: &Value) -> Self {
         let open = c["resourceRules"].as_array().is_none_or(Vec::is_empty);
         Self { open, ..Self::read(c, "resourceRules") }
@@ -48,7 +48,7 @@ impl Matcher {
     fn read(v: &Value, rules: &str) -> Self {
         let selector = |k: &str| match v.get(k).filter(|v| !v.is_null()) {
             None => Ok(LabelSelector::everything()),
-            said => LabelSelector::from_value(said),
+            selector_value => LabelSelector::from_value(selector_value),
         };
         let list = |k: &str| v[k].as_array().into_iter().flatten().map(rule).collect();
         Self {
@@ -61,9 +61,9 @@ impl Matcher {
         }
     }
 
-    /// The resource and the kind under which a request is meant, if it is.
+    /// The resource and kind under which the request matches, or none.
     pub fn matches(&self, review: &Review<'_>, object: Option<&Object>) -> Result<Option<(Gvr, Gvk)>, Status> {
-        // A selector that cannot be read counts only where the rules match.
+        // An invalid selector is an error only if the rules match.
         let namespaces = self.match_namespace(review, object);
         if matches!(namespaces, Ok(false)) {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Matcher {
             return Ok(None);
         }
         let found = match self.open {
-            true => Some((asked(review), review.kind.clone())),
+            true => Some((requested_resource(review), review.kind.clone())),
             false => self.find(&self.rules, review),
         };
         let Some(found) = found else { return Ok(None) };
@@ -83,15 +83,15 @@ impl Matcher {
     }
 
     fn find(&self, rules: &[Rule], review: &Review<'_>) -> Option<(Gvr, Gvk)> {
-        let asked = asked(review);
-        if rules.iter().any(|r| r.matches(review, &asked)) {
-            return Some((asked, review.kind.clone()));
+        let requested_resource = requested_resource(review);
+        if rules.iter().any(|r| r.matches(review, &requested_resource)) {
+            return Some((requested_resource, review.kind.clone()));
         }
         if !self.equivalent || rules.is_empty() {
             return None;
         }
-        let others = review.host.equivalents(&asked, &review.attributes.subresource);
-        // The first rule wins, not the first version.
+        let others = review.host.equivalents(&requested_resource, &review.attributes.subresource);
+        // The first rule decides, not the first version.
         let mut pairs = rules.iter().flat_map(|r| others.iter().map(move |o| (r, o)));
         let (_, found) = pairs.find(|(r, (resource, _))| r.matches(review, resource))?;
         Some(found.clone())
@@ -99,7 +99,7 @@ impl Matcher {
 
     fn match_namespace(&self, review: &Review<'_>, object: Option<&Object>) -> Result<bool, Status> {
         let a = review.attributes;
-        // What is in no namespace, and is none, is never left out.
+        // Cluster-scoped objects other than namespaces always match.
         if a.namespace.is_empty() && a.resource != "namespaces" {
             return Ok(true);
         }
@@ -152,7 +152,7 @@ impl Rule {
     }
 }
 
-/// Configurations of admission are not admitted by it: a bad hook could not be taken away again.
+/// Admission configurations are exempt from admission webhooks: a broken webhook could not be removed otherwise.
 pub(crate) fn is_exempt(review: &Review<'_>) -> bool {
     let kinds = [
         "mutatingwebhookconfigurations",
@@ -165,8 +165,8 @@ pub(crate) fn is_exempt(review: &Review<'_>) -> bool {
     review.attributes.group == GROUP && kinds.contains(&&*review.attributes.resource)
 }
 
-/// Reviews that are stored nowhere and that much depends on are not held against policies either
-/// (`pkg/kubeapiserver/admission/exclusion`).
+/// Virtual resources such as SubjectAccessReview are exempt from policies: they are not stored, and much depends on
+/// them (`pkg/kubeapiserver/admission/exclusion`).
 pub(crate) fn is_exempt_of_policies(review: &Review<'_>) -> bool {
     let reviews: &[&str] = match &*review.attributes.group {
         "authentication.k8s.io" => &["selfsubjectreviews", "tokenreviews"],
@@ -181,7 +181,7 @@ pub(crate) fn is_exempt_of_policies(review: &Review<'_>) -> bool {
     is_exempt(review) || reviews.contains(&&*review.attributes.resource)
 }
 
-fn asked(review: &Review<'_>) -> Gvr {
+fn requested_resource(review: &Review<'_>) -> Gvr {
     let a = review.attributes;
     Gvr { group: a.group.clone(), version: a.version.clone(), resource: a.resource.clone() }
 }

@@ -1,4 +1,4 @@
-//! Mirror pods: what stands in the API for a pod that a node runs from a file of its own.
+//! Mirror pods: the API objects of a node's static pods.
 
 use meta::{Object, Value};
 
@@ -8,7 +8,7 @@ pub(crate) fn is_mirror(pod: &Object) -> bool {
     pod.annotation(ANNOTATION).is_some()
 }
 
-/// The kind of object that a pod refers to and a mirror pod must not: by its reference a node would get to read the object.
+/// Kinds of objects that a mirror pod must not reference: the reference would authorize the node to read them.
 pub(crate) fn referenced(pod: &Object) -> Option<&'static str> {
     if pod.str_at(&["spec", "serviceAccountName"]).is_some_and(|s| !s.is_empty()) {
         return Some("a service account");
@@ -53,14 +53,14 @@ pub(crate) fn referenced(pod: &Object) -> Option<&'static str> {
     uses_token(pod).then_some("service account tokens")
 }
 
-/// Whether a volume is to hold a token of the pod's service account.
+/// Whether a volume projects a token of the pod's service account.
 pub(crate) fn uses_token(pod: &Object) -> bool {
     let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
     let mut sources = volumes.filter_map(|v| v["projected"]["sources"].as_array()).flatten();
     sources.any(|s| s["serviceAccountToken"].is_object())
 }
 
-/// A volume's driver is handed a secret: a reference or a name, as the drivers have it.
+/// Whether a volume passes a secret to its driver: by reference or name, depending on the driver.
 fn names_secret(volume: &Value) -> bool {
     let sources = volume.as_object().into_iter().flatten().filter(|(k, _)| *k != "projected" && *k != "secret");
     let fields = sources.filter_map(|(_, s)| s.as_object()).flatten();

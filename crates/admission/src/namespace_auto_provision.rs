@@ -1,4 +1,5 @@
-//! A namespace that something is created in is made first (upstream `plugin/pkg/admission/namespace/autoprovision`).
+//! NamespaceAutoProvision: creates the missing namespace of a created object (upstream
+//! `plugin/pkg/admission/namespace/autoprovision`).
 
 use crate::plugin::{Reinvocation, Remote};
 use crate::{Operation, Review};
@@ -14,7 +15,7 @@ impl Remote for NamespaceAutoProvision {
         "NamespaceAutoProvision"
     }
 
-    fn wants(&self, review: &Review<'_>) -> bool {
+    fn applies(&self, review: &Review<'_>) -> bool {
         review.operation == Operation::Create
             && !review.dry_run
             && !review.namespace.is_empty()
@@ -30,7 +31,7 @@ impl Remote for NamespaceAutoProvision {
     ) -> Result<(), Status> {
         match review.host.create_namespace(review.namespace).await {
             Err(s) if s.is(Reason::Forbidden) => Err(s),
-            // Somebody was faster.
+            // Another request created it first.
             Err(s) if !s.is(Reason::AlreadyExists) => Err(review.forbidden(&s.message)),
             _ => Ok(()),
         }

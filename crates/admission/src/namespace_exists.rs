@@ -1,4 +1,4 @@
-//! Nothing happens in a namespace that is not there.
+//! NamespaceExists: rejects requests in namespaces that do not exist.
 
 use crate::{Operation, Plugin, Review};
 use meta::{GroupResource, Object, Status};

@@ -1,4 +1,4 @@
-//! Nothing is created in a namespace that does not exist or is going away; the namespaces the cluster lives on stay.
+//! NamespaceLifecycle: rejects creates in missing or terminating namespaces, and deletion of the system namespaces.
 
 use crate::{Operation, Plugin, Review};
 use meta::status::{Cause, Details};
@@ -25,7 +25,7 @@ impl Plugin for NamespaceLifecycle {
         if !namespaced || review.operation != Operation::Create {
             return Ok(());
         }
-        // A review is about access, not about the namespace.
+        // An access review does not need the namespace.
         if review.attributes.group == "authorization.k8s.io" {
             return Ok(());
         }

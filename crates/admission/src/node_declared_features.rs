@@ -1,4 +1,5 @@
-//! A pod that runs changes only to what its node says that it can do (`status.declaredFeatures`; upstream
+//! NodeDeclaredFeatures: rejects updates of a running pod that need features its node does not declare
+//! (`status.declaredFeatures`; upstream
 //! `plugin/pkg/admission/nodedeclaredfeatures`, `k8s.io/component-helpers/nodedeclaredfeatures`).
 
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
@@ -6,7 +7,7 @@ use meta::{Object, Status, Value};
 
 pub struct NodeDeclaredFeatureValidator;
 
-/// A feature, and whether an update needs it. In the order of the names, as they are told.
+/// A feature, and whether an update needs it. Sorted by name, as in messages.
 type Feature = (&'static str, fn(&Object, &Object) -> bool);
 
 const FEATURES: [Feature; 2] = [
@@ -26,8 +27,8 @@ impl Plugin for NodeDeclaredFeatureValidator {
 
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let update = review.operation == Operation::Update;
-        let asked = update && (review.is("", "pods") || review.is_part("", "pods", "resize"));
-        let (Some(pod), Some(old)) = (object.filter(|_| asked), review.old) else { return Ok(()) };
+        let applies = update && (review.is("", "pods") || review.is_part("", "pods", "resize"));
+        let (Some(pod), Some(old)) = (object.filter(|_| applies), review.old) else { return Ok(()) };
         let name = pod.str_at(&["spec", "nodeName"]).unwrap_or_default();
         if name.is_empty() || pod.generation() == old.generation() {
             return Ok(());
@@ -57,7 +58,7 @@ fn resources(pod: &Object) -> Option<&Value> {
     pod.at(&["spec", "resources"]).filter(|r| !r.is_null())
 }
 
-/// Of those that end; sidecars are resized as other containers are.
+/// Init containers that terminate; sidecars resize like other containers.
 fn resizes_init_containers(old: &Object, new: &Object) -> bool {
     let list = |o: &Object| o.at(&["spec", "initContainers"]).and_then(Value::as_array).cloned().unwrap_or_default();
     let (old, new) = (list(old), list(new));

@@ -1,4 +1,4 @@
-//! The agent of a node changes its own node, its pods and what belongs to them, and nothing else.
+//! NodeRestriction: restricts a kubelet to its own node, its pods and their objects.
 
 use crate::certificates::common_name;
 use crate::{Operation, Plugin, Review, mirror_pod};
@@ -16,7 +16,7 @@ impl Plugin for NodeRestriction {
         admit(review, Some(object))
     }
 
-    /// Only for deletions, which nobody mutates.
+    /// Deletions only: they skip mutation.
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         if object.is_none() { admit(review, None) } else { Ok(()) }
     }
@@ -58,7 +58,7 @@ struct Request<'a> {
     node: &'a str,
 }
 
-/// Labels under the names of Kubernetes that an agent may set (`k8s.io/kubelet/pkg/apis`).
+/// Labels with Kubernetes prefixes that a kubelet may set (`k8s.io/kubelet/pkg/apis`).
 const LABELS: [&str; 13] = [
     "kubernetes.io/hostname",
     "kubernetes.io/arch",
@@ -90,7 +90,7 @@ impl Request<'_> {
         Err(self.review.forbidden(why))
     }
 
-    /// Of the object; a creation has it nowhere else.
+    /// The name from the object: a create request has no name in its path.
     fn name(&self) -> &str {
         self.object.filter(|_| self.review.operation == Operation::Create).map_or(self.review.name, Object::name)
     }
@@ -207,7 +207,7 @@ impl Request<'_> {
         if !created && taints(new) != taints(old) {
             return self.no(&format!("node {node:?} is not allowed to modify taints"));
         }
-        // An owner that does not exist would have the garbage collector delete the node, taints and labels with it.
+        // With a nonexistent owner, the garbage collector would delete the node with its taints and labels.
         let owners =
             |o: &Object| o.at(&["metadata", "ownerReferences"]).filter(|v| **v != Value::Array(Vec::new())).cloned();
         if owners(new) != owners(old) {
@@ -273,13 +273,13 @@ impl Request<'_> {
         self.audience(request, &pod)
     }
 
-    /// A token is for whom the pod asks one in its volumes, or for whom the node may ask one besides
+    /// Restricts token audiences to those in the pod's volumes, or those the node is authorized for
     /// (`ServiceAccountNodeAudienceRestriction`).
     fn audience(&self, request: &Object, pod: &Object) -> Result<(), Status> {
         let audiences = request.at(&["spec", "audiences"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let audience = match audiences {
             [] => "",
-            [one] => one.as_str().unwrap_or_default(),
+            [audience_name] => audience_name.as_str().unwrap_or_default(),
             _ => return self.no("node may only request 0 or 1 audiences"),
         };
         let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
@@ -293,11 +293,11 @@ impl Request<'_> {
         self.no(&format!("audience {audience:?} not found in pod spec volume"))
     }
 
-    /// Whether a volume wants a token for this audience: a projected one, or one whose driver is given tokens.
+    /// Whether a volume requests a token with this audience: a projected token, or a token for its CSI driver.
     fn asks_for(&self, volume: &Value, pod: &Object, audience: &str) -> bool {
-        let wants = |token: &Value| token.is_object() && token["audience"].as_str().unwrap_or_default() == audience;
+        let matches = |token: &Value| token.is_object() && token["audience"].as_str().unwrap_or_default() == audience;
         let sources = volume["projected"]["sources"].as_array().into_iter().flatten();
-        if sources.into_iter().any(|s| wants(&s["serviceAccountToken"])) {
+        if sources.into_iter().any(|s| matches(&s["serviceAccountToken"])) {
             return true;
         }
         let claim = match (&volume["ephemeral"], volume["persistentVolumeClaim"]["claimName"].as_str()) {
@@ -310,10 +310,10 @@ impl Request<'_> {
         };
         let driver = driver.and_then(|d| self.review.lookup.get("storage.k8s.io", "csidrivers", "", &d).ok()?);
         let requests = driver.as_ref().and_then(|d| d.at(&["spec", "tokenRequests"])?.as_array());
-        requests.into_iter().flatten().any(wants)
+        requests.into_iter().flatten().any(matches)
     }
 
-    /// The driver of the volume that a claim is bound to.
+    /// The driver of the volume bound to a claim.
     fn driver_of(&self, claim: &str) -> Option<String> {
         let lookup = self.review.lookup;
         let claim = lookup.get("", "persistentvolumeclaims", self.review.namespace, claim).ok()??;
@@ -321,13 +321,13 @@ impl Request<'_> {
         volume.str_at(&["spec", "csi", "driver"]).map(str::to_owned)
     }
 
-    /// Slices say what devices a node has.
+    /// Resource slices: a node may write only its own.
     fn resource_slice(&self) -> Result<(), Status> {
-        let of = |o: Option<&Object>| o.and_then(|o| o.str_at(&["spec", "nodeName"])) == Some(self.node);
+        let is_own = |o: Option<&Object>| o.and_then(|o| o.str_at(&["spec", "nodeName"])) == Some(self.node);
         let (verb, own) = match self.review.operation {
-            Operation::Create => ("create", of(self.object)),
-            Operation::Update => ("update", of(self.object) && of(self.review.old)),
-            Operation::Delete => ("delete", of(self.review.old)),
+            Operation::Create => ("create", is_own(self.object)),
+            Operation::Update => ("update", is_own(self.object) && is_own(self.review.old)),
+            Operation::Delete => ("delete", is_own(self.review.old)),
             Operation::Connect => return Ok(()),
         };
         if own {
@@ -336,7 +336,7 @@ impl Request<'_> {
         self.no(&format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
     }
 
-    /// A node asks for certificates in its own name.
+    /// A node may request certificates only in its own name.
     fn certificate_request(&self) -> Result<(), Status> {
         const SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
         let Some(request) = self.object.filter(|_| self.review.operation == Operation::Create) else { return Ok(()) };

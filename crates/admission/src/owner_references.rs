@@ -1,4 +1,4 @@
-//! OwnerReferencesPermissionEnforcement: who gives an object an owner could delete it, and so must be allowed to.
+//! OwnerReferencesPermissionEnforcement: setting owner references requires permission to delete the object.
 
 use crate::{Operation, Plugin, Review};
 use meta::{GroupVersion, Object, Status, Value};
@@ -18,7 +18,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
         let Some(object) = object.filter(|_| matches!(review.operation, Operation::Create | Operation::Update)) else {
             return Ok(());
         };
-        // The status of a pod is written by its node, which may not delete it.
+        // The kubelet writes pod status but may not delete the pod.
         if review.is_part("", "pods", "status") {
             return Ok(());
         }
@@ -42,7 +42,7 @@ fn blocks(r: &Value) -> bool {
     r["blockOwnerDeletion"] == true
 }
 
-/// Blocking the deletion of an owner is like giving it a finalizer.
+/// `blockOwnerDeletion` requires permission to set finalizers of the owner.
 fn may_block(review: &Review<'_>, r: &Value) -> Result<(), Status> {
     let text = |k: &str| r[k].as_str().unwrap_or_default();
     let cannot = "cannot set blockOwnerDeletion";

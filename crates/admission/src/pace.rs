@@ -1,8 +1,8 @@
-//! How expressions are evaluated so that other requests go on meanwhile.
+//! Limits CEL evaluation so that other requests proceed.
 //!
-//! An expression may take a tenth of a second within its budget, and how many are evaluated for a request (bindings, parameters,
-//! mutations) is up to users. Between two of them others have their turn. Once expressions were slow, they are evaluated few at a time
-//! on threads that no other request waits for (`kube-apiserver` leaves both to Go's scheduler).
+//! An expression may take a tenth of a second within its budget, and users control how many a request evaluates
+//! (bindings, parameters, mutations). Evaluation yields between expressions. After slow expressions, only a few
+//! evaluate concurrently, on threads that serve no other request (`kube-apiserver` leaves both to Go's scheduler).
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// What takes longer is slow.
+/// Evaluations longer than this are slow.
 const SLOW: Duration = Duration::from_millis(1);
-/// How long it counts that expressions were slow.
+/// How long expressions are treated as slow after a slow evaluation.
 const COUNTS: Duration = Duration::from_secs(60);
 
 static LAST_SLOW: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// So many slow ones are evaluated at a time: half of the cores is left to other requests.
+/// Maximum number of concurrent slow evaluations: half of the cores stay free for other requests.
 static PLACES: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2))));
 
-/// The turn to evaluate expressions once.
+/// Permission to evaluate expressions once.
 #[must_use]
 pub(crate) struct Turn {
     place: Option<SemaphorePermit<'static>>,
 }
 
-/// Waits for a turn. Others that are ready have theirs before.
+/// Waits for a turn; yields to tasks that are ready.
 pub(crate) async fn turn() -> Turn {
     let slow = LAST_SLOW.lock().is_some_and(|at| at.elapsed() < COUNTS);
     if !slow {
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    /// One thread is all there is, and hundreds of evaluations are under way.
+    /// A single thread, and hundreds of concurrent evaluations.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn others_go_on_while_slow_expressions_are_evaluated() {
         turn().await.take(work);
@@ -76,7 +76,7 @@ mod tests {
                 }
             });
         }
-        // A request that waits a hundred times is over long before the four seconds of the others.
+        // A request that waits a hundred times finishes long before the four seconds of the others.
         let quick = tokio::spawn(async {
             for _ in 0..100 {
                 tokio::task::yield_now().await;

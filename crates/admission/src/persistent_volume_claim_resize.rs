@@ -1,4 +1,4 @@
-//! A claim grows only when it is bound and its class lets volumes grow.
+//! PersistentVolumeClaimResize: a claim may grow only if it is bound and its class allows volume expansion.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Quantity, Status};

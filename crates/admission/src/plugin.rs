@@ -1,4 +1,4 @@
-//! The traits of all plugins, what they are told, and what the server does for them.
+//! The traits of admission plugins, their inputs, and the services of the server for them.
 
 use async_trait::async_trait;
 use auth::{Attributes, Caller, Decision, Endpoint};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A write under review. The new object is passed beside it.
+/// A write under review. Methods receive the new object separately.
 pub struct Review<'a> {
     pub operation: Operation,
     pub attributes: &'a Attributes,
@@ -27,12 +27,12 @@ pub struct Review<'a> {
 }
 
 impl Review<'_> {
-    /// The main resource of this group and plural, not one of its subresources.
+    /// Whether the request is for this main resource, not a subresource.
     pub fn is(&self, group: &str, resource: &str) -> bool {
         self.is_part(group, resource, "")
     }
 
-    /// This subresource of this group and plural.
+    /// Whether the request is for this subresource.
     pub fn is_part(&self, group: &str, resource: &str, subresource: &str) -> bool {
         self.attributes.group == group && self.attributes.resource == resource && self.subresource == subresource
     }
@@ -45,7 +45,7 @@ impl Review<'_> {
         Status::forbidden(&self.group_resource(), self.object_name, why)
     }
 
-    /// The user may do this as well.
+    /// Whether the user is also authorized for this.
     pub fn may(&self, verb: &str, group: &str, resource: &str, subresource: &str, namespace: &str, name: &str) -> bool {
         self.host.may(&Attributes {
             user: self.attributes.user.clone(),
@@ -85,12 +85,12 @@ pub struct WriteRequest<'a> {
 }
 
 impl WriteRequest<'_> {
-    /// A new object of this group and plural.
+    /// Whether the request creates an object of this resource.
     pub fn creates(&self, group: &str, resource: &str) -> bool {
         self.verb == "create" && self.is(group, resource)
     }
 
-    /// The main resource of this group and plural, not one of its subresources.
+    /// Whether the request is for this main resource, not a subresource.
     pub fn is(&self, group: &str, resource: &str) -> bool {
         (self.group, self.resource, self.subresource) == (group, resource, "")
     }
@@ -101,7 +101,7 @@ impl WriteRequest<'_> {
 pub enum ReadScope<'a> {
     All,
     Named(&'a str),
-    /// One of them. Which one is only known from the body, so it counts as the largest.
+    /// A single object, known only from the body: estimated as the largest.
     One,
 }
 
@@ -111,11 +111,11 @@ pub trait Lookup: Sync {
     fn bytes(&self, group: &str, resource: &str, namespace: Option<&str>, which: ReadScope<'_>) -> usize;
     /// The resource of a kind, and whether it is namespaced.
     fn resource(&self, kind: &Gvk) -> Option<(Gvr, bool)>;
-    /// An object, none if there is none. Errors if it is stored and cannot be read: nothing is admitted as if it were absent.
+    /// An object, or none if it does not exist. Errors if it cannot be decoded: it must not be treated as absent.
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status>;
-    /// The objects of a resource, in one namespace or of the whole cluster, in the order of their names. Each is decoded when the iterator
-    /// comes to it: keep only what is needed of it, and what users store is never in memory all at once. An object that cannot be read
-    /// is an error that names it.
+    /// The objects of a resource, in one namespace or cluster-wide, sorted by name. The iterator decodes each on
+    /// demand: keep only what is needed, to bound memory. An object that cannot be decoded yields an error with its
+    /// name.
     fn list(
         &self,
         group: &str,
@@ -190,7 +190,7 @@ pub trait Host: Sync {
     fn record_policy_decision(&self, _decided: &PolicyDecision<'_>) {}
     /// Records the evaluation of match conditions.
     fn record_match_evaluation(&self, _matched: &MatchEvaluation<'_>) {}
-    /// Records the run of a plugin that calls others. `place`: its index in the chain.
+    /// Records the run of a plugin that calls others. `index`: its index in the chain.
     fn record_plugin_run(&self, _place: usize, _passed: &PluginRun) {}
 }
 
@@ -261,7 +261,7 @@ pub struct PolicyDecision<'a> {
 
 /// The evaluation of `matchConditions`, for metrics.
 pub struct MatchEvaluation<'a> {
-    pub whose: &'a MatchOwner,
+    pub owner: &'a MatchOwner,
     pub operation: Operation,
     /// The number of conditions that failed to evaluate.
     pub errors: usize,
@@ -300,8 +300,8 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// About how many bytes of other objects ([`Lookup::bytes`]) the plugin decodes for a write. The estimate is made before the body is read, and
-    /// decides where the request is worked on.
+    /// Estimates how many bytes of other objects ([`Lookup::bytes`]) the plugin decodes for a write. Called before
+    /// the body is read, to choose the thread for the request.
     fn reads(&self, _write: &WriteRequest<'_>, _lookup: &dyn Lookup) -> usize {
         0
     }
@@ -311,25 +311,25 @@ pub trait Plugin: Send + Sync {
         false
     }
 
-    /// Gives `write` the quotas that must be written in the same transaction as the object, each as it was looked up but for its usage. After an
-    /// error nothing of them is written.
+    /// Sets the quotas of `write`, which must be written in the same transaction as the object, each as looked up
+    /// except for its usage. After an error none is written.
     fn charge(&self, _review: &Review<'_>, _object: &Object, _write: &mut dyn FnMut(Object)) -> Result<(), Status> {
         Ok(())
     }
 }
 
-/// A plugin that calls webhooks or evaluates policies, and so has to wait.
+/// A plugin that calls webhooks or evaluates policies, and therefore awaits.
 #[async_trait]
 pub trait Remote: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Reads what it needs from outside, once, before it is asked anything.
+    /// Loads files and credentials once, before the first request.
     async fn open(&mut self, _clock: &Arc<dyn Clock>) -> Result<(), String> {
         Ok(())
     }
 
-    /// False when nobody is to be asked, which must be cheap to find out.
-    fn wants(&self, review: &Review<'_>) -> bool;
+    /// Whether the plugin has anything to call for this request. Must be cheap.
+    fn applies(&self, review: &Review<'_>) -> bool;
 
     /// See [`Plugin::reads`].
     fn reads(&self, _write: &WriteRequest<'_>, _lookup: &dyn Lookup) -> usize {
@@ -350,36 +350,36 @@ pub trait Remote: Send + Sync {
     }
 }
 
-/// What remote plugins remember from the first round of mutation to the second (`reinvocationPolicy`), each for itself.
+/// What each remote plugin keeps from the first round of mutation for the second (`reinvocationPolicy`).
 #[derive(Default)]
 pub struct Reinvocation {
     pub second: bool,
-    /// Somebody outside has changed the object: everybody inside is asked again, once.
+    /// A webhook or policy has changed the object: local plugins run again, once.
     pub again: bool,
     pub policies: Reinvoked,
     pub webhooks: Reinvoked,
 }
 
-/// Who is asked again of one plugin's, by what they are called.
+/// The reinvocation state of one plugin, by webhook or policy UID.
 #[derive(Default)]
 pub struct Reinvoked {
-    /// The object as the plugin left it in the first round.
+    /// The object after the first round.
     last: Option<Object>,
-    /// Those that want to be asked again when another changes the object after them.
+    /// Webhooks or policies to reinvoke if the object changes after them.
     invoked: HashSet<String>,
-    /// Those of them whose time has come.
+    /// Those due for reinvocation.
     due: HashSet<String>,
 }
 
 impl Reinvoked {
-    /// The second round begins: what others have changed since counts too.
+    /// Starts the second round: changes since the first round count too.
     pub fn begin_again(&mut self, object: Option<&Object>) {
         if self.last.as_ref() != object {
             self.changed();
         }
     }
 
-    /// Records that the object has changed: all that were invoked so far are due for reinvocation.
+    /// Records that the object has changed: all invoked so far are due for reinvocation.
     pub fn changed(&mut self) {
         self.due.extend(self.invoked.drain());
     }
@@ -401,7 +401,7 @@ impl Reinvoked {
     }
 }
 
-/// How many times a mutation that came too early is tried, and the pause between tries.
+/// Maximum number of attempts for a mutation that came too early, and the pause between attempts.
 const EARLY_TRIES: usize = 15;
 const EARLY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -419,57 +419,57 @@ impl Step {
     }
 }
 
-/// Records the run of a plugin that calls others. Local plugins take less time than the clock that would measure them.
-fn passed(review: &Review<'_>, place: usize, plugin: &'static str, validating: bool, rejected: bool, since: Instant) {
+/// Records the run of a remote plugin. Local plugins take less time than reading the clock.
+fn passed(review: &Review<'_>, index: usize, plugin: &'static str, validating: bool, rejected: bool, since: Instant) {
     let (operation, took) = (review.operation, since.elapsed());
-    review.host.record_plugin_run(place, &PluginRun { plugin, validating, operation, rejected, took });
+    review.host.record_plugin_run(index, &PluginRun { plugin, validating, operation, rejected, took });
 }
 
 pub(crate) fn failed_start(plugin: &str, why: &str) -> String {
     format!("couldn't init admission plugin {plugin:?}: {why}")
 }
 
-/// Why there is no plugin.
+/// Why a plugin could not be created.
 pub(crate) enum Unmade {
-    /// It cannot be what it is told to be.
-    Told(String),
-    /// It could be made, but not be used (upstream's `ValidateInitialization`).
+    /// Its configuration is invalid.
+    Configuration(String),
+    /// It was created but cannot be used (upstream's `ValidateInitialization`).
     Unready(String),
 }
 
 impl From<String> for Unmade {
     fn from(why: String) -> Self {
-        Self::Told(why)
+        Self::Configuration(why)
     }
 }
 
 impl Unmade {
     pub fn message(&self, plugin: &str) -> String {
         match self {
-            Self::Told(why) => failed_start(plugin, why),
+            Self::Configuration(why) => failed_start(plugin, why),
             Self::Unready(why) => format!("failed to initialize admission plugin {plugin:?}: {why}"),
         }
     }
 }
 
-/// Plugins in their order: all mutate before any validates.
+/// Plugins in order: all mutate before any validates.
 pub struct Chain {
     pub(crate) steps: Vec<Step>,
 }
 
 impl Chain {
-    /// The names of the plugins, in their order.
+    /// The names of the plugins, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(Step::name)
     }
 
-    /// What plugins read that may be turned off: the plugin, the group and the resource.
+    /// The plugins that read a resource which may be disabled, with its group and name.
     pub fn needs(&self) -> Vec<(&'static str, &'static str, &'static str)> {
-        let of = |s: &Step| match s {
+        let reads_of = |s: &Step| match s {
             Step::Local(p) => p.needs().map(|(group, resource)| (p.name(), group, resource)),
             _ => None,
         };
-        self.steps.iter().filter_map(of).collect()
+        self.steps.iter().filter_map(reads_of).collect()
     }
 
     /// Opens every plugin: reads its files and credentials.
@@ -506,7 +506,7 @@ impl Chain {
                     }
                     answer?;
                 }
-                Step::Remote(p) if p.wants(review) => {
+                Step::Remote(p) if p.applies(review) => {
                     let since = Instant::now();
                     let answer = p.mutate(review, object, rounds).await;
                     passed(review, i, p.name(), false, answer.is_err(), since);
@@ -520,11 +520,11 @@ impl Chain {
 
     /// See [`Plugin::reads`].
     pub fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
-        let of = |s: &Step| match s {
+        let bytes = |s: &Step| match s {
             Step::Local(p) => p.reads(write, lookup),
             Step::Remote(p) => p.reads(write, lookup),
         };
-        self.steps.iter().map(of).sum()
+        self.steps.iter().map(bytes).sum()
     }
 
     /// See [`Plugin::wants_quotas`].
@@ -546,7 +546,7 @@ impl Chain {
         for (i, s) in self.steps.iter().enumerate() {
             match s {
                 Step::Local(p) => p.validate(review, object)?,
-                Step::Remote(p) if p.wants(review) => {
+                Step::Remote(p) if p.applies(review) => {
                     let since = Instant::now();
                     let answer = p.validate(review, object).await;
                     passed(review, i, p.name(), true, answer.is_err(), since);

@@ -1,16 +1,16 @@
-//! A namespace says on which nodes its pods run, and the configuration where it says nothing, and what its pods may ask for
-//! (upstream `plugin/pkg/admission/podnodeselector`).
+//! PodNodeSelector: restricts pods to nodes by the selector of their namespace, or else of the configuration, and
+//! rejects selectors beyond the namespace's whitelist (upstream `plugin/pkg/admission/podnodeselector`).
 
 use crate::{Operation, Plugin, Review};
 use meta::status::Reason;
 use meta::{FieldError, FieldPath, GroupResource, Object, Status, Value, names};
 use std::collections::{BTreeMap, HashMap};
 
-/// What a list of pairs says.
+/// The pairs of a label selector.
 type Pairs = BTreeMap<String, String>;
 
 pub struct PodNodeSelector {
-    /// By namespace all that its pods may ask for, and under [`DEFAULT`] what holds where the namespace says nothing.
+    /// The whitelist of each namespace, and under [`DEFAULT`] the selector for namespaces without one.
     selectors: HashMap<String, String>,
 }
 
@@ -18,9 +18,9 @@ const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
 const DEFAULT: &str = "clusterDefaultNodeSelector";
 
 impl PodNodeSelector {
-    /// The file has no version, and what in it means nothing is passed over, as upstream does.
-    pub fn new(said: Option<&Value>) -> Self {
-        let all = said.and_then(|s| s["podNodeSelectorPluginConfig"].as_object()).into_iter().flatten();
+    /// The file has no version, and unparsable entries are ignored, as upstream does.
+    pub fn new(config: Option<&Value>) -> Self {
+        let all = config.and_then(|s| s["podNodeSelectorPluginConfig"].as_object()).into_iter().flatten();
         let text = |v: &Value| match v {
             Value::String(s) => s.clone(),
             Value::Bool(_) | Value::Number(_) => v.to_string(),
@@ -44,15 +44,15 @@ impl PodNodeSelector {
     fn check(&self, review: &Review<'_>, pod: &Object) -> Result<(), Status> {
         conflict(review, &self.of_namespace(review)?, pod)?;
         let allowed = pairs(self.configured(review.namespace))?;
-        let mut asked = pod.at(&["spec", "nodeSelector"]).and_then(Value::as_object).into_iter().flatten();
-        if !allowed.is_empty() && asked.any(|(k, v)| allowed.get(k).is_none_or(|a| v != a)) {
+        let mut requested = pod.at(&["spec", "nodeSelector"]).and_then(Value::as_object).into_iter().flatten();
+        if !allowed.is_empty() && requested.any(|(k, v)| allowed.get(k).is_none_or(|a| v != a)) {
             return Err(review.forbidden("pod node label selector labels conflict with its namespace whitelist"));
         }
         Ok(())
     }
 }
 
-/// Reads `a=b,c=d` (`k8s.io/apimachinery/pkg/labels`). What is no such list is nobody's fault who asks.
+/// Parses `a=b,c=d` (`k8s.io/apimachinery/pkg/labels`). Errors are internal: the client did not write the list.
 fn pairs(text: &str) -> Result<Pairs, Status> {
     let unknown = |why: String| Status::new(500, Reason::Unknown, why);
     let mut all = Pairs::new();
@@ -62,12 +62,12 @@ fn pairs(text: &str) -> Result<Pairs, Status> {
             return Err(unknown(format!("invalid selector: [{}]", parts.join(" "))));
         };
         let (key, value) = (key.trim(), value.trim());
-        for (path, said, why) in [
+        for (path, value, why) in [
             (FieldPath::root(), key, names::qualified_name(key)),
             (FieldPath::root().key(key), value, names::label_value(value)),
         ] {
             if !why.is_empty() {
-                return Err(unknown(FieldError::invalid(&path, said, why.join("; ")).to_string()));
+                return Err(unknown(FieldError::invalid(&path, value, why.join("; ")).to_string()));
             }
         }
         all.insert(key.to_owned(), value.to_owned());
@@ -88,9 +88,9 @@ impl Plugin for PodNodeSelector {
         if !is_new_pod(review) {
             return Ok(());
         }
-        let wanted = self.of_namespace(review)?;
-        conflict(review, &wanted, object)?;
-        for (k, v) in wanted {
+        let selector = self.of_namespace(review)?;
+        conflict(review, &selector, object)?;
+        for (k, v) in selector {
             object.set(&["spec", "nodeSelector", &k], v);
         }
         self.check(review, object)
@@ -101,9 +101,9 @@ impl Plugin for PodNodeSelector {
     }
 }
 
-fn conflict(review: &Review<'_>, wanted: &Pairs, pod: &Object) -> Result<(), Status> {
+fn conflict(review: &Review<'_>, selector: &Pairs, pod: &Object) -> Result<(), Status> {
     let other = |(k, v): (&String, &String)| pod.str_at(&["spec", "nodeSelector", k]).is_some_and(|own| own != v);
-    if wanted.iter().any(other) {
+    if selector.iter().any(other) {
         return Err(review.forbidden("pod node label selector conflicts with its namespace node label selector"));
     }
     Ok(())

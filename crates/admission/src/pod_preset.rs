@@ -1,7 +1,7 @@
-//! PodPreset: what the presets of a namespace say is put into new pods that they choose (Kubernetes until v1.19).
+//! PodPreset: applies the presets of a namespace to new pods that match (Kubernetes until v1.19).
 //!
-//! All presets that choose a pod are applied, or none: what contradicts the pod, or another preset, leaves the pod as it is and
-//! is told in an event.
+//! All matching presets are applied, or none: on a conflict with the pod or another preset, the pod stays unchanged
+//! and an event reports it.
 
 use crate::plugin::Event;
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 pub struct PodPreset;
 
 const EXCLUDE: &str = "podpreset.admission.kubernetes.io/exclude";
-/// Followed by the name of a preset: the version of it that was applied.
+/// Prefix of the annotation for an applied preset and its version.
 const APPLIED: &str = "podpreset.admission.kubernetes.io/podpreset-";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -59,13 +59,13 @@ impl Plugin for PodPreset {
     }
 }
 
-/// A preset says something else than the pod, or than a preset before it.
+/// A conflict between a preset and the pod, or an earlier preset.
 struct Conflict {
     preset: String,
     what: String,
 }
 
-/// The pod with all presets in it.
+/// Returns the pod with all presets applied.
 fn applied(pod: &Object, presets: &[Object]) -> Result<Object, Conflict> {
     let mut pod = pod.clone();
     let mut spec = pod.remove(&["spec"]).unwrap_or_default();
@@ -85,7 +85,7 @@ fn applied(pod: &Object, presets: &[Object]) -> Result<Object, Conflict> {
     Ok(pod)
 }
 
-/// Adds the items of a list that are not there yet. Another item may share none of the keys with one that is there.
+/// Adds the missing items of a list. Errors if a different item has the same key.
 fn merge(into: &mut Value, presets: &[Object], field: &str, keys: &[&str]) -> Result<(), Conflict> {
     let there = into[field].as_array().cloned().unwrap_or_default();
     let mut known: Vec<HashMap<&str, &Value>> = vec![HashMap::new(); keys.len()];

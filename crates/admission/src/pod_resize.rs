@@ -1,4 +1,4 @@
-//! A pod that runs is resized only where that can be: on a node of Linux, to what the node has (upstream
+//! PodResize: a running pod may be resized only on a Linux node, within the node's capacity (upstream
 //! `plugin/pkg/admission/podresize`).
 
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest, quota};
@@ -42,14 +42,14 @@ impl Plugin for PodResizeValidator {
     }
 }
 
-/// What the pod asks for beyond what the node has.
+/// Resources that the pod requests beyond the node's capacity.
 fn lacking(pod: &Object, node: &Object) -> Vec<String> {
-    let asked = quota::usage("", "pods", pod, None);
+    let requested = quota::usage("", "pods", pod, None);
     let mut out = Vec::new();
     for (resource, amount) in [("cpu", Quantity::milli_value as fn(&Quantity) -> i64), ("memory", Quantity::value)] {
         let has = node.str_at(&["status", "allocatable", resource]).and_then(|q| Quantity::parse(q).ok());
         let has = has.unwrap_or(Quantity::from_int(0));
-        if let Some(q) = asked.get(&format!("requests.{resource}")).filter(|q| **q > has) {
+        if let Some(q) = requested.get(&format!("requests.{resource}")).filter(|q| **q > has) {
             out.push(format!("{resource}, requested: {}, allocatable: {}", amount(q), amount(&has)));
         }
     }

@@ -1,4 +1,4 @@
-//! A namespace (or the cluster) says what its pods tolerate, and what they may (upstream
+//! PodTolerationRestriction: default tolerations and a whitelist per namespace or cluster (upstream
 //! `plugin/pkg/admission/podtolerationrestriction`, `pkg/util/tolerations`).
 
 use crate::configuration::{Fields, Form, Kind, LONG, TEXT};
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What holds where the namespace says nothing.
+/// Defaults for namespaces without annotations.
 #[derive(Default)]
 pub struct PodTolerationRestriction {
     default: Vec<Value>,
@@ -29,11 +29,11 @@ const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 const FIELDS: [&str; 5] = ["key", "operator", "value", "effect", "tolerationSeconds"];
 
 impl PodTolerationRestriction {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let Some(said) = said else { return Ok(Self::default()) };
-        let said = KIND.read(said)?;
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        let Some(config) = config else { return Ok(Self::default()) };
+        let config = KIND.read(config)?;
         let list = |key: &str| -> Result<Vec<Value>, String> {
-            let all = said[key].as_array().cloned().unwrap_or_default();
+            let all = config[key].as_array().cloned().unwrap_or_default();
             for (i, t) in all.iter().enumerate() {
                 check(t).map_err(|why| format!("{key}[{i}].{why}"))?;
             }
@@ -108,7 +108,7 @@ fn namespace(review: &Review<'_>) -> Result<Arc<Object>, Status> {
     })
 }
 
-/// What an annotation lists; none when there is none, which is not the same as an empty list.
+/// Parses the annotation; none if it is missing, which differs from an empty list.
 fn annotated_tolerations(namespace: &Object, annotation: &str) -> Result<Option<Vec<Value>>, Status> {
     let Some(text) = namespace.annotation(annotation) else { return Ok(None) };
     if text.is_empty() {
@@ -119,22 +119,22 @@ fn annotated_tolerations(namespace: &Object, annotation: &str) -> Result<Option<
         .map_err(|e| unknown(e.to_string()))
 }
 
-/// An error that is none of Kubernetes' own kinds.
+/// An error without one of Kubernetes' standard reasons.
 fn unknown(why: String) -> Status {
     Status::new(500, Reason::Unknown, why)
 }
 
-/// Neither cpu nor memory is asked for, nor limited.
+/// Whether no container requests or limits CPU or memory.
 fn is_best_effort(pod: &Object) -> bool {
-    let asks = |of: &Value| {
+    let has_resources = |container: &Value| {
         ["requests", "limits"]
             .iter()
-            .flat_map(|l| ["cpu", "memory"].map(|r| &of["resources"][*l][r]))
+            .flat_map(|l| ["cpu", "memory"].map(|r| &container["resources"][*l][r]))
             .any(|q| q.as_str().and_then(|q| Quantity::parse(q).ok()).is_some_and(|q| q.sign() > 0))
     };
     let Some(spec) = pod.at(&["spec"]) else { return true };
     let lists = ["containers", "initContainers"].iter().filter_map(|l| spec[*l].as_array());
-    !asks(spec) && !lists.flatten().any(asks)
+    !has_resources(spec) && !lists.flatten().any(has_resources)
 }
 
 fn text<'a>(t: &'a Value, key: &str) -> &'a str {
@@ -145,7 +145,7 @@ fn same(a: &Value, b: &Value) -> bool {
     FIELDS[..4].iter().all(|k| text(a, k) == text(b, k)) && a[FIELDS[4]].as_i64() == b[FIELDS[4]].as_i64()
 }
 
-/// Whatever `less` tolerates, `more` does too.
+/// Whether `more` tolerates everything that `less` tolerates.
 fn covers(more: &Value, less: &Value) -> bool {
     if same(more, less) {
         return true;
@@ -170,25 +170,25 @@ fn covers(more: &Value, less: &Value) -> bool {
     }
 }
 
-/// Tolerations, found by what one that covers another must have, so that nobody compares each with each.
+/// Tolerations indexed by what a covering toleration must have, to avoid comparing all pairs.
 #[derive(Default)]
 struct Covering<'a> {
     all: HashMap<Place<'a>, Strongest<'a>>,
-    /// Those that are there, whatever they cover.
+    /// All tolerations, for exact matches.
     whole: HashSet<(&'a str, &'a str, &'a str, &'a str, Option<i64>)>,
 }
 
-/// A key, or none for every key; an effect; a value, or none for every value.
+/// A key, or none for any key; an effect; a value, or none for any value.
 type Place<'a> = (Option<&'a str>, &'a str, Option<&'a str>);
 
-/// Of tolerations that differ in how long they last only, as far as covering goes: the longest, and the longest other one.
+/// Of tolerations that differ only in `tolerationSeconds`: the longest, and the longest different one.
 #[derive(Default)]
 struct Strongest<'a> {
     first: Option<&'a Value>,
     other: Option<&'a Value>,
 }
 
-/// How long a toleration lasts, of those that cover others by that.
+/// The duration of a toleration, for comparison.
 fn lasts(t: &Value) -> i64 {
     let seconds = t["tolerationSeconds"].as_i64().filter(|_| text(t, "effect") == "NoExecute");
     seconds.unwrap_or(i64::MAX)
@@ -204,12 +204,12 @@ impl<'a> Covering<'a> {
     fn add(&mut self, t: &'a Value) {
         let [key, operator, value, effect] = ["key", "operator", "value", "effect"].map(|k| text(t, k));
         self.whole.insert((key, operator, value, effect, t["tolerationSeconds"].as_i64()));
-        let place = match operator {
+        let index_key = match operator {
             "" | "Equal" => (Some(key), effect, Some(value)),
             "Exists" => (Some(key).filter(|k| !k.is_empty()), effect, None),
             _ => return,
         };
-        let s = self.all.entry(place).or_default();
+        let s = self.all.entry(index_key).or_default();
         match (s.first, s.other) {
             (None, _) => s.first = Some(t),
             (Some(f), _) if same(f, t) => {}
@@ -219,7 +219,7 @@ impl<'a> Covering<'a> {
         }
     }
 
-    /// Those that might cover a toleration: if any does, one of these.
+    /// Candidates that may cover a toleration: if any toleration does, one of these does.
     fn candidates(&self, t: &Value) -> impl Iterator<Item = &'a Value> {
         let [key, operator, value, effect] = ["key", "operator", "value", "effect"].map(|k| text(t, k));
         let value = Some(value).filter(|_| operator == "Equal");
@@ -232,20 +232,20 @@ impl<'a> Covering<'a> {
         found.into_iter()
     }
 
-    /// Whether one covers it, or is the same.
+    /// Whether a toleration covers or equals `t`.
     fn covers(&self, t: &Value) -> bool {
         let [key, operator, value, effect] = ["key", "operator", "value", "effect"].map(|k| text(t, k));
         self.whole.contains(&(key, operator, value, effect, t["tolerationSeconds"].as_i64()))
             || self.candidates(t).any(|o| covers(o, t))
     }
 
-    /// Whether another one covers it.
+    /// Whether another toleration covers `t`.
     fn covers_otherwise(&self, t: &Value) -> bool {
         self.candidates(t).any(|o| !same(o, t) && covers(o, t))
     }
 }
 
-/// Without those that another one covers; of equal ones the first stays.
+/// Removes tolerations covered by others; the first of equal ones stays.
 fn merged(all: &[Value]) -> Vec<Value> {
     let mut later = Covering::default();
     let mut kept: Vec<bool> = Vec::with_capacity(all.len());
@@ -264,7 +264,7 @@ fn merged(all: &[Value]) -> Vec<Value> {
     out
 }
 
-/// What a cluster's own list must keep to; a namespace's is read as it is.
+/// Validates the cluster's list; a namespace's list is not validated.
 fn check(t: &Value) -> Result<(), String> {
     let (key, operator, value, effect) = (text(t, "key"), text(t, "operator"), text(t, "value"), text(t, "effect"));
     if key.is_empty() && operator != "Exists" {
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// As upstream does it: each with each.
+    /// As upstream does: compares all pairs.
     fn merged_simply(all: &[Value]) -> Vec<Value> {
         let mut out: Vec<Value> = Vec::new();
         for (i, t) in all.iter().enumerate() {
@@ -356,22 +356,22 @@ mod tests {
         }
     }
 
-    /// A body of 3 MB has 30,000 of them; comparing each with each of these would take hours.
+    /// A body of 3 MB has 30,000 of them; comparing all pairs would take hours.
     #[test]
     fn many_are_merged_in_proportion_to_their_number() {
-        let one = |i| json!({"key": format!("k{i}"), "operator": "Exists", "effect": "NoExecute"});
-        let all: Vec<Value> = (0..200_000).map(one).collect();
+        let toleration = |i| json!({"key": format!("k{i}"), "operator": "Exists", "effect": "NoExecute"});
+        let all: Vec<Value> = (0..200_000).map(toleration).collect();
         assert_eq!(merged(&all).len(), all.len());
     }
 
     #[test]
     fn a_wrong_list_of_the_cluster_is_refused() {
-        let of = |list: Value| {
-            let said = json!({"apiVersion": KIND.versions[0].0, "kind": "Configuration", "whitelist": list});
-            PodTolerationRestriction::new(Some(&said)).err().unwrap_or_default()
+        let error = |list: Value| {
+            let config = json!({"apiVersion": KIND.versions[0].0, "kind": "Configuration", "whitelist": list});
+            PodTolerationRestriction::new(Some(&config)).err().unwrap_or_default()
         };
-        assert_eq!(of(json!([{"key": "a", "operator": "Exists"}])), "");
-        assert!(of(json!([{"operator": "Equal"}])).starts_with("whitelist[0].operator: Invalid value: \"Equal\""));
-        assert!(of(json!([{"keys": "a"}])).contains("unknown field \"whitelist[0].keys\""));
+        assert_eq!(error(json!([{"key": "a", "operator": "Exists"}])), "");
+        assert!(error(json!([{"operator": "Equal"}])).starts_with("whitelist[0].operator: Invalid value: \"Equal\""));
+        assert!(error(json!([{"keys": "a"}])).contains("unknown field \"whitelist[0].keys\""));
     }
 }

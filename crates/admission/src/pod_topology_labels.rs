@@ -1,4 +1,4 @@
-//! A pod says where it is: labels of its node about zone and region are its own as well.
+//! PodTopologyLabels: copies zone and region labels of the node to the pod.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status};
@@ -16,7 +16,7 @@ impl Plugin for PodTopologyLabels {
         if review.operation != Operation::Create {
             return Ok(());
         }
-        // What the binding says comes to the pod.
+        // Labels of the binding are copied to the pod.
         let node = if review.is("", "pods") {
             object.str_at(&["spec", "nodeName"])
         } else if review.is_part("", "pods", "binding") && object.str_at(&["target", "kind"]) == Some("Node") {

@@ -1,4 +1,4 @@
-//! Priority classes become numbers, and only one class is the default.
+//! Priority: resolves priority classes to numbers, and rejects a second default class.
 
 use crate::remembered::LastResult;
 use crate::{Lookup, Operation, Plugin, Review};
@@ -12,7 +12,7 @@ pub struct Priority {
 
 const GROUP: &str = "scheduling.k8s.io";
 
-/// The default class; of several the one with the lowest value. Errors if a class cannot be read.
+/// The default class; the lowest value if there are several. Errors if a class cannot be read.
 fn default_class(lookup: &dyn Lookup) -> Result<Option<Arc<Object>>, Status> {
     let all = lookup.list(GROUP, "priorityclasses", None);
     let defaults = all.filter(|c| c.as_ref().map_or(true, is_default)).collect::<Result<Vec<_>, _>>()?;
@@ -33,7 +33,7 @@ impl Plugin for Priority {
             return Ok(());
         }
         if review.operation == Operation::Update {
-            // What was resolved stays, whatever became of the class.
+            // A resolved priority stays, even if the class has changed since.
             for path in [["spec", "priority"], ["spec", "preemptionPolicy"]] {
                 let old = review.old.and_then(|o| o.at(&path)).filter(|v| !v.is_null());
                 if let (None, Some(v)) = (object.at(&path).filter(|v| !v.is_null()), old.cloned()) {
@@ -64,11 +64,11 @@ impl Plugin for Priority {
         };
         let class = class.as_deref();
         let value = class.and_then(|c| c.int_at(&["value"])).unwrap_or(0);
-        if let Some(asked) = object.int_at(&["spec", "priority"])
-            && asked != value
+        if let Some(requested) = object.int_at(&["spec", "priority"])
+            && requested != value
         {
             let why = format!(
-                "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+                "the integer value of priority ({requested}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
             );
             return Err(review.forbidden(&why));
         }

@@ -1,4 +1,4 @@
-//! What is made of stored objects, until they change.
+//! Caches values derived from stored objects until the objects change.
 
 use auth::aside;
 use meta::Object;
@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Something made from what `K` is the fingerprint of. Should that change while it is made, the fingerprint is of the older
-/// state, and it is made again.
+/// A cached value with fingerprint `K`. If the objects change during the computation, the fingerprint is of the older
+/// state and the value is computed again.
 pub(crate) struct LastResult<K, T>(RwLock<Option<(K, Arc<T>)>>);
 
 impl<K, T> Default for LastResult<K, T> {
@@ -18,7 +18,7 @@ impl<K, T> Default for LastResult<K, T> {
 }
 
 impl<K: PartialEq, T> LastResult<K, T> {
-    /// What was made of this state, if it was the last.
+    /// The value for this fingerprint, if cached.
     pub fn known(&self, now: &K) -> Option<Arc<T>> {
         self.0.read().as_ref().filter(|(then, _)| then == now).map(|(_, made)| made.clone())
     }
@@ -30,10 +30,11 @@ impl<K: PartialEq, T> LastResult<K, T> {
     }
 }
 
-/// What is made of each object of a resource, by its name, UID and resource version: when one changes, the others are not made again.
-pub(crate) struct ResultPerObject<T>(Mutex<HashMap<String, Made<T>>>);
+/// Values derived from each object of a resource, by name, UID and resource version: a change of one object
+/// recomputes only its value.
+pub(crate) struct ResultPerObject<T>(Mutex<HashMap<String, Entry<T>>>);
 
-type Made<T> = ((String, String), Arc<T>);
+type Entry<T> = ((String, String), Arc<T>);
 
 impl<T> Default for ResultPerObject<T> {
     fn default() -> Self {
@@ -41,10 +42,10 @@ impl<T> Default for ResultPerObject<T> {
     }
 }
 
-/// The turn to make what is not there yet. Another request waits for it.
+/// Exclusive access for computing missing values. Concurrent requests wait.
 pub(crate) struct Computation<'a, T> {
-    before: MutexGuard<'a, HashMap<String, Made<T>>>,
-    now: HashMap<String, Made<T>>,
+    before: MutexGuard<'a, HashMap<String, Entry<T>>>,
+    now: HashMap<String, Entry<T>>,
 }
 
 impl<T> ResultPerObject<T> {
@@ -54,7 +55,7 @@ impl<T> ResultPerObject<T> {
 }
 
 impl<T> Computation<'_, T> {
-    /// What is made of an object, now or before. It may take long, and holds up nobody who does not wait for it.
+    /// The value for an object, cached or computed. Computing may be slow; only requests for this cache wait.
     pub async fn get(&mut self, o: &Object, make: impl FnOnce(&Object) -> T) -> Arc<T> {
         let version = (o.uid().to_owned(), o.resource_version().to_owned());
         let made = match self.before.remove(o.name()) {
@@ -68,7 +69,7 @@ impl<T> Computation<'_, T> {
         made
     }
 
-    /// Forgets the objects that were not asked for.
+    /// Evicts objects that were not requested.
     pub fn end(mut self) {
         *self.before = self.now;
     }

@@ -1,10 +1,10 @@
-//! A request as others are told of it: in an `AdmissionReview`, and as the variable `request` of expressions.
+//! The request as sent in an `AdmissionReview` and as the variable `request` of expressions.
 
 use crate::plugin::Review;
 use meta::{Gvk, Gvr, Value};
 use serde_json::json;
 
-/// Everything but the objects. What has no value is not there, as Go leaves it out.
+/// Everything but the objects. Omits empty fields as Go does.
 pub(crate) fn request(resource: &Gvr, kind: &Gvk, review: &Review<'_>) -> Value {
     let a = review.attributes;
     let mut user = json!({"username": a.user.name});

@@ -1,4 +1,4 @@
-//! A pod with a runtime class takes its overhead, and goes where the class is available.
+//! RuntimeClass: sets the overhead and scheduling constraints of a pod's runtime class.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Quantity, Status, Value};
@@ -79,7 +79,7 @@ impl Tolerates for Object {
     }
 }
 
-/// The same quantities, however they are written.
+/// Whether quantities are equal, whatever their notation.
 fn same(a: &Value, b: &Value) -> bool {
     let read = |v: &Value| -> Vec<(String, Option<Quantity>)> {
         let all = v.as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Every pod runs as a service account and gets its token mounted.
+//! ServiceAccount: sets the service account of a pod and mounts its token.
 
 use crate::mirror_pod::{is_mirror, referenced, uses_token};
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
@@ -36,9 +36,9 @@ impl Plugin for ServiceAccount {
             );
             return Err(review.forbidden(&why));
         };
-        let says = |o: &Object, path: &[&str]| o.at(path).and_then(Value::as_bool);
-        let mounts = says(object, &["spec", "automountServiceAccountToken"])
-            .or_else(|| says(&account, &["automountServiceAccountToken"]))
+        let flag = |o: &Object, path: &[&str]| o.at(path).and_then(Value::as_bool);
+        let mounts = flag(object, &["spec", "automountServiceAccountToken"])
+            .or_else(|| flag(&account, &["automountServiceAccountToken"]))
             .unwrap_or(true);
         if mounts {
             mount(review, object);
@@ -50,14 +50,14 @@ impl Plugin for ServiceAccount {
         Ok(())
     }
 
-    /// The account `default` of a new namespace is made by a controller.
+    /// The controller creates the account `default` of a new namespace.
     fn is_early(&self, review: &Review<'_>, object: &Object) -> bool {
         object.str_at(&["spec", "serviceAccountName"]) == Some(DEFAULT)
             && matches!(review.lookup.get("", "serviceaccounts", review.namespace, DEFAULT), Ok(None))
             && matches!(review.lookup.is_terminating(review.namespace), Ok(Some(false)))
     }
 
-    /// Whoever makes a mirror pod, it refers to nothing by which its node could read more.
+    /// A mirror pod, whoever creates it, must not reference objects that its node could then read.
     fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         let created = review.is("", "pods") && review.operation == Operation::Create;
         let Some(pod) = object.filter(|o| created && is_mirror(o)) else { return Ok(()) };
@@ -71,11 +71,11 @@ impl Plugin for ServiceAccount {
     }
 }
 
-/// How the volume's name begins.
+/// Prefix of the volume name.
 const VOLUME: &str = "kube-api-access-";
 
-/// Adds the projected volume and its mounts, where a container has not got one of its own. A pod that has such a volume, from
-/// before somebody added a container to it, gets no second one.
+/// Adds the projected token volume, and its mounts to containers without one. Reuses a token volume that the pod has,
+/// for example when a webhook added a container later.
 fn mount(review: &Review<'_>, pod: &mut Object) {
     let mut spec = pod.remove(&["spec"]).unwrap_or_default();
     let all = spec["volumes"].as_array().into_iter().flatten();
@@ -111,7 +111,7 @@ fn mount(review: &Review<'_>, pod: &mut Object) {
     pod.set(&["spec"], spec);
 }
 
-/// Five characters that differ from pod to pod: made of its uid, which is random.
+/// A five-character suffix derived from the pod's random UID.
 fn suffix(review: &Review<'_>, pod: &Object) -> String {
     let seed = format!("{}{}", pod.uid(), review.name);
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

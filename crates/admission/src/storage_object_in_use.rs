@@ -1,4 +1,4 @@
-//! Volumes and claims get the finalizer that keeps them while they are used.
+//! StorageObjectInUseProtection: adds the protection finalizer to volumes and claims.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status};

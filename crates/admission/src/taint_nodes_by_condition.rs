@@ -1,4 +1,4 @@
-//! A new node takes no pods before it has said that it is ready.
+//! TaintNodesByCondition: taints new nodes as not ready.
 
 use crate::{Operation, Plugin, Review};
 use meta::{Object, Status, Value};

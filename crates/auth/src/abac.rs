@@ -1,7 +1,8 @@
 //! Attribute-based access control: a file of policies, one JSON object per line (`k8s.io/kubernetes/pkg/auth/authorizer/abac`).
 //!
-//! Policies of `abac.authorization.kubernetes.io/v1beta1` and the older ones without a version are read. They only allow; what
-//! no policy allows is left to who is asked next. Left out: the file is read once, at the start, as upstream does.
+//! Reads policies of `abac.authorization.kubernetes.io/v1beta1` and the older unversioned form. Policies only allow;
+//! everything else is left to the next authorizer. Not implemented: reloading; like upstream, the file is read once
+//! at startup.
 
 use crate::attributes::Attributes;
 use crate::rbac::PolicyRule;
@@ -12,7 +13,7 @@ const VERSIONS: [&str; 2] = ["abac.authorization.kubernetes.io/v1beta1", "abac.a
 const MEMBERS: [&str; 7] = ["user", "group", "readonly", "apiGroup", "resource", "namespace", "nonResourcePath"];
 const READING: [&str; 3] = ["get", "list", "watch"];
 
-/// One line of the file. What is empty matches nothing but the empty, and `*` matches everything.
+/// One line of the file. An empty field matches only empty values, and `*` matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Policy {
     user: String,
@@ -28,11 +29,12 @@ struct Policy {
 pub struct Policies(Vec<Policy>);
 
 impl Policies {
-    /// Reads the lines of a file; empty ones and those that begin with `#` say nothing.
+    /// Parses the lines of a file; skips empty lines and comments (`#`).
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim()));
-        let said = lines.filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
-        said.map(|(i, l)| Policy::parse(l).map_err(|why| format!("error reading policy file line {i}: {l}: {why}")))
+        let policy_lines = lines.filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
+        policy_lines
+            .map(|(i, l)| Policy::parse(l).map_err(|why| format!("error reading policy file line {i}: {l}: {why}")))
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -83,7 +85,7 @@ impl Policy {
             (p.user, p.group) = (String::new(), user::GROUP_AUTHENTICATED.into());
         }
         if old {
-            // What the older ones leave out, they mean all of.
+            // Fields that the older form omits match everything.
             let all = || "*".to_owned();
             p.api_group = all();
             p.path = if p.namespace.is_empty() && p.resource.is_empty() { all() } else { String::new() };
@@ -96,7 +98,7 @@ impl Policy {
         Ok(p)
     }
 
-    /// Whoever is named must be all that is named.
+    /// The user and the group of a policy must both match.
     fn is_of(&self, user: &User) -> bool {
         let named = !self.user.is_empty() || !self.group.is_empty();
         named && (self.user.is_empty() || self.user == user.name) && (self.group.is_empty() || user.is_in(&self.group))
@@ -106,7 +108,7 @@ impl Policy {
         if !self.is_of(&a.user) || self.readonly && !READING.contains(&a.verb.as_str()) {
             return false;
         }
-        let is = |said: &str, asked: &str| said == "*" || said == asked;
+        let is = |pattern: &str, value: &str| pattern == "*" || pattern == value;
         if a.resource.is_empty() {
             let below = self.path.strip_suffix('*').is_some_and(|p| a.path.starts_with(p));
             return below || self.path == a.path;
@@ -114,7 +116,7 @@ impl Policy {
         is(&self.namespace, &a.namespace) && is(&self.resource, &a.resource) && is(&self.api_group, &a.group)
     }
 
-    /// The same as rules, for who asks what he may do in a namespace.
+    /// The policies as rules, for SelfSubjectRulesReview.
     fn rules(&self, namespace: &str) -> Vec<PolicyRule> {
         let verbs = || if self.readonly { READING.map(str::to_owned).to_vec() } else { vec!["*".to_owned()] };
         let mut all = Vec::new();

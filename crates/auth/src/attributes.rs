@@ -1,10 +1,10 @@
-//! What a request asks for, and the answer of authorization.
+//! The attributes of a request, and the decision of authorization.
 
 use crate::User;
 use async_trait::async_trait;
 use meta::{FieldSelector, LabelSelector};
 
-/// A request as authorization and admission see it.
+/// A request as seen by authorization and admission.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
     pub user: User,
@@ -12,14 +12,14 @@ pub struct Attributes {
     pub verb: String,
     pub group: String,
     pub version: String,
-    /// Empty for a request that is not for a resource.
+    /// Empty for a non-resource request.
     pub resource: String,
     pub subresource: String,
     pub namespace: String,
     pub name: String,
-    /// The path of a request that is not for a resource.
+    /// The path of a non-resource request.
     pub path: String,
-    /// What a list, watch or deletion of many is narrowed to, as far as it can be read.
+    /// The selectors of a list, watch or collection deletion, as far as they can be parsed.
     pub fields: Option<FieldSelector>,
     pub labels: Option<LabelSelector>,
 }
@@ -28,7 +28,7 @@ pub struct Attributes {
 pub enum Decision {
     /// With the reason, for auditing.
     Allow(String),
-    /// Refused for good; no other authorizer is asked.
+    /// Denied; no other authorizer is called.
     Deny(String),
     NoOpinion(String),
 }
@@ -41,20 +41,20 @@ impl Decision {
 
 #[async_trait]
 pub trait Authorizer: Send + Sync {
-    /// For those who cannot wait. Whoever asks somebody outside holds the thread up meanwhile.
+    /// Decides synchronously. An authorizer that calls a webhook blocks the thread.
     fn authorize(&self, a: &Attributes) -> Decision;
 
-    /// The same for those who can.
+    /// Decides asynchronously.
     async fn decide(&self, a: &Attributes) -> Decision {
         self.authorize(a)
     }
 
-    /// The rules that hold for a user in a namespace, as far as they can be listed.
+    /// The rules of a user in a namespace, as far as they can be listed.
     fn rules(&self, _user: &User, _namespace: &str) -> Vec<crate::rbac::PolicyRule> {
         Vec::new()
     }
 
-    /// Why more may be allowed to a user than the rules say.
+    /// Why the user may have more permissions than the rules list.
     fn unlisted(&self, _user: &User) -> Vec<&'static str> {
         Vec::new()
     }

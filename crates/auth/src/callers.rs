@@ -1,5 +1,5 @@
-//! As whom the server asks webhooks: users of a kubeconfig, each by the servers that it is for
-//! (`k8s.io/apiserver/pkg/util/webhook/authentication.go`). What else a kubeconfig says matters nothing here.
+//! Credentials for calling webhooks: users of a kubeconfig, selected by server
+//! (`k8s.io/apiserver/pkg/util/webhook/authentication.go`). Ignores the rest of the kubeconfig.
 
 use crate::EndpointAddress;
 use client::kubeconfig::{Kubeconfig, Sources, User};
@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 /// A user of a kubeconfig.
 pub struct Caller {
-    /// The file and the user in it.
+    /// The file and the user name in it.
     pub name: String,
     pub user: User,
 }
 
-/// By the names that the kubeconfig gives them: `host:port`, `host` for port 443, `*.suffix` of either, or `*`.
+/// Users by name: `host:port`, `host` for port 443, `*.suffix` of either, or `*`.
 #[derive(Default)]
 pub struct Callers {
     all: HashMap<String, Arc<Caller>>,
-    /// Who it is where no name fits.
+    /// The user of the current context, if no name matches.
     current: Option<String>,
 }
 
 impl Callers {
-    /// An error is Go's.
+    /// Loads a kubeconfig. Errors have Go's messages.
     pub fn of_file(file: PathBuf) -> Result<Self, String> {
         let name = file.display().to_string();
         let kubeconfig = Sources { explicit: Some(file), files: Vec::new() }.load().map_err(|e| e.why())?;
@@ -39,18 +39,18 @@ impl Callers {
         Self { all, current: kubeconfig.current_user().map(str::to_owned) }
     }
 
-    /// As whom a place is called; none: as nobody.
-    pub fn to(&self, place: &EndpointAddress) -> Option<&Arc<Caller>> {
+    /// The user for calling an address; none: anonymous.
+    pub fn to(&self, address: &EndpointAddress) -> Option<&Arc<Caller>> {
         if self.all.is_empty() {
             return None;
         }
-        let target = place.target();
+        let target = address.target();
         let without_port = target.strip_suffix(":443").map(|t| t.trim_start_matches('[').trim_end_matches(']'));
         let known = [Some(target.as_str()), without_port].into_iter().flatten().find_map(|t| self.known(t));
         known.or_else(|| self.all.get("*")).or_else(|| self.all.get(self.current.as_deref()?))
     }
 
-    /// Under its own name, or the longest suffix of it.
+    /// The user with the target's name, or its longest suffix.
     fn known(&self, target: &str) -> Option<&Arc<Caller>> {
         let suffixes = target.match_indices('.').map(|(i, _)| &target[i..]);
         let starred = |suffix: &str| self.all.get(&format!("*{suffix}"));
@@ -97,8 +97,8 @@ users:
         ];
         let token = |c: &Callers, p: &EndpointAddress| c.to(p).map(|c| c.user.token.clone());
         let known = Callers::read("f", &Kubeconfig::parse(FILE).unwrap());
-        for (place, want) in &cases {
-            assert_eq!(token(&known, place).as_deref(), *want, "{place:?}");
+        for (place, expected) in &cases {
+            assert_eq!(token(&known, place).as_deref(), *expected, "{place:?}");
         }
         let current = "current-context: c\ncontexts: [{name: c, context: {user: '*.svc'}}]\n";
         let known = Callers::read("f", &Kubeconfig::parse(&format!("{FILE}{current}")).unwrap());

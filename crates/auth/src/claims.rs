@@ -1,4 +1,5 @@
-//! Expressions over the claims of a token, and over the user that becomes of them (`k8s.io/apiserver/pkg/authentication/cel`).
+//! CEL expressions over the claims of a token, and over the resulting user
+//! (`k8s.io/apiserver/pkg/authentication/cel`).
 
 use crate::User;
 use crate::expression::{Expression, extra, object, texts};
@@ -6,16 +7,16 @@ use cel::{Env, Type, Val};
 use meta::{Value, names};
 use serde_json::json;
 
-/// What expressions make of claims, where a claim alone does not say it.
+/// Expressions that map claims to the user, where no plain claim is configured.
 #[derive(Debug, Default)]
 pub struct Expressions {
     pub username: Option<Expression>,
     pub groups: Option<Expression>,
     pub uid: Option<Expression>,
     pub extra: Vec<(String, Expression)>,
-    /// What must hold of the claims, and what is said otherwise.
+    /// Validation rules for claims, with their error messages.
     claims: Vec<(Expression, String)>,
-    /// What must hold of the user.
+    /// Validation rules for the user.
     user: Vec<(Expression, String)>,
 }
 
@@ -39,18 +40,18 @@ fn list<'a>(v: &'a Value, key: &str) -> &'a [Value] {
     v[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// An expression at a place. None: there is none.
-fn read(env: &Env, v: &Value, key: &str, at: &str, wanted: Option<&Type>) -> Result<Option<Expression>, String> {
-    let said = text(v, key);
-    if said.is_empty() {
+/// Compiles the expression in a field; none if it is empty.
+fn read(env: &Env, v: &Value, key: &str, at: &str, expected: Option<&Type>) -> Result<Option<Expression>, String> {
+    let source = text(v, key);
+    if source.is_empty() {
         return Ok(None);
     }
-    let compiled = Expression::compile(env, said, wanted);
-    compiled.map(Some).map_err(|why| format!("{at}.{key}: Invalid value: {said:?}: {why}"))
+    let compiled = Expression::compile(env, source, expected);
+    compiled.map(Some).map_err(|why| format!("{at}.{key}: Invalid value: {source:?}: {why}"))
 }
 
 impl Expressions {
-    /// The expressions of one entry of `jwt`; the first mistake, with its place.
+    /// Compiles the expressions of one entry of `jwt`. Returns the first error, with its path.
     pub fn read(j: &Value) -> Result<Self, String> {
         let (claims, user) = (claims_env(), user_env());
         let m = &j["claimMappings"];
@@ -88,7 +89,7 @@ impl Expressions {
         Ok(out)
     }
 
-    /// Who is named by an address must have had it verified.
+    /// An email address as the user name must be verified.
     fn check_email(&self, username: &str) -> Result<(), String> {
         let uses = |e: &Expression, claim: &str| e.selects(CLAIMS, claim);
         let email = self.username.as_ref().is_some_and(|e| uses(e, "email"));
@@ -101,7 +102,7 @@ impl Expressions {
         Err(format!("claimMappings.username.expression: Invalid value: {username:?}: {why}"))
     }
 
-    /// What an expression says of claims, as text.
+    /// Evaluates an expression over claims to a string.
     pub fn evaluate(e: &Expression, claims: &Value, what: &str) -> Result<String, String> {
         let failed = |why: String| format!("oidc: error evaluating {what} claim expression: {why}");
         let made = e.eval(CLAIMS, claims).map_err(failed)?;
@@ -111,7 +112,7 @@ impl Expressions {
         }
     }
 
-    /// What an expression says of claims, as texts: one, some, or none.
+    /// Evaluates an expression over claims to a list of strings: one, several, or none.
     pub fn many(e: &Expression, claims: &Value, what: &str) -> Result<Vec<String>, String> {
         let failed = |why: String| format!("oidc: error evaluating {what} claim expression: {why}");
         let made = e.eval(CLAIMS, claims).map_err(failed)?;

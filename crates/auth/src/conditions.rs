@@ -1,4 +1,4 @@
-//! `matchConditions` of an authorization webhook: of which requests it is asked at all
+//! `matchConditions` of an authorization webhook: select the requests to send
 //! (`k8s.io/apiserver/pkg/authorization/cel`).
 
 use crate::expression::{Expression, extra, object, texts};
@@ -8,16 +8,16 @@ use meta::Value;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Conditions(Vec<Expression>);
 
-/// No webhook has more.
+/// Maximum number of conditions per webhook.
 const MOST: usize = 64;
 const REQUEST: &str = "request";
 
-/// What holds of a request.
+/// The result of match conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
     Yes,
     No,
-    /// None says no, and one cannot say.
+    /// No condition is false, and at least one evaluation failed.
     Failed(String),
 }
 
@@ -48,7 +48,7 @@ fn env() -> Env {
 }
 
 impl Conditions {
-    /// Reads a list of them; the first mistake, with its place.
+    /// Compiles a list of conditions. Returns the first error, with its path.
     pub fn read(list: &[Value]) -> Result<Self, String> {
         if list.len() > MOST {
             return Err(format!("matchConditions: Too many: {}: must have at most {MOST} items", list.len()));
@@ -73,7 +73,7 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// `request` is the `spec` of a `SubjectAccessReview` with every text in it, empty ones too.
+    /// `request` is the `spec` of a `SubjectAccessReview` with all string fields, including empty ones.
     pub fn hold(&self, request: &Value) -> Matched {
         let mut failed = Vec::new();
         for e in &self.0 {

@@ -1,5 +1,5 @@
-//! Files that say who may come in and who decides: `AuthenticationConfiguration` and `AuthorizationConfiguration`
-//! (`apiserver.config.k8s.io`), and the table of static tokens. Every mistake is named, and nothing is guessed.
+//! Configuration files: `AuthenticationConfiguration`, `AuthorizationConfiguration`
+//! (`apiserver.config.k8s.io`), and the table of static tokens. Strict: every error is reported.
 
 use crate::claims::Expressions;
 use crate::conditions::Conditions;
@@ -32,7 +32,7 @@ fn list<'a>(v: &'a Value, key: &str) -> &'a [Value] {
     v[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Whom an `AuthenticationConfiguration` lets in.
+/// The authenticators of an `AuthenticationConfiguration`.
 #[derive(Debug, Default)]
 pub struct Authentication {
     pub issuers: Vec<Issuer>,
@@ -42,7 +42,7 @@ pub struct Authentication {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anonymous {
     pub enabled: bool,
-    /// None: every path.
+    /// None: all paths.
     pub paths: Vec<String>,
 }
 
@@ -71,16 +71,16 @@ impl Authentication {
 }
 
 fn issuer(j: &Value) -> Result<Issuer, String> {
-    let of = &j["issuer"];
-    let url = text(of, "url");
+    let issuer = &j["issuer"];
+    let url = text(issuer, "url");
     if !url.starts_with("https://") {
         return Err(format!("issuer.url: Invalid value: {url:?}: URL scheme must be https"));
     }
-    let audiences = crate::jwt::strings(&of["audiences"]);
+    let audiences = crate::jwt::strings(&issuer["audiences"]);
     if audiences.is_empty() || audiences.iter().any(String::is_empty) {
         return Err("issuer.audiences: Required value: at least one jwt[].issuer.audiences is required".into());
     }
-    if audiences.len() > 1 && of["audienceMatchPolicy"] != "MatchAny" {
+    if audiences.len() > 1 && issuer["audienceMatchPolicy"] != "MatchAny" {
         return Err("issuer.audienceMatchPolicy: audienceMatchPolicy must be MatchAny for multiple audiences".into());
     }
     let expressions = Expressions::read(j)?;
@@ -117,8 +117,8 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
         None => return Err("claimMappings.username: Required value: claim or expression is required".into()),
     };
     Ok(Issuer {
-        discovery_url: Some(text(of, "discoveryURL")).filter(|u| !u.is_empty()),
-        ca: text(of, "certificateAuthority"),
+        discovery_url: Some(text(issuer, "discoveryURL")).filter(|u| !u.is_empty()),
+        ca: text(issuer, "certificateAuthority"),
         url,
         audiences,
         algorithms: ALGORITHMS.map(str::to_owned).to_vec(),
@@ -130,7 +130,7 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
     })
 }
 
-/// Who decides, in order.
+/// The authorizers, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     AlwaysAllow,
@@ -151,11 +151,11 @@ pub struct Hook {
     pub allowed_lasts: Duration,
     pub refused_lasts: Duration,
     pub denies_on_failure: bool,
-    /// Of which requests it is asked.
+    /// The conditions for calling the webhook.
     pub conditions: Arc<Conditions>,
 }
 
-/// The authorizers of an `AuthorizationConfiguration`.
+/// Parses the authorizers of an `AuthorizationConfiguration`.
 pub fn authorization(content: &str) -> Result<Vec<Mode>, String> {
     let d = document(content, "AuthorizationConfiguration")?;
     let mut out: Vec<Mode> = Vec::new();
@@ -232,13 +232,13 @@ fn hook(a: &Value) -> Result<Hook, String> {
     })
 }
 
-/// `1m30s`, as Go writes it.
+/// Parses a Go duration such as `1m30s`.
 fn duration(t: &str) -> Option<Duration> {
     let d: jiff::SignedDuration = t.parse().ok()?;
     Duration::try_from(d).ok()
 }
 
-/// A table of `token,user,uid,"group,group"`.
+/// Parses a table of `token,user,uid,"group,group"`.
 pub struct StaticTokens {
     users: HashMap<String, User>,
     audiences: Vec<String>,
@@ -308,9 +308,9 @@ mod tests {
         let i = &a.issuers[0];
         assert_eq!((&*i.url, &*i.username.prefix, i.required.len()), ("https://a.test", "a:", 1));
         assert_eq!(a.anonymous, Some(Anonymous { enabled: true, paths: vec!["/livez".into()] }));
-        let check = |from: &str, to: &str, says: &str| {
+        let check = |from: &str, to: &str, message: &str| {
             let e = Authentication::parse(&jwt.replace(from, to)).unwrap_err();
-            assert!(e.contains(says), "{e}");
+            assert!(e.contains(message), "{e}");
         };
         check("https://a.test", "http://a.test", "URL scheme must be https");
         check("[me]", "[]", "issuer.audiences: Required value");
@@ -357,9 +357,9 @@ mod tests {
         let modes = authorization(hook).unwrap();
         let [Mode::Node, Mode::Webhook(w), Mode::Rbac] = &modes[..] else { panic!("{modes:?}") };
         assert!(w.denies_on_failure && w.refused_lasts.as_secs() == 90 && w.allowed_lasts.as_secs() == 300);
-        let check = |from: &str, to: &str, says: &str| {
+        let check = |from: &str, to: &str, message: &str| {
             let e = authorization(&hook.replace(from, to)).unwrap_err();
-            assert!(e.contains(says), "{e}");
+            assert!(e.contains(message), "{e}");
         };
         check("failurePolicy: Deny", "failurePolicy: Maybe", "authorizers[1].webhook.failurePolicy");
         let conditions = |text: &str| format!("    matchConditions: [{text}]\n    failurePolicy: Deny");

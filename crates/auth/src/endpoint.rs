@@ -1,4 +1,4 @@
-//! Where a webhook of a configuration object is (`WebhookClientConfig`), the same for admission and for conversion.
+//! The address of a webhook (`WebhookClientConfig`), shared by admission and conversion.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use meta::Value;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     pub place: EndpointAddress,
-    /// PEM; empty: what the machine trusts.
+    /// PEM; empty: the system's trusted certificates.
     pub ca: Vec<u8>,
 }
 
@@ -18,11 +18,11 @@ pub enum EndpointAddress {
 }
 
 impl Endpoint {
-    /// None: the configuration names neither a service nor a URL.
+    /// None if the configuration has neither a service nor a URL.
     pub fn read(config: &Value) -> Option<Self> {
         let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();
         let mut ca = STANDARD.decode(text(config, "caBundle")).unwrap_or_default();
-        // White space alone is no certificate, and means none.
+        // Whitespace only counts as no certificate.
         if ca.trim_ascii().is_empty() {
             ca.clear();
         }
@@ -41,7 +41,7 @@ impl Endpoint {
 }
 
 impl EndpointAddress {
-    /// The host and port, as credentials are looked up by them.
+    /// The host and port, for selecting credentials.
     pub fn target(&self) -> String {
         match self {
             Self::Service { namespace, name, port, .. } => format!("{name}.{namespace}.svc:{port}"),

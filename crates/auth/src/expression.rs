@@ -1,4 +1,4 @@
-//! Expressions (CEL) of the files that say who comes in and who decides: one variable, and a value.
+//! CEL expressions of authentication and authorization configurations: one variable, and a result.
 
 use cel::{Budget, Env, Error, Program, RUNTIME_BUDGET, Type, Val, Vars};
 use meta::Value;
@@ -10,10 +10,11 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// An expression over one variable. `wanted` none: of any type. The error is upstream's, without the place.
-    pub fn compile(env: &Env, text: &str, wanted: Option<&Type>) -> Result<Self, String> {
+    /// Compiles an expression over one variable; any type if `expected` is none. Errors have upstream's message,
+    /// without the path.
+    pub fn compile(env: &Env, text: &str, expected: Option<&Type>) -> Result<Self, String> {
         let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
-        if let Some(w) = wanted.filter(|w| w.to_string() != c.ty.to_string()) {
+        if let Some(w) = expected.filter(|w| w.to_string() != c.ty.to_string()) {
             return Err(format!("must evaluate to {w} but got {}", c.ty));
         }
         Ok(Self { text: text.to_owned(), program: c.program })
@@ -24,7 +25,7 @@ impl Expression {
         value.map_err(|e| format!("expression '{}' resulted in error: {e}", self.text))
     }
 
-    /// Whether it looks at this field of this variable.
+    /// Whether the expression uses this field of this variable.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
         self.program.selects(variable, field)
     }
@@ -44,7 +45,7 @@ impl<'a> Vars<'a> for SingleVariable<'a> {
     }
 }
 
-/// The same text is the same expression.
+/// Expressions are equal if their texts are.
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -59,7 +60,7 @@ impl fmt::Debug for Expression {
     }
 }
 
-/// A type with fields of these types.
+/// An object type with these fields.
 pub fn object(name: &str, fields: impl IntoIterator<Item = (&'static str, Type)>) -> Type {
     let field = |(name, ty): (&'static str, Type)| (name.to_owned(), cel::Field { json: name.into(), decl: ty.into() });
     let fields = fields.into_iter().map(field).collect();

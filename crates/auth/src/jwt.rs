@@ -1,4 +1,4 @@
-//! JSON web tokens (RFC 7515, 7517, 7519): reading, verifying and making them. What their claims mean is said elsewhere.
+//! JSON web tokens (RFC 7515, 7517, 7519): parses, verifies and signs them. Does not interpret claims.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -10,7 +10,7 @@ use serde_json::json;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// A token as it was read; nothing of it is verified.
+/// A parsed token; nothing is verified.
 pub struct Token<'a> {
     pub header: Value,
     pub claims: Value,
@@ -19,7 +19,7 @@ pub struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// None for what is no signed token.
+    /// Parses a token; none if it is not a signed token.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (signed, signature) = text.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
@@ -31,7 +31,7 @@ impl<'a> Token<'a> {
         self.claims["iss"].as_str().unwrap_or_default()
     }
 
-    /// Whether one of the keys has signed it; by its identifier, if it names one that is there.
+    /// Whether one of the keys signed the token. If the token's key ID is known, only that key counts.
     pub fn is_signed_by(&self, keys: &[PublicKey]) -> bool {
         let algorithm = self.header["alg"].as_str().unwrap_or_default();
         let id = self.header["kid"].as_str();
@@ -42,13 +42,13 @@ impl<'a> Token<'a> {
             .any(|k| k.verifies(algorithm, self.signed.as_bytes(), &self.signature))
     }
 
-    /// Whom it is meant for: one name, or several.
+    /// The audiences: one, or several.
     pub fn audiences(&self) -> Vec<String> {
         strings(&self.claims["aud"])
     }
 }
 
-/// A text, or a list of them.
+/// A string, or a list of strings.
 pub fn strings(v: &Value) -> Vec<String> {
     match v {
         Value::String(s) => vec![s.clone()],
@@ -63,7 +63,7 @@ enum Kind {
         n: Vec<u8>,
         e: Vec<u8>,
     },
-    /// The name of the curve, and the uncompressed point.
+    /// The curve name and the uncompressed point.
     Ec {
         curve: &'static str,
         point: Vec<u8>,
@@ -71,7 +71,7 @@ enum Kind {
     Ed25519(Vec<u8>),
 }
 
-/// A key that verifies.
+/// A key for verifying signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     pub id: Option<String>,
@@ -81,7 +81,7 @@ pub struct PublicKey {
 const CURVES: [(&str, &str, usize); 3] = [("P-256", "ES256", 32), ("P-384", "ES384", 48), ("P-521", "ES512", 66)];
 
 impl PublicKey {
-    /// A `SubjectPublicKeyInfo` (DER). Its identifier is the one Kubernetes gives.
+    /// Parses a `SubjectPublicKeyInfo` (DER). Sets Kubernetes' key ID.
     pub fn from_der(der: &[u8]) -> Result<Self, String> {
         let (_, info) = SubjectPublicKeyInfo::from_der(der).map_err(|e| e.to_string())?;
         use x509_parser::public_key::PublicKey as Parsed;
@@ -99,7 +99,7 @@ impl PublicKey {
         Ok(Self { id: Some(B64.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der))), kind })
     }
 
-    /// All keys of a PEM file: public ones, and the public halves of private ones.
+    /// Parses all keys of a PEM file: public keys, and the public halves of private ones.
     pub fn from_pem(text: &str) -> Result<Vec<Self>, String> {
         let mut out = Vec::new();
         for (label, der) in pem_blocks(text)? {
@@ -120,7 +120,7 @@ impl PublicKey {
         if out.is_empty() { Err("no key found".into()) } else { Ok(out) }
     }
 
-    /// A JSON web key; none for one of a kind that is not known, or not for signatures.
+    /// Parses a JSON web key; none if its type is unknown, or it is not for signatures.
     pub fn from_jwk(v: &Value) -> Option<Self> {
         if v["use"].as_str().is_some_and(|u| u != "sig") {
             return None;
@@ -155,7 +155,7 @@ impl PublicKey {
         v
     }
 
-    /// The algorithm that tokens signed with its other half say.
+    /// The algorithm in the header of tokens signed with the private key.
     pub fn algorithm(&self) -> &'static str {
         match &self.kind {
             Kind::Rsa { .. } => "RS256",
@@ -194,12 +194,12 @@ impl PublicKey {
     }
 }
 
-/// A number without the zeros before it.
+/// Strips leading zeros of a number.
 fn trimmed(b: &[u8]) -> Vec<u8> {
     b.iter().copied().skip_while(|x| *x == 0).collect()
 }
 
-/// A key that signs: ECDSA on P-256, P-384 or P-521, or RSA.
+/// A signing key: ECDSA on P-256, P-384 or P-521, or RSA.
 pub enum PrivateKey {
     Ec(s::EcdsaKeyPair),
     Rsa(RsaKeyPair),
@@ -212,14 +212,14 @@ impl PrivateKey {
         Ok((Self::from_der("PRIVATE KEY", document.as_ref())?, document.as_ref().to_vec()))
     }
 
-    /// The first private key of a PEM file.
+    /// Parses the first private key of a PEM file.
     pub fn from_pem(text: &str) -> Result<Self, String> {
         let blocks = pem_blocks(text)?;
         let (label, der) = blocks.iter().find(|(l, _)| l.ends_with("PRIVATE KEY")).ok_or("no private key found")?;
         Self::from_der(label, der)
     }
 
-    /// What a PEM block of this label holds.
+    /// Parses a PEM block with this label.
     pub fn from_der(label: &str, der: &[u8]) -> Result<Self, String> {
         let curves = [
             &s::ECDSA_P256_SHA256_FIXED_SIGNING,
@@ -247,7 +247,7 @@ impl PrivateKey {
         PublicKey::from_der(der.map_err(|e| e.to_string())?.as_ref())
     }
 
-    /// A token with these claims, signed under the key's identifier.
+    /// Signs a token with these claims, under the key's ID.
     pub fn sign(&self, claims: &Value) -> Result<String, String> {
         let public = self.public()?;
         let header = json!({"alg": public.algorithm(), "kid": public.id});
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(PublicKey::from_pem(&pem).unwrap(), std::slice::from_ref(&public));
         let (other, _) = PrivateKey::generate().unwrap();
         assert!(!token.is_signed_by(&[other.public().unwrap()]));
-        // A key of any name is tried where none has the token's.
+        // Try every key if none has the token's key ID.
         let unnamed = PublicKey { id: None, ..public.clone() };
         assert!(token.is_signed_by(&[other.public().unwrap(), unnamed]));
         let (head, tail) = text.split_at(text.len() - 6);

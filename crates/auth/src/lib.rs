@@ -1,6 +1,7 @@
-//! Who is asking, and whether they may.
+//! Authentication and authorization.
 //!
-//! Invariant: an identity only comes from an authenticator or, in one process, from a request extension that no socket can set.
+//! Invariant: an identity only comes from an authenticator or, within one process, from a request extension that no
+//! socket can set.
 
 pub mod abac;
 pub mod aside;

@@ -1,5 +1,5 @@
-//! Tokens of OpenID Connect issuers (`k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`): the issuer's keys verify them, claims
-//! become the user, by themselves or through expressions.
+//! OpenID Connect tokens (`k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`): verified with the issuer's keys;
+//! claims are mapped to the user, directly or through expressions.
 
 use crate::claims::Expressions;
 use crate::jwt::{PublicKey, Token, strings};
@@ -14,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Keys are asked for again when none has signed a token, but not more often than this.
+/// Minimum interval between key fetches when no known key has signed a token.
 const AGAIN: Duration = Duration::from_secs(10);
-/// And after so long in any case. The issuer has little time then: what the known keys have signed is believed if it says nothing.
+/// Maximum age of keys. The refresh has a short timeout: if the issuer does not respond, known keys remain valid.
 const STALE: Duration = Duration::from_secs(3600);
 const STALE_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A claim that becomes part of a user, and what is put before it.
+/// A claim that is mapped to the user, and a prefix for its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     pub claim: String,
@@ -31,45 +31,45 @@ pub struct Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct Issuer {
     pub url: String,
-    /// Where its document is, if not below the URL.
+    /// The URL of the discovery document, if not below the issuer URL.
     pub discovery_url: Option<String>,
-    /// PEM; empty: what the machine trusts.
+    /// PEM; empty: the system's trusted certificates.
     pub ca: String,
-    /// One of these must be meant.
+    /// Accepted audiences.
     pub audiences: Vec<String>,
     pub algorithms: Vec<String>,
     pub username: Mapping,
     pub groups: Option<Mapping>,
     pub uid: Option<String>,
-    /// Claims that must have these values.
+    /// Claims with required values.
     pub required: Vec<(String, String)>,
-    /// What expressions say, where no claim does.
+    /// Expressions for what no plain claim configures.
     pub expressions: Arc<Expressions>,
 }
 
-/// What may sign tokens, where nobody says.
+/// Default signing algorithms.
 pub const ALGORITHMS: [&str; 9] = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
 
 pub struct Oidc {
     issuer: Issuer,
-    /// Who this server is.
+    /// The audiences of the API server.
     audiences: Vec<String>,
     clock: Arc<dyn Clock>,
     keys: RwLock<Keys>,
-    /// Held by the one that asks the issuer. Only tokens that no known key has signed wait for it.
-    asking: Mutex<()>,
+    /// Held while fetching keys. Only tokens without a known signing key wait for it.
+    fetching: Mutex<()>,
 }
 
 #[derive(Clone, Default)]
 struct Keys {
     all: Arc<Vec<PublicKey>>,
-    /// When the issuer was asked last, successfully or not: the end of that.
-    asked: Option<Instant>,
+    /// The end of the last fetch, successful or not.
+    fetched: Option<Instant>,
 }
 
 impl Oidc {
     pub fn new(issuer: Issuer, audiences: Vec<String>, clock: Arc<dyn Clock>) -> Self {
-        Self { issuer, audiences, clock, keys: RwLock::default(), asking: Mutex::default() }
+        Self { issuer, audiences, clock, keys: RwLock::default(), fetching: Mutex::default() }
     }
 
     async fn fetch(&self, url: &str) -> Result<Value, String> {
@@ -85,9 +85,9 @@ impl Oidc {
         let usual = || format!("{}/.well-known/openid-configuration", self.issuer.url.trim_end_matches('/'));
         let about = self.fetch(&self.issuer.discovery_url.clone().unwrap_or_else(usual)).await?;
         if about["issuer"] != *self.issuer.url {
-            let said = about["issuer"].as_str().unwrap_or_default();
+            let issuer = about["issuer"].as_str().unwrap_or_default();
             return Err(format!(
-                "oidc: issuer URL provided to client ({:?}) did not match the issuer URL returned by provider ({said:?})",
+                "oidc: issuer URL provided to client ({:?}) did not match the issuer URL returned by provider ({issuer:?})",
                 self.issuer.url
             ));
         }
@@ -96,37 +96,37 @@ impl Oidc {
         Ok(set["keys"].as_array().into_iter().flatten().filter_map(PublicKey::from_jwk).collect())
     }
 
-    /// Asks the issuer, unless that was done a short while ago. The caller holds the right to ask.
+    /// Fetches the keys, unless that was done recently. The caller holds the `fetching` lock.
     async fn refresh(&self) -> Result<(), String> {
-        if self.keys.read().asked.is_some_and(|t| t.elapsed() < AGAIN) {
+        if self.keys.read().fetched.is_some_and(|t| t.elapsed() < AGAIN) {
             return Ok(());
         }
-        let asked = self.fetch_keys().await;
+        let fetched = self.fetch_keys().await;
         let mut keys = self.keys.write();
-        keys.asked = Some(Instant::now());
-        keys.all = Arc::new(asked.map_err(|e| format!("oidc: authenticator not initialized: {e}"))?);
+        keys.fetched = Some(Instant::now());
+        keys.all = Arc::new(fetched.map_err(|e| format!("oidc: authenticator not initialized: {e}"))?);
         Ok(())
     }
 
-    /// One of the issuer's keys has signed it.
+    /// Whether one of the issuer's keys signed the token.
     async fn verify(&self, token: &Token<'_>) -> Result<(), String> {
         let known = self.keys.read().clone();
-        if known.asked.is_some() && token.is_signed_by(&known.all) {
-            if known.asked.is_some_and(|t| t.elapsed() < STALE) {
+        if known.fetched.is_some() && token.is_signed_by(&known.all) {
+            if known.fetched.is_some_and(|t| t.elapsed() < STALE) {
                 return Ok(());
             }
-            // One of those that come now asks, and the others go on.
-            let Ok(_asking) = self.asking.try_lock() else { return Ok(()) };
+            // One request refreshes the keys; concurrent ones proceed.
+            let Ok(_fetching) = self.fetching.try_lock() else { return Ok(()) };
             match tokio::time::timeout(STALE_TIMEOUT, self.refresh()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Ok(()),
                 Err(_) => {
-                    self.keys.write().asked = Some(Instant::now());
+                    self.keys.write().fetched = Some(Instant::now());
                     return Ok(());
                 }
             }
         } else {
-            let _asking = self.asking.lock().await;
+            let _fetching = self.fetching.lock().await;
             self.refresh().await?;
         }
         let now = self.keys.read().all.clone();
@@ -154,8 +154,10 @@ impl Oidc {
         }
         for (claim, value) in &i.required {
             if claims[claim].as_str() != Some(value) {
-                let said = &claims[claim];
-                return Err(format!("oidc: required claim {claim} value does not match. Got = {said}, want = {value}"));
+                let actual = &claims[claim];
+                return Err(format!(
+                    "oidc: required claim {claim} value does not match. Got = {actual}, want = {value}"
+                ));
             }
         }
         i.expressions.check_claims(claims)?;
@@ -205,15 +207,16 @@ impl TokenAuthenticator for Oidc {
         }
         let meant = token.audiences();
         if !meant.iter().any(|a| self.issuer.audiences.contains(a)) {
-            let (want, got) = (crate::rbac::cover::quoted(&self.issuer.audiences), crate::rbac::cover::quoted(&meant));
-            return Err(format!("oidc: verify token: oidc: expected audience in {want} got {got}"));
+            let (expected, got) =
+                (crate::rbac::cover::quoted(&self.issuer.audiences), crate::rbac::cover::quoted(&meant));
+            return Err(format!("oidc: verify token: oidc: expected audience in {expected} got {got}"));
         }
         let now = self.clock.now().as_second();
         let time = |k: &str| token.claims[k].as_f64().map(|t| t as i64);
         if time("exp").is_none_or(|e| e < now) {
             return Err("oidc: verify token: oidc: token is expired".into());
         }
-        // Clocks of others may be ahead.
+        // The issuer's clock may be ahead.
         if time("nbf").is_some_and(|n| n > now.saturating_add(300)) {
             return Err("oidc: verify token: current time before the nbf (not before) time".into());
         }

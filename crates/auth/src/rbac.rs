@@ -9,7 +9,7 @@ use meta::{Object, Value};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// All roles and bindings, indexed by what they are asked for. A copy costs next to nothing.
+/// All roles and bindings, indexed for lookups. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Rbac {
     /// By namespace (empty: cluster roles) and name.
@@ -22,7 +22,7 @@ pub struct Rbac {
 /// Namespace and name.
 type Name = (String, String);
 
-/// By the name of the subject, the namespace in which it holds (empty: everywhere), and the name of the binding.
+/// By subject name, namespace (empty: cluster-wide), and binding name.
 type Subjects = HashMap<String, HashMap<String, OrdMap<String, Arc<Grant>>>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,16 +35,16 @@ pub struct PolicyRule {
 }
 
 struct Grant {
-    /// Where it holds; empty for everywhere.
+    /// The namespace; empty: cluster-wide.
     namespace: String,
     role: Name,
     binding: String,
-    /// Kind and name of whom it is for.
+    /// Kind and name of the subject.
     to: String,
 }
 
 impl Grant {
-    /// As upstream's describers of bindings tell it.
+    /// Formatted like upstream's binding describers.
     fn why(&self) -> String {
         let kind = if self.role.0.is_empty() { "ClusterRole" } else { "Role" };
         let (role, to) = (&self.role.1, &self.to);
@@ -60,7 +60,7 @@ struct Binding {
     name: String,
     namespace: String,
     role: Name,
-    /// By name, with kind and name as they are told.
+    /// Subjects by name, with kind and name as in messages.
     users: BTreeMap<String, String>,
     groups: BTreeMap<String, String>,
 }
@@ -78,8 +78,8 @@ impl Binding {
                 "Group" => drop(groups.insert(name.to_owned(), format!("Group {name:?}"))),
                 "ServiceAccount" => {
                     let ns = s["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(&namespace);
-                    let told = format!("ServiceAccount \"{name}/{ns}\"");
-                    users.insert(format!("system:serviceaccount:{ns}:{name}"), told);
+                    let subject = format!("ServiceAccount \"{name}/{ns}\"");
+                    users.insert(format!("system:serviceaccount:{ns}:{name}"), subject);
                 }
                 _ => {}
             }
@@ -102,7 +102,7 @@ impl PolicyRule {
         }
     }
 
-    /// As the API writes it.
+    /// As serialized by the API.
     pub fn to_value(&self) -> Value {
         let fields = [
             ("verbs", &self.verbs),
@@ -111,8 +111,8 @@ impl PolicyRule {
             ("resourceNames", &self.names),
             ("nonResourceURLs", &self.urls),
         ];
-        let said = fields.into_iter().filter(|(k, l)| *k == "verbs" || !l.is_empty());
-        said.map(|(k, l)| (k.to_owned(), l.clone().into())).collect::<serde_json::Map<String, Value>>().into()
+        let present = fields.into_iter().filter(|(k, l)| *k == "verbs" || !l.is_empty());
+        present.map(|(k, l)| (k.to_owned(), l.clone().into())).collect::<serde_json::Map<String, Value>>().into()
     }
 
     pub fn allows(&self, a: &Attributes) -> bool {
@@ -187,7 +187,7 @@ impl Rbac {
         self.roles.get(&(String::new(), role.to_owned())).is_some_and(|rules| rules.iter().any(|r| r.allows(a)))
     }
 
-    /// What a user has everywhere, and then in the namespace.
+    /// The cluster-wide grants of a user, then those in the namespace.
     fn grants<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
         let here = Some(namespace).filter(|n| !n.is_empty());
         [Some(""), here].into_iter().flatten().flat_map(move |namespace| {
@@ -197,8 +197,8 @@ impl Rbac {
         })
     }
 
-    /// The rules of each role that a user has in a namespace (empty: cluster-wide), with the first grant of it. A role that is bound many times
-    /// comes once.
+    /// The rules of each role of a user in a namespace (empty: cluster-wide), with its first grant. A role bound
+    /// several times is returned once.
     fn roles_of<'a>(
         &'a self,
         user: &'a User,
@@ -210,15 +210,16 @@ impl Rbac {
     }
 }
 
-/// A role of so few rules is looked through as often as it is bound.
+/// Roles with at most this many rules are not deduplicated.
 const FEW: usize = 8;
-/// After so many rules the decision goes on while another thread answers requests.
+/// After this many rules, the decision continues while another thread handles requests.
 const MANY: usize = 5_000;
-/// Rules of so many bytes ([`PolicyRule::weight`]) are listed for one user; what follows the rule that exceeds it is left out.
+/// Maximum total size ([`PolicyRule::weight`]) of the rules listed for a user; the list ends with the rule that
+/// exceeds it.
 pub const MOST_LISTED: usize = 256 << 10;
 
 impl PolicyRule {
-    /// About how many bytes the rule takes in an answer.
+    /// The approximate size of the rule in a response, in bytes.
     pub fn weight(&self) -> usize {
         let lists = [&self.verbs, &self.groups, &self.resources, &self.names, &self.urls];
         lists.into_iter().flatten().map(|text| text.len() + 8).sum::<usize>() + 32
@@ -227,7 +228,7 @@ impl PolicyRule {
 
 impl Authorizer for Rbac {
     fn authorize(&self, a: &Attributes) -> Decision {
-        // The group of the cluster's owners needs no role.
+        // The group `system:masters` needs no role.
         if a.user.is_in(crate::user::GROUP_MASTERS) {
             return Decision::Allow(String::new());
         }
@@ -313,12 +314,12 @@ mod tests {
                 "RBAC: allowed by RoleBinding \"b/x\" of ClusterRole \"reader\" to ServiceAccount \"sa/x\"",
             ),
         ];
-        for (user, group, want) in cases {
-            assert_eq!(why(user, group), want);
+        for (user, group, expected) in cases {
+            assert_eq!(why(user, group), expected);
         }
     }
 
-    fn asks(user: &User, verb: &str, ns: &str, resource: &str, sub: &str, name: &str) -> bool {
+    fn allowed(user: &User, verb: &str, ns: &str, resource: &str, sub: &str, name: &str) -> bool {
         let a = Attributes {
             user: user.clone(),
             verb: verb.into(),
@@ -335,15 +336,15 @@ mod tests {
     #[test]
     fn roles_grant_what_they_say_and_no_more() {
         let sa = User::new("system:serviceaccount:x:sa", &[]);
-        assert!(asks(&sa, "get", "x", "pods", "", "p") && asks(&sa, "get", "x", "pods", "log", "p"));
-        assert!(!asks(&sa, "get", "y", "pods", "", "p") && !asks(&sa, "delete", "x", "pods", "", "p"));
-        assert!(!asks(&sa, "get", "x", "pods", "exec", "p") && !asks(&sa, "get", "", "pods", "", ""));
-        assert!(asks(&sa, "get", "x", "secrets", "", "one") && !asks(&sa, "list", "x", "secrets", "", ""));
-        assert!(!asks(&sa, "get", "x", "secrets", "", "two"));
+        assert!(allowed(&sa, "get", "x", "pods", "", "p") && allowed(&sa, "get", "x", "pods", "log", "p"));
+        assert!(!allowed(&sa, "get", "y", "pods", "", "p") && !allowed(&sa, "delete", "x", "pods", "", "p"));
+        assert!(!allowed(&sa, "get", "x", "pods", "exec", "p") && !allowed(&sa, "get", "", "pods", "", ""));
+        assert!(allowed(&sa, "get", "x", "secrets", "", "one") && !allowed(&sa, "list", "x", "secrets", "", ""));
+        assert!(!allowed(&sa, "get", "x", "secrets", "", "two"));
         let team = User::new("someone", &["team"]);
-        assert!(asks(&team, "list", "x", "pods", "", ""));
-        assert!(!asks(&User::new("other", &[]), "list", "x", "pods", "", ""));
-        assert!(asks(&User::new("root", &["system:masters"]), "delete", "y", "nodes", "", "n"));
+        assert!(allowed(&team, "list", "x", "pods", "", ""));
+        assert!(!allowed(&User::new("other", &[]), "list", "x", "pods", "", ""));
+        assert!(allowed(&User::new("root", &["system:masters"]), "delete", "y", "nodes", "", "n"));
     }
 
     #[test]
@@ -379,7 +380,7 @@ mod tests {
     fn what_changed_takes_the_place_of_what_was() {
         let mut r = rbac();
         let sa = User::new("system:serviceaccount:x:sa", &[]);
-        let asks = |r: &Rbac, user: &User, namespace: &str| {
+        let allowed = |r: &Rbac, user: &User, namespace: &str| {
             let (verb, resource) = ("list".into(), "pods".into());
             let a =
                 Attributes { user: user.clone(), verb, resource, namespace: namespace.into(), ..Attributes::default() };
@@ -394,11 +395,11 @@ mod tests {
         };
         r.put_binding(&binding(json!([{"kind": "Group", "name": "team"}, {"kind": "Group", "name": "team"}])).unwrap());
         let team = User::new("someone", &["team"]);
-        assert_eq!((asks(&r, &sa, "x"), asks(&r, &team, "x"), asks(&r, &team, "y")), (false, true, false));
+        assert_eq!((allowed(&r, &sa, "x"), allowed(&r, &team, "x"), allowed(&r, &team, "y")), (false, true, false));
         assert_eq!(r.rules(&team, "x").len(), 3, "a subject that comes twice counts once");
         r.remove_role("", "reader");
-        assert!(!asks(&r, &team, "x"));
-        assert!(asks(&before, &sa, "x"), "a copy stays what it was");
+        assert!(!allowed(&r, &team, "x"));
+        assert!(allowed(&before, &sa, "x"), "a copy stays what it was");
         r.remove_binding("x", "b");
         r.remove_binding("x", "b");
         assert!(r.by_user.is_empty() && r.by_group.is_empty() && r.bindings.is_empty() && r.roles.is_empty());

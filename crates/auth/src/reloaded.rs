@@ -1,4 +1,4 @@
-//! What was read from a file that may change while the server runs.
+//! Authenticators and authorizers from configuration files that are reloaded at runtime.
 
 use crate::attributes::Attributes;
 use crate::rbac::PolicyRule;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// Authenticators of which the first that knows a token decides.
+/// Authenticators, tried in order until one recognises the token.
 #[derive(Default)]
 pub struct Issuers(RwLock<Arc<Vec<Arc<dyn TokenAuthenticator>>>>);
 
@@ -22,8 +22,8 @@ impl TokenAuthenticator for Issuers {
     async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
         let all = self.0.read().clone();
         let mut wrong = Vec::new();
-        for one in all.iter() {
-            match one.authenticate(token, audiences).await {
+        for authenticator in all.iter() {
+            match authenticator.authenticate(token, audiences).await {
                 Ok(None) => {}
                 Ok(known) => return Ok(known),
                 Err(why) => wrong.push(why),
@@ -33,7 +33,7 @@ impl TokenAuthenticator for Issuers {
     }
 }
 
-/// Who decides now.
+/// The current authorizer.
 pub struct Deciding(RwLock<Arc<dyn Authorizer>>);
 
 impl Deciding {

@@ -1,4 +1,4 @@
-//! Asking others over HTTPS: the one way out of this crate.
+//! Webhook calls over HTTPS: the only outbound connections of this crate.
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// No answer is longer.
+/// Maximum size of a response.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// A server, and the path at which it answers.
+/// A server and the request path.
 pub struct Remote {
     transport: Arc<dyn Transport>,
     path: String,
@@ -32,7 +32,7 @@ impl Remote {
         Self::over(Arc::new(transport), config, timeout)
     }
 
-    /// Where the current context of a kubeconfig file leads, as whom it says.
+    /// Loads the server and user of a kubeconfig's current context.
     pub async fn of_file(file: PathBuf, timeout: Duration, clock: &Arc<dyn Clock>) -> Result<Self, Error> {
         let kubeconfig: Kubeconfig = Sources::find(Some(file), |_| None).load()?;
         let mut resolved = kubeconfig.resolve(&Overrides::default())?;
@@ -54,12 +54,12 @@ impl Remote {
         self.call(body).await.map_err(|f| f.to_string())
     }
 
-    /// Posts JSON, for those who ask again when it is worth it.
+    /// Posts JSON. The caller decides about retries.
     pub async fn call(&self, body: &Value) -> Result<Value, Failure> {
         read(&self.exchange(Method::POST, body.to_string().into()).await?).map_err(Failure::Answer)
     }
 
-    /// Posts JSON; what is answered does not matter, if it is a success.
+    /// Posts JSON and ignores the body of a successful response.
     pub async fn tell(&self, body: Bytes) -> Result<(), String> {
         self.exchange(Method::POST, body).await.map(drop).map_err(|f| f.to_string())
     }
@@ -92,18 +92,18 @@ fn server(config: &Config) -> Result<http::Uri, Error> {
     config.server.parse().map_err(|e| Error::Request(format!("server {:?}: {e}", config.server)))
 }
 
-/// The server without its path.
+/// The URL of the server without its path.
 fn origin(config: &Config) -> Result<String, Error> {
     let uri = server(config)?;
     Ok(format!("{}://{}", uri.scheme_str().unwrap_or("https"), uri.authority().map_or("", |a| a.as_str())))
 }
 
-/// Why nobody answered.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("{0}")]
     Sending(String),
-    /// An answer that is no success; `waits`: it says when to come again.
+    /// An unsuccessful response; `waits`: it has a `Retry-After`.
     #[error("{why}")]
     Refused { code: StatusCode, waits: bool, why: String },
     #[error("{0}")]
@@ -111,15 +111,15 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The same question may be answered in a moment (`k8s.io/apiserver/pkg/util/webhook`).
+    /// Whether a retry may succeed (`k8s.io/apiserver/pkg/util/webhook`).
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Refused { code, waits, .. } if *waits || matches!(code.as_u16(), 429 | 500 | 504))
     }
 }
 
-/// What Go's client makes of an answer that is no `Status`.
+/// The error of Go's client for a response that is not a `Status`.
 pub fn refusal(code: StatusCode, body: &[u8]) -> String {
-    let said = String::from_utf8_lossy(body);
+    let message = String::from_utf8_lossy(body);
     match code.as_u16() {
         401 => "the server has asked for the client to provide credentials".into(),
         404 => "the server could not find the requested resource".into(),
@@ -127,7 +127,7 @@ pub fn refusal(code: StatusCode, body: &[u8]) -> String {
         429 => "the server has received too many requests and has asked us to try again later".into(),
         503 => "the server is currently unable to handle the request".into(),
         c if c >= 500 => {
-            format!("an error on the server ({:?}) has prevented the request from succeeding", said.trim())
+            format!("an error on the server ({:?}) has prevented the request from succeeding", message.trim())
         }
         _ => "the server rejected our request for an unknown reason".into(),
     }
@@ -137,12 +137,12 @@ fn read(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
-/// What an answer is remembered by: the SHA-256 digest of the question's parts, so that its size does not matter and no token is kept.
+/// A cache key: the SHA-256 digest of the request's parts, so that its size is fixed and no token is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey([u8; 32]);
 
 impl CacheKey {
-    /// Each part with its length before it: no two lists of parts are the same question.
+    /// Hashes each part with its length, so that different lists of parts have different keys.
     pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut digest = Context::new(&SHA256);
         for part in parts {
@@ -155,7 +155,7 @@ impl CacheKey {
     }
 }
 
-/// Answers that are remembered for some time, each for its own.
+/// Caches responses, each with its own expiry.
 pub struct AnswerCache<T> {
     held: Mutex<HashMap<CacheKey, (Instant, T)>>,
 }
@@ -166,7 +166,7 @@ impl<T> Default for AnswerCache<T> {
     }
 }
 
-/// Beyond this many, what has ended is forgotten, and if that is not enough, everything.
+/// Above this many, expired entries are evicted, and if that is not enough, all.
 const REMEMBERED: usize = 4_096;
 
 impl<T: Clone> AnswerCache<T> {

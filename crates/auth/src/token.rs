@@ -1,39 +1,39 @@
-//! Bearer tokens: who can tell whose they are, one after the other.
+//! Bearer tokens: calls token authenticators in order.
 
 use crate::User;
 use async_trait::async_trait;
 use std::sync::Arc;
 
-/// Whose a token is.
+/// An authenticated token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authenticated {
     pub user: User,
-    /// Those of the audiences asked for that the token is meant for.
+    /// The requested audiences that the token is valid for.
     pub audiences: Vec<String>,
 }
 
 #[async_trait]
 pub trait TokenAuthenticator: Send + Sync {
-    /// The user of a token that is meant for one of these audiences; none when it is not of this kind, an error when it is and is
-    /// no good.
+    /// Authenticates a token for one of these audiences; none if it is not of this kind, an error if it is but
+    /// invalid.
     async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String>;
 }
 
-/// Several authenticators, asked in order. That one takes offence at a token does not keep the others from knowing it.
+/// Token authenticators, called in order. An error of one does not keep others from authenticating the token.
 #[derive(Default)]
 pub struct Tokens {
     pub all: Vec<Arc<dyn TokenAuthenticator>>,
-    /// Who this server is: whoever asks without saying for whom asks for it.
+    /// The audiences of the API server: the default if none are requested.
     pub audiences: Vec<String>,
 }
 
 impl Tokens {
-    /// Adds what every authenticated user has.
+    /// Adds the group of all authenticated users.
     pub async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
-        let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
+        let audiences = if audiences.is_empty() { &self.audiences } else { audiences };
         let mut problems = Vec::new();
         for a in &self.all {
-            match a.authenticate(token, wanted).await {
+            match a.authenticate(token, audiences).await {
                 Ok(Some(mut found)) => {
                     if !found.user.is_in(crate::user::GROUP_AUTHENTICATED) {
                         found.user.groups.push(crate::user::GROUP_AUTHENTICATED.into());
@@ -48,7 +48,7 @@ impl Tokens {
     }
 }
 
-/// A token that says nothing of audiences is meant for this server alone.
-pub fn meant_for(own: &[String], asked: &[String]) -> Vec<String> {
-    asked.iter().filter(|a| own.contains(a)).cloned().collect()
+/// A token without audiences is valid for the API server only.
+pub fn meant_for(own: &[String], requested: &[String]) -> Vec<String> {
+    requested.iter().filter(|a| own.contains(a)).cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! Several authorizers, asked in order until one has made up its mind.
+//! The union authorizer: calls authorizers in order until one decides.
 
 use crate::attributes::Attributes;
 use crate::rbac::PolicyRule;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 pub struct Union(pub Vec<Arc<dyn Authorizer>>);
 
-/// What those said who left it open.
+/// Reasons of authorizers without an opinion.
 #[derive(Default)]
-struct Open(Vec<String>);
+struct NoOpinions(Vec<String>);
 
-impl Open {
-    /// The decision, if it is one.
+impl NoOpinions {
+    /// Returns the decision unless it is "no opinion".
     fn take(&mut self, d: Decision) -> Option<Decision> {
         match d {
             Decision::NoOpinion(why) => {
@@ -32,18 +32,18 @@ impl Open {
 #[async_trait]
 impl Authorizer for Union {
     fn authorize(&self, a: &Attributes) -> Decision {
-        let mut open = Open::default();
-        self.0.iter().find_map(|x| open.take(x.authorize(a))).unwrap_or_else(|| open.end())
+        let mut undecided = NoOpinions::default();
+        self.0.iter().find_map(|x| undecided.take(x.authorize(a))).unwrap_or_else(|| undecided.end())
     }
 
     async fn decide(&self, a: &Attributes) -> Decision {
-        let mut open = Open::default();
+        let mut undecided = NoOpinions::default();
         for x in &self.0 {
-            if let Some(decided) = open.take(x.decide(a).await) {
+            if let Some(decided) = undecided.take(x.decide(a).await) {
                 return decided;
             }
         }
-        open.end()
+        undecided.end()
     }
 
     fn rules(&self, user: &User, namespace: &str) -> Vec<PolicyRule> {
@@ -55,7 +55,7 @@ impl Authorizer for Union {
     }
 }
 
-/// Says the same of everything.
+/// Decides every request the same way.
 pub struct Always(pub Decision);
 
 impl Authorizer for Always {
@@ -68,7 +68,7 @@ impl Authorizer for Always {
     }
 }
 
-/// The owners of the cluster may do everything, whoever else decides.
+/// Allows everything to `system:masters`.
 pub struct Masters;
 
 impl Authorizer for Masters {
@@ -94,14 +94,14 @@ mod tests {
 
     #[test]
     fn the_first_that_decides_decides() {
-        let says = |d: Decision| -> Arc<dyn Authorizer> { Arc::new(Always(d)) };
-        let no = || says(Decision::NoOpinion("no".into()));
+        let authorizer = |d: Decision| -> Arc<dyn Authorizer> { Arc::new(Always(d)) };
+        let no = || authorizer(Decision::NoOpinion("no".into()));
         let check = |all: Vec<Arc<dyn Authorizer>>, expect: Decision| {
             assert_eq!(Union(all).authorize(&Attributes::default()), expect);
         };
         let (allow, deny) = (Decision::Allow("a".into()), Decision::Deny("d".into()));
-        check(vec![no(), says(allow.clone()), says(deny.clone())], allow.clone());
-        check(vec![no(), says(deny.clone()), says(allow)], deny);
-        check(vec![no(), says(Decision::NoOpinion(String::new())), no()], Decision::NoOpinion("no\nno".into()));
+        check(vec![no(), authorizer(allow.clone()), authorizer(deny.clone())], allow.clone());
+        check(vec![no(), authorizer(deny.clone()), authorizer(allow)], deny);
+        check(vec![no(), authorizer(Decision::NoOpinion(String::new())), no()], Decision::NoOpinion("no\nno".into()));
     }
 }

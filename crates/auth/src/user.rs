@@ -35,12 +35,12 @@ impl User {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// The namespace and name of a service account.
+    /// The namespace and name, if it is a service account.
     pub fn service_account(&self) -> Option<(&str, &str)> {
         self.name.strip_prefix("system:serviceaccount:")?.split_once(':')
     }
 
-    /// The node that this identity is the agent of.
+    /// The node name, if it is a kubelet.
     pub fn node(&self) -> Option<&str> {
         self.name.strip_prefix("system:node:").filter(|_| self.is_in(GROUP_NODES))
     }

@@ -1,5 +1,4 @@
-//! Asking somebody else whose a token is (`TokenReview`) and what a user may do (`SubjectAccessReview`): upstream's webhook token
-//! authenticator and webhook authorizer, with their caches.
+//! The webhook token authenticator (`TokenReview`) and webhook authorizer (`SubjectAccessReview`), with their caches.
 
 use crate::attributes::Attributes;
 use crate::conditions::{Conditions, Matched};
@@ -14,11 +13,11 @@ use std::time::Duration;
 
 pub struct WebhookTokens {
     pub remote: Remote,
-    /// Of the group `authentication.k8s.io`: `v1` or `v1beta1`.
+    /// The version of `authentication.k8s.io`: `v1` or `v1beta1`.
     pub version: String,
-    /// How long an answer is believed.
+    /// Cache TTLs.
     pub lasts: Duration,
-    /// Who this server is, for those that do not say for whom a token is meant.
+    /// The audiences of the API server, for webhooks that return none.
     pub audiences: Vec<String>,
     pub known: AnswerCache<Option<Authenticated>>,
 }
@@ -44,13 +43,14 @@ impl TokenAuthenticator for WebhookTokens {
 }
 
 impl WebhookTokens {
-    fn found(&self, status: &Value, asked: &[String]) -> Option<Authenticated> {
+    fn found(&self, status: &Value, requested: &[String]) -> Option<Authenticated> {
         if status["authenticated"] != true {
             return None;
         }
-        // Whoever knows nothing of audiences means this server.
-        let said = crate::jwt::strings(&status["audiences"]);
-        let audiences = crate::token::meant_for(if said.is_empty() { &self.audiences } else { &said }, asked);
+        // A webhook without audience support authenticates for the API server.
+        let returned = crate::jwt::strings(&status["audiences"]);
+        let audiences =
+            crate::token::meant_for(if returned.is_empty() { &self.audiences } else { &returned }, requested);
         if audiences.is_empty() {
             return None;
         }
@@ -67,7 +67,7 @@ impl WebhookTokens {
     }
 }
 
-/// What holds when nobody answers.
+/// The decision if the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     Deny,
@@ -76,19 +76,19 @@ pub enum OnFailure {
 
 pub struct WebhookAuthorizer {
     pub remote: Remote,
-    /// Of the group `authorization.k8s.io`: `v1` or `v1beta1`.
+    /// The version of `authorization.k8s.io`: `v1` or `v1beta1`.
     pub version: String,
     pub allowed_lasts: Duration,
     pub refused_lasts: Duration,
     pub on_failure: OnFailure,
-    /// Of which requests it is asked.
+    /// The conditions for calling the webhook.
     pub conditions: Arc<Conditions>,
     pub known: AnswerCache<Decision>,
 }
 
 #[async_trait]
 impl Authorizer for WebhookAuthorizer {
-    /// Waits on this thread; the others of the runtime go on.
+    /// Blocks this thread; other tasks of the runtime continue.
     fn authorize(&self, a: &Attributes) -> Decision {
         if let Some(d) = self.spared(a) {
             return d;
@@ -139,13 +139,13 @@ impl Authorizer for WebhookAuthorizer {
 }
 
 impl WebhookAuthorizer {
-    /// What holds of a request of which it is not asked; none: it is.
+    /// The decision for a request that the webhook is not called for; none if it is.
     fn spared(&self, a: &Attributes) -> Option<Decision> {
         if self.conditions.is_empty() {
             return None;
         }
         let mut spec = self.question(a)["spec"].take();
-        // Conditions are about v1, with every text in it.
+        // Conditions see `v1` with all string fields.
         spec["groups"] = json!(a.user.groups);
         spec["uid"] = a.user.uid.clone().into();
         spec["extra"] = json!(a.user.extra);
@@ -192,13 +192,13 @@ impl WebhookAuthorizer {
                 ("subresource", &a.subresource),
                 ("name", &a.name),
             ];
-            let said = fields.into_iter().filter(|(_, v)| !v.is_empty());
+            let present = fields.into_iter().filter(|(_, v)| !v.is_empty());
             spec["resourceAttributes"] =
-                said.map(|(k, v)| (k.to_owned(), Value::from(v.clone()))).collect::<meta::Map<_, _>>().into();
+                present.map(|(k, v)| (k.to_owned(), Value::from(v.clone()))).collect::<meta::Map<_, _>>().into();
             if let Some(f) = &a.fields {
-                let of = |t: &meta::selector::FieldTerm| json!({"key": t.field, "operator": if t.equal { "In" } else { "NotIn" }, "values": [t.value]});
+                let requirement = |t: &meta::selector::FieldTerm| json!({"key": t.field, "operator": if t.equal { "In" } else { "NotIn" }, "values": [t.value]});
                 spec["resourceAttributes"]["fieldSelector"] =
-                    json!({"requirements": f.terms.iter().map(of).collect::<Vec<_>>()});
+                    json!({"requirements": f.terms.iter().map(requirement).collect::<Vec<_>>()});
             }
             if let Some(l) = &a.labels {
                 let requirements: Vec<Value> = l.requirements.iter().filter_map(requirement).collect();
@@ -211,7 +211,7 @@ impl WebhookAuthorizer {
     }
 }
 
-/// Comparisons of numbers cannot be said, and narrow nothing then.
+/// Numeric comparisons cannot be expressed and are dropped.
 fn requirement(r: &meta::selector::Requirement) -> Option<Value> {
     let operator = match r.operator {
         Operator::Equals | Operator::DoubleEquals | Operator::In => "In",

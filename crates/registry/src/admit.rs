@@ -1,10 +1,10 @@
-//! The place of admission in a write. What is admitted is decided elsewhere.
+//! The hook for admission in a write. The decision is made elsewhere.
 
 use async_trait::async_trait;
 use meta::{MutatedBy, Object, Operation, Status};
 use store::Op;
 
-/// Called once per attempt of a write; a retried update is admitted again, since its object is another.
+/// Called once per attempt of a write; a retried update is admitted again, since its object differs.
 #[async_trait]
 pub trait Admit: Send + Sync {
     async fn mutate(
@@ -18,21 +18,21 @@ pub trait Admit: Send + Sync {
     async fn validate(&self, operation: Operation, object: Option<&Object>, old: Option<&Object>)
     -> Result<(), Status>;
 
-    /// What must be written together with the object (the usage of a quota). Asked again when a write lost a race.
+    /// Operations to commit together with the object (the usage of a quota). Called again when a write conflicted.
     async fn charge(&self, _operation: Operation, _object: &Object, _old: Option<&Object>) -> Result<Charge, Status> {
         Ok(Charge::default())
     }
 }
 
-/// Writes that go with a write.
+/// Operations that belong to a write.
 #[derive(Default)]
 pub struct Charge {
     pub ops: Vec<Op>,
-    /// Holds others back until this write is through: they would lose the race anyway.
+    /// Serializes conflicting writes until this one is committed.
     pub turn: Option<Box<dyn Send + Sync>>,
 }
 
-/// Admits everything: for writes of the server itself before anyone can ask.
+/// Admits everything: for writes of the server itself before it serves requests.
 pub struct AdmitAll;
 
 #[async_trait]

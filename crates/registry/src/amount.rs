@@ -1,13 +1,13 @@
-//! How much is stored: what a request has to read of other objects, in bytes, before any of them is read.
+//! Estimates how many bytes of stored objects a request reads, without reading them.
 
 use store::Snapshot;
 
-/// Objects whose sizes are looked at. Of more than these, each counts [`EACH`] at least.
+/// Maximum number of objects to measure; beyond it, each object counts at least [`EACH`].
 pub const MANY: usize = 500;
-/// What an object counts where there are many, in bytes.
+/// Estimated size of an object where there are many, in bytes.
 const EACH: usize = 1 << 10;
 
-/// About how many bytes the objects of a storage name take, of one namespace or of the cluster.
+/// Estimates the stored bytes of a resource, in one namespace or cluster-wide.
 pub fn all(snapshot: &Snapshot, resource: &str, namespace: Option<&str>) -> usize {
     let count = snapshot.count(resource, namespace);
     if count == 0 {
@@ -20,7 +20,7 @@ pub fn all(snapshot: &Snapshot, resource: &str, namespace: Option<&str>) -> usiz
     }
 }
 
-/// The bytes of the largest of them. Of many, not all are looked at, and it counts as much as many.
+/// Estimates the size of the largest object in bytes. Measures only a sample if there are many.
 pub fn largest(snapshot: &Snapshot, resource: &str, namespace: Option<&str>) -> usize {
     let count = snapshot.count(resource, namespace);
     if count == 0 {

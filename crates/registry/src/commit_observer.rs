@@ -1,4 +1,4 @@
-//! Who counts the writes to the store, if anybody does.
+//! Observes writes to the store, for metrics.
 
 use crate::{Registry, Resource};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use store::{CommitError, Committed, Op};
 use tokio::time::Instant;
 
 pub trait CommitObserver: Send + Sync {
-    /// A transaction for an object of this row is durable, or has failed.
+    /// A transaction for an object of this row was committed durably, or failed.
     fn committed(&self, row: &Arc<Resource>, operation: &'static str, took: Duration, ok: bool);
 }
 
@@ -21,7 +21,7 @@ impl Registry {
         let Some(commit_observer) = self.commit_observer.get() else { return self.store.commit(ops).await };
         let begun = Instant::now();
         let done = self.store.commit(ops).await;
-        // That somebody else was faster is no failure of the store.
+        // A conflict is not a failure of the store.
         let ok = matches!(done, Ok(_) | Err(CommitError::Conflict { .. }));
         commit_observer.committed(row, operation, begun.elapsed(), ok);
         done

@@ -1,15 +1,15 @@
-//! Which parts of the control plane run in this process beside the server, for those who ask for their health.
+//! The control plane components that run in this process, for component status.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The parts that run.
+/// The running components.
 #[derive(Clone, Default)]
 pub struct Components(Arc<Mutex<BTreeSet<&'static str>>>);
 
 impl Components {
-    /// Notes that a part runs, until what is returned is dropped.
+    /// Registers a running component until the returned guard is dropped.
     #[must_use]
     pub fn run(&self, name: &'static str) -> Running {
         self.0.lock().insert(name);
@@ -21,7 +21,7 @@ impl Components {
     }
 }
 
-/// A part that runs.
+/// A running component.
 pub struct Running {
     all: Components,
     name: &'static str,

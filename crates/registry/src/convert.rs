@@ -1,9 +1,9 @@
-//! Between the versions of a resource: the stored one, the served ones, and those that others ask for.
+//! Converts between versions of a resource: storage version, served versions, and requested ones.
 //!
-//! A strategy that knows its versions brings an object from one to another at once ([`Strategy::convert`]). One whose versions
-//! only somebody outside knows names him ([`Strategy::converter`]): he is asked first, once for all objects that are to be
-//! read together, and [`Strategy::convert`] then gives what came back the form of its schema. Whatever is read or written
-//! goes through here; for a resource without such a converter it is one call of a method, and no more.
+//! A strategy with local conversion converts directly ([`Strategy::convert`]). With an external
+//! [`Strategy::converter`], one call converts all objects that are read together, and [`Strategy::convert`] then
+//! applies the schema to the results. Every read and write goes through this module; without a converter it is a
+//! single method call.
 
 use crate::row::Resource;
 use crate::strategy::Env;
@@ -17,17 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Entry;
 
-/// Somebody outside who knows how the versions of a resource differ.
+/// An external converter between the versions of a resource.
 #[async_trait]
 pub trait Converter: Send + Sync {
-    /// All objects are in other versions than `to`. As many come back, in the same order, in that version.
+    /// Converts objects of other versions to `to`. Returns as many, in the same order.
     async fn convert(&self, env: Env<'_>, objects: Vec<Object>, to: &Gvk) -> Result<Vec<Object>, Status>;
 }
 
-/// The way out of the server.
+/// The transport for webhook calls.
 #[async_trait]
 pub trait WebhookTransport: Send + Sync {
-    /// Sends JSON and answers with the body of a success; an error is told as Go's client would.
+    /// Posts JSON. Returns the body of a successful response; errors have the messages of Go's client.
     async fn post(
         &self,
         registry: &Registry,
@@ -36,22 +36,22 @@ pub trait WebhookTransport: Send + Sync {
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String>;
 
-    /// A converter was asked about a definition's objects.
+    /// Records a call of a converter.
     fn converted(&self, _conversion: &Conversion<'_>) {}
 }
 
-/// A call of a converter, for those who count.
+/// A call of a converter, for metrics.
 pub struct Conversion<'a> {
     pub definition: &'a str,
     pub from: &'a str,
     pub to: &'a str,
     pub took: Duration,
-    /// None: it succeeded. Otherwise upstream's word for what went wrong.
+    /// None on success, otherwise upstream's failure label.
     pub failure: Option<&'static str>,
 }
 
 impl Registry {
-    /// A stored entry in the served version.
+    /// Decodes a stored entry in the served version.
     pub async fn from_stored(&self, row: &Resource, entry: &Entry) -> Result<Object, Status> {
         let object = encode::decode(entry)?;
         if row.serves_bytes(entry) {
@@ -68,7 +68,7 @@ impl Registry {
         Ok(object)
     }
 
-    /// Stored entries in the served version; a converter is asked once for all.
+    /// Decodes stored entries in the served version, with one converter call for all.
     pub async fn all_from_stored(&self, row: &Resource, entries: &[Arc<Entry>]) -> Result<Vec<Object>, Status> {
         let to = row.kind.gvk();
         let form = |(o, e): (Object, &Arc<Entry>)| match row.serves_bytes(e) {
@@ -81,20 +81,20 @@ impl Registry {
         let mut known: Vec<Option<Object>> = entries.iter().map(|e| row.converted.get(e)).collect();
         let unknown: Vec<&Arc<Entry>> =
             entries.iter().zip(&known).filter(|(_, k)| k.is_none()).map(|(e, _)| e).collect();
-        let asked = unknown.iter().map(|e| encode::decode(e)).collect::<Result<_, _>>()?;
-        let mut answers = Box::pin(self.call_webhook(row, asked, &to)).await?.into_iter().zip(unknown);
-        for place in known.iter_mut().filter(|k| k.is_none()) {
+        let objects = unknown.iter().map(|e| encode::decode(e)).collect::<Result<_, _>>()?;
+        let mut answers = Box::pin(self.call_webhook(row, objects, &to)).await?.into_iter().zip(unknown);
+        for slot in known.iter_mut().filter(|k| k.is_none()) {
             let Some((object, entry)) = answers.next() else { break };
             let object = form((object, entry))?;
             if !row.serves_bytes(entry) {
                 row.converted.keep(entry, &object);
             }
-            *place = Some(object);
+            *slot = Some(object);
         }
         Ok(known.into_iter().flatten().collect())
     }
 
-    /// The bytes of an object in the stored version. What could not be read again is refused here, whatever made it.
+    /// Encodes an object in the storage version. Errors if it could not be decoded again.
     pub(crate) async fn to_stored(&self, row: &Resource, object: &Object) -> Result<Bytes, Status> {
         encode::check_depth(object)?;
         let bytes = match row.stored() {
@@ -113,14 +113,14 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// An object of a resource in another version of it.
+    /// Converts an object to another version of its resource.
     pub async fn convert(&self, row: &Resource, object: Object, to: &Gvk) -> Result<Object, Status> {
         if row.strategy.converter().is_none() || object.api_version() == to.api_version() {
             return row.strategy.convert(object, to);
         }
-        let mut asked = Box::pin(self.call_webhook(row, vec![object], to)).await?;
-        let object = asked.pop().unwrap_or_default();
-        // What came from outside takes the form that the schema of its version gives it.
+        let mut converted = Box::pin(self.call_webhook(row, vec![object], to)).await?;
+        let object = converted.pop().unwrap_or_default();
+        // Apply the schema of the target version to the converter's result.
         let rows = self.rows();
         let target: &Resource = rows.kind(to).map_or(row, Borrow::borrow);
         target.strategy.convert(object, to)

@@ -1,8 +1,8 @@
-//! What a converter outside has made of stored objects, kept for the next who reads them.
+//! Caches objects converted by a webhook.
 //!
-//! Invariant: a row keeps only what its own converter said; a definition that changes makes a new row, and with it an empty
-//! memory. What is kept is found by key, revision and content, so it is never that of another state: who ceases to select an object is
-//! told its last state at the revision of the next. Bounded: the oldest goes first.
+//! Invariant: a row caches only the results of its own converter; a changed definition makes a new row with an empty
+//! cache. The key is object, revision and content: a watch delivers the last selected state of an object at the
+//! revision of the next, so the revision alone is ambiguous. Bounded: evicts the oldest first.
 
 use meta::{Object, Value};
 use parking_lot::Mutex;
@@ -10,14 +10,14 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use store::{Entry, Key};
 
-/// Bytes that a row keeps.
+/// Maximum bytes per row.
 const MOST: usize = 8 << 20;
-/// What an object takes beyond its bytes.
+/// Size of a cache entry without its bytes.
 const OVERHEAD: usize = 200;
 
-/// Nothing is allocated until something is kept.
+/// Allocated on first use.
 #[derive(Default)]
-pub struct Converted(Mutex<Option<Box<Kept>>>);
+pub struct Converted(Mutex<Option<Box<Cache>>>);
 
 /// Key, revision and a hash of the bytes.
 type CacheKey = (Key, u64, u64);
@@ -29,34 +29,34 @@ fn key(entry: &Entry) -> CacheKey {
 }
 
 #[derive(Default)]
-struct Kept {
+struct Cache {
     objects: HashMap<CacheKey, Box<[u8]>>,
-    /// In the order in which they came.
+    /// Keys in insertion order.
     order: VecDeque<CacheKey>,
     bytes: usize,
 }
 
 impl Converted {
     pub(crate) fn get(&self, entry: &Entry) -> Option<Object> {
-        let kept = self.0.lock();
-        let bytes = kept.as_ref()?.objects.get(&key(entry))?;
+        let cache = self.0.lock();
+        let bytes = cache.as_ref()?.objects.get(&key(entry))?;
         meta::depth::from_slice::<Value>(bytes).ok().and_then(Object::from_value)
     }
 
     pub(crate) fn keep(&self, entry: &Entry, object: &Object) {
         let Ok(bytes) = serde_json::to_vec(&object.0) else { return };
         let key = key(entry);
-        let mut kept = self.0.lock();
-        let kept = kept.get_or_insert_default();
-        kept.bytes += bytes.len() + OVERHEAD;
-        match kept.objects.insert(key.clone(), bytes.into()) {
-            Some(before) => kept.bytes -= before.len() + OVERHEAD,
-            None => kept.order.push_back(key),
+        let mut cache = self.0.lock();
+        let cache = cache.get_or_insert_default();
+        cache.bytes += bytes.len() + OVERHEAD;
+        match cache.objects.insert(key.clone(), bytes.into()) {
+            Some(before) => cache.bytes -= before.len() + OVERHEAD,
+            None => cache.order.push_back(key),
         }
-        while kept.bytes > MOST {
-            let Some(oldest) = kept.order.pop_front() else { return };
-            if let Some(gone) = kept.objects.remove(&oldest) {
-                kept.bytes -= gone.len() + OVERHEAD;
+        while cache.bytes > MOST {
+            let Some(oldest) = cache.order.pop_front() else { return };
+            if let Some(gone) = cache.objects.remove(&oldest) {
+                cache.bytes -= gone.len() + OVERHEAD;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Create: the contract of `k8s.io/apiserver/pkg/registry/rest/create.go`.
+//! Create: implements the contract of `k8s.io/apiserver/pkg/registry/rest/create.go`.
 
 use crate::admit::Admit;
 use crate::options::WriteOptions;
@@ -10,13 +10,13 @@ use kinds::Generation;
 use meta::{MutatedBy, Object, Operation, Status, random, time};
 use store::{Action, CommitError, Expect, Op};
 
-/// How often a generated name is tried again when it exists.
+/// Maximum number of attempts to generate an unused name.
 const NAME_TRIES: usize = 8;
-/// The longest prefix of a generated name.
+/// Maximum length of a prefix for generated names.
 const NAME_PREFIX_MAX: usize = 58;
 
 impl Registry {
-    /// Creates `object`, which has been decoded into the served version, defaulted, and given its namespace.
+    /// Creates `object`, which must be decoded into the served version, defaulted, and have its namespace set.
     pub async fn create(
         &self,
         request: &Request,
@@ -55,7 +55,7 @@ impl Registry {
         format!("{}{}", &prefix[..end], random::suffix(&*self.rng, 5))
     }
 
-    /// What the server says of every new object.
+    /// Sets the metadata that the server determines for a new object.
     fn stamp(&self, request: &Request, object: &mut Object) {
         let uid = random::uuid(&*self.rng);
         let now = time::format(self.clock.now());
@@ -100,7 +100,7 @@ impl Registry {
                 candidate = o.clone();
             }
             let with = strategy.allocate(self.env(), &mut candidate, None)?;
-            // Another try differs in what is allocated, and that needs no second look.
+            // A retry changes only allocated values, which need no second validation.
             if attempt == 0 || untouched.is_some() {
                 schema::rules::leave_out(&mut candidate.0, None, &row.kind.schema);
                 strategy.prepare_for_create(self.env(), request, &mut candidate);
@@ -118,7 +118,7 @@ impl Registry {
             }
             let charge = admit.charge(Operation::Create, &candidate, None).await?;
             if options.dry_run {
-                // Allocations are made to be seen, and forgotten.
+                // A dry run shows allocations and then releases them.
                 return Ok(candidate.into());
             }
             if versioned {
@@ -167,12 +167,12 @@ impl Registry {
     }
 }
 
-/// Whether an object names a version that it has on some server. A number is one, but for zero; other texts are ignored.
+/// Whether an object sets a resource version. Only nonzero numbers count; other text is ignored.
 pub(crate) fn names_a_version(object: &Object) -> bool {
     object.resource_version().parse::<u64>().is_ok_and(|v| v != 0)
 }
 
-/// What only the server says of a new object.
+/// Sets the metadata that only the server may set on a new object.
 struct Stamp([(&'static str, Option<meta::Value>); 3]);
 
 impl Stamp {
@@ -193,7 +193,7 @@ impl Stamp {
     }
 }
 
-/// A failed commit as the API says it. Conflicts are the caller's.
+/// Converts a failed commit to a `Status`. Callers handle conflicts.
 pub(crate) fn commit_status(e: &CommitError) -> Status {
     match e {
         CommitError::TooLarge { .. } => Status::too_large(format!("Request entity too large: {e}")),

@@ -8,11 +8,11 @@ use crate::{Registry, encode, metadata};
 use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Operation, Status, time};
 use store::{Action, CommitError, Expect, Op};
 
-/// What became of an object that was to be deleted.
+/// The result of a deletion.
 pub enum Deleted {
-    /// It is gone.
+    /// It was removed.
     Removed(Object),
-    /// It is being deleted: a grace period runs, or finalizers are to be met.
+    /// It is being deleted: a grace period or finalizers are pending.
     Waiting(Object),
 }
 
@@ -42,7 +42,7 @@ impl Registry {
                 None if options.dry_run => Ok(Deleted::Removed(live)),
                 Some(o) if options.dry_run => Ok(Deleted::Waiting(o)),
                 None => self.remove(request, &live, entry.revision).await.map(|()| Deleted::Removed(live)),
-                // Already on its way, and nothing new was asked.
+                // It is being deleted already, and the request changes nothing.
                 Some(o) if o == live => Ok(Deleted::Waiting(o)),
                 Some(mut o) => {
                     let bytes = self.to_stored(row, &o).await?;
@@ -63,9 +63,9 @@ impl Registry {
         }
     }
 
-    /// Deletes an object that cannot be read, without finalizers, preconditions and admission, none of which can be known
-    /// (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`). What it held besides (addresses, usage of
-    /// quotas) is not released. Errors if the object can be read.
+    /// Deletes an object that cannot be read, ignoring finalizers, preconditions and admission
+    /// (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`). Does not release its allocations
+    /// (addresses, quota usage). Errors if the object can be read.
     pub async fn delete_unreadable(&self, request: &Request) -> Result<(), Status> {
         let row = &request.resource;
         let gr = row.group_resource();
@@ -78,7 +78,7 @@ impl Registry {
             (Some(_), None) => {
                 let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
                 let e = FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), true, why);
-                // Upstream names the resource here, not the kind.
+                // Upstream's message has the resource here, not the kind.
                 let named = GroupKind { group: gr.group, kind: gr.resource };
                 return Err(Status::invalid(&named, &request.name, &[e]));
             }
@@ -93,7 +93,7 @@ impl Registry {
         }
     }
 
-    /// The first object of a request's collection that cannot be opened, as an error.
+    /// The error of the first object in the request's collection that cannot be opened.
     pub fn check_readable(&self, request: &Request) -> Result<(), Status> {
         let Some((resource, _)) = request.resource.stored() else { return Ok(()) };
         let namespace = Some(request.namespace.as_str()).filter(|n| !n.is_empty());
@@ -101,7 +101,7 @@ impl Registry {
         crate::check_readable(&snapshot, resource, namespace)
     }
 
-    /// The object as it waits for its end; none when it can go at once.
+    /// The object with its deletion pending; none if it can be removed now.
     fn begin(&self, request: &Request, live: &Object, options: &DeleteOptions) -> Option<Object> {
         let strategy = &request.resource.strategy;
         let mut o = live.clone();
@@ -109,7 +109,7 @@ impl Registry {
         let grace = strategy.grace_period(&o, options);
         let must_wait = o.finalizers().next().is_some() || strategy.keeps_alive(&o);
         if o.is_deleting() {
-            // A second deletion may only shorten the grace period.
+            // A second deletion can only shorten the grace period.
             let left = o.deletion_grace_period_seconds().unwrap_or(0);
             match grace {
                 Some(g) if g < left => self.set_deletion(&mut o, g),
@@ -138,7 +138,7 @@ impl Registry {
         m.insert("deletionGracePeriodSeconds".into(), grace.into());
     }
 
-    /// Adds or takes the finalizers that the garbage collector works on.
+    /// Adds or removes the finalizers of the garbage collector.
     fn propagate(&self, request: &Request, o: &mut Object, options: &DeleteOptions) {
         let had = |f: &str| o.finalizers().any(|x| x == f);
         let (orphan, foreground) = match options.propagation {
@@ -166,11 +166,11 @@ impl Registry {
 }
 
 fn check_preconditions(p: &Preconditions, live: &Object, request: &Request) -> Result<(), Status> {
-    let fail = |what: &str, want: &str, have: &str, happened: &str| {
+    let fail = |what: &str, expected: &str, current: &str, happened: &str| {
         let why = format!(
-            "the {what} in the precondition ({want}) does not match the {what} in record ({have}). The object might have been {happened}"
+            "the {what} in the precondition ({expected}) does not match the {what} in record ({current}). The object might have been {happened}"
         );
-        // Upstream names the kind here, not the resource.
+        // Upstream's message has the kind here, not the resource.
         let gr =
             GroupResource { group: request.group_resource().group, resource: request.resource.kind.kind.to_string() };
         Err(Status::conflict(&gr, live.name(), &why))

@@ -1,5 +1,5 @@
-//! Objects as the store keeps them: JSON in the stored version, `kind`, `apiVersion` and `metadata` first, without
-//! `resourceVersion`, which the revision gives. To be read, they are spliced, not decoded.
+//! The stored form of objects: JSON in the storage version, with `kind`, `apiVersion` and `metadata` first and
+//! without `resourceVersion`, which comes from the revision. Responses splice the stored bytes without decoding them.
 
 use crate::pool::Pool;
 use crate::scan::{self, Scan};
@@ -12,17 +12,17 @@ use std::io::Write;
 use std::sync::Arc;
 use store::{Damaged, Entry, Index, IndexFn, Key, Str};
 
-/// Where `metadata` opens: the index's mark is the offset behind it.
+/// The key that opens `metadata`. The index records the offset after its brace.
 const METADATA: &[u8] = b"\"metadata\":{";
 
 thread_local! {
-    /// Where objects are encoded before their size is known: what is kept is allocated once, and no larger than it is.
+    /// Scratch buffer for encoding: the stored value is then allocated once, in its exact size.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
-/// A scratch buffer that grew larger is given back.
+/// A larger scratch buffer is freed after use.
 const SCRATCH_MAX: usize = 1 << 20;
 
-/// The stored form of an object.
+/// Encodes an object into its stored form.
 pub fn encode(object: &Object) -> Bytes {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
@@ -57,7 +57,7 @@ fn write(out: &mut Vec<u8>, object: &Object) {
 }
 
 fn member(out: &mut Vec<u8>, key: &str, v: &Value) {
-    // Writing to memory does not fail.
+    // Writing to memory cannot fail.
     let _ = serde_json::to_writer(&mut *out, key);
     out.push(b':');
     let _ = serde_json::to_writer(&mut *out, v);
@@ -70,22 +70,23 @@ fn trim_comma(out: &mut Vec<u8>) {
     }
 }
 
-/// Decodes a stored object and sets its resource version to the revision of the entry. Errors if the value is not a JSON
-/// object, or nests deeper than [`depth`] allows. There is no default: an object that cannot be decoded is never an empty one.
+/// Decodes a stored object and sets its resource version to the revision of the entry. Errors if the value is not a
+/// JSON object, or nests deeper than [`depth`] allows. There is no default: an undecodable object must never become
+/// an empty one.
 pub fn decode(entry: &Entry) -> Result<Object, Unreadable> {
     let mut object = decode_bytes(&entry.value).map_err(|e| unreadable(entry, e))?;
     object.set_resource_version(&entry.revision.to_string());
     Ok(object)
 }
 
-/// Decodes a stored object for a background task that handles each object on its own: one that cannot be decoded is logged and
-/// left out.
+/// Decodes a stored object for a background task that handles each object on its own. Logs and skips an undecodable
+/// one.
 pub fn decode_or_log(entry: &Entry) -> Option<Object> {
     decode(entry).inspect_err(|e| tracing::error!("{e}")).ok()
 }
 
-/// Checks the outer form of a stored value before it is spliced: braces around it, and `metadata`. Errors if it has none. The
-/// rest is not parsed.
+/// Checks the outer form of a stored value before it is spliced: enclosing braces and `metadata`. Errors if either is
+/// missing. Does not parse the rest.
 pub fn check_form(entry: &Entry) -> Result<(), Unreadable> {
     let framed = entry.value.first() == Some(&b'{') && entry.value.last() == Some(&b'}');
     if framed && entry.index().mark as usize > METADATA.len() {
@@ -102,12 +103,12 @@ fn unreadable(entry: &Entry, why: impl Display) -> Unreadable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to read {key}: {why}")]
 pub struct Unreadable {
-    /// The storage key, as text.
+    /// The storage key as text.
     pub key: String,
     pub why: String,
 }
 
-/// The next step for an object that cannot be read.
+/// The next step that the error of an unreadable object suggests.
 const HINT: &str = "to delete it without reading it, use the delete option \
      ignoreStoreReadErrorWithClusterBreakingPotential=true";
 
@@ -117,18 +118,18 @@ impl From<Unreadable> for Status {
     }
 }
 
-/// The error for an object that the transform of the store cannot open. As upstream does, it names the storage key.
+/// The error for an object that the transform of the store cannot open. Names the storage key, as upstream does.
 pub fn damaged_status(damaged: &Damaged) -> Status {
     Status::internal(format!("unable to read {}; {HINT}", damaged.error))
 }
 
-/// Reads a stored object; its resource version is missing.
+/// Decodes a stored object, without its resource version.
 pub fn decode_bytes(bytes: &[u8]) -> Result<Object, serde_json::Error> {
-    // The store holds what `encode` wrote. Text that is known to be UTF-8 as a whole is not looked at string by string.
+    // The store holds what `encode` wrote. UTF-8 is checked once for the whole value instead of per string.
     depth::from_str::<Map<String, Value>>(&String::from_utf8_lossy(bytes)).map(Object)
 }
 
-/// Refuses an object that nests deeper than every reader of stored objects takes.
+/// Rejects an object that nests deeper than the depth limit of readers.
 pub fn check_depth(object: &Object) -> Result<(), Status> {
     let metadata = |(k, v): (&String, &Value)| match k.as_str() {
         "managedFields" => depth::exceeds(v, depth::MANAGED_FIELDS - 2),
@@ -157,14 +158,14 @@ pub fn splice_bare(out: &mut Vec<u8>, entry: &Entry) {
     splice_from(out, entry, mark - METADATA.len(), mark);
 }
 
-/// The bytes of an entry behind its resource version, which are those of the store: `head` gets what comes before them.
+/// Appends the bytes before the resource version to `head`. Returns the bytes after it, which are the stored ones.
 pub fn split(head: &mut Vec<u8>, entry: &Entry) -> Bytes {
     let mark = entry.index().mark as usize;
     write_head(head, entry, 0, mark);
     entry.value.slice(mark..)
 }
 
-/// How much [`splice`] or [`splice_bare`] appends.
+/// The number of bytes that [`splice`] or [`splice_bare`] appends.
 pub fn spliced_len(entry: &Entry, bare: bool) -> usize {
     let mark = entry.index().mark as usize;
     let skipped = if bare { mark - METADATA.len() - 1 } else { 0 };
@@ -203,14 +204,14 @@ pub fn splice_metadata(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b"}}");
 }
 
-/// Makes the index function of the store: labels, and the selectable fields of each resource by its storage name.
+/// Returns the index function of the store: labels, and the selectable fields of each resource by its storage name.
 pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
     let plans: HashMap<String, PathTree> = selectable.into_iter().map(|(k, v)| (k, PathTree::new(&v))).collect();
     let none = PathTree::new(&[]);
     let pool = Pool::default();
     Arc::new(move |key: &Key, value: &[u8]| {
-        let wanted = plans.get(&*key.resource).unwrap_or(&none);
-        index(value, wanted, &pool, |path| match path {
+        let tree = plans.get(&*key.resource).unwrap_or(&none);
+        index(value, tree, &pool, |path| match path {
             NAME => Some(key.name.clone()),
             NAMESPACE => Some(key.namespace.clone()),
             _ => None,
@@ -218,40 +219,41 @@ pub fn index_fn(selectable: HashMap<String, Vec<String>>) -> IndexFn {
     })
 }
 
-/// The offset behind the brace that opens `metadata` in a stored object.
+/// The offset after the brace that opens `metadata` in a stored object.
 pub fn mark(value: &[u8]) -> usize {
     value.windows(METADATA.len()).position(|w| w == METADATA).map_or(0, |i| i + METADATA.len())
 }
 
-/// Fields that the key says.
+/// Fields that are part of the storage key.
 const NAME: &str = "metadata.name";
 const NAMESPACE: &str = "metadata.namespace";
 
-fn index(value: &[u8], wanted: &PathTree, pool: &Pool, known: impl Fn(&str) -> Option<Str>) -> Index {
+fn index(value: &[u8], tree: &PathTree, pool: &Pool, known: impl Fn(&str) -> Option<Str>) -> Index {
     let mark = mark(value);
-    let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool };
-    let said = wanted.said.iter().filter_map(|path| Some((path.clone(), known(path)?)));
-    found.fields.extend(said.filter(|(_, text)| !text.is_empty()));
-    pick(&mut Scan::new(value), wanted, &mut found, true, true);
-    // As they are written here; they are looked for by halves.
-    if !found.labels.is_sorted() {
-        found.labels.sort_unstable();
+    let mut collected = Collected { labels: Vec::new(), fields: Vec::new(), pool };
+    let from_key = tree.from_key.iter().filter_map(|path| Some((path.clone(), known(path)?)));
+    collected.fields.extend(from_key.filter(|(_, text)| !text.is_empty()));
+    pick(&mut Scan::new(value), tree, &mut collected, true, true);
+    // As `encode` writes them; sorted for binary search.
+    if !collected.labels.is_sorted() {
+        collected.labels.sort_unstable();
     }
-    Index { labels: pool.labels(found.labels), fields: found.fields.into(), mark: mark as u32 }
+    Index { labels: pool.labels(collected.labels), fields: collected.fields.into(), mark: mark as u32 }
 }
 
-/// The texts of fields of a stored object, in the order of their paths; empty for those that it does not have. It is read once.
+/// The values of fields of a stored object, sorted by path; empty for missing fields. Scans the object once.
 pub fn fields(value: &[u8], paths: &[String]) -> Vec<String> {
-    let mut wanted = PathTree::default();
-    paths.iter().for_each(|path| wanted.field(path));
+    let mut tree = PathTree::default();
+    paths.iter().for_each(|path| tree.field(path));
     let pool = Pool::default();
-    let mut found = Found { labels: Vec::new(), fields: Vec::new(), pool: &pool };
-    pick(&mut Scan::new(value), &wanted, &mut found, true, true);
-    let text = |path: &String| found.fields.iter().find(|(name, _)| **name == **path).map(|(_, v)| v.to_string());
+    let mut collected = Collected { labels: Vec::new(), fields: Vec::new(), pool: &pool };
+    pick(&mut Scan::new(value), &tree, &mut collected, true, true);
+    let text = |path: &String| collected.fields.iter().find(|(name, _)| **name == **path).map(|(_, v)| v.to_string());
     paths.iter().map(|path| text(path).unwrap_or_default()).collect()
 }
 
-/// Decodes the part of a stored object at a path without the rest. Errors if the value ends before it, or the part is not JSON.
+/// Decodes the value at a path of a stored object, skipping the rest. Errors if the JSON is malformed before it or in
+/// it.
 pub fn part(entry: &Entry, path: &[&str]) -> Result<Option<Value>, Unreadable> {
     match raw_part(&entry.value, path) {
         Some(None) => Ok(None),
@@ -260,7 +262,7 @@ pub fn part(entry: &Entry, path: &[&str]) -> Result<Option<Value>, Unreadable> {
     }
 }
 
-/// The bytes of a part: None if the value is malformed before it, `Some(None)` if the object has no such part.
+/// The bytes of the value at a path: `None` if the JSON is malformed before it, `Some(None)` if it does not exist.
 fn raw_part<'v>(value: &'v [u8], path: &[&str]) -> Option<Option<&'v [u8]>> {
     let mut scan = Scan::new(value);
     for (depth, step) in path.iter().enumerate() {
@@ -279,14 +281,14 @@ fn raw_part<'v>(value: &'v [u8], path: &[&str]) -> Option<Option<&'v [u8]>> {
     scan.raw().map(Some)
 }
 
-/// The paths that are looked for, as a tree; everything beside it is skipped unread.
+/// The paths to find, as a tree; the scan skips everything else.
 #[derive(Default)]
 struct PathTree {
     children: Vec<(String, PathTree)>,
     field: Option<Str>,
     labels: bool,
-    /// Of the root: fields that need not be looked for.
-    said: Vec<Str>,
+    /// At the root: fields that the storage key provides.
+    from_key: Vec<Str>,
 }
 
 impl PathTree {
@@ -295,7 +297,7 @@ impl PathTree {
         root.child("metadata").child("labels").labels = true;
         for f in fields {
             match f.as_str() {
-                NAME | NAMESPACE => root.said.push(f.as_str().into()),
+                NAME | NAMESPACE => root.from_key.push(f.as_str().into()),
                 _ => root.field(f),
             }
         }
@@ -322,41 +324,42 @@ impl PathTree {
     }
 }
 
-struct Found<'p> {
+struct Collected<'p> {
     labels: Vec<(Str, Str)>,
     fields: Vec<(Str, Str)>,
     pool: &'p Pool,
 }
 
-/// Reads what is wanted of the value at the place of the scan. None when the value ends too early, or nothing more is wanted:
-/// `last` says that nothing is behind this value, `root` that it is the object itself, whose members are not sorted.
-fn pick(scan: &mut Scan<'_>, wanted: &PathTree, found: &mut Found<'_>, last: bool, root: bool) -> Option<()> {
-    match (&wanted.field, scan.peek()?) {
+/// Collects the fields and labels of `tree` from the value at the scan's position. `None` if the value is truncated,
+/// or nothing is left to find. `last`: nothing to find follows this value. `root`: the value is the object itself,
+/// whose members are unsorted.
+fn pick(scan: &mut Scan<'_>, tree: &PathTree, collected: &mut Collected<'_>, last: bool, root: bool) -> Option<()> {
+    match (&tree.field, scan.peek()?) {
         (Some(_), b'{' | b'[' | b'n') => return scan.skip(),
         (Some(field), _) => {
-            let text = found.pool.text(&scan.text()?);
-            found.fields.push((field.clone(), text));
+            let text = collected.pool.text(&scan.text()?);
+            collected.fields.push((field.clone(), text));
             return Some(());
         }
         (None, b'{') => {}
         (None, _) => return scan.skip(),
     }
-    let mut left = wanted.children.len();
+    let mut left = tree.children.len();
     let mut first = true;
     while let Some(key) = scan.member(&mut first)? {
-        if wanted.labels {
-            let key = found.pool.text(&key);
-            let value = found.pool.text(&scan.text()?);
-            found.labels.push((key, value));
+        if tree.labels {
+            let key = collected.pool.text(&key);
+            let value = collected.pool.text(&scan.text()?);
+            collected.labels.push((key, value));
             continue;
         }
-        match wanted.children.iter().find(|(n, _)| *n == *key) {
-            Some((_, wanted)) => {
+        match tree.children.iter().find(|(n, _)| *n == *key) {
+            Some((_, tree)) => {
                 left = left.saturating_sub(1);
-                pick(scan, wanted, found, last && left == 0, false)?;
+                pick(scan, tree, collected, last && left == 0, false)?;
             }
             None => {
-                if !root && wanted.children.iter().all(|(n, _)| **n < *key) {
+                if !root && tree.children.iter().all(|(n, _)| **n < *key) {
                     left = 0;
                 }
                 if left > 0 || !last {
@@ -388,17 +391,17 @@ mod tests {
         let o = json!({"apiVersion": "v1", "kind": "K", "data": {"a": "\"metadata\":{"}, "metadata": {"name": "n",
             "resourceVersion": "3", "labels": {"b": "c"}}, "spec": {"x": {"y": true}}});
         let e = entry(o.clone(), &["spec.x.y", "spec.z"]);
-        let mut want = o;
-        want["metadata"]["resourceVersion"] = "7".into();
+        let mut expected = o;
+        expected["metadata"]["resourceVersion"] = "7".into();
         let mut out = Vec::new();
         splice(&mut out, &e);
-        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
-        assert_eq!(decode(&e).unwrap().into_value(), want);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), expected);
+        assert_eq!(decode(&e).unwrap().into_value(), expected);
         out.clear();
         splice_bare(&mut out, &e);
-        want.as_object_mut().unwrap().remove("kind");
-        want.as_object_mut().unwrap().remove("apiVersion");
-        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
+        expected.as_object_mut().unwrap().remove("kind");
+        expected.as_object_mut().unwrap().remove("apiVersion");
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), expected);
         assert_eq!(&*e.index().labels, &[("b".into(), "c".into())]);
         assert_eq!(&*e.index().fields, &[("spec.x.y".into(), "true".into())]);
     }
@@ -410,7 +413,7 @@ mod tests {
             let key = Key { resource: "r".into(), namespace: "s".into(), name: "n".into() };
             Entry::new(key, Bytes::from_static(value.as_bytes()), 7, f)
         };
-        // What comes behind the labels is no JSON: whoever reads on finds nothing more.
+        // The bytes after the labels are not JSON: reading on would fail.
         let e = made(&[NAME, NAMESPACE], r#"{"kind":"K","metadata":{"labels":{"b":"c"},"managedFields":..."#);
         assert_eq!(&*e.index().labels, &[("b".into(), "c".into())]);
         assert_eq!(&*e.index().fields, &[(NAME.into(), "n".into()), (NAMESPACE.into(), "s".into())]);
@@ -429,7 +432,7 @@ mod tests {
     fn a_part_is_decoded_without_the_rest() {
         let value = br#"{"kind":"K","metadata":{"name":"n"},"spec":{"a":[...],"selector":{"b":["c"]},"z":..."#;
         let e = stored(value);
-        let check = |path: &[&str], want: Option<Value>| assert_eq!(part(&e, path), Ok(want), "{path:?}");
+        let check = |path: &[&str], expected: Option<Value>| assert_eq!(part(&e, path), Ok(expected), "{path:?}");
         check(&["spec", "selector"], Some(json!({"b": ["c"]})));
         check(&["spec", "selector", "b"], Some(json!(["c"])));
         check(&["metadata", "name"], Some(json!("n")));

@@ -1,8 +1,8 @@
-//! Objects with a lifetime: one that nobody has written for so long is removed (upstream's leases, which events have).
+//! Expires objects with a lifetime: removes those not written for that long (upstream's leases, used by events).
 //!
-//! A row says the lifetime ([`Resource::lifetime`](crate::Resource)), this does the rest for any kind. The removal is the
-//! store's: finalizers and admission are not asked. Left out: a moment of removal in the object; the store keeps none. After a
-//! start it is taken from what the object says of its last write.
+//! A row sets the lifetime ([`Resource::lifetime`](crate::Resource)). The store removes the object, without
+//! finalizers and admission. Not implemented: an expiry time in the object; the store keeps none. After a restart the
+//! expiry is computed from the time of the last write in the object.
 
 use crate::{Registry, encode};
 use jiff::{SignedDuration, Timestamp};
@@ -13,12 +13,12 @@ use std::time::Duration;
 use store::{Action, Change, CommitError, Entry, Expect, Key, Op, Scope, Str, WatchError};
 use tokio::task::JoinSet;
 
-/// Removed in one transaction at most.
+/// Maximum number of removals per transaction.
 const BATCH: usize = 64;
-/// How long to wait before something that failed is tried again.
+/// Delay before retrying a failure.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Removes what has outlived its time until the store ends. Panics if the work for one kind does, so that a caller sees it.
+/// Removes expired objects until the store closes. Panics if the task of a kind panics, so that the caller notices.
 pub async fn run(registry: Arc<Registry>) {
     let mut seen = HashSet::new();
     let mut sweepers = Vec::new();
@@ -31,7 +31,7 @@ pub async fn run(registry: Arc<Registry>) {
             sweepers.push(Sweeper { registry, resource, lifetime, due: BTreeSet::new() });
         }
     }
-    // One of them needs no task of its own.
+    // A single one runs in this task.
     let own = sweepers.pop().map(Sweeper::run);
     let mut others: JoinSet<()> = sweepers.into_iter().map(Sweeper::run).collect();
     let others = async {
@@ -57,7 +57,7 @@ struct Sweeper {
     registry: Arc<Registry>,
     resource: Str,
     lifetime: SignedDuration,
-    /// What ends when, if its revision is still this one by then.
+    /// Expiry times; an entry is removed only at this revision.
     due: BTreeSet<(Timestamp, u64, Key)>,
 }
 
@@ -98,14 +98,14 @@ impl Sweeper {
         self.due.insert((at, e.revision, e.key.clone()));
     }
 
-    /// Waits for a moment, or until the clock may have been set.
+    /// Waits until a time, or until the clock may have changed.
     async fn until(&self, at: Option<Timestamp>) {
         let Some(at) = at else { return std::future::pending().await };
         let wait = at.duration_since(self.registry.clock.now()).min(self.lifetime);
         tokio::time::sleep(wait.try_into().unwrap_or_default()).await;
     }
 
-    /// Removes what is due; false when the store would not.
+    /// Removes what has expired. Returns false if the store failed.
     async fn sweep(&mut self) -> bool {
         let now = self.registry.clock.now();
         let later = self.due.split_off(&(now + SignedDuration::from_nanos(1), 0, Key::new("", "", "")));
@@ -119,7 +119,7 @@ impl Sweeper {
         for batch in ops.chunks(BATCH) {
             match self.registry.store.commit(batch.to_vec()).await {
                 Ok(_) => {}
-                // Somebody wrote one of them meanwhile: the others go by themselves.
+                // One object was written concurrently: remove the others individually.
                 Err(CommitError::Conflict { .. }) => {
                     for op in batch {
                         let _ = self.registry.store.commit(vec![op.clone()]).await;
@@ -136,7 +136,7 @@ impl Sweeper {
     }
 }
 
-/// When an object was last written, as far as it says so.
+/// The time of an object's last write, if it contains one.
 fn written_at(o: &Object) -> Option<Timestamp> {
     let managers = o.at(&["metadata", "managedFields"]).and_then(Value::as_array).into_iter().flatten();
     let times = managers.filter_map(|m| m["time"].as_str()).chain(o.str_at(&["metadata", "creationTimestamp"]));

@@ -1,7 +1,7 @@
-//! Resource rows and the one generic path on which every kind is read and written.
+//! Resource rows, and the generic implementation of all verbs for every kind.
 //!
-//! A row says what a resource is ([`Resource`]); [`Strategy`] says what its schema cannot; [`Registry`] does the rest, the same
-//! for all. Invariant: no kind is named here. Creating a custom resource definition inserts a row.
+//! A row describes a resource ([`Resource`]), [`Strategy`] adds what its schema cannot express, [`Registry`]
+//! implements the verbs. Invariant: this crate names no kind. Creating a CustomResourceDefinition inserts a row.
 
 pub mod admit;
 pub mod amount;
@@ -50,18 +50,18 @@ use std::sync::{Arc, OnceLock};
 use store::Store;
 use tokio::sync::watch::Sender;
 
-/// All resources and the store under them.
+/// All resources and their store.
 pub struct Registry {
     pub store: Store,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     rows: Arc<RwLock<Arc<Rows>>>,
     recent: recent::Recent,
-    /// Told of every change of the rows.
+    /// Notified of every change of the rows.
     changes: Sender<()>,
-    /// Who is told of writes to the store.
+    /// Notified of writes to the store.
     pub commit_observer: OnceLock<Arc<dyn CommitObserver>>,
-    /// The way to webhooks.
+    /// The transport for conversion webhooks.
     pub outside: OnceLock<Arc<dyn WebhookTransport>>,
     pub components: Components,
 }
@@ -81,12 +81,12 @@ impl Registry {
         }
     }
 
-    /// The rows as they are now; a cheap clone that does not change any more.
+    /// A snapshot of the rows; cheap to clone.
     pub fn rows(&self) -> Arc<Rows> {
         self.rows.read().clone()
     }
 
-    /// Replaces the rows by what `change` makes of them.
+    /// Replaces the rows with the result of `change`.
     pub fn change_rows(&self, change: impl FnOnce(&Rows) -> Rows) {
         let mut rows = self.rows.write();
         *rows = Arc::new(change(&rows));
@@ -94,7 +94,7 @@ impl Registry {
         self.changes.send_replace(());
     }
 
-    /// Returns when a row is not served any more.
+    /// Waits until a row is no longer served.
     pub fn gone(&self, row: &Resource) -> impl Future<Output = ()> + use<> {
         let (mut changes, rows, gvr) = (self.changes.subscribe(), self.rows.clone(), row.kind.gvr());
         async move {

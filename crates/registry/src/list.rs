@@ -1,4 +1,4 @@
-//! Get and list: snapshots, selectors, pages (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
+//! Get and list: snapshots, selectors, pagination (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
 
 use crate::Registry;
 use crate::encode;
@@ -23,40 +23,40 @@ pub enum VersionMatch {
 pub struct ListOptions {
     pub labels: LabelSelector,
     pub fields: FieldSelector,
-    /// 0 for all.
+    /// 0: no limit.
     pub limit: usize,
     pub continue_token: String,
     pub resource_version: String,
     pub version_match: VersionMatch,
-    /// Leaves out what cannot be read, instead of failing.
+    /// Skip unreadable objects instead of failing.
     pub readable_only: bool,
 }
 
-/// Some or all of the objects of a list.
+/// A page of a list, or the whole list.
 pub struct Page {
     pub entries: Vec<Arc<Entry>>,
-    /// Of the whole list.
+    /// The revision of the whole list.
     pub revision: u64,
     /// Empty on the last page.
     pub continue_token: String,
-    /// How many come after this page; only known without selectors.
+    /// The number of objects after this page; known only without selectors.
     pub remaining: Option<usize>,
 }
 
 #[derive(Serialize)]
 struct Token {
     v: String,
-    /// Negative: at whatever revision is the newest.
+    /// Negative: use the newest revision.
     rv: i64,
     start: String,
 }
 
-/// Entries that are looked at together.
+/// Entries per chunk.
 const CHUNK: usize = 512;
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 const ANY: i64 = -1;
-/// As Go reads tokens: whatever bits the last character has too many.
+/// Decodes tokens as Go does: ignores trailing bits of the last character.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&base64::alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
@@ -65,7 +65,7 @@ impl Token {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
 
-    /// What is wrong is said as `DecodeContinue` of `k8s.io/apiserver/pkg/storage` says it.
+    /// Errors have the messages of `DecodeContinue` (`k8s.io/apiserver/pkg/storage`).
     fn decode(text: &str) -> Result<Self, String> {
         let bytes = LENIENT
             .decode(text)
@@ -89,7 +89,7 @@ impl Token {
 }
 
 impl Registry {
-    /// The entry of one object.
+    /// The entry of an object.
     pub fn entry(&self, request: &Request) -> Result<Arc<Entry>, Status> {
         let row = &request.resource;
         let gr = row.group_resource();
@@ -98,20 +98,20 @@ impl Registry {
         self.find(&key)?.ok_or_else(|| Status::not_found(&gr, &request.name))
     }
 
-    /// The entry under a key, none if there is none. Errors if it is stored and cannot be read.
+    /// The entry under a key, none if it does not exist. Errors if it cannot be read.
     pub fn find(&self, key: &Key) -> Result<Option<Arc<Entry>>, Status> {
         find(&self.store.snapshot(), key)
     }
 
-    /// The object under a key, as it is stored; none if there is none. Errors if it is stored and cannot be read.
+    /// The stored object under a key, none if it does not exist. Errors if it cannot be read.
     pub fn stored_object(&self, key: &Key) -> Result<Option<Object>, Status> {
         Ok(self.find(key)?.map(|e| encode::decode(&e)).transpose()?)
     }
 
-    /// Errors if a resource version is not reached yet: what is read must not be older. An empty one may be any.
+    /// Errors if a resource version is newer than the store. An empty one never is.
     pub fn check_not_older(&self, revision: &str) -> Result<(), Status> {
-        let (wanted, now) = (parse_revision(revision)?, self.store.snapshot().revision());
-        if wanted > now { Err(too_new(wanted, now)) } else { Ok(()) }
+        let (requested, now) = (parse_revision(revision)?, self.store.snapshot().revision());
+        if requested > now { Err(too_new(requested, now)) } else { Ok(()) }
     }
 
     pub async fn get(&self, request: &Request) -> Result<Object, Status> {
@@ -142,7 +142,7 @@ impl Registry {
         let mut range = snapshot.range(resource, namespace, after);
         let mut found = Vec::new().into_iter();
         loop {
-            // What may have to be converted is looked at in chunks: a converter is asked once for many.
+            // Process entries that may need conversion in chunks: one converter call for many.
             let next = match found.next() {
                 Some(e) => Some(e),
                 None if selector.looks_inside() => {
@@ -171,14 +171,14 @@ impl Registry {
             let token = Token { v: TOKEN_VERSION.into(), rv: page.revision.try_into().unwrap_or(ANY), start };
             page.continue_token = token.encode();
             if selector.is_everything() {
-                let place = (&*last.key.namespace, &*last.key.name);
-                page.remaining = Some(snapshot.range(resource, namespace, Some(place)).count());
+                let position = (&*last.key.namespace, &*last.key.name);
+                page.remaining = Some(snapshot.range(resource, namespace, Some(position)).count());
             }
         }
         Ok(page)
     }
 
-    /// The snapshot a list is read from, and where a continued one goes on.
+    /// The snapshot to list from, and the position of a continue token.
     async fn start(&self, scope: &Scope, options: &ListOptions) -> Result<(Snapshot, Option<String>), Status> {
         if !options.continue_token.is_empty() {
             let token = Token::decode(&options.continue_token).map_err(|why| {
@@ -214,32 +214,32 @@ impl Registry {
     }
 }
 
-/// Label and field selectors of a request over the index of entries.
+/// The label and field selectors of a request, evaluated on the index of entries.
 pub struct Selector {
     labels: LabelSelector,
     fields: Vec<(Target, meta::selector::FieldTerm)>,
-    /// The fields are not in the index, which knows those of built-in kinds only.
+    /// The fields are not indexed: only those of built-in kinds are.
     unindexed: bool,
-    /// The selectable fields that are not in the index, as they are stored.
+    /// The unindexed selectable fields, as stored.
     names: Vec<String>,
 }
 
-/// The values of the selectable fields of an object, by these names.
+/// The values of an object's selectable fields, by name.
 struct Values {
     names: Vec<String>,
     texts: Vec<String>,
 }
 
-/// Values of so many bytes are kept with their object: each watch of it looks at them.
+/// Maximum size of cached field values per object: every watch of the object reads them.
 const KEPT: usize = 4 << 10;
 
 enum Target {
     Name,
     Namespace,
     Field {
-        /// As clients name it.
+        /// The name in field selectors.
         served: String,
-        /// Where it lies in the stored object, and what counts where that is empty.
+        /// The path in the stored object, and the fallback where it is empty.
         stored: String,
         instead: Option<&'static str>,
     },
@@ -271,28 +271,28 @@ impl Selector {
         self.labels.is_everything() && self.fields.is_empty()
     }
 
-    /// Whether fields are looked at that only the object says.
+    /// Whether field values must be read from the object, not the index.
     pub(crate) fn looks_inside(&self) -> bool {
         self.unindexed && self.fields.iter().any(|(t, _)| matches!(t, Target::Field { .. }))
     }
 
-    /// Whether an entry has to be converted before its fields are looked at.
+    /// Whether an entry must be converted before its fields can be read.
     fn converts(&self, row: &Resource, e: &Entry) -> bool {
         self.looks_inside() && !row.serves_bytes(e) && self.matches_entry(e, Depth::Outside)
     }
 
-    /// Whether an entry matches, as far as that is known before it is converted.
+    /// Whether an entry may match, before conversion.
     pub(crate) fn may_match(&self, e: &Entry) -> bool {
         let look = if self.looks_inside() { Depth::Outside } else { Depth::Inside };
         self.matches_entry(e, look)
     }
 
-    /// Whether an entry matches whose bytes are in the served version.
+    /// Whether an entry stored in the served version matches.
     pub fn matches(&self, e: &Entry) -> bool {
         self.matches_entry(e, Depth::Inside)
     }
 
-    /// The selectable fields of an object, which is read for all of them at once.
+    /// Reads all selectable fields of an object in one scan.
     fn values(&self, e: &Entry) -> Arc<Values> {
         if let Some(known) = e.selected.get::<Values>().filter(|known| known.names == self.names) {
             return known;
@@ -310,7 +310,7 @@ impl Selector {
 
     fn matches_entry(&self, e: &Entry, look: Depth) -> bool {
         let labels = &e.index().labels;
-        // They are sorted, and may be as many as requirements.
+        // Sorted, and possibly as many as requirements.
         let label = |k: &str| labels.binary_search_by(|(n, _)| (**n).cmp(k)).ok().map(|at| &*labels[at].1);
         let indexed = |f: &str| e.index().fields.iter().find(|(n, _)| **n == *f).map_or("", |(_, v)| &**v);
         let values = std::cell::OnceCell::new();
@@ -332,7 +332,7 @@ impl Selector {
         (self.labels.is_everything() || self.labels.matches(label))
             && self.fields.iter().all(|(t, term)| {
                 let Some(have) = field(t) else { return true };
-                // A boolean that is not written is false.
+                // An absent boolean is false.
                 let same = have == term.value || (!self.unindexed && have.is_empty() && term.value == "false");
                 same == term.equal
             })
@@ -353,16 +353,17 @@ impl Selector {
     }
 }
 
-/// How much of an entry is looked at.
+/// How much of an entry to evaluate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Its key and labels.
+    /// Its key and labels only.
     Outside,
     Inside,
 }
 
 impl Registry {
-    /// Those of some entries that match. Fields are those of the served version: what is stored in another is converted first.
+    /// Filters entries. Field values are those of the served version: entries stored in another version are converted
+    /// first.
     pub(crate) async fn selected(
         &self,
         row: &Resource,
@@ -373,7 +374,7 @@ impl Registry {
         let mut matching = Vec::with_capacity(others.len());
         let mut rest = &others[..];
         while !rest.is_empty() {
-            // Few bytes at a time: decoded objects take many times as many.
+            // Convert few bytes at a time: decoded objects take several times as much memory.
             let mut bytes = 0;
             let fits = rest.iter().take_while(|e| {
                 bytes += e.value.len();
@@ -404,12 +405,12 @@ impl Registry {
     }
 }
 
-/// Bytes as stored of the objects that are converted at a time to see whether they match.
+/// Maximum stored bytes of objects to convert at a time for selection.
 const CONVERTED_AT_A_TIME: usize = 2 << 20;
-/// Bytes of the objects that are looked into before others have their turn.
+/// Bytes of objects to scan before yielding to other tasks.
 const LOOKED_AT: usize = 2 << 20;
 
-/// A resource version as a number; empty is 0.
+/// Parses a resource version; empty is 0.
 pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
@@ -417,15 +418,15 @@ pub(crate) fn parse_revision(text: &str) -> Result<u64, Status> {
     text.parse().map_err(|_| Status::bad_request(format!("Invalid value: {text:?}: {}", not_a_number(text))))
 }
 
-/// What Go's parser says of a text that is no number, or too large a one.
+/// The error message of Go's parser for an invalid or too large number.
 pub fn not_a_number(text: &str) -> String {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let why = if digits { "value out of range" } else { "invalid syntax" };
     format!("strconv.ParseUint: parsing {text:?}: {why}")
 }
 
-pub(crate) fn too_new(want: u64, have: u64) -> Status {
-    let message = format!("Timeout: Too large resource version: {want}, current: {have}");
+pub(crate) fn too_new(requested: u64, current: u64) -> Status {
+    let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
     let details = meta::status::Details {
         retry_after_seconds: 1,
         causes: vec![meta::status::Cause {
@@ -438,7 +439,7 @@ pub(crate) fn too_new(want: u64, have: u64) -> Status {
     Status::timeout(message).with_details(details)
 }
 
-/// The list cannot go on as it began; the answer says how it can.
+/// The error for an expired continue token, with a token to continue inconsistently.
 fn expired_token(e: &SnapshotError, start: &str) -> Status {
     let SnapshotError::Expired { .. } = e else { return snapshot_status(e) };
     let mut s = Status::expired(
@@ -450,7 +451,7 @@ fn expired_token(e: &SnapshotError, start: &str) -> Status {
     s
 }
 
-/// The entry under a key, none if there is none. Errors if it is stored and cannot be read.
+/// The entry under a key, none if it does not exist. Errors if it cannot be read.
 pub fn find(snapshot: &Snapshot, key: &Key) -> Result<Option<Arc<Entry>>, Status> {
     match (snapshot.get(key), snapshot.damaged(key)) {
         (None, Some(damaged)) => Err(encode::damaged_status(&damaged)),
@@ -459,7 +460,7 @@ pub fn find(snapshot: &Snapshot, key: &Key) -> Result<Option<Arc<Entry>>, Status
     }
 }
 
-/// Checks that the store could open every object of a resource, in one namespace or all. The error names the first that it could not.
+/// Errors if the store could not open an object of a resource, in one namespace or all. Names the first such object.
 pub fn check_readable(snapshot: &Snapshot, resource: &str, namespace: Option<&str>) -> Result<(), Status> {
     let damaged = snapshot.all_damaged(resource, namespace).next();
     damaged.map_or(Ok(()), |d| Err(encode::damaged_status(d)))

@@ -1,4 +1,4 @@
-//! `managedFields` of every write.
+//! Updates `managedFields` on every write.
 
 use crate::Registry;
 use crate::options::WriteOptions;
@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
 
-/// What no write through this path owns, since the strategy resets it.
+/// Fields that no write through this path owns, since the strategy resets them.
 fn reset_fields(request: &Request) -> Cow<'static, Set> {
     let (row, subresource) = (&request.resource, request.subresource.as_str());
     if let Some(fields) = row.strategy.resets(subresource) {
@@ -62,22 +62,22 @@ pub async fn on_create(registry: &Registry, request: &Request, object: &mut Obje
     let made = |object: &mut Object| {
         with_context(registry, request, &options.manager, "", |cx| managed::update(Some(empty), object, cx));
     };
-    until_known(registry, request, object, made).await;
+    until_converted(registry, request, object, made).await;
 }
 
 pub async fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
     let made = |new: &mut Object| track(registry, request, new, old, options);
-    until_known(registry, request, new, made).await;
+    until_converted(registry, request, new, made).await;
 }
 
-/// Does it, and again as long as it wants to know more from outside.
-async fn until_known(registry: &Registry, request: &Request, object: &mut Object, make: impl Fn(&mut Object)) {
+/// Runs `make`, and again after each round of conversions that it needs.
+async fn until_converted(registry: &Registry, request: &Request, object: &mut Object, make: impl Fn(&mut Object)) {
     if request.resource.strategy.converter().is_none() {
         return make(object);
     }
     let before = object.clone();
     make(object);
-    while registry.ask_noted(request).await {
+    while registry.convert_pending(request).await {
         *object = before.clone();
         make(object);
     }
@@ -98,14 +98,14 @@ fn track(registry: &Registry, request: &Request, new: &mut Object, old: &Object,
     }
 }
 
-/// Nothing but the times in `managedFields` differs.
+/// Whether only the timestamps in `managedFields` differ.
 pub fn same(new: &Object, old: &Object) -> bool {
     new == old || managed::same_but_for_times(new, old)
 }
 
 impl Registry {
-    /// Server-side apply: merges a configuration into the live object (none: it is created). The result carries its managed
-    /// fields and is not yet typed and defaulted; none when nothing changes.
+    /// Server-side apply: merges a configuration into the live object; none creates it. The result has managed fields
+    /// but is not yet typed and defaulted; none if nothing changes.
     pub fn apply(
         &self,
         request: &Request,

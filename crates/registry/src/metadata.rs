@@ -1,4 +1,4 @@
-//! The rules of `metadata`, the same for all kinds (`k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
+//! Validation of `metadata`, shared by all kinds (`k8s.io/apimachinery/pkg/api/validation/objectmeta.go`).
 
 use crate::row::Resource;
 use crate::strategy::NameRule;
@@ -6,9 +6,9 @@ use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
 use std::collections::HashSet;
 
-/// The total size of annotations, in bytes.
+/// Maximum total size of annotations in bytes.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
-/// The lengths of what managed fields name, in bytes.
+/// Maximum lengths of names in managed fields, in bytes.
 const MANAGER_MAX: usize = 128;
 const SUBRESOURCE_MAX: usize = 256;
 
@@ -42,7 +42,7 @@ pub fn validate(object: &Object, row: &Resource, errors: &mut ErrorList) {
     common(object, labels, &path, errors);
 }
 
-/// Of an object within another one: it may be without a name, and be of any kind.
+/// Validates the metadata of an embedded object, which may be unnamed and of any kind.
 pub fn embedded(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     let generate = object.generate_name();
     if !generate.is_empty() {
@@ -90,7 +90,7 @@ pub fn labels(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
 pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut total = 0;
     for (k, v) in v.and_then(Value::as_object).into_iter().flatten() {
-        // Upstream allows upper case in the prefix of an annotation.
+        // Upstream allows upper case in the prefix of an annotation key.
         for m in names::qualified_name(&k.to_lowercase()) {
             errors.push(FieldError::invalid(path, k.as_str(), m));
         }
@@ -101,11 +101,11 @@ pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) 
     }
 }
 
-/// Nothing says which of the references is meant but the value itself.
+/// Validates owner references. As upstream, errors have no index; only the value identifies the reference.
 fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut controller: Option<String> = None;
-    // Each such error shows all references; an answer holds a bounded number of them.
-    let (mut shown, mut room) = (String::new(), meta::status::MOST_SAID);
+    // Each such error prints all references; the budget bounds the size of the response.
+    let (mut shown, mut budget) = (String::new(), meta::status::MOST_SAID);
     for o in v.and_then(Value::as_array).into_iter().flatten() {
         let text = |k: &str| o[k].as_str().unwrap_or_default();
         let version = GroupVersion::parse(text("apiVersion"));
@@ -135,15 +135,15 @@ fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList)
             if shown.is_empty() {
                 shown = all_as_written(v, path);
             }
-            if room > 0 {
-                room = room.saturating_sub(shown.len());
+            if budget > 0 {
+                budget = budget.saturating_sub(shown.len());
                 errors.push(FieldError::invalid(path, BadValue::formatted(&shown), &why));
             }
         }
     }
 }
 
-/// References in the order of their type's fields.
+/// Formats a reference with the fields in the order of the Go type.
 fn all_as_written(v: Option<&Value>, path: &FieldPath) -> String {
     let each = v.and_then(Value::as_array).into_iter().flatten().map(|o| as_written(o, path));
     format!("[{}]", each.collect::<Vec<_>>().join(","))
@@ -201,10 +201,10 @@ fn managed_fields(object: &Object, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Finalizers that belong to nobody's domain.
+/// Finalizers without a domain.
 pub const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 
-/// Finalizers of Kubernetes' own kinds have a domain or are standard (`pkg/apis/core/validation`, `ValidateObjectMeta`).
+/// Finalizers of built-in kinds must have a domain or be standard (`pkg/apis/core/validation`, `ValidateObjectMeta`).
 pub fn validate_finalizers(object: &Object, row: &Resource, errors: &mut ErrorList) {
     if row.kind.any_finalizer {
         return;
@@ -217,11 +217,12 @@ pub fn validate_finalizers(object: &Object, row: &Resource, errors: &mut ErrorLi
     }
 }
 
-/// Kinds whose metadata is looked at so often on an update are validated as if they were new.
-pub const WHOLE: u8 = 3;
+/// Kinds whose updates validate metadata at least this often also validate finalizers as on create.
+pub const MIN_REPEATS_FOR_FINALIZERS: u8 = 3;
 
-/// An update looks at the same metadata several times, and every look is a cause of its own.
-pub fn say_again(times: u8, errors: &mut ErrorList) {
+/// Repeats metadata errors: upstream's update validates the same metadata several times, and each validation adds a
+/// cause.
+pub fn repeat_errors(times: u8, errors: &mut ErrorList) {
     let again = |e: &&FieldError| {
         let path = e.path.strip_prefix("metadata.").unwrap_or_default();
         ["labels", "annotations", "ownerReferences"].iter().any(|f| path.starts_with(f))
@@ -232,7 +233,7 @@ pub fn say_again(times: u8, errors: &mut ErrorList) {
     }
 }
 
-/// What an update may not change in the metadata.
+/// Validates the immutable fields of metadata.
 pub fn validate_update(new: &Object, old: &Object, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
     let mut immutable = |field: &str| {

@@ -1,15 +1,15 @@
-//! The options of writes, as they come in queries and in `DeleteOptions`.
+//! The options of writes, from query parameters and `DeleteOptions`.
 
 use meta::Object;
 
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
     pub dry_run: bool,
-    /// The `fieldManager` parameter, or what stands before the slash of the user agent.
+    /// The `fieldManager` parameter, or else the user agent up to the first slash.
     pub manager: String,
-    /// The object comes from server-side apply, which has already said who manages what.
+    /// The object comes from server-side apply, which has already set the managers.
     pub applied: bool,
-    /// The write goes through a subresource that shows one field of the object (`scale`).
+    /// The write goes through a subresource for one field of the object (`scale`).
     pub through: Option<(&'static str, Vec<String>)>,
 }
 
@@ -33,7 +33,7 @@ pub enum Propagation {
     Foreground,
 }
 
-/// The delete option by which an object that cannot be read is deleted.
+/// The delete option for objects that cannot be read.
 pub const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 #[derive(Clone, Debug, Default)]
@@ -42,14 +42,14 @@ pub struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     pub preconditions: Preconditions,
     pub propagation: Option<Propagation>,
-    /// The propagation was given by the deprecated `orphanDependents`.
+    /// The propagation policy comes from the deprecated `orphanDependents`.
     pub by_orphans: bool,
-    /// `ignoreStoreReadErrorWithClusterBreakingPotential`: deletes what cannot be read, and nothing else.
+    /// `ignoreStoreReadErrorWithClusterBreakingPotential`: deletes only objects that cannot be read.
     pub ignore_read_error: bool,
 }
 
 impl DeleteOptions {
-    /// Reads `kind: DeleteOptions`. Values that no version knows are left to the validation of the caller.
+    /// Reads `kind: DeleteOptions`. Leaves unknown values to the caller's validation.
     pub fn from_object(o: &Object) -> Self {
         let text = |path: &[&str]| o.str_at(path).map(str::to_owned);
         let orphan = o.get("orphanDependents").and_then(meta::Value::as_bool);

@@ -1,9 +1,9 @@
-//! What many objects have in common, kept once: names and values of labels, nodes, phases, and whole sets of labels.
+//! Interns strings that many objects share: names and values of labels, nodes, phases, and whole label sets.
 
 use std::sync::Arc;
 use store::Str;
 
-/// A longer text is hardly ever had by two objects.
+/// Longer strings are not interned: objects rarely share them.
 const LONGEST: usize = 128;
 
 type Labels = Arc<[(Str, Str)]>;

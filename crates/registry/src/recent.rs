@@ -1,7 +1,7 @@
-//! Objects that were written a moment ago, as they were in memory: who changes an object mostly does so again soon, and then it
-//! need not be read from its JSON.
+//! A cache of recently written objects in decoded form: an object is often changed again soon, and then needs no
+//! decoding.
 //!
-//! Invariant: what is kept is equal to what reading the entry of its revision gives. Bounded by bytes and by age: the oldest goes
+//! Invariant: a cached object equals the decoded entry of its revision. Bounded by bytes and age; evicts the oldest
 //! first.
 
 use meta::Object;
@@ -12,20 +12,20 @@ use std::time::Duration;
 use store::{Entry, Key};
 use tokio::time::Instant;
 
-/// Bytes as stored; in memory an object takes about eight times as much.
+/// Maximum total size, as stored; decoded objects take about eight times as much.
 const MOST: usize = 512 << 10;
-/// Of one object, in bytes as stored.
+/// Maximum stored size of one object, in bytes.
 const LARGEST: usize = 16 << 10;
-/// What nobody came back to for so long is given up with the next write.
+/// Objects unused for this long are evicted at the next write.
 const AGE: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
-pub(crate) struct Recent(Mutex<Kept>);
+pub(crate) struct Recent(Mutex<Cache>);
 
 #[derive(Default)]
-struct Kept {
+struct Cache {
     objects: HashMap<Key, Cached, foldhash::fast::RandomState>,
-    /// In the order in which they came. Some are not there any more, or are newer.
+    /// Keys in insertion order. Some may be evicted or replaced already.
     order: VecDeque<(Key, u64, Instant)>,
     bytes: usize,
 }
@@ -37,13 +37,13 @@ struct Cached {
 }
 
 impl Recent {
-    /// The object of an entry, if it is known.
+    /// The cached object of an entry.
     pub fn get(&self, entry: &Entry) -> Option<Arc<Object>> {
-        let kept = self.0.lock();
-        kept.objects.get(&entry.key).filter(|o| o.revision == entry.revision).map(|o| o.object.clone())
+        let cache = self.0.lock();
+        cache.objects.get(&entry.key).filter(|o| o.revision == entry.revision).map(|o| o.object.clone())
     }
 
-    /// Keeps an object that was just written into this entry.
+    /// Caches an object that was just written as this entry.
     pub fn keep(&self, entry: &Entry, object: &Arc<Object>) {
         debug_assert_eq!(Ok(&**object), crate::encode::decode(entry).as_ref(), "what was written is what is read");
         let (key, revision, bytes) = (&entry.key, entry.revision, entry.value.len());
@@ -51,26 +51,26 @@ impl Recent {
             return;
         }
         let now = Instant::now();
-        // What goes is freed without the lock.
-        let mut gone: Vec<Cached> = Vec::new();
-        let mut kept = self.0.lock();
-        let kept = &mut *kept;
-        if let Some(before) = kept.objects.insert(key.clone(), Cached { revision, bytes, object: object.clone() }) {
-            kept.bytes -= before.bytes;
-            gone.push(before);
+        // Drop evicted objects after releasing the lock.
+        let mut freed: Vec<Cached> = Vec::new();
+        let mut cache = self.0.lock();
+        let cache = &mut *cache;
+        if let Some(before) = cache.objects.insert(key.clone(), Cached { revision, bytes, object: object.clone() }) {
+            cache.bytes -= before.bytes;
+            freed.push(before);
         }
-        kept.bytes += bytes;
-        kept.order.push_back((key.clone(), revision, now));
-        while let Some((key, revision, since)) = kept.order.front() {
-            let known = kept.objects.get(key).is_some_and(|o| o.revision == *revision);
-            if known && kept.bytes <= MOST && now.duration_since(*since) < AGE {
+        cache.bytes += bytes;
+        cache.order.push_back((key.clone(), revision, now));
+        while let Some((key, revision, since)) = cache.order.front() {
+            let known = cache.objects.get(key).is_some_and(|o| o.revision == *revision);
+            if known && cache.bytes <= MOST && now.duration_since(*since) < AGE {
                 break;
             }
-            if known && let Some(one) = kept.objects.remove(key) {
-                kept.bytes -= one.bytes;
-                gone.push(one);
+            if known && let Some(evicted) = cache.objects.remove(key) {
+                cache.bytes -= evicted.bytes;
+                freed.push(evicted);
             }
-            kept.order.pop_front();
+            cache.order.pop_front();
         }
     }
 }
@@ -113,9 +113,9 @@ mod tests {
         all.iter().for_each(|(e, o)| recent.keep(e, o));
         let known: Vec<bool> = all.iter().map(|(e, _)| recent.get(e).is_some()).collect();
         assert!(!known[0] && known[99] && known.is_sorted(), "{known:?}");
-        let kept = recent.0.lock();
-        assert!(kept.bytes <= MOST && kept.bytes > MOST / 2 && kept.order.len() == kept.objects.len());
-        drop(kept);
+        let cache = recent.0.lock();
+        assert!(cache.bytes <= MOST && cache.bytes > MOST / 2 && cache.order.len() == cache.objects.len());
+        drop(cache);
         let (large, o) = written("large", 200, &"x".repeat(LARGEST));
         recent.keep(&large, &o);
         assert!(recent.get(&large).is_none());

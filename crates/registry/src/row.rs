@@ -1,4 +1,4 @@
-//! What a resource is.
+//! Resource rows: the description of one resource.
 
 use crate::converted::Converted;
 use crate::options::WriteOptions;
@@ -16,30 +16,30 @@ pub struct Resource {
     pub kind: Kind,
     pub backend: Backend,
     pub strategy: Arc<dyn Strategy>,
-    /// Its items in a list carry no `kind` and `apiVersion`, as those of built-in kinds do not.
+    /// Items in lists omit `kind` and `apiVersion`, as for built-in kinds.
     pub bare_items: bool,
-    /// What was stored up to this revision may not have the form of today's schema and takes it when it is read; 0 for none.
+    /// Values stored up to this revision may not conform to the current schema and are normalized on reads; 0: none.
     pub reshaped: u64,
-    /// What [`Self::empty`] has made.
+    /// Cache of [`Self::empty`].
     pub empty: OnceLock<Object>,
-    /// What its converter has made of its objects.
+    /// Cache of its converter's results.
     pub converted: Converted,
-    /// How long an object lives after it was last written; none for ever.
+    /// The lifetime of an object after its last write; none: unlimited.
     pub lifetime: Option<Duration>,
 }
 
 pub enum Backend {
     /// Objects under this storage name, in this version.
     Stored { resource: Str, version: Gvk },
-    /// No objects: what is created is answered (reviews, bindings, token requests).
+    /// Not stored: creates return a computed response (reviews, bindings, token requests).
     Function(Arc<dyn Function>),
 }
 
-/// A resource, or a subresource, whose store is a function.
+/// A resource or subresource implemented by a function.
 #[async_trait]
 pub trait Function: Send + Sync {
-    /// `object` has been decoded and defaulted; for a subresource, `request.name` is the parent's name.
-    /// With `options.dry_run` nothing may be written.
+    /// `object` is decoded and defaulted; for a subresource, `request.name` is the name of the parent. Must not write
+    /// with `options.dry_run`.
     async fn create(
         &self,
         env: Env<'_>,
@@ -48,7 +48,7 @@ pub trait Function: Send + Sync {
         options: &WriteOptions,
     ) -> Result<Object, Status>;
 
-    /// Whether what is sent to a subresource of the object with this name is meant for it. It may have no name.
+    /// Whether an object sent to the subresource of the named object refers to it. Its name may be empty.
     fn check_name(&self, object: &Object, url: &str) -> Result<(), Status> {
         match object.name() {
             name if name.is_empty() || name == url => Ok(()),
@@ -58,7 +58,7 @@ pub trait Function: Send + Sync {
         }
     }
 
-    /// Whether an object of another version than the one that is spoken may be sent.
+    /// Whether the function accepts an object of another kind or version.
     fn accepts(&self, _sent: &Gvk) -> bool {
         false
     }
@@ -81,17 +81,17 @@ impl Resource {
         GroupKind { group: self.kind.group.to_string(), kind: self.kind.kind.to_string() }
     }
 
-    /// What errors of validation name: of a kind that two groups serve, the one it is stored in.
+    /// The kind in validation errors: if two groups serve it, in the group of the storage version.
     pub fn named_kind(&self) -> GroupKind {
         let group = self.stored().map_or_else(|| self.kind.group.to_string(), |(_, v)| v.group.clone());
         GroupKind { group, kind: self.kind.kind.to_string() }
     }
 
-    /// What a new object is compared with: a struct by value is there before anyone sets it, and so nobody owns it.
+    /// An empty object of the kind: fields that are Go structs by value always exist, so no manager owns them.
     pub fn empty(&self) -> &Object {
         self.empty.get_or_init(|| {
             let mut v = serde_json::json!({"apiVersion": self.kind.gvk().api_version(), "kind": &*self.kind.kind});
-            // An object without fields has no field of a wrong type.
+            // An object without fields cannot have a field of the wrong type.
             let _ = schema::typed(&mut v, &self.kind.schema);
             Object::from_value(v).unwrap_or_default()
         })
@@ -106,7 +106,7 @@ impl Resource {
         }
     }
 
-    /// The storage name and the stored version.
+    /// The storage name and storage version.
     pub fn stored(&self) -> Option<(&Str, &Gvk)> {
         match &self.backend {
             Backend::Stored { resource, version } => Some((resource, version)),
@@ -114,12 +114,12 @@ impl Resource {
         }
     }
 
-    /// A stored object is served as its bytes are.
+    /// Whether stored bytes can be served unchanged.
     pub fn serves_bytes(&self, entry: &store::Entry) -> bool {
         !self.converts() && entry.revision > self.reshaped
     }
 
-    /// The stored version is not the served one.
+    /// Whether the storage version differs from the served version.
     pub fn converts(&self) -> bool {
         self.stored().is_some_and(|(_, v)| *v.version != *self.kind.version || *v.group != *self.kind.group)
     }
@@ -130,15 +130,15 @@ pub fn storage_name(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{group}/{resource}") }
 }
 
-/// Where the server keeps what is no resource: records that tell what is allocated.
+/// Storage name of internal records: allocations.
 const INTERNAL: &str = "internal/";
 
-/// The key of a record that nobody is served.
+/// The key of an internal record, which is never served.
 pub fn internal_key(kind: &str, name: &str) -> Key {
     Key { resource: format!("{INTERNAL}{kind}").into(), namespace: "".into(), name: name.into() }
 }
 
-/// Whether a storage name is that of such records.
+/// Whether a storage name is that of internal records.
 pub fn is_internal(resource: &str) -> bool {
     resource.starts_with(INTERNAL)
 }
@@ -149,9 +149,9 @@ pub struct Rows {
     order: Vec<Arc<Resource>>,
     by_gvr: HashMap<Gvr, Arc<Resource>>,
     by_gvk: HashMap<Gvk, Arc<Resource>>,
-    /// The rows in the stored version, by group and resource.
+    /// The rows of the storage versions, by group and resource.
     by_place: HashMap<Str, HashMap<Str, Arc<Resource>>>,
-    /// How often the rows of a version changed, and all together.
+    /// Change counters: per version, and in total.
     changes: HashMap<GroupVersion, u64>,
     all_changes: u64,
 }
@@ -198,7 +198,7 @@ impl Rows {
         self.changes.insert(gv, self.all_changes);
     }
 
-    /// A number that is another whenever the rows of a version, or of all, are others.
+    /// A number that changes whenever the rows of a version, or any rows, change.
     pub fn change(&self, gv: Option<&GroupVersion>) -> u64 {
         gv.map_or(self.all_changes, |gv| self.changes.get(gv).copied().unwrap_or(0))
     }
@@ -215,7 +215,7 @@ impl Rows {
         self.order.iter()
     }
 
-    /// The row of a group and resource in the version that is stored.
+    /// The row of a group and resource in the storage version.
     pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
         self.by_place.get(group)?.get(resource)
     }

@@ -1,5 +1,5 @@
-//! Skips through stored JSON, which is known to be well-formed and without spaces, many bytes at a time. What is not is left
-//! where it ends, never read wrong into something else: a string ends at a quote, and everything else by its brackets.
+//! Scans stored JSON, known to be well-formed and without whitespace, many bytes at a time. In malformed JSON the
+//! scan stops or skips, without misreading values: a string ends at a quote, everything else by its brackets.
 
 use memchr::memchr2;
 use std::borrow::Cow;
@@ -14,15 +14,15 @@ impl<'j> Scan<'j> {
         Self { json, at: 0 }
     }
 
-    /// The byte at which the next value begins.
+    /// The first byte of the next value.
     pub fn peek(&self) -> Option<u8> {
         self.json.get(self.at).copied()
     }
 
-    /// Goes to the value of the next member of an object, of which `first` says that it has yet to be entered. Gives the
-    /// member's name; none behind the last.
+    /// Advances to the value of the next member of an object; `first` is true before the first call. Returns the
+    /// member's name, none at the end.
     pub fn member(&mut self, first: &mut bool) -> Option<Option<Cow<'j, str>>> {
-        // The brace that opens it, or what is between two members.
+        // The opening brace, or the comma between two members.
         if !std::mem::take(first) && self.peek()? == b'}' {
             self.at += 1;
             return Some(None);
@@ -37,7 +37,7 @@ impl<'j> Scan<'j> {
         Some(Some(name))
     }
 
-    /// Reads a scalar as text; of anything else it is empty.
+    /// Reads a scalar as text; empty for arrays and objects.
     pub fn text(&mut self) -> Option<Cow<'j, str>> {
         match self.peek()? {
             b'"' => self.string(),
@@ -59,14 +59,14 @@ impl<'j> Scan<'j> {
         }
     }
 
-    /// Reads a value as it is written.
+    /// Returns the raw bytes of a value.
     pub fn raw(&mut self) -> Option<&'j [u8]> {
         let from = self.at;
         self.skip()?;
         self.json.get(from..self.at)
     }
 
-    /// Goes behind a value.
+    /// Skips a value.
     pub fn skip(&mut self) -> Option<()> {
         let rest = self.json.get(self.at + 1..)?;
         let length = match self.peek()? {
@@ -79,7 +79,7 @@ impl<'j> Scan<'j> {
     }
 }
 
-/// Where the string ends that begins here, behind its quote.
+/// The end of the string that begins here, after its quote.
 fn quote(json: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -91,7 +91,7 @@ fn quote(json: &[u8]) -> Option<usize> {
     }
 }
 
-/// Where the object or array closes whose first member begins here.
+/// The end of the object or array whose first member begins here.
 pub fn closing(json: &[u8]) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, 0);
     loop {
@@ -117,8 +117,9 @@ mod tests {
         while let Some(name) = scan.member(&mut first).unwrap() {
             seen.push((name.into_owned(), scan.text().unwrap().into_owned()));
         }
-        let want = [("a\"}", ""), ("n", "-1.5"), ("t", "true"), ("z", ""), ("s", "q\u{e4}\n"), ("e", ""), ("l", "")];
-        assert_eq!(seen, want.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        let expected =
+            [("a\"}", ""), ("n", "-1.5"), ("t", "true"), ("z", ""), ("s", "q\u{e4}\n"), ("e", ""), ("l", "")];
+        assert_eq!(seen, expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
         assert_eq!(scan.peek(), None);
     }
 
@@ -127,7 +128,7 @@ mod tests {
         let whole = br#"{"a":{"b":"c\"d"},"e":[1,2]}"#;
         for end in 0..whole.len() {
             assert_eq!(Scan::new(&whole[..end]).skip(), None, "{end}");
-            // Whoever goes through the members comes to an end.
+            // Iterating over the members terminates.
             let (mut scan, mut first) = (Scan::new(&whole[..end]), true);
             let read = std::iter::from_fn(|| scan.member(&mut first).flatten().and_then(|_| scan.skip())).count();
             assert!(read <= 2, "{end}");

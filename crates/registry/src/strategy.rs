@@ -1,4 +1,4 @@
-//! What a kind does that its schema cannot say (`k8s.io/apiserver/pkg/registry/rest`: create, update and delete strategies).
+//! Per-kind behaviour beyond the schema (`k8s.io/apiserver/pkg/registry/rest`: create, update and delete strategies).
 
 use crate::convert::Converter;
 use crate::row::{Function, Resource};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use store::Op;
 
-/// What strategies may look at.
+/// The environment available to strategies.
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
     pub registry: &'a Registry,
@@ -28,7 +28,7 @@ impl Env<'_> {
     }
 }
 
-/// One request for a resource, as the path to the store sees it.
+/// One request for a resource, as the registry handles it.
 pub struct Request {
     pub user: User,
     pub resource: Arc<Resource>,
@@ -36,11 +36,11 @@ pub struct Request {
     pub namespace: String,
     /// Empty for requests on collections.
     pub name: String,
-    /// Warnings for the client; they reach it with an error as well.
+    /// Warnings for the client, sent with errors too.
     pub warnings: Warnings,
-    /// What the merging of managed fields wants to know from outside.
+    /// Conversions that merging managed fields needs.
     pub conversions: Conversions,
-    /// What was sent empty, for the words of errors.
+    /// Fields that the client sent empty, for error messages.
     pub empties: EmptyFields,
 }
 
@@ -60,7 +60,7 @@ impl Request {
     }
 }
 
-/// What was empty in the object that was read last for a request. Clones share it.
+/// Fields that were empty in the last decoded object of a request. Clones share it.
 #[derive(Clone, Default)]
 pub struct EmptyFields(Arc<Mutex<schema::Empties>>);
 
@@ -76,8 +76,8 @@ impl EmptyFields {
     }
 }
 
-/// The warnings of an answer, each once, of bounded length (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`): once all
-/// together are longer than 4096 characters, each is cut to 256, and those beyond 4096 are left out. Clones share them.
+/// The distinct warnings of a response, of bounded length (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`):
+/// above 4096 characters in total, each is truncated to 256, and those beyond 4096 are dropped. Clones share them.
 #[derive(Clone, Default)]
 pub struct Warnings(Arc<Mutex<Recorded>>);
 
@@ -85,14 +85,14 @@ pub struct Warnings(Arc<Mutex<Recorded>>);
 struct Recorded {
     texts: Vec<String>,
     known: HashSet<String>,
-    /// Characters of all texts, whole and cut.
+    /// Characters of all warnings: complete, and truncated.
     whole: usize,
     cut: usize,
 }
 
-/// Characters of all warnings of an answer.
+/// Maximum total length of warnings, in characters.
 const ALL_WARNINGS: usize = 4096;
-/// Characters of a warning where there are too many.
+/// Length that warnings are truncated to above the total limit, in characters.
 const ONE_WARNING: usize = 256;
 
 impl Recorded {
@@ -107,7 +107,7 @@ impl Warnings {
         if w.too_many() && w.cut >= ALL_WARNINGS {
             return;
         }
-        // What is longer than all may be is cut anyway.
+        // Truncate early what exceeds the total limit on its own.
         let mut text: String = text.into();
         if let Some((end, _)) = text.char_indices().nth(ALL_WARNINGS + 1) {
             text.truncate(end);
@@ -126,11 +126,11 @@ impl Warnings {
         if !recorded.too_many() {
             return recorded.texts;
         }
-        let mut said = 0;
+        let mut total = 0;
         let fitting = recorded.texts.into_iter().map(|t| t.chars().take(ONE_WARNING).collect::<String>());
         let until_enough = fitting.take_while(|t| {
-            let fits = said < ALL_WARNINGS;
-            said += t.chars().count();
+            let fits = total < ALL_WARNINGS;
+            total += t.chars().count();
             fits
         });
         until_enough.collect()
@@ -147,16 +147,16 @@ impl Request {
     }
 }
 
-/// Where upstream registers its own kinds.
+/// The source line where upstream registers its built-in kinds.
 pub const LEGACY_SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
-/// How the name of an object is checked.
+/// The validation rule for names of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     DnsSubdomain,
     DnsLabel,
     Dns1035Label,
-    /// A subdomain whose length is said in bytes: the rule `k8s-long-name` of generated validation.
+    /// A subdomain whose length limit is reported in bytes: the rule `k8s-long-name` of generated validation.
     LongName,
     /// One segment of a path.
     PathSegment,
@@ -176,7 +176,7 @@ impl NameRule {
         }
     }
 
-    /// What is wrong with a prefix from which names are generated.
+    /// Validates a prefix for generated names. Returns error messages.
     pub fn check_prefix(self, prefix: &str) -> Vec<String> {
         match self {
             Self::IpAddress => Self::DnsSubdomain.check(&names::as_prefix(prefix)),
@@ -187,16 +187,16 @@ impl NameRule {
 
 /// How a subresource is served.
 pub enum Sub {
-    /// A part of the object with rules of its own: `status`, `finalize`, `approval`.
+    /// A part of the object with its own validation: `status`, `finalize`, `approval`.
     Part,
     /// `autoscaling/v1` Scale over these paths.
     Scale(Scale),
     Function(Arc<dyn Function>),
-    /// A stream to somewhere else: `log`, `exec`, `proxy`.
+    /// A stream to a backend: `log`, `exec`, `proxy`.
     Connect,
 }
 
-/// Where an object keeps what its scale shows.
+/// The paths of an object's scale.
 #[derive(Clone, Debug)]
 pub struct Scale {
     pub spec_replicas: Vec<String>,
@@ -206,15 +206,15 @@ pub struct Scale {
 
 #[derive(Clone, Debug)]
 pub enum ScaleSelector {
-    /// Made of the object's own.
+    /// Computed from the object.
     Of(fn(&Object) -> String),
-    /// A field that holds it as text.
+    /// A field with the selector as text.
     At(Vec<String>),
     None,
 }
 
 impl Scale {
-    /// As the kinds of Kubernetes have it.
+    /// The paths of built-in kinds.
     pub fn usual(selector: fn(&Object) -> String) -> Self {
         let path = |a: &str| vec![a.to_owned(), "replicas".to_owned()];
         Self { spec_replicas: path("spec"), status_replicas: path("status"), selector: ScaleSelector::Of(selector) }
@@ -229,16 +229,17 @@ impl Scale {
     }
 }
 
-/// Follows a path of names.
+/// The value at a path.
 pub fn at<'a>(o: &'a Object, path: &[String]) -> Option<&'a meta::Value> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     o.at(&path)
 }
 
-/// What `metav1.ResetObjectMetaForStatus` takes from the object there is, beside what no update changes.
+/// The metadata that `metav1.ResetObjectMetaForStatus` keeps from the old object, besides immutable fields.
 pub const ALL_METADATA: &[&str] = &["labels", "annotations", "finalizers", "ownerReferences"];
 
-/// Takes one field from `object` and its metadata, but for what is `fixed` of it; everything else is as in `old`.
+/// Keeps one field and the metadata of `object`, except the metadata keys in `fixed`; restores everything else from
+/// `old`.
 pub fn take_field(field: &str, object: &mut Object, old: &Object, fixed: &[&str]) {
     let metadata = object.metadata_mut();
     for key in fixed {
@@ -249,7 +250,7 @@ pub fn take_field(field: &str, object: &mut Object, old: &Object, fixed: &[&str]
     }
     let taken = |key: &str| key == field || key == "metadata";
     object.0.retain(|k, _| taken(k) || old.0.contains_key(k));
-    // Mostly nothing else differs.
+    // Usually nothing else differs.
     for (k, v) in old.0.iter().filter(|(k, _)| !taken(k)) {
         if object.get(k) != Some(v) {
             object.0.insert(k.clone(), v.clone());
@@ -257,14 +258,14 @@ pub fn take_field(field: &str, object: &mut Object, old: &Object, fixed: &[&str]
     }
 }
 
-/// `scheme:name:port` of a path to a proxy, without the name; empty where it is not said.
+/// The `scheme:name:port` segment of a proxy path, without the name; omitted parts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyTarget {
     pub scheme: String,
     pub port: String,
 }
 
-/// What a proxy leads to.
+/// The target of a proxy subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Upstream {
     Address {
@@ -272,18 +273,18 @@ pub enum Upstream {
         host: String,
         port: u16,
     },
-    /// The agent of a node.
+    /// The kubelet of a node.
     Agent(String),
 }
 
-/// Per-kind behaviour. Everything has a default that is right for a kind without peculiarities.
+/// Per-kind behaviour. The defaults suit a kind without special rules.
 pub trait Strategy: Send + Sync {
-    /// What is said of a field that nothing can be selected by, where it is not what is said of most.
+    /// The error for an unsupported field selector, if it differs from the common one.
     fn unselectable(&self, _field: &str) -> Option<String> {
         None
     }
 
-    /// The name of the registry that upstream looks the kind up in: the line of its source where that is made.
+    /// The name of upstream's scheme for the kind: the source line that creates it. Conversion errors contain it.
     fn scheme(&self) -> &'static str {
         LEGACY_SCHEME
     }
@@ -292,71 +293,72 @@ pub trait Strategy: Send + Sync {
         NameRule::DnsSubdomain
     }
 
-    /// What is wrong with the name of an object. [`Self::name_rule`] holds for a prefix that names are generated from as well.
+    /// Validates the name of an object. Returns error messages. [`Self::name_rule`] also applies to prefixes of
+    /// generated names.
     fn check_name(&self, object: &Object) -> Vec<String> {
         self.name_rule().check(object.name())
     }
 
-    /// Whether the server copied all labels of an object from another of its fields, where they are validated.
+    /// Whether the server copies all labels from another field of the object, which validates them.
     fn has_derived_labels(&self, _object: &Object) -> bool {
         false
     }
 
-    /// Defaults that depend on more than one field. After the schema's own.
+    /// Sets defaults that depend on several fields, after the schema's defaults.
     fn default(&self, _object: &mut Object) {}
 
-    /// Clears what clients may not set and sets what the server decides.
+    /// Resets fields that clients must not set, and sets those that the server determines.
     fn prepare_for_create(&self, _env: Env<'_>, _request: &Request, _object: &mut Object) {}
 
     fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, _object: &mut Object, _old: &Object) {}
 
-    /// Whether this user may write such an object, beyond what the request itself is authorized for (upstream's storages that
-    /// are `policybased`). After mutating admission, before the object is looked at any further.
+    /// Checks whether the user may write this object, beyond the authorization of the request (upstream's
+    /// `policybased` storages). Called after mutating admission, before validation.
     fn permit(&self, _env: Env<'_>, _request: &Request, _object: &Object, _old: Option<&Object>) -> Result<(), Status> {
         Ok(())
     }
 
     fn validate(&self, _object: &Object, _errors: &mut ErrorList) {}
 
-    /// Validates what depends on whether the object is new, or on what it was: `old` is none for a new object. Its errors are
-    /// about the object as it is; those about changes come from [`Self::validate_update`].
+    /// Validates what depends on whether the object is new, or on its old state; `old` is none for a new object.
+    /// Returns errors about the new state; errors about changes come from [`Self::validate_update`].
     fn validate_since(&self, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 
     fn validate_update(&self, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
-    /// Checks of an update through a subresource.
+    /// Validates an update through a subresource.
     fn validate_part(&self, _subresource: &str, _object: &Object, _old: &Object, _errors: &mut ErrorList) {}
 
-    /// Whether objects can be written although discovery no longer says so.
+    /// Whether objects remain writable after the resource has left discovery.
     fn serves_more(&self) -> bool {
         false
     }
 
-    /// Whether a write through `subresource` (empty: of the object itself) changes what is asked for, and so the generation.
+    /// Whether a write through `subresource` (empty: the object itself) changes the desired state, and so increments
+    /// the generation.
     fn counts_generation(&self, subresource: &str) -> bool {
         subresource.is_empty()
     }
 
-    /// What is asked after all this, of new objects, updates and parts alike, knowing what was found so far. It may warn.
+    /// Final validation of creates, updates and subresource writes, with the errors found so far. May add warnings.
     fn examine(&self, _request: &Request, _object: &Object, _old: Option<&Object>, _errors: &mut ErrorList) {}
 
     fn warnings(&self, _object: &Object, _old: Option<&Object>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Takes from `object` only what `subresource` may change. The default is `status`: everything else stays.
+    /// Restores from `old` everything in `object` that `subresource` must not change. The default keeps `status`.
     fn take_part(&self, subresource: &str, object: &mut Object, old: &Object) {
         take_field(subresource, object, old, self.fixed_by_status(old));
     }
 
-    /// The fields of the metadata that an update of the status cannot change. Most kinds have none; the newer ones have
-    /// [`ALL_METADATA`].
+    /// The metadata keys that a status update cannot change. None for most kinds; newer kinds use [`ALL_METADATA`].
     fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
         &[]
     }
 
-    /// The fields that no write through a path owns, since this strategy resets them, where that is not the usual: the status
-    /// for the object itself, and for its status the rest.
+    /// The fields that writes through this path reset and so never own. None selects the default: `status` for the
+    /// object, everything but `status` for the status.
     fn resets(&self, _subresource: &str) -> Option<&'static [&'static [&'static str]]> {
         None
     }
@@ -365,19 +367,19 @@ pub trait Strategy: Send + Sync {
         None
     }
 
-    /// Where the `proxy` subresource leads. `place` is what the path says beside the object's name.
+    /// The target of the `proxy` subresource. `_segment` holds the scheme and port of the path.
     fn proxy(
         &self,
         _env: Env<'_>,
         request: &Request,
         _object: &Object,
-        _place: &ProxyTarget,
+        _segment: &ProxyTarget,
     ) -> Result<Upstream, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "proxy"))
     }
 
-    /// About how many bytes of other stored objects a write, or a request through a subresource, decodes beside the object that it names.
-    /// The estimate is made before the body is read and decides which threads handle the request. It decodes nothing.
+    /// Estimates how many bytes of other stored objects a write or subresource request decodes, besides the named
+    /// object. Called before the body is read, to choose the threads for the request. Decodes nothing.
     fn reads(&self, _env: Env<'_>, _subresource: &str, _namespace: &str, _name: &str) -> usize {
         0
     }
@@ -387,18 +389,18 @@ pub trait Strategy: Send + Sync {
         false
     }
 
-    /// What must be written together with an object (an allocated address), new or changed other than through a subresource.
-    /// It comes before everything that prepares and validates, and is tried again when another was faster.
+    /// Operations to commit with a new or changed object (an allocated address); not called for subresources. Called
+    /// before preparation and validation, and again after a conflict.
     fn allocate(&self, _env: Env<'_>, _object: &mut Object, _old: Option<&Object>) -> Result<Vec<Op>, Status> {
         Ok(Vec::new())
     }
 
-    /// What must be written together with the removal of an object.
+    /// Operations to commit with the removal of an object.
     fn release(&self, _env: Env<'_>, _object: &Object) -> Vec<Op> {
         Vec::new()
     }
 
-    /// The grace period of a deletion, for kinds that have one; none for those that are removed at once.
+    /// The grace period of a deletion; none for kinds that are deleted immediately.
     fn grace_period(&self, _object: &Object, _options: &DeleteOptions) -> Option<i64> {
         None
     }
@@ -408,54 +410,55 @@ pub trait Strategy: Send + Sync {
         Ok(())
     }
 
-    /// A deletion must wait for more than finalizers of the metadata (a namespace's own).
+    /// Whether deletion must wait for more than metadata finalizers (a namespace's `spec.finalizers`).
     fn keeps_alive(&self, _object: &Object) -> bool {
         false
     }
 
-    /// Changes an object that begins to be deleted (a namespace's phase).
+    /// Updates an object when its deletion starts (a namespace's phase).
     fn begin_deletion(&self, _object: &mut Object) {}
 
-    /// Who knows how the versions differ, if that is somebody outside; see [`crate::convert`].
+    /// The external converter between versions, if any; see [`crate::convert`].
     fn converter(&self) -> Option<&dyn Converter> {
         None
     }
 
-    /// Brings an object from one version of the resource to another; with a [`Self::converter`] what he has converted.
+    /// Converts an object between versions of the resource; with a [`Self::converter`], applies the schema to its
+    /// output.
     fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
         let mut object = object;
         object.set_gvk(to);
         Ok(object)
     }
 
-    /// The size from which writes may take long, beyond what their size says: what they contain is compiled (patterns,
-    /// expressions), or rules that may cost much are evaluated about it.
+    /// The object size from which writes may be slow beyond what the size suggests: their content is compiled
+    /// (patterns, expressions), or expensive rules are evaluated.
     fn slow_from(&self) -> Option<usize> {
         None
     }
 
-    /// Bytes that defaults may add to each object when it is read.
+    /// Bytes that defaults may add to each object on reads.
     fn adds_defaults(&self) -> usize {
         0
     }
 
-    /// Whether a definition in the store describes this kind: its schema is [`Strategy::published`].
+    /// Whether a stored CustomResourceDefinition defines this kind: its schema is [`Strategy::published`].
     fn is_custom(&self) -> bool {
         false
     }
 
-    /// The schema as OpenAPI publishes it, where the description of built-in kinds does not have it. Read when it is asked for,
-    /// so that texts take no memory.
+    /// The schema in published OpenAPI, if the built-in description lacks it. Read on demand, to keep descriptions
+    /// out of memory.
     fn published(&self, _env: Env<'_>) -> Option<meta::Value> {
         None
     }
 
-    /// Another field of the stored object, whose value counts where a selectable field is empty.
+    /// A fallback field of the stored object where a selectable field is empty.
     fn stored_instead(&self, _field: &str) -> Option<&'static str> {
         None
     }
 
-    /// The value of a table cell with a function that only this kind has. None for an unknown function.
+    /// Evaluates a table cell function of this kind. None for an unknown function.
     fn cell(&self, _cell: &Cell<'_>) -> Option<meta::Value> {
         None
     }
@@ -473,8 +476,8 @@ mod tests {
         }
         assert_eq!(w.take(), ["a", "b"]);
         (0..100_000).for_each(|i| w.push(format!("unknown field {i}: {}", "x".repeat(300))));
-        let told = w.take();
-        assert!(told.len() == 16 && told.iter().all(|t| t.len() == ONE_WARNING), "{}", told.len());
+        let texts = w.take();
+        assert!(texts.len() == 16 && texts.iter().all(|t| t.len() == ONE_WARNING), "{}", texts.len());
         w.push("x".repeat(1 << 20));
         assert_eq!(w.take(), ["x".repeat(ONE_WARNING)]);
         w.push("x".repeat(ALL_WARNINGS));

@@ -1,5 +1,5 @@
-//! Update: the contract of `k8s.io/apiserver/pkg/registry/rest/update.go`. PUT and PATCH differ only in how the new object is
-//! made from the old one.
+//! Update: implements the contract of `k8s.io/apiserver/pkg/registry/rest/update.go`. PUT and PATCH differ only in
+//! how they compute the new object from the old one.
 
 use crate::admit::{Admit, Charge};
 use crate::create::commit_status;
@@ -12,22 +12,22 @@ use meta::{FieldError, FieldPath, GroupKind, MutatedBy, Object, Operation, Statu
 use std::sync::Arc;
 use store::{Action, CommitError, Committed, Entry, Expect, Key, Op};
 
-/// How often an update that nobody tied to a revision is tried again after losing a race.
+/// Maximum number of attempts of an update without a resource version after conflicts.
 const TRIES: usize = 12;
 
-/// What an update makes of the object there is.
+/// The new object that an update computes.
 pub enum Target {
     Object(Box<Object>),
-    /// The object is to be created, since it does not exist and may be made by an update (server-side apply).
+    /// Create the object: it does not exist, and the update may create it (server-side apply).
     Create(Box<Object>),
 }
 
 pub enum Updated {
     Changed(Written),
-    /// Nothing was written, since nothing would change.
+    /// Nothing was written: the object is unchanged.
     Same(Written),
     Created(Written),
-    /// The last finalizer of an object that was being deleted is gone, and so is the object.
+    /// The update removed the last finalizer of an object under deletion, and so the object.
     Removed(Object),
 }
 
@@ -40,10 +40,10 @@ impl Updated {
     }
 }
 
-/// An object after a write.
+/// A written object.
 pub struct Written {
     pub object: Arc<Object>,
-    /// Where it is kept, in its stored version. None after a dry run, and of what only a function answers.
+    /// Its entry, in the storage version. None after a dry run, and for functions.
     pub entry: Option<Arc<Entry>>,
 }
 
@@ -54,14 +54,14 @@ impl From<Object> for Written {
 }
 
 impl Written {
-    /// What the commit made of the first operation, which wrote this object.
+    /// The result of the transaction's first operation, which wrote this object.
     pub(crate) fn committed(mut object: Object, done: &Committed) -> Self {
         object.set_resource_version(&done.revision.to_string());
         Self { object: Arc::new(object), entry: done.entries.first().cloned().flatten() }
     }
 }
 
-/// Makes the new object of the live one (none: it does not exist). Called again when a race was lost.
+/// Computes the new object from the live one (none: it does not exist). Called again after a conflict.
 pub type Change<'a> = &'a (dyn Fn(Option<&Object>) -> Result<Target, Status> + Send + Sync);
 
 impl Registry {
@@ -81,10 +81,10 @@ impl Registry {
         for _ in 0..TRIES {
             let Some(entry) = self.find(&key)? else {
                 return match change(None)? {
-                    // What must have a revision is there.
+                    // The object must exist if it must have a resource version.
                     _ if preconditions.resource_version.is_some() => Err(Status::not_found(&gr, &request.name)),
-                    // One that names an object that is gone meant that one.
-                    Target::Create(o) if !o.uid().is_empty() => Err(not_that_one(request, o.uid(), "")),
+                    // A UID of a deleted object refers to that object.
+                    Target::Create(o) if !o.uid().is_empty() => Err(uid_mismatch(request, o.uid(), "")),
                     Target::Create(mut o) => {
                         o.remove(&["metadata", "resourceVersion"]);
                         self.create(request, *o, options, admit).await.map(Updated::Created)
@@ -94,21 +94,21 @@ impl Registry {
             };
             let old = self.live(row, &entry).await?;
             match &preconditions.uid {
-                Some(uid) if uid != old.uid() => return Err(not_that_one(request, uid, old.uid())),
+                Some(uid) if uid != old.uid() => return Err(uid_mismatch(request, uid, old.uid())),
                 _ if preconditions.resource_version.as_ref().is_some_and(|v| v != old.resource_version()) => {
                     return Err(Status::modified(&gr, &request.name));
                 }
                 _ => {}
             }
             let mut made = change(Some(&old));
-            while self.ask_noted(request).await {
+            while self.convert_pending(request).await {
                 made = change(Some(&old));
             }
             let mut new = match made? {
                 Target::Object(o) | Target::Create(o) => *o,
             };
             if new.resource_version().parse() == Ok(0) {
-                // An update of whatever version there is.
+                // An unconditional update.
                 new.remove(&["metadata", "resourceVersion"]);
             }
             if !new.resource_version().is_empty() && new.resource_version() != old.resource_version() {
@@ -131,7 +131,7 @@ impl Registry {
                             }
                             return Ok(Updated::Changed(written));
                         }
-                        // What is tied to a revision is refused when it is looked at again.
+                        // A conditional update is checked again on the next attempt.
                         Err(CommitError::Conflict { .. }) => {}
                         Err(e) => return Err(commit_status(&e)),
                     }
@@ -152,7 +152,7 @@ impl Registry {
         Err(Status::modified(&gr, &request.name))
     }
 
-    /// The object that is to be changed.
+    /// The object to update.
     async fn live(&self, row: &crate::Resource, entry: &Entry) -> Result<Arc<Object>, Status> {
         match self.recent.get(entry).filter(|_| row.serves_bytes(entry)) {
             Some(object) => Ok(object),
@@ -179,12 +179,12 @@ impl Registry {
             return Err(Status::bad_request(why));
         }
         if !new.uid().is_empty() && new.uid() != old.uid() {
-            return Err(not_that_one(request, new.uid(), old.uid()));
+            return Err(uid_mismatch(request, new.uid(), old.uid()));
         }
         if new.resource_version().is_empty() && row.kind.needs_revision && request.subresource.is_empty() {
             let path = FieldPath::new("metadata.resourceVersion");
             let e = FieldError::invalid(&path, 0, "must be specified for an update");
-            // Upstream names the resource here, not the kind.
+            // Upstream's message has the resource here, not the kind.
             let gr = row.group_resource();
             let named = GroupKind { group: gr.group, kind: gr.resource };
             return Err(Status::invalid(&named, old.name(), &[e]));
@@ -208,7 +208,7 @@ impl Registry {
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);
         }
-        let errors = request.empties.get().while_known(|| wrong(request, &new, old));
+        let errors = request.empties.get().while_known(|| validate(request, &new, old));
         if !errors.is_empty() {
             return Err(Status::invalid(&row.named_kind(), old.name(), &errors));
         }
@@ -256,7 +256,7 @@ impl Registry {
         }
     }
 
-    /// Removes an object at a revision, with what it holds.
+    /// Removes an object at a revision, and releases its allocations.
     pub(crate) async fn remove(&self, request: &Request, object: &Object, revision: u64) -> Result<(), CommitError> {
         let row = &request.resource;
         let Some(key) = row.key(object.namespace(), object.name()) else { return Ok(()) };
@@ -272,14 +272,14 @@ enum Step {
     Remove(Box<Object>),
 }
 
-/// What is wrong with a changed object, or with the part of it that was written.
-fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
+/// Validates a changed object, or the written part of it.
+fn validate(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
     let (row, strategy) = (&request.resource, &request.resource.strategy);
     let mut errors = Vec::new();
     metadata::validate(new, row, &mut errors);
-    metadata::say_again(row.kind.said, &mut errors);
+    metadata::repeat_errors(row.kind.said, &mut errors);
     metadata::validate_update(new, old, &mut errors);
-    if row.kind.said >= metadata::WHOLE && request.subresource.is_empty() {
+    if row.kind.said >= metadata::MIN_REPEATS_FOR_FINALIZERS && request.subresource.is_empty() {
         metadata::validate_finalizers(new, row, &mut errors);
     }
     if request.subresource.is_empty() {
@@ -299,7 +299,7 @@ fn wrong(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
     schema::rules::ratchet(errors, &old.0)
 }
 
-/// What only the server changes stays as it is.
+/// Restores metadata that only the server changes.
 fn keep_system_metadata(new: &mut Object, old: &Object) {
     let keep =
         ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
@@ -318,7 +318,7 @@ fn keep_system_metadata(new: &mut Object, old: &Object) {
     }
 }
 
-/// Through a subresource only its part changes; through the object itself all but its status.
+/// A subresource changes only its part; the object's own path everything but the status.
 fn keep_other_parts(request: &Request, new: &mut Object, old: &Object) {
     let row = &request.resource;
     if !request.subresource.is_empty() {
@@ -338,12 +338,12 @@ fn keep_status(new: &mut Object, old: &Object) {
     }
 }
 
-/// An update of an object that has another uid, as upstream's storage says it.
-fn not_that_one(request: &Request, wanted: &str, found: &str) -> Status {
+/// The error for an update of an object with another UID, with the message of upstream's storage.
+fn uid_mismatch(request: &Request, expected: &str, found: &str) -> Status {
     let gr = request.group_resource();
-    let place: Vec<&str> = [&gr.resource, &request.namespace, &request.name].into_iter().map(String::as_str).collect();
-    let key = place.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join("/");
-    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    let parts: Vec<&str> = [&gr.resource, &request.namespace, &request.name].into_iter().map(String::as_str).collect();
+    let key = parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join("/");
+    let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {found}");
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
     );

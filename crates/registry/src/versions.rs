@@ -1,8 +1,8 @@
-//! Other versions of a resource, for managed fields: each manager owns fields of the version through which it wrote.
+//! Conversions for managed fields: each manager owns fields in the version through which it wrote.
 //!
-//! Merging is a pure function and cannot wait for a webhook. What it would have to ask is therefore noted, asked afterwards,
-//! and the function is called once more with the answers, until it has no more questions; each round answers all that the one
-//! before noted, so there are no more rounds than versions.
+//! Merging is a pure function and cannot await a webhook. It records the conversions it lacks; the caller performs
+//! them and calls it again, until none is missing. Each round performs all that the previous one recorded, so there
+//! are at most as many rounds as versions.
 
 use crate::Registry;
 use crate::row::{Resource, Rows};
@@ -13,30 +13,30 @@ use parking_lot::Mutex;
 use schema::Schema;
 use std::sync::{Arc, OnceLock};
 
-/// What somebody outside was asked during a request, and what is still to be asked.
+/// The conversions of a request: done and pending.
 #[derive(Default)]
-pub struct Conversions(OnceLock<Mutex<Answers>>);
+pub struct Conversions(OnceLock<Mutex<Entries>>);
 
 #[derive(Default)]
-struct Answers {
+struct Entries {
     known: Vec<(Object, Gvk, Result<Object, String>)>,
-    wanted: Vec<(Object, Gvk)>,
+    pending: Vec<(Object, Gvk)>,
 }
 
 impl Conversions {
     fn get(&self, object: &Object, to: &Gvk) -> Result<Object, String> {
-        let mut asked = self.0.get_or_init(Mutex::default).lock();
-        if let Some((_, _, answer)) = asked.known.iter().find(|(o, t, _)| t == to && o == object) {
+        let mut conversions = self.0.get_or_init(Mutex::default).lock();
+        if let Some((_, _, answer)) = conversions.known.iter().find(|(o, t, _)| t == to && o == object) {
             return answer.clone();
         }
-        if !asked.wanted.iter().any(|(o, t)| t == to && o == object) {
-            asked.wanted.push((object.clone(), to.clone()));
+        if !conversions.pending.iter().any(|(o, t)| t == to && o == object) {
+            conversions.pending.push((object.clone(), to.clone()));
         }
         Err("it has not been asked yet".into())
     }
 
-    fn take_wanted(&self) -> Vec<(Object, Gvk)> {
-        self.0.get().map(|a| std::mem::take(&mut a.lock().wanted)).unwrap_or_default()
+    fn take_pending(&self) -> Vec<(Object, Gvk)> {
+        self.0.get().map(|a| std::mem::take(&mut a.lock().pending)).unwrap_or_default()
     }
 
     fn keep(&self, object: Object, to: Gvk, answer: Result<Object, String>) {
@@ -45,11 +45,11 @@ impl Conversions {
 }
 
 impl Registry {
-    /// Asks what was noted. False: nothing was, and what was made without asking is right.
-    pub(crate) async fn ask_noted(&self, request: &Request) -> bool {
-        let wanted = request.conversions.take_wanted();
-        let any = !wanted.is_empty();
-        for (object, to) in wanted {
+    /// Performs pending conversions. Returns false if there were none: the merge result is then final.
+    pub(crate) async fn convert_pending(&self, request: &Request) -> bool {
+        let pending = request.conversions.take_pending();
+        let any = !pending.is_empty();
+        for (object, to) in pending {
             let answer = Box::pin(self.convert(&request.resource, object.clone(), &to)).await;
             request.conversions.keep(object, to, answer.map_err(|s| s.message));
         }
@@ -76,9 +76,9 @@ impl managed::Versions for Versions<'_> {
     fn convert(&self, object: &Object, api_version: &str) -> Result<Option<Object>, String> {
         let Some(row) = self.row(api_version) else { return Ok(None) };
         let to = row.kind.gvk();
-        // An object without fields is the same in all versions, and nobody is asked about it.
-        let asks = row.strategy.converter().is_some() && object.0.len() > 2;
-        if asks && object.api_version() != api_version {
+        // An object without fields is the same in all versions: no conversion.
+        let converts = row.strategy.converter().is_some() && object.0.len() > 2;
+        if converts && object.api_version() != api_version {
             return self.request.conversions.get(object, &to).map(Some);
         }
         row.strategy.convert(object.clone(), &to).map(Some).map_err(|s| s.message)

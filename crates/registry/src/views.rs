@@ -1,7 +1,7 @@
-//! Small views of stored objects: what a reader needs of each object, made once per revision and kept for those who come next.
+//! Caches views of stored objects: data derived from an object, computed once per revision.
 //!
-//! Invariant: a view always belongs to the revision of the given entry. An object that is replaced has another revision, and one that is deleted
-//! has no entry to ask with. Bounded by bytes: when there are too many, all are forgotten.
+//! Invariant: a returned view is of the revision of the given entry. A replaced object has another revision, and a
+//! deleted one has no entry. Bounded by bytes: when full, everything is evicted.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -9,15 +9,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use store::{Entry, Key};
 
-/// What an entry of the map takes beside its view, in bytes.
+/// Size of a map entry without its view, in bytes.
 const OVERHEAD: usize = 256;
 pub struct Views<T> {
-    kept: Mutex<Kept<T>>,
+    cache: Mutex<Cache<T>>,
     most: usize,
     largest: usize,
 }
 
-struct Kept<T> {
+struct Cache<T> {
     views: HashMap<Key, View<T>, foldhash::fast::RandomState>,
     bytes: usize,
 }
@@ -29,25 +29,25 @@ struct View<T> {
 }
 
 impl<T> Views<T> {
-    /// Keeps views of up to `most` bytes in total. A view of more than `largest` bytes is not kept.
+    /// Caches views of up to `most` bytes in total, and none of more than `largest` bytes.
     pub fn new(most: usize, largest: usize) -> Self {
-        Self { kept: Mutex::new(Kept { views: HashMap::default(), bytes: 0 }), most, largest }
+        Self { cache: Mutex::new(Cache { views: HashMap::default(), bytes: 0 }), most, largest }
     }
 
-    /// The view of an entry, if it is known.
+    /// The cached view of an entry.
     pub fn known(&self, entry: &Entry) -> Option<Arc<T>> {
-        let kept = self.kept.lock();
-        kept.views.get(&entry.key).filter(|v| v.revision == entry.revision).map(|v| v.view.clone())
+        let cache = self.cache.lock();
+        cache.views.get(&entry.key).filter(|v| v.revision == entry.revision).map(|v| v.view.clone())
     }
 
-    /// The view of an entry. `make` returns it with the bytes that it takes.
+    /// The view of an entry. `make` returns it with its size in bytes.
     pub fn get(&self, entry: &Entry, make: impl FnOnce(&Entry) -> (T, usize)) -> Arc<T> {
         match self.try_get(entry, |e| Ok::<_, Infallible>(make(e))) {
             Ok(view) => view,
         }
     }
 
-    /// The view of an entry. An error of `make` is returned and not kept.
+    /// The view of an entry. Returns errors of `make` without caching them.
     pub fn try_get<E>(&self, entry: &Entry, make: impl FnOnce(&Entry) -> Result<(T, usize), E>) -> Result<Arc<T>, E> {
         if let Some(view) = self.known(entry) {
             return Ok(view);
@@ -57,21 +57,21 @@ impl<T> Views<T> {
         if bytes > self.largest {
             return Ok(view);
         }
-        let one = View { revision: entry.revision, bytes, view: view.clone() };
-        // What goes is freed without the lock.
+        let entry_view = View { revision: entry.revision, bytes, view: view.clone() };
+        // Drop evicted views after releasing the lock.
         let gone;
         {
-            let mut kept = self.kept.lock();
-            gone = match kept.bytes + bytes > self.most {
+            let mut cache = self.cache.lock();
+            gone = match cache.bytes + bytes > self.most {
                 true => {
-                    kept.bytes = 0;
-                    std::mem::take(&mut kept.views)
+                    cache.bytes = 0;
+                    std::mem::take(&mut cache.views)
                 }
                 false => HashMap::default(),
             };
-            kept.bytes += bytes;
-            if let Some(before) = kept.views.insert(entry.key.clone(), one) {
-                kept.bytes -= before.bytes;
+            cache.bytes += bytes;
+            if let Some(before) = cache.views.insert(entry.key.clone(), entry_view) {
+                cache.bytes -= before.bytes;
             }
         }
         drop(gone);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(*views.get(&first, |_| unreachable!("it is known")), "first");
         assert_eq!(*views.get(&second, |_| ("second", 6)), "second");
         assert_eq!(views.known(&first), None);
-        assert_eq!(views.kept.lock().bytes, 6 + OVERHEAD);
+        assert_eq!(views.cache.lock().bytes, 6 + OVERHEAD);
     }
 
     #[test]
@@ -105,11 +105,11 @@ mod tests {
         let views = Views::new(4096, 1024);
         for i in 0..100 {
             views.get(&entry(&format!("o{i}"), 1), |_| (i, 500));
-            let kept = views.kept.lock();
-            assert!(kept.bytes <= 4096 && kept.bytes == kept.views.values().map(|v| v.bytes).sum::<usize>());
+            let cache = views.cache.lock();
+            assert!(cache.bytes <= 4096 && cache.bytes == cache.views.values().map(|v| v.bytes).sum::<usize>());
         }
         assert_eq!(views.known(&entry("o99", 1)).as_deref(), Some(&99));
-        // One that takes much of the room does not drive out the others.
+        // A view that takes much of the budget does not evict the others.
         views.get(&entry("large", 1), |_| (0, 1024));
         assert!(views.known(&entry("large", 1)).is_none() && views.known(&entry("o99", 1)).is_some());
     }

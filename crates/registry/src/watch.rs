@@ -1,4 +1,4 @@
-//! Watch: events of a resource as one client selects them.
+//! Watch: the events of a resource, filtered for one client.
 
 use crate::Registry;
 use crate::list::{ListOptions, Selector, parse_revision};
@@ -15,13 +15,13 @@ pub struct WatchOptions {
     pub initial: Initial,
 }
 
-/// Whether a watch begins with the state there is, as `ADDED` events.
+/// Whether a watch starts with the current state as `ADDED` events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initial {
-    /// If it begins at no revision, or at any.
+    /// Only if the start revision is empty or 0.
     #[default]
     Unsaid,
-    /// Yes, and says where the state ends.
+    /// Yes, followed by a bookmark.
     Send,
     Skip,
 }
@@ -43,7 +43,7 @@ impl ObjectEventKind {
     }
 }
 
-/// An event as a client sees it.
+/// An event for a client.
 #[derive(Clone)]
 pub struct ObjectEvent {
     pub kind: ObjectEventKind,
@@ -54,24 +54,24 @@ pub struct ObjectEvent {
 /// A running watch of one client.
 pub struct ObjectWatch {
     initial: VecDeque<ObjectEvent>,
-    /// The revision at which the initial state ends, until that was said.
+    /// The revision of the initial state, until [`Batch::InitialEnd`] has been returned.
     initial_end: Option<u64>,
     watch: Watch,
-    /// Events that came and are still to be selected: what is selected may have to be converted first, and nothing is lost
-    /// when nobody waits for that any more.
+    /// Received events that are not filtered yet: filtering may await conversions, and must lose nothing when
+    /// cancelled.
     pending: Vec<Arc<Event>>,
-    /// Everything up to here was delivered, if events are pending.
+    /// The last delivered revision, while events are pending.
     delivered: u64,
     row: Arc<Resource>,
     selector: Selector,
-    /// Nothing up to here is told: the watch may begin at a revision that is still to come.
+    /// Events up to here are skipped: the watch may start at a future revision.
     after: u64,
 }
 
-/// What came out of a watch.
+/// What [`ObjectWatch::next`] returns.
 pub enum Batch {
     Events(Vec<ObjectEvent>),
-    /// The initial state ends here.
+    /// The initial state is complete.
     InitialEnd(u64),
 }
 
@@ -100,8 +100,8 @@ impl Registry {
             after = snapshot.revision();
             crate::check_readable(&snapshot, resource, namespace)?;
             let entries = snapshot.range(resource, namespace, None);
-            let wanted = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.may_match(e));
-            initial.extend(wanted.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));
+            let matching = entries.filter(|e| name.is_none_or(|n| *e.key.name == *n) && selector.may_match(e));
+            initial.extend(matching.map(|e| ObjectEvent { kind: ObjectEventKind::Added, entry: e.clone() }));
             initial_end = (options.initial == Initial::Send).then_some(after);
         }
         let watch = self.store.watch(scope, after.min(self.store.revision())).map_err(|e| watch_status(&e, after))?;
@@ -111,7 +111,7 @@ impl Registry {
 }
 
 impl ObjectWatch {
-    /// The next events; waits until there are some. Dropping the future loses nothing.
+    /// Returns the next events; waits for the first. Cancel safe.
     pub async fn next(&mut self, registry: &Registry) -> Result<Batch, Status> {
         while !self.initial.is_empty() {
             let n = self.initial.len().min(512);
@@ -142,13 +142,13 @@ impl ObjectWatch {
         }
     }
 
-    /// Everything up to here was delivered.
+    /// The revision up to which all events were delivered.
     pub fn revision(&self) -> u64 {
         let revision = if self.pending.is_empty() { self.watch.revision() } else { self.delivered };
         revision.max(self.after)
     }
 
-    /// An object that begins to match is added, one that ceases to is deleted.
+    /// Filters pending events: an object that starts to match is added, one that stops matching is deleted.
     async fn select(&self, registry: &Registry) -> Result<Vec<ObjectEvent>, Status> {
         let inside = self.selector.looks_inside();
         let mut selected = Vec::new();
@@ -157,7 +157,7 @@ impl ObjectWatch {
             let all = self.pending.iter().flat_map(states).flatten().collect();
             selected = registry.selected(&self.row, &self.selector, all).await?;
         }
-        // In the order in which they were asked about.
+        // In the order of `all`.
         let mut selected = selected.into_iter().peekable();
         let mut matches = |e: &Arc<Entry>| match inside {
             true => selected.next_if(|s| Arc::ptr_eq(s, e)).is_some(),
@@ -176,7 +176,8 @@ impl ObjectWatch {
                 (false, false) => continue,
             };
             let entry = match (kind, e.change, &e.previous) {
-                // It lives on outside the selection: the client sees its last selected state at the new revision.
+                // The object exists but no longer matches: the client receives its last matching state at the new
+                // revision.
                 (ObjectEventKind::Deleted, Change::Put, Some(p)) => Arc::new(p.at(e.revision)),
                 _ => e.entry.clone(),
             };
@@ -186,7 +187,7 @@ impl ObjectWatch {
     }
 }
 
-/// What ends a watch from this revision on.
+/// Converts the error that ends a watch started at this revision.
 fn watch_status(e: &WatchError, from: u64) -> Status {
     match e {
         WatchError::Expired { oldest } => Status::expired(format!("too old resource version: {from} ({oldest})")),

@@ -1,12 +1,12 @@
-//! The form of a configuration, and how Go's strict decoder reads it (`k8s.io/apimachinery/pkg/runtime/serializer`): the version
-//! is known, types fit, nothing else stands in it.
+//! The schema of a configuration, checked as Go's strict decoder does (`k8s.io/apimachinery/pkg/runtime/serializer`):
+//! known version, matching types, no unknown fields.
 
 use meta::Value;
 use schema::{Field, Schema, SchemaRef, Type};
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Forms of the values of fields.
+/// Schemas of field values.
 #[derive(Clone, Copy)]
 pub(crate) enum Form {
     Plain(Type),
@@ -20,19 +20,19 @@ pub(crate) const NUMBER: Form = Form::Plain(Type::Int32);
 pub(crate) const LONG: Form = Form::Plain(Type::Int64);
 pub(crate) const ANY: Form = Form::Plain(Type::Any);
 
-/// What Go calls the struct, and its fields.
+/// The name of the Go struct, and its fields.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields(pub &'static str, pub &'static [(&'static str, Form)]);
 
-/// A kind of configuration in the versions in which it is read. In none of them the form differs.
+/// A kind of configuration and its accepted versions, which share one schema.
 pub(crate) struct Kind {
-    /// With what the kind is called there.
+    /// Each version, with the name of the Go type.
     pub versions: &'static [(&'static str, &'static str)],
     pub fields: Fields,
 }
 
 impl Kind {
-    /// The document without what is null. An error is Go's.
+    /// Decodes a document and drops nulls. Errors have Go's messages.
     pub fn read(&self, document: &Value) -> Result<Value, String> {
         self.registered(document)?;
         let mut read = document.clone();
@@ -44,7 +44,7 @@ impl Kind {
         if unknown.is_empty() { Ok(read) } else { Err(format!("strict decoding error: {}", unknown.join(", "))) }
     }
 
-    /// It says that it is of this kind.
+    /// Whether the document declares this kind.
     pub fn registered(&self, document: &Value) -> Result<(), String> {
         let text = |k: &str| document[k].as_str().unwrap_or_default();
         for k in ["kind", "apiVersion"] {
@@ -80,7 +80,7 @@ impl Form {
     }
 }
 
-/// All errors of a validation in one (`k8s.io/apimachinery/pkg/util/errors`); nothing when there are none.
+/// Aggregates all errors of a validation (`k8s.io/apimachinery/pkg/util/errors`); `Ok` if there are none.
 pub(crate) fn aggregate(errors: &[impl Display]) -> Result<(), String> {
     let mut all: Vec<String> = Vec::new();
     for e in errors.iter().map(ToString::to_string) {
@@ -90,7 +90,7 @@ pub(crate) fn aggregate(errors: &[impl Display]) -> Result<(), String> {
     }
     match &all[..] {
         [] => Ok(()),
-        [one] => Err(one.clone()),
+        [error] => Err(error.clone()),
         more => Err(format!("[{}]", more.join(", "))),
     }
 }
@@ -133,8 +133,8 @@ mod tests {
             (head(json!({"kind": "Configuration"})), "no kind \"Configuration\" is registered for version \"g/v1\""),
             (KIND.read(&json!({"a": 1})).unwrap_err(), "Object 'Kind' is missing in '{\"a\":1}'"),
         ];
-        for (is, want) in cases {
-            assert_eq!(is, want);
+        for (is, expected) in cases {
+            assert_eq!(is, expected);
         }
     }
 

@@ -1,6 +1,6 @@
-//! What plugins are told at the start (`--admission-control-config-file`): an `AdmissionConfiguration`, or one of the two older
-//! files that say at once what one plugin wants. Every mistake is named. Reads through its caller, and knows no plugin's own words
-//! (`k8s.io/apiserver/pkg/admission/config.go`).
+//! Plugin configurations (`--admission-control-config-file`): an `AdmissionConfiguration`, or one of two older files
+//! that configure a single plugin directly. Reports every error. Reads files through its caller and does not know the
+//! fields of plugins (`k8s.io/apiserver/pkg/admission/config.go`).
 
 mod form;
 
@@ -12,7 +12,7 @@ use meta::{FieldError, FieldPath, Value};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// By the name of the plugin. A file that cannot be read matters only to a plugin that is on.
+/// Configurations by plugin name. An unreadable file matters only if its plugin is enabled.
 #[derive(Debug, Default)]
 pub struct Configuration(HashMap<String, Result<Value, String>>);
 
@@ -25,12 +25,13 @@ const KIND: Kind = Kind {
 };
 const PLUGIN: Form =
     Form::Object(Fields("AdmissionPluginConfiguration", &[("name", TEXT), ("path", TEXT), ("configuration", ANY)]));
-/// Keys of files without a version. Such a file is for all of these plugins, and what they read of their own has no version either.
+/// Keys of unversioned files. Such a file applies to all of these plugins, and their own configuration is unversioned
+/// too.
 const UNVERSIONED: [(&str, &str); 2] =
     [("imagePolicy", "ImagePolicyWebhook"), ("podNodeSelectorPluginConfig", "PodNodeSelector")];
 
 impl Configuration {
-    /// Paths within the file start where the file is. `read` says as Go does why a file cannot be read.
+    /// Relative paths start at the file's directory. Errors of `read` have Go's messages.
     pub fn read(path: &Path, read: impl Fn(&Path) -> Result<String, String>) -> Result<Self, String> {
         let text = read(path).map_err(|e| {
             format!("unable to read admission control configuration from {:?} [{e}]", path.display().to_string())
@@ -47,42 +48,42 @@ impl Configuration {
         let mut all = HashMap::new();
         for p in KIND.read(&document)?["plugins"].as_array().into_iter().flatten() {
             let name = p["name"].as_str().unwrap_or_default();
-            let said = match (&p["configuration"], p["path"].as_str().unwrap_or_default()) {
+            let configuration = match (&p["configuration"], p["path"].as_str().unwrap_or_default()) {
                 (Value::Null, "") => continue,
                 (Value::Null, file) => beside(name, &path.parent().unwrap_or(Path::new("")).join(file), &read),
                 (nested, _) => Ok(nested.clone()),
             };
-            // Of two for one plugin, the first counts.
-            all.entry(name.to_owned()).or_insert(said);
+            // The first entry for a plugin is used.
+            all.entry(name.to_owned()).or_insert(configuration);
         }
         Ok(Self(all))
     }
 
-    /// What a plugin is told, if anything.
+    /// The configuration of a plugin, if any.
     pub fn get(&self, plugin: &str) -> Result<Option<&Value>, String> {
         self.0.get(plugin).map(Result::as_ref).transpose().map_err(Clone::clone)
     }
 
-    /// One plugin is told this, for those who have it at hand.
-    pub fn with(mut self, plugin: &str, said: Value) -> Self {
-        self.0.insert(plugin.to_owned(), Ok(said));
+    /// Sets the configuration of one plugin.
+    pub fn with(mut self, plugin: &str, config: Value) -> Self {
+        self.0.insert(plugin.to_owned(), Ok(config));
         self
     }
 }
 
-/// A directory of policies or webhooks that hold without being stored.
+/// The field for a directory of static policies or webhooks.
 pub(crate) const STATIC_MANIFESTS: &str = "staticManifestsDir";
 
-/// Refuses such a directory, as v1.36 does where its feature is off.
-pub(crate) fn without_manifests(said: &Value) -> Result<(), String> {
-    if said[STATIC_MANIFESTS].as_str().is_none_or(str::is_empty) {
+/// Rejects `staticManifestsDir`, as v1.36 does with its feature gate off.
+pub(crate) fn without_manifests(config: &Value) -> Result<(), String> {
+    if config[STATIC_MANIFESTS].as_str().is_none_or(str::is_empty) {
         return Ok(());
     }
     let why = "staticManifestsDir requires the ManifestBasedAdmissionControlConfig feature gate to be enabled";
     Err(FieldError::forbidden(&FieldPath::new(STATIC_MANIFESTS), why).to_string())
 }
 
-/// The file of one plugin.
+/// The configuration file of one plugin.
 fn beside(plugin: &str, file: &Path, read: impl Fn(&Path) -> Result<String, String>) -> Result<Value, String> {
     let text =
         read(file).map_err(|e| format!("couldn't open admission plugin configuration {}: {e}", file.display()))?;
@@ -94,7 +95,7 @@ fn beside(plugin: &str, file: &Path, read: impl Fn(&Path) -> Result<String, Stri
     }
 }
 
-/// The first document, and what a strict reader says of keys that came twice.
+/// The first YAML document, with a strict decoder's errors for duplicate keys.
 fn document(text: &str) -> Result<(Value, Option<String>), String> {
     let (all, twice) = parse_within(text, DEPTH_LIMIT).map_err(|e| e.to_string())?;
     let twice = (!twice.is_empty()).then(|| format!("strict decoding error: {}", Error::Duplicates(twice)));

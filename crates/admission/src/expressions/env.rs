@@ -10,17 +10,17 @@ pub enum Params {
     Some,
 }
 
-/// Of conditions of webhooks.
+/// The environment of webhook match conditions.
 pub fn webhook_env() -> Env {
     authorizer(base())
 }
 
-/// Of validations, conditions and variables of a policy.
+/// The environment of validations, match conditions and variables of a policy.
 pub fn policy_env(params: Params) -> Env {
     authorizer(message_env(params))
 }
 
-/// Of what may not ask for permissions: messages and audit annotations.
+/// The environment of message expressions and audit annotations, without the authorizer.
 pub fn message_env(params: Params) -> Env {
     match params {
         Params::None => base(),

@@ -1,4 +1,4 @@
-//! Expressions of admission: which variables they have, and what stands for them in a request
+//! CEL expressions of admission: their variables, types and evaluation
 //! (`k8s.io/apiserver/pkg/admission/plugin/cel`).
 
 mod env;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 pub use env::{Params, message_env, policy_env, webhook_env};
 pub use subject::{Composed, Subject, Variables};
 
-/// What an expression must become.
+/// The result type that an expression must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ExpectedType {
     Bool,
@@ -23,11 +23,11 @@ pub enum ExpectedType {
     Patches,
 }
 
-/// Compiles an expression, or says what upstream says is wrong with it.
-pub fn compile(env: &Env, text: &str, wanted: ExpectedType) -> Result<(Program, Type), String> {
+/// Compiles an expression. Errors with upstream's message.
+pub fn compile(env: &Env, text: &str, expected: ExpectedType) -> Result<(Program, Type), String> {
     let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
     let is_object = |t: &Type, name: &str| matches!(t, Type::Object(o) if o.name == name);
-    let (fits, name) = match wanted {
+    let (fits, name) = match expected {
         ExpectedType::Any => (true, ""),
         ExpectedType::Bool => (matches!(c.ty, Type::Bool | Type::Dyn), "bool"),
         ExpectedType::Text => (matches!(c.ty, Type::String | Type::Dyn), "string"),
@@ -35,7 +35,7 @@ pub fn compile(env: &Env, text: &str, wanted: ExpectedType) -> Result<(Program, 
         ExpectedType::Object => (is_object(&c.ty, "Object") || c.ty.is_dyn(), "Object"),
         ExpectedType::Patches => {
             let well = match &c.ty {
-                Type::List(of) => is_object(&of.ty, "JSONPatch") || of.ty.is_dyn(),
+                Type::List(items) => is_object(&items.ty, "JSONPatch") || items.ty.is_dyn(),
                 t => t.is_dyn(),
             };
             (well, "list(JSONPatch)")
@@ -43,20 +43,20 @@ pub fn compile(env: &Env, text: &str, wanted: ExpectedType) -> Result<(Program, 
     };
     match fits {
         true => Ok((c.program, c.ty)),
-        false if wanted == ExpectedType::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
+        false if expected == ExpectedType::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
         false => Err(format!("must evaluate to {name}")),
     }
 }
 
-/// An expression, and what became of it.
+/// The source text of an expression, and its program or compile error.
 pub(crate) struct Expression {
     pub text: String,
     pub program: Result<Program, String>,
 }
 
 impl Expression {
-    pub fn new(env: &Env, text: &str, wanted: ExpectedType) -> Self {
-        Self { text: text.to_owned(), program: compile(env, text, wanted).map(|(p, _)| p) }
+    pub fn new(env: &Env, text: &str, expected: ExpectedType) -> Self {
+        Self { text: text.to_owned(), program: compile(env, text, expected).map(|(p, _)| p) }
     }
 
     pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, EvalError> {
@@ -68,7 +68,7 @@ impl Expression {
     }
 }
 
-/// Why an expression has no value.
+/// Why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EvalError {
     #[error("compilation error: {0}")]
@@ -90,7 +90,7 @@ impl EvalError {
     }
 }
 
-/// The `error_type` of all that is neither a failed compilation nor an exhausted budget.
+/// The `error_type` of errors other than a failed compilation and an exceeded budget.
 pub(crate) const INVALID: &str = "invalid_error";
 
 impl From<String> for EvalError {
@@ -102,21 +102,22 @@ impl From<String> for EvalError {
 /// `matchConditions`.
 pub(crate) struct Conditions {
     all: Vec<Expression>,
-    pub whose: MatchOwner,
+    pub owner: MatchOwner,
 }
 
-/// Whether conditions hold.
+/// The result of match conditions.
 pub(crate) enum Matched {
     Yes,
     No,
-    /// None says no, and one cannot say.
+    /// No condition is false, and at least one evaluation failed.
     Failed(String),
 }
 
 impl Conditions {
-    pub fn read(list: &Value, env: &Env, whose: MatchOwner) -> Self {
-        let one = |c: &Value| Expression::new(env, c["expression"].as_str().unwrap_or_default(), ExpectedType::Bool);
-        Self { all: list.as_array().into_iter().flatten().map(one).collect(), whose }
+    pub fn read(list: &Value, env: &Env, owner: MatchOwner) -> Self {
+        let compile_condition =
+            |c: &Value| Expression::new(env, c["expression"].as_str().unwrap_or_default(), ExpectedType::Bool);
+        Self { all: list.as_array().into_iter().flatten().map(compile_condition).collect(), owner }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -137,8 +138,8 @@ impl Conditions {
                 false
             }
         });
-        let (whose, operation, errors) = (&self.whose, review.operation, failed.len());
-        review.host.record_match_evaluation(&MatchEvaluation { whose, operation, errors, took: begun.elapsed() });
+        let (owner, operation, errors) = (&self.owner, review.operation, failed.len());
+        review.host.record_match_evaluation(&MatchEvaluation { owner, operation, errors, took: begun.elapsed() });
         match failed.len() {
             _ if no => Matched::No,
             0 => Matched::Yes,

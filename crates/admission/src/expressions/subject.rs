@@ -1,4 +1,4 @@
-//! What expressions of admission are evaluated about.
+//! The variables of admission expressions, built from a request.
 
 use crate::plugin::Review;
 use crate::request::request;
@@ -9,7 +9,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-/// One request, in the version of who asks.
+/// One request, in the version that the policy or webhook selects.
 pub struct Subject<'a> {
     review: &'a Review<'a>,
     resource: &'a Gvr,
@@ -17,7 +17,7 @@ pub struct Subject<'a> {
     object: Option<&'a Object>,
     old: Option<&'a Object>,
     params: Option<&'a Object>,
-    /// Made when it is asked for.
+    /// Built on first use.
     request: OnceCell<Value>,
     namespace: OnceCell<Option<Arc<Object>>>,
 }
@@ -52,7 +52,7 @@ fn object(o: Option<&Object>) -> Val<'_> {
     o.map_or(Val::Null, |o| Val::Map(Map::Json(&o.0, None)))
 }
 
-/// What JSON does not say of a namespace.
+/// Fields of a namespace that its JSON omits.
 static NAMESPACE: LazyLock<Shape> = LazyLock::new(|| {
     let time = |n: &str| -> (Box<str>, Shape) { (n.into(), Shape::Timestamp) };
     let times = vec![time("creationTimestamp"), time("deletionTimestamp")];
@@ -101,7 +101,7 @@ impl Authorizer for Subject<'_> {
                 )
             }
         };
-        // What cannot be read narrows nothing.
+        // An unparsable selector does not restrict the check.
         let fields = FieldSelector::parse(&q.field_selector).ok().filter(|f| !f.is_everything());
         let labels = LabelSelector::parse(&q.label_selector).ok().filter(|l| !l.is_everything());
         let decision = self.review.host.decide(&Attributes {
@@ -124,16 +124,16 @@ impl Authorizer for Subject<'_> {
     }
 }
 
-/// Named expressions that others may use as `variables.NAME`: each is evaluated when first used, and once.
+/// Named expressions available as `variables.NAME`, evaluated once, on first use.
 #[derive(Default)]
 pub struct Variables {
     all: Vec<Result<Program, String>>,
-    /// Where each is, by its name.
+    /// The index of each variable by name.
     places: HashMap<String, usize>,
 }
 
 impl Variables {
-    /// Adds one, or why it could not be compiled. Of two with one name the first counts.
+    /// Adds a variable, or its compile error. The first of two with the same name is used.
     pub fn add(&mut self, name: &str, made: Result<Program, String>) {
         self.places.entry(name.to_owned()).or_insert(self.all.len());
         self.all.push(made);

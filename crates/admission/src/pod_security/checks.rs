@@ -1,16 +1,16 @@
-//! The checks of the levels, each with the minor versions it is for. Their words are upstream's.
+//! The checks of each level, with the minor versions they apply to. Their messages are upstream's.
 
 use super::policy::{Level, LevelVersion};
 use meta::Value;
 use std::collections::BTreeSet;
 
-/// What checks look at.
+/// The pod metadata and spec that checks evaluate.
 pub(super) struct Pod<'a> {
     metadata: &'a Value,
     spec: &'a Value,
 }
 
-/// Why a pod does not keep to a level.
+/// A violation of a level.
 pub(super) struct Violation {
     pub reason: String,
     pub detail: String,
@@ -23,7 +23,7 @@ impl<'a> Pod<'a> {
         Self { metadata: metadata.unwrap_or(&NONE), spec: spec.unwrap_or(&NONE) }
     }
 
-    /// Init containers first, as messages list them.
+    /// All containers, init containers first, as messages list them.
     fn containers(&self) -> impl Iterator<Item = &'a Value> {
         let spec = self.spec;
         ["initContainers", "containers", "ephemeralContainers"]
@@ -43,7 +43,7 @@ impl<'a> Pod<'a> {
         self.spec["os"]["name"] == "windows"
     }
 
-    /// In a user namespace of its own.
+    /// The pod runs in its own user namespace.
     fn is_remapped(&self) -> bool {
         self.spec["hostUsers"] == false
     }
@@ -53,9 +53,9 @@ type Run = fn(&Pod<'_>, u32) -> Option<Violation>;
 
 struct Check {
     level: Level,
-    /// The first minor version that has it.
+    /// The first minor version with this check.
     since: u32,
-    /// At the restricted level another check says more, from this version on.
+    /// At the restricted level, a stricter check replaces this one from this version on.
     instead: Option<u32>,
     run: Run,
 }
@@ -72,7 +72,7 @@ const fn restricted(since: u32, run: Run) -> Check {
     Check { level: Level::Restricted, since, instead: None, run }
 }
 
-/// In the order of their identifiers, the baseline first, as messages list them.
+/// Sorted by identifier, baseline first, as messages list them.
 const ALL: &[Check] = &[
     baseline(0, app_armor),
     overridden(capabilities_baseline, 22),
@@ -95,7 +95,7 @@ const ALL: &[Check] = &[
     restricted(19, seccomp_restricted),
 ];
 
-/// What a pod does that a level in a version forbids.
+/// The violations of a level in a version.
 pub(super) fn violations(policy: &LevelVersion, pod: &Pod<'_>) -> Vec<Violation> {
     let minor = policy.minor();
     let full = policy.level == Level::Restricted;
@@ -110,8 +110,8 @@ fn found(reason: &str, detail: String) -> Option<Violation> {
     Some(Violation { reason: reason.to_owned(), detail })
 }
 
-fn plural<'a>(n: usize, one: &'a str, many: &'a str) -> &'a str {
-    if n == 1 { one } else { many }
+fn plural<'a>(n: usize, singular: &'a str, plural_form: &'a str) -> &'a str {
+    if n == 1 { singular } else { plural_form }
 }
 
 fn quoted<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
@@ -124,7 +124,7 @@ fn these(names: &[&str]) -> String {
     format!("{} {}", plural(names.len(), "container", "containers"), quoted(names))
 }
 
-/// The pod, containers, or both.
+/// Names what violates a check: the pod, containers, or both.
 fn setters(pod: bool, containers: &[&str]) -> Option<String> {
     match (pod, containers) {
         (false, []) => None,
@@ -158,16 +158,16 @@ fn app_armor(pod: &Pod<'_>, _: u32) -> Option<Violation> {
         }
     }
     annotations.sort();
-    let mut who: Vec<String> = setters(of_pod.is_some(), &names).into_iter().collect();
+    let mut setters: Vec<String> = setters(of_pod.is_some(), &names).into_iter().collect();
     if !annotations.is_empty() {
-        who.push(plural(annotations.len(), "annotation", "annotations").to_owned());
+        setters.push(plural(annotations.len(), "annotation", "annotations").to_owned());
     }
     values.extend(annotations);
-    if who.is_empty() {
+    if setters.is_empty() {
         return None;
     }
     let reason = plural(values.len(), "forbidden AppArmor profile", "forbidden AppArmor profiles");
-    found(reason, format!("{} must not set AppArmor profile type to {}", who.join(" and "), quoted(values)))
+    found(reason, format!("{} must not set AppArmor profile type to {}", setters.join(" and "), quoted(values)))
 }
 
 const DEFAULT_CAPABILITIES: [&str; 13] = [
@@ -186,7 +186,7 @@ const DEFAULT_CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// Containers that add more than is allowed, and what they add.
+/// The containers that add disallowed capabilities, and those capabilities.
 fn adding<'a>(pod: &Pod<'a>, allowed: &[&str]) -> (Vec<&'a str>, BTreeSet<&'a str>) {
     let bad = |c: &'a Value| strings(&c["securityContext"]["capabilities"]["add"]).filter(|x| !allowed.contains(x));
     let all = pod.containers().flat_map(bad).collect();
@@ -239,12 +239,12 @@ fn host_path_volumes(pod: &Pod<'_>, _: u32) -> Option<Violation> {
 }
 
 fn host_ports(pod: &Pod<'_>, _: u32) -> Option<Violation> {
-    let of = |c: &Value| -> Vec<String> {
+    let host_ports = |c: &Value| -> Vec<String> {
         let ports = c["ports"].as_array().into_iter().flatten().filter_map(|p| p["hostPort"].as_i64());
         ports.filter(|p| *p != 0).map(|p| p.to_string()).collect()
     };
-    let names = pod.named(|c| !of(c).is_empty());
-    let ports: BTreeSet<String> = pod.containers().flat_map(of).collect();
+    let names = pod.named(|c| !host_ports(c).is_empty());
+    let ports: BTreeSet<String> = pod.containers().flat_map(host_ports).collect();
     if names.is_empty() {
         return None;
     }
@@ -254,7 +254,7 @@ fn host_ports(pod: &Pod<'_>, _: u32) -> Option<Violation> {
 }
 
 fn host_probes(pod: &Pod<'_>, _: u32) -> Option<Violation> {
-    let of = |c: &Value| -> Vec<String> {
+    let probe_hosts = |c: &Value| -> Vec<String> {
         let lifecycle = &c["lifecycle"];
         let all = [
             &c["livenessProbe"],
@@ -266,9 +266,9 @@ fn host_probes(pod: &Pod<'_>, _: u32) -> Option<Violation> {
         let hosts = all.into_iter().flat_map(|h| [h["httpGet"]["host"].as_str(), h["tcpSocket"]["host"].as_str()]);
         hosts.flatten().filter(|h| !h.is_empty()).map(str::to_owned).collect()
     };
-    let mut names = pod.named(|c| !of(c).is_empty());
+    let mut names = pod.named(|c| !probe_hosts(c).is_empty());
     names.sort_unstable();
-    let hosts: BTreeSet<String> = pod.containers().flat_map(of).collect();
+    let hosts: BTreeSet<String> = pod.containers().flat_map(probe_hosts).collect();
     if names.is_empty() {
         return None;
     }
@@ -286,12 +286,12 @@ fn privileged(pod: &Pod<'_>, _: u32) -> Option<Violation> {
 }
 
 fn proc_mount(pod: &Pod<'_>, _: u32) -> Option<Violation> {
-    let of = |c: &Value| {
+    let proc_mount = |c: &Value| {
         let m = c["securityContext"]["procMount"].as_str()?;
         (m != "Default").then(|| m.to_owned())
     };
-    let names = pod.named(|c| of(c).is_some());
-    let kinds: BTreeSet<String> = pod.containers().filter_map(of).collect();
+    let names = pod.named(|c| proc_mount(c).is_some());
+    let kinds: BTreeSet<String> = pod.containers().filter_map(proc_mount).collect();
     if names.is_empty() {
         return None;
     }
@@ -313,7 +313,7 @@ fn selinux(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
         !allowed.contains(&text(s, "type").as_str()) || !text(s, "user").is_empty() || !text(s, "role").is_empty()
     };
     let names = pod.named(|c| bad(&c["securityContext"]));
-    let who = setters(bad(pod.security()), &names)?;
+    let subject = setters(bad(pod.security()), &names)?;
     let contexts: Vec<&Value> =
         std::iter::once(pod.security()).chain(pod.containers().map(|c| &c["securityContext"])).collect();
     let types: BTreeSet<String> =
@@ -327,31 +327,31 @@ fn selinux(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
             data.push(format!("{k} may not be set"));
         }
     }
-    found("seLinuxOptions", format!("{who} set forbidden securityContext.seLinuxOptions: {}", data.join("; ")))
+    found("seLinuxOptions", format!("{subject} set forbidden securityContext.seLinuxOptions: {}", data.join("; ")))
 }
 
-/// The type of a profile, where there is one, and whether it is allowed.
+/// The profile type, if set, and whether it is allowed.
 fn profile(s: &Value) -> Option<(&str, bool)> {
     let kind = s.get("seccompProfile").filter(|p| p.is_object())?["type"].as_str().unwrap_or_default();
     Some((kind, matches!(kind, "RuntimeDefault" | "Localhost")))
 }
 
-/// Those that set a profile that is not allowed.
+/// The containers that set a disallowed profile.
 fn bad_profiles(pod: &Pod<'_>) -> Option<Violation> {
     let bad = |s: &Value| profile(s).filter(|(_, fine)| !fine).map(|(kind, _)| kind.to_owned());
     let of_pod = bad(pod.security());
     let names = pod.named(|c| bad(&c["securityContext"]).is_some());
-    let who = setters(of_pod.is_some(), &names)?;
+    let subject = setters(of_pod.is_some(), &names)?;
     let kinds: BTreeSet<String> =
         of_pod.into_iter().chain(pod.containers().filter_map(|c| bad(&c["securityContext"]))).collect();
-    found("seccompProfile", format!("{who} must not set securityContext.seccompProfile.type to {}", quoted(kinds)))
+    found("seccompProfile", format!("{subject} must not set securityContext.seccompProfile.type to {}", quoted(kinds)))
 }
 
 fn seccomp_baseline(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
     if minor >= 19 {
         return bad_profiles(pod);
     }
-    // Before there was a field there were annotations.
+    // Annotations that preceded the field.
     let fine = |v: &str| matches!(v, "runtime/default" | "docker/default") || v.starts_with("localhost/");
     let own = pod
         .containers()
@@ -383,7 +383,7 @@ fn seccomp_restricted(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
     found("seccompProfile", format!("pod or {} {must}", these(&names)))
 }
 
-/// Sysctls that are safe, with the minor version that first says so.
+/// Safe sysctls, each with the minor version that first allows it.
 const SYSCTLS: &[(&str, u32)] = &[
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -408,8 +408,8 @@ fn sysctls(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
 
 fn windows_host_process(pod: &Pod<'_>, _: u32) -> Option<Violation> {
     let bad = |s: &Value| s["windowsOptions"]["hostProcess"] == true;
-    let who = setters(bad(pod.security()), &pod.named(|c| bad(&c["securityContext"])))?;
-    found("hostProcess", format!("{who} must not set securityContext.windowsOptions.hostProcess=true"))
+    let subject = setters(bad(pod.security()), &pod.named(|c| bad(&c["securityContext"])))?;
+    found("hostProcess", format!("{subject} must not set securityContext.windowsOptions.hostProcess=true"))
 }
 
 fn privilege_escalation(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
@@ -463,14 +463,14 @@ fn run_as_non_root(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
         return None;
     }
     const REASON: &str = "runAsNonRoot != true";
-    let of = |s: &Value| s["runAsNonRoot"].as_bool();
-    let whole = of(pod.security());
-    let explicit = pod.named(|c| of(&c["securityContext"]) == Some(false));
-    if let Some(who) = setters(whole == Some(false), &explicit) {
-        return found(REASON, format!("{who} must not set securityContext.runAsNonRoot=false"));
+    let run_as_non_root = |s: &Value| s["runAsNonRoot"].as_bool();
+    let pod_level = run_as_non_root(pod.security());
+    let explicit = pod.named(|c| run_as_non_root(&c["securityContext"]) == Some(false));
+    if let Some(subject) = setters(pod_level == Some(false), &explicit) {
+        return found(REASON, format!("{subject} must not set securityContext.runAsNonRoot=false"));
     }
-    let silent = pod.named(|c| of(&c["securityContext"]).is_none());
-    if whole == Some(true) || silent.is_empty() {
+    let silent = pod.named(|c| run_as_non_root(&c["securityContext"]).is_none());
+    if pod_level == Some(true) || silent.is_empty() {
         return None;
     }
     found(REASON, format!("pod or {} must set securityContext.runAsNonRoot=true", these(&silent)))
@@ -481,6 +481,6 @@ fn run_as_user(pod: &Pod<'_>, minor: u32) -> Option<Violation> {
         return None;
     }
     let root = |s: &Value| s["runAsUser"] == 0;
-    let who = setters(root(pod.security()), &pod.named(|c| root(&c["securityContext"])))?;
-    found("runAsUser=0", format!("{who} must not set runAsUser=0"))
+    let subject = setters(root(pod.security()), &pod.named(|c| root(&c["securityContext"])))?;
+    found("runAsUser=0", format!("{subject} must not set runAsUser=0"))
 }

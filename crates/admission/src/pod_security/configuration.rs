@@ -1,4 +1,4 @@
-//! `PodSecurityConfiguration`: what holds where a namespace says nothing, and who is exempt
+//! `PodSecurityConfiguration`: defaults for namespaces without labels, and exemptions
 //! (`k8s.io/pod-security-admission/admission/api`).
 
 use super::PodSecurity;
@@ -32,7 +32,7 @@ const EXEMPTIONS: Form = Form::Object(Fields(
     &[("usernames", TEXTS), ("namespaces", TEXTS), ("runtimeClasses", TEXTS)],
 ));
 
-/// Of whom nothing is asked.
+/// Exempt users, namespaces and runtime classes.
 #[derive(Default)]
 pub(super) struct Exemptions {
     users: Vec<String>,
@@ -45,7 +45,7 @@ impl Exemptions {
         self.namespaces.iter().any(|n| n == name)
     }
 
-    /// The word of the audit log for why a request is exempt.
+    /// The reason for an exemption, as in the audit annotation.
     pub fn request(&self, namespace: &str, user: &str) -> Option<&'static str> {
         if self.namespace(namespace) {
             return Some("namespace");
@@ -60,13 +60,14 @@ impl Exemptions {
 }
 
 impl PodSecurity {
-    pub fn new(said: Option<&Value>) -> Result<Self, Unmade> {
-        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+    pub fn new(config: Option<&Value>) -> Result<Self, Unmade> {
+        let config = config.map_or(Ok(Value::Null), |s| KIND.read(s))?;
         let mut wrong = Vec::new();
-        let [enforce, audit, warn] = ["enforce", "audit", "warn"].map(|m| mode(&said["defaults"], m, &mut wrong));
+        let [enforce, audit, warn] = ["enforce", "audit", "warn"].map(|m| mode(&config["defaults"], m, &mut wrong));
         aggregate(&wrong).map_err(|why| Unmade::Unready(format!("PodSecurity configuration error: {why}")))?;
         let mut wrong = Vec::new();
-        let mut list = |key: &str, check: fn(&str) -> Vec<String>| exempt(&said["exemptions"], key, check, &mut wrong);
+        let mut list =
+            |key: &str, check: fn(&str) -> Vec<String>| exempt(&config["exemptions"], key, check, &mut wrong);
         let exempt = Exemptions {
             namespaces: list("namespaces", names::dns_label),
             runtime_classes: list("runtimeClasses", names::dns_subdomain),
@@ -78,29 +79,29 @@ impl PodSecurity {
 }
 
 fn mode(defaults: &Value, mode: &str, wrong: &mut Vec<String>) -> LevelVersion {
-    let said = |key: &str| defaults[key].as_str().filter(|t| !t.is_empty()).map(str::to_owned);
+    let value = |key: &str| defaults[key].as_str().filter(|t| !t.is_empty()).map(str::to_owned);
     let mut bad = |key: &str, why: &str| wrong.push(format!("{key}: {why}"));
-    let level = said(mode).map_or(Some(Level::Privileged), |t| level(&t)).unwrap_or_else(|| {
+    let level = value(mode).map_or(Some(Level::Privileged), |t| level(&t)).unwrap_or_else(|| {
         bad(mode, BAD_LEVEL);
         Level::Restricted
     });
     let key = format!("{mode}-version");
-    let version = said(&key).map_or(Some(Version::Latest), |t| version(&t)).unwrap_or_else(|| {
+    let version = value(&key).map_or(Some(Version::Latest), |t| version(&t)).unwrap_or_else(|| {
         bad(&key, BAD_VERSION);
         Version::Latest
     });
     LevelVersion { level, version }
 }
 
-fn exempt(said: &Value, key: &str, check: fn(&str) -> Vec<String>, wrong: &mut Vec<FieldError>) -> Vec<String> {
+fn exempt(exemptions: &Value, key: &str, check: fn(&str) -> Vec<String>, wrong: &mut Vec<FieldError>) -> Vec<String> {
     let path = FieldPath::new("exemptions").child(key);
     let mut all: Vec<String> = Vec::new();
-    for (i, one) in said[key].as_array().into_iter().flatten().enumerate() {
-        let one = one.as_str().unwrap_or_default();
-        match check(one) {
-            why if !why.is_empty() => wrong.push(FieldError::invalid(&path.index(i), one, why.join(", "))),
-            _ if all.iter().any(|o| o == one) => wrong.push(FieldError::duplicate(&path.index(i), one)),
-            _ => all.push(one.to_owned()),
+    for (i, item) in exemptions[key].as_array().into_iter().flatten().enumerate() {
+        let item = item.as_str().unwrap_or_default();
+        match check(item) {
+            why if !why.is_empty() => wrong.push(FieldError::invalid(&path.index(i), item, why.join(", "))),
+            _ if all.iter().any(|o| o == item) => wrong.push(FieldError::duplicate(&path.index(i), item)),
+            _ => all.push(item.to_owned()),
         }
     }
     all
@@ -111,19 +112,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(defaults: Value, exemptions: Value) -> Result<PodSecurity, String> {
-        let said =
+    fn plugin(defaults: Value, exemptions: Value) -> Result<PodSecurity, String> {
+        let config =
             json!({"apiVersion": KIND.versions[0].0, "kind": NAME, "defaults": defaults, "exemptions": exemptions});
-        PodSecurity::new(Some(&said)).map_err(|e| e.message("PodSecurity"))
+        PodSecurity::new(Some(&config)).map_err(|e| e.message("PodSecurity"))
     }
 
     #[test]
     fn defaults_are_privileged_and_latest_where_nothing_is_said() {
         let free = PodSecurity::new(None).unwrap_or_else(|_| panic!("the default is valid"));
         assert!(free.default.is_privileged() && free.default.enforce.version == Version::Latest);
-        let own = of(json!({"enforce": "baseline", "warn-version": "v1.20", "audit": ""}), json!({})).unwrap();
-        let said: Vec<String> = own.default.modes().iter().map(|(_, m)| m.to_string()).collect();
-        assert_eq!(said, ["baseline:latest", "privileged:latest", "privileged:v1.20"]);
+        let own = plugin(json!({"enforce": "baseline", "warn-version": "v1.20", "audit": ""}), json!({})).unwrap();
+        let modes: Vec<String> = own.default.modes().iter().map(|(_, m)| m.to_string()).collect();
+        assert_eq!(modes, ["baseline:latest", "privileged:latest", "privileged:v1.20"]);
     }
 
     #[test]
@@ -150,10 +151,10 @@ mod tests {
                 "couldn't init admission plugin \"PodSecurity\": strict decoding error: unknown field \"defaults.enforced\"".into(),
             ),
         ];
-        for (defaults, exemptions, want) in cases {
-            assert_eq!(of(defaults, exemptions).err().unwrap(), want);
+        for (defaults, exemptions, expected) in cases {
+            assert_eq!(plugin(defaults, exemptions).err().unwrap(), expected);
         }
-        let why = of(json!({}), json!({"runtimeClasses": ["A b"]})).err().unwrap();
+        let why = plugin(json!({}), json!({"runtimeClasses": ["A b"]})).err().unwrap();
         assert!(
             why.starts_with(&failed(
                 "invalid: exemptions.runtimeClasses[0]: Invalid value: \"A b\": a lowercase RFC 1123 "

@@ -1,7 +1,7 @@
-//! PodSecurity: pods keep to the level that the labels of their namespace ask for (`k8s.io/pod-security-admission`).
+//! PodSecurity: enforces the level that the labels of a namespace select (`k8s.io/pod-security-admission`).
 //!
-//! `configuration` says what holds where a namespace has no labels and who is exempt, `policy` reads the labels, `checks` holds the
-//! rules by level and version.
+//! `configuration` holds defaults and exemptions, `policy` parses namespace labels, `checks` holds the checks by
+//! level and version.
 
 mod checks;
 mod configuration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub struct PodSecurity {
-    /// Where a namespace says nothing.
+    /// Policy for namespaces without labels.
     default: Policy,
     exempt: Exemptions,
 }
@@ -29,15 +29,15 @@ const AUDIT_VIOLATIONS: &str = "pod-security.kubernetes.io/audit-violations";
 const EXEMPT: &str = "pod-security.kubernetes.io/exempt";
 const ERROR: &str = "pod-security.kubernetes.io/error";
 
-/// Subresources of pods that do not change what a pod may do.
+/// Subresources of pods that do not affect the checks.
 const HARMLESS: [&str; 8] = ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
 
-/// Pods that are looked at when a namespace asks for more.
+/// Maximum number of existing pods to evaluate when a namespace's level changes.
 const MOST_PODS: usize = 3_000;
-/// How long they are looked at.
+/// Time limit for evaluating existing pods.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where kinds have their pod's metadata and spec; the part before it, empty for pods themselves.
+/// Path of the pod template in each workload kind; empty for pods.
 const TEMPLATES: &[(&str, &str, &[&str])] = &[
     ("", "replicationcontrollers", &["spec", "template"]),
     ("", "podtemplates", &["template"]),
@@ -55,7 +55,7 @@ impl Plugin for PodSecurity {
     }
 
     fn reads(&self, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
-        // The pods that are there are held against a new level.
+        // Evaluate existing pods against the new level.
         let level = write.is("", "namespaces") && matches!(write.verb, "update" | "patch");
         if level { lookup.bytes("", "pods", Some(write.name), ReadScope::All) } else { 0 }
     }
@@ -84,13 +84,13 @@ impl PodSecurity {
         policy::read_labels(self.default, |k| labels.get(k).map(String::as_str))
     }
 
-    /// Nothing is asked of this request, which the audit log is told.
+    /// Records an exemption in the audit log.
     fn is_exempt(&self, review: &Review<'_>) -> bool {
         let why = self.exempt.request(review.namespace, &review.attributes.user.name);
         why.inspect(|why| review.host.annotate(EXEMPT, why)).is_some()
     }
 
-    /// The same of a pod, or of a template of one.
+    /// Evaluates a pod, or the pod template of a workload.
     fn is_exempt_by_class(&self, review: &Review<'_>, spec: Option<&Value>) -> bool {
         let is = self.exempt.runtime_class(spec);
         if is {
@@ -153,7 +153,7 @@ impl PodSecurity {
         warn(review, &policy, &pod);
     }
 
-    /// Labels must be readable, and pods that are there already are told of.
+    /// Validates the labels of a namespace, and warns about existing pods that violate them.
     fn namespace(&self, review: &Review<'_>, object: &Object) -> Result<(), Status> {
         let (new, errors) = policy::read_labels(self.default, |k| object.label(k));
         let old = review.old.filter(|_| review.operation == Operation::Update);
@@ -179,7 +179,7 @@ impl PodSecurity {
         Ok(())
     }
 
-    /// Labels of an exempt namespace ask for something, in vain.
+    /// A warning that the labels of an exempt namespace have no effect.
     fn ignored(&self, policy: &Policy, namespace: &Object) -> Option<String> {
         if policy.is_privileged() || policy.is_like(&self.default) {
             return None;
@@ -187,10 +187,10 @@ impl PodSecurity {
         let labelled = |mode: &str| {
             ["", "-version"].iter().any(|v| namespace.label(&format!("pod-security.kubernetes.io/{mode}{v}")).is_some())
         };
-        let said = policy.modes().into_iter().filter(|(mode, l)| !l.is_privileged() && labelled(mode));
-        let said: Vec<String> = said.map(|(mode, l)| format!("{mode}={l}")).collect();
-        let (name, said) = (namespace.name(), said.join(", "));
-        Some(format!("namespace {name:?} is exempt from Pod Security, and the policy ({said}) will be ignored"))
+        let enforced = policy.modes().into_iter().filter(|(mode, l)| !l.is_privileged() && labelled(mode));
+        let enforced: Vec<String> = enforced.map(|(mode, l)| format!("{mode}={l}")).collect();
+        let (name, enforced) = (namespace.name(), enforced.join(", "));
+        Some(format!("namespace {name:?} is exempt from Pod Security, and the policy ({enforced}) will be ignored"))
     }
 
     fn existing(&self, review: &Review<'_>, namespace: &str, enforce: &LevelVersion) -> Vec<String> {
@@ -199,10 +199,10 @@ impl PodSecurity {
             let all = review.lookup.find("", "pods", namespace, &LabelSelector::default());
             all.into_iter().map(|f| f.name).collect()
         };
-        // Of a warning, and so without a pod that cannot be read.
+        // Only for a warning: skip pods that cannot be read.
         let pod = |name: &str| review.lookup.get("", "pods", namespace, name).ok().flatten();
         let in_time = || begun.elapsed() < PATIENCE;
-        // One pod of each controller first, if not all can be looked at: its others are like it.
+        // Evaluate one pod of each controller first: replicas are alike, and there may be too many pods for all.
         let mut order: Vec<&str> = pods.iter().map(String::as_str).collect();
         if order.len() > MOST_PODS {
             let mut seen = HashSet::new();
@@ -250,7 +250,7 @@ impl PodSecurity {
     }
 }
 
-/// The audit log is told why what is looked at is stricter than the labels seem to say.
+/// Records in the audit log why the enforced level is stricter than the labels.
 fn unreadable(review: &Review<'_>, errors: &[BadLabel]) {
     let errors: Vec<FieldError> = errors.iter().map(BadLabel::error).collect();
     if let Err(why) = aggregate(&errors) {
@@ -274,13 +274,13 @@ fn audit(review: &Review<'_>, policy: &Policy, pod: &checks::Pod<'_>) {
 }
 
 fn details(found: &[checks::Violation]) -> String {
-    let one = |v: &checks::Violation| {
+    let message = |v: &checks::Violation| {
         if v.detail.is_empty() { v.reason.clone() } else { format!("{} ({})", v.reason, v.detail) }
     };
-    found.iter().map(one).collect::<Vec<_>>().join(", ")
+    found.iter().map(message).collect::<Vec<_>>().join(", ")
 }
 
-/// Of what may change in a pod, only images and new containers matter.
+/// Of a pod update, only images and new containers can change the result.
 fn is_significant(new: &Object, old: &Object) -> bool {
     let list = |o: &Object, l: &str| -> Vec<(Value, Value)> {
         let all = o.at(&["spec", l]).and_then(Value::as_array).into_iter().flatten();

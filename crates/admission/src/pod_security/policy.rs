@@ -1,9 +1,9 @@
-//! What a namespace asks of its pods, in its labels (`k8s.io/pod-security-admission/api`).
+//! The pod security policy in the labels of a namespace (`k8s.io/pod-security-admission/api`).
 
 use meta::{FieldError, FieldPath};
 use std::fmt;
 
-/// The newest minor version there are checks for.
+/// The newest minor version with checks.
 pub(super) const NEWEST: u32 = 36;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +31,7 @@ impl LevelVersion {
         self.level == Level::Privileged
     }
 
-    /// Equal, or both allow everything.
+    /// The policies are equal, or both are privileged.
     fn is_like(&self, other: &Self) -> bool {
         self == other || (self.is_privileged() && other.is_privileged())
     }
@@ -67,7 +67,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The levels with the names of their labels.
+    /// Each level with the label keys of its mode.
     pub fn modes(&self) -> [(&'static str, &LevelVersion); 3] {
         [("enforce", &self.enforce), ("audit", &self.audit), ("warn", &self.warn)]
     }
@@ -81,7 +81,7 @@ impl Policy {
     }
 }
 
-/// A label that says nothing.
+/// An unparsable label.
 #[derive(PartialEq, Eq)]
 pub(super) struct BadLabel {
     label: &'static str,
@@ -116,8 +116,8 @@ pub(super) fn version(text: &str) -> Option<Version> {
 pub(super) const BAD_LEVEL: &str = "must be one of privileged, baseline, restricted";
 pub(super) const BAD_VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
-/// A policy is always found: the default where no label says another. What cannot be read is `restricted` where it is enforced,
-/// and `privileged` elsewhere.
+/// Parses the labels; missing labels use the defaults. An invalid level becomes `restricted` for `enforce`, and
+/// `privileged` for `audit` and `warn`.
 pub(super) fn read_labels<'a>(default: Policy, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<BadLabel>) {
     let mut policy = default;
     let mut errors = Vec::new();
@@ -155,7 +155,7 @@ pub(super) fn read_labels<'a>(default: Policy, label: impl Fn(&str) -> Option<&'
         "pod-security.kubernetes.io/warn-version",
         Level::Privileged,
     );
-    // Workloads are warned of what will be refused to their pods.
+    // Workloads get a warning for what `enforce` will reject in their pods.
     if !warned && enforced && policy.enforce.level > policy.warn.level {
         policy.warn.level = policy.enforce.level;
         if !warn_version {

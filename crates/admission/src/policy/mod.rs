@@ -1,8 +1,8 @@
-//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: rules of the cluster's administrators, in CEL, without anybody outside to be asked
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: in-process policies in CEL
 //! (`k8s.io/apiserver/pkg/admission/plugin/policy`).
 //!
-//! `read` makes policies and bindings of objects, `params` finds what a binding refers to, `validating` and `mutating` are the
-//! plugins. Audit annotations go to the audit log.
+//! `read` parses policies and bindings, `params` finds the parameters of a binding, `validating` and `mutating` are
+//! the plugins. Audit annotations go to the audit log.
 
 mod mutating;
 mod params;

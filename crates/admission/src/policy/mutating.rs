@@ -1,4 +1,4 @@
-//! The plugin MutatingAdmissionPolicy: policies are applied one after the other, and each sees what the ones before made.
+//! MutatingAdmissionPolicy: applies policies in sequence; each receives the object as the previous ones left it.
 
 use super::params;
 use super::read::{Binding, Bound, Family, Form, Mutation, Policies, Policy};
@@ -15,8 +15,8 @@ use meta::status::{Cause, Reason};
 use meta::{Gvk, Gvr, Object, Status, Value};
 use tokio::time::Instant;
 
-/// So many failures are told: each binding, parameter and mutation may have one.
-const MOST_TOLD: usize = 100;
+/// Maximum number of reported failures: each binding, parameter and mutation may fail.
+const MAX_FAILURES: usize = 100;
 
 pub struct Mutating {
     policies: Policies,
@@ -28,9 +28,9 @@ const KIND: Kind = Kind {
 };
 
 impl Mutating {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
-        without_manifests(&said)?;
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        let config = config.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        without_manifests(&config)?;
         let (policies, bindings) = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
         Ok(Self { policies: Policies::new(Family { policies, bindings }) })
     }
@@ -42,7 +42,7 @@ impl Remote for Mutating {
         "MutatingAdmissionPolicy"
     }
 
-    fn wants(&self, review: &Review<'_>) -> bool {
+    fn applies(&self, review: &Review<'_>) -> bool {
         self.policies.any(review.lookup) && !is_exempt_of_policies(review)
     }
 
@@ -62,7 +62,7 @@ impl Remote for Mutating {
                 Ok(Some((resource, kind))) => {
                     for b in bindings {
                         let why = bound(p, b, review, object, (&resource, &kind), rounds).await;
-                        let left = MOST_TOLD.saturating_sub(wrong.len());
+                        let left = MAX_FAILURES.saturating_sub(wrong.len());
                         wrong.extend(
                             why.into_iter().take(left).filter(|_| !p.ignores_failure).map(|why| {
                                 format!("policy '{}' with binding '{}' denied request: {why}", p.name, b.name)
@@ -78,7 +78,7 @@ impl Remote for Mutating {
             }
         }
         if rounds.again {
-            // Those that want to are asked again, whoever of them was the last.
+            // All policies with `reinvocationPolicy: IfNeeded` are reinvoked, the last one too.
             rounds.policies.changed();
         }
         rounds.again |= before;
@@ -89,7 +89,7 @@ impl Remote for Mutating {
     }
 }
 
-/// Applies a policy as bound, and tells what went wrong.
+/// Applies a policy with its bindings. Returns the failures.
 async fn bound(
     p: &Policy,
     b: &Binding,
@@ -116,7 +116,7 @@ async fn bound(
         };
         match applied(p, b, review, object, meant, param.as_ref(), rounds).await {
             Ok(()) => {}
-            Err(why) => wrong.extend(why.into_iter().take(MOST_TOLD.saturating_sub(wrong.len()))),
+            Err(why) => wrong.extend(why.into_iter().take(MAX_FAILURES.saturating_sub(wrong.len()))),
         }
     }
     wrong
@@ -154,7 +154,7 @@ async fn applied(
     }
     let of_param = param.map(|o| format!("{}/{}", o.namespace(), o.name())).unwrap_or_default();
     let key = format!("policy/{}/{}/{of_param}", p.name, b.name);
-    // Who was not asked in the first round is not asked in the second either.
+    // The second round applies only policies that the first round applied.
     if rounds.second && !rounds.policies.is_due(&key) {
         return Ok(());
     }
@@ -187,12 +187,12 @@ async fn applied(
     if p.reinvoked {
         rounds.policies.mark(&key);
     }
-    // A mutation that was applied makes a second round, also when it changed nothing.
+    // An applied mutation causes a second round, even if it changed nothing.
     rounds.again |= applied;
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// The object after one mutation.
+/// Returns the object after one mutation.
 fn mutate(
     m: &Mutation,
     p: &Policy,

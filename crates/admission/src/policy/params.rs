@@ -1,22 +1,23 @@
-//! The objects that parameterise a policy.
+//! Parameters of policies.
 
 use super::read::ParamRef;
 use crate::plugin::{Lookup, ReadScope, Review, WriteRequest};
 use meta::{Gvk, Gvr, Object};
 use std::sync::Arc;
 
-/// How many objects a selector may choose, and how many bytes of them as stored: whoever may label objects of the kind makes every request
-/// that the binding matches as slow as they are many.
+/// Maximum number and total stored size of objects that a selector may match: users who may label objects of the kind
+/// could otherwise slow down every request that the binding matches.
 const MOST: usize = 1_000;
 const MOST_BYTES: usize = 16 << 20;
 
-/// The parameters of a binding, which are read one by one: one evaluation is made for each. A policy without any is evaluated once.
+/// The parameters of a binding, read one by one: the policy is evaluated for each. A policy without `paramKind` is
+/// evaluated once.
 pub(super) enum Params<'a> {
     None { over: bool },
     Some { kind: &'a Gvk, resource: Gvr, namespace: String, names: std::vec::IntoIter<String> },
 }
 
-/// Where parameters are: where the reference says, or in the namespace of the request.
+/// The namespace of the parameters: from the reference, or else of the request.
 fn namespace<'a>(r: &'a ParamRef, namespaced: bool, of_request: &'a str) -> Result<&'a str, String> {
     match (namespaced, r.namespace.as_str(), of_request) {
         (false, "", _) => Ok(""),
@@ -25,11 +26,11 @@ fn namespace<'a>(r: &'a ParamRef, namespaced: bool, of_request: &'a str) -> Resu
             Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".into())
         }
         (true, "", of_request) => Ok(of_request),
-        (true, said, _) => Ok(said),
+        (true, namespace, _) => Ok(namespace),
     }
 }
 
-/// Bytes of the parameters of a binding, as they are stored.
+/// The stored size of a binding's parameters in bytes.
 pub(super) fn bytes(kind: &Gvk, r: &ParamRef, write: &WriteRequest<'_>, lookup: &dyn Lookup) -> usize {
     let Some((resource, namespaced)) = lookup.resource(kind) else { return 0 };
     let Ok(namespace) = namespace(r, namespaced, write.namespace) else { return 0 };
@@ -45,7 +46,8 @@ pub(super) fn bytes(kind: &Gvk, r: &ParamRef, write: &WriteRequest<'_>, lookup: 
     }
 }
 
-/// Finds the parameters of a binding. Errors if the reference makes no sense, or as the policy says if there are none.
+/// Finds the parameters of a binding. Errors if the reference is invalid, or, by `parameterNotFoundAction`, if none
+/// exist.
 pub(super) fn find<'a>(
     kind: Option<&'a Gvk>,
     reference: Option<&ParamRef>,
@@ -83,8 +85,8 @@ pub(super) fn find<'a>(
 }
 
 impl Params<'_> {
-    /// The next one, in the version that the policy names; the only one of a policy without parameters is `None`. Others have their turn
-    /// in between. Errors if it cannot be converted.
+    /// The next parameter, in the version of `paramKind`; `None` once for a policy without parameters. Yields to
+    /// other tasks in between. Errors if conversion fails.
     pub(super) async fn next(&mut self, review: &Review<'_>) -> Option<Result<Option<Object>, String>> {
         let (kind, resource, namespace, names) = match self {
             Self::None { over } => return (!std::mem::replace(over, true)).then_some(Ok(None)),
@@ -92,7 +94,7 @@ impl Params<'_> {
         };
         loop {
             let name = names.next()?;
-            // One that went meanwhile is none any more.
+            // Skip an object deleted in the meantime.
             let o = match review.lookup.get(&resource.group, &resource.resource, namespace, &name) {
                 Ok(Some(o)) => o,
                 Ok(None) => continue,

@@ -1,4 +1,4 @@
-//! Policies and their bindings as their objects describe them, read and compiled once until one of them changes.
+//! Policies and bindings, parsed and compiled once and cached until their objects change.
 
 use super::params;
 use crate::expressions::{
@@ -15,20 +15,20 @@ use std::sync::Arc;
 pub(super) struct Policy {
     pub name: String,
     pub matcher: Matcher,
-    /// What cannot be evaluated is as if the policy were not there.
+    /// `failurePolicy: Ignore`: errors skip the policy.
     pub ignores_failure: bool,
     pub param_kind: Option<Gvk>,
     pub conditions: Conditions,
     pub variables: Variables,
     pub validations: Vec<Validation>,
-    /// The keys and values of audit annotations.
+    /// The keys and value expressions of audit annotations.
     pub annotations: Vec<(String, Expression)>,
     pub mutations: Vec<Mutation>,
-    /// Asked again when another changes the object after it.
+    /// Reinvoked when a later plugin changes the object.
     pub reinvoked: bool,
 }
 
-/// A policy with what binds it.
+/// A policy with its bindings.
 pub(super) struct Bound {
     pub policy: Arc<Policy>,
     pub bindings: Vec<Binding>,
@@ -95,7 +95,7 @@ impl Policies {
         (lookup.fingerprint(GROUP, self.family.policies), lookup.fingerprint(GROUP, self.family.bindings))
     }
 
-    /// Whether anything is bound at all, which is cheap to find out.
+    /// Whether any binding exists; cheap.
     pub fn any(&self, lookup: &dyn Lookup) -> bool {
         let (policies, bindings) = self.fingerprint(lookup);
         policies != 0 && bindings != 0
@@ -189,14 +189,14 @@ fn policy(o: &Object) -> Policy {
     let annotations = items(spec, "auditAnnotations").map(annotation).collect();
     let objects = env.clone().with_objects();
     let mutations = items(spec, "mutations").filter_map(|m| {
-        let (form, key, wanted) = match text(m, "patchType") {
+        let (form, key, expected) = match text(m, "patchType") {
             "ApplyConfiguration" => (Form::ApplyConfiguration, "applyConfiguration", ExpectedType::Object),
             "JSONPatch" => (Form::JsonPatch, "jsonPatch", ExpectedType::Patches),
             _ => return None,
         };
-        Some(Mutation { form, expression: Expression::new(&objects, text(&m[key], "expression"), wanted) })
+        Some(Mutation { form, expression: Expression::new(&objects, text(&m[key], "expression"), expected) })
     });
-    let whose = MatchOwner { kind: "policy", when: "validate", name: o.name().to_owned() };
+    let owner = MatchOwner { kind: "policy", when: "validate", name: o.name().to_owned() };
     Policy {
         name: o.name().to_owned(),
         mutations: mutations.collect(),
@@ -204,7 +204,7 @@ fn policy(o: &Object) -> Policy {
         matcher: Matcher::of_constraints(&spec["matchConstraints"]),
         ignores_failure: spec["failurePolicy"] == "Ignore",
         param_kind,
-        conditions: Conditions::read(&spec["matchConditions"], &expressions::policy_env(params), whose),
+        conditions: Conditions::read(&spec["matchConditions"], &expressions::policy_env(params), owner),
         validations: validations.collect(),
         annotations,
         variables,

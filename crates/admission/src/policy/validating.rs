@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest message an expression may make.
+/// Maximum length of a message expression's result.
 const LONGEST_MESSAGE: usize = 5 * 1024;
 
 pub struct Validating {
@@ -30,39 +30,39 @@ const KIND: Kind = Kind {
 };
 
 impl Validating {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
-        without_manifests(&said)?;
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        let config = config.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        without_manifests(&config)?;
         let (policies, bindings) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
         Ok(Self { policies: Policies::new(Family { policies, bindings }) })
     }
 }
 
-/// The annotation that tells of failed validations with the action `Audit`.
+/// The audit annotation for failed validations with the action `Audit`.
 const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
 
-/// Longer values of annotations are cut, in bytes.
+/// Maximum length of an annotation value in bytes; longer values are truncated.
 const LONGEST_ANNOTATION: usize = 10 * 1024;
-/// Values of one annotation: each binding and parameter may have another.
-const MOST_TOLD: usize = 100;
+/// Maximum number of values per annotation: each binding and parameter may add one.
+const MAX_VALUES: usize = 100;
 
-/// What all policies have to say of a request.
+/// The results of all policies for a request.
 #[derive(Default)]
-struct Found {
-    /// The first one is told; there may be any number.
+struct Evaluation {
+    /// The first denial; further ones are dropped.
     denial: Option<Denial>,
-    /// For the audit log alone: an annotation is not written twice, so that it is a list of one, the first.
+    /// The first failure, for the audit log: an annotation is written once, so its list has a single entry.
     failure: Option<Value>,
-    /// By policy and key, what its bindings say, each once.
+    /// Distinct values of all bindings, by policy and key.
     annotations: BTreeMap<String, Vec<String>>,
 }
 
-impl Found {
+impl Evaluation {
     fn deny(&mut self, denial: Denial) {
         self.denial.get_or_insert(denial);
     }
 
-    /// A policy or a binding cannot be applied.
+    /// Records a policy or binding that cannot be applied.
     fn unusable(&mut self, p: &Policy, b: Option<&Binding>, why: &str) {
         if !p.ignores_failure {
             let what = if b.is_some() { "binding" } else { "policy" };
@@ -85,7 +85,7 @@ impl Found {
     }
 }
 
-/// Why a request is not as a policy wants it.
+/// A denial of the request.
 struct Denial {
     policy: String,
     binding: Option<String>,
@@ -99,7 +99,7 @@ impl Remote for Validating {
         "ValidatingAdmissionPolicy"
     }
 
-    fn wants(&self, review: &Review<'_>) -> bool {
+    fn applies(&self, review: &Review<'_>) -> bool {
         self.policies.any(review.lookup) && !is_exempt_of_policies(review)
     }
 
@@ -108,21 +108,21 @@ impl Remote for Validating {
     }
 
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
-        let mut found = Found::default();
+        let mut evaluation = Evaluation::default();
         let bound_policies = self.policies.get(review.lookup).await?;
         for Bound { policy: p, bindings } in bound_policies.iter() {
             match p.matcher.matches(review, object) {
                 Ok(None) => {}
                 Ok(Some((resource, kind))) => {
                     for b in bindings {
-                        bound(p, b, review, object, (&resource, &kind), &mut found).await;
+                        bound(p, b, review, object, (&resource, &kind), &mut evaluation).await;
                     }
                 }
-                Err(e) => found.unusable(p, None, &e.message),
+                Err(e) => evaluation.unusable(p, None, &e.message),
             }
         }
-        found.annotate(review);
-        found.denial.map_or(Ok(()), |d| Err(refusal(review, &d)))
+        evaluation.annotate(review);
+        evaluation.denial.map_or(Ok(()), |d| Err(refusal(review, &d)))
     }
 }
 
@@ -132,20 +132,20 @@ async fn bound<'o>(
     review: &Review<'o>,
     object: Option<&'o Object>,
     meant: (&Gvr, &Gvk),
-    found: &mut Found,
+    evaluation: &mut Evaluation,
 ) {
     match b.matcher.matches(review, object) {
         Ok(Some(_)) => {}
         Ok(None) => return,
         Err(e) => {
-            found.unusable(p, Some(b), &e.message);
+            evaluation.unusable(p, Some(b), &e.message);
             return;
         }
     }
     let mut params = match params::find(p.param_kind.as_ref(), b.param.as_ref(), review) {
         Ok(params) => params,
         Err(e) => {
-            found.unusable(p, Some(b), &e);
+            evaluation.unusable(p, Some(b), &e);
             return;
         }
     };
@@ -158,7 +158,7 @@ async fn bound<'o>(
     let (new, old) = match (versioned(object).await, versioned(review.old).await) {
         (Ok(new), Ok(old)) => (new, old),
         (Err(e), _) | (_, Err(e)) => {
-            found.unusable(p, Some(b), &format!("failed to convert object version: {}", e.message));
+            evaluation.unusable(p, Some(b), &format!("failed to convert object version: {}", e.message));
             return;
         }
     };
@@ -166,7 +166,7 @@ async fn bound<'o>(
         let param = match param {
             Ok(param) => param,
             Err(e) => {
-                found.unusable(p, Some(b), &e);
+                evaluation.unusable(p, Some(b), &e);
                 return;
             }
         };
@@ -180,7 +180,7 @@ async fn bound<'o>(
                 Matched::Failed(_) if p.ignores_failure => Vec::new(),
                 Matched::Failed(message) => vec![Against::conditions_failed(message)],
                 Matched::Yes => {
-                    for why in annotate(p, &subject, &mut found.annotations) {
+                    for why in annotate(p, &subject, &mut evaluation.annotations) {
                         review.host.record_policy_decision(&decided(p, b, why.error_type(), "deny", Duration::ZERO));
                         wrong.push(why.to_string());
                     }
@@ -198,7 +198,7 @@ async fn bound<'o>(
             for action in &b.actions {
                 review.host.record_policy_decision(&decided(p, b, against.error, action.word(), against.took));
                 match action {
-                    Action::Deny => found.deny(Denial {
+                    Action::Deny => evaluation.deny(Denial {
                         policy: p.name.clone(),
                         binding: Some(b.name.clone()),
                         message: against.message.clone(),
@@ -211,14 +211,14 @@ async fn bound<'o>(
                     Action::Audit => audited = true,
                 }
             }
-            if audited && found.failure.is_none() {
-                found.failure = Some(json!({"message": against.message, "policy": p.name, "binding": b.name,
+            if audited && evaluation.failure.is_none() {
+                evaluation.failure = Some(json!({"message": against.message, "policy": p.name, "binding": b.name,
                     "expressionIndex": against.index, "validationActions": actions(b)}));
             }
         }
         for message in wrong {
             let (policy, binding) = (p.name.clone(), Some(b.name.clone()));
-            found.deny(Denial { policy, binding, message, reason: String::new() });
+            evaluation.deny(Denial { policy, binding, message, reason: String::new() });
         }
     }
 }
@@ -233,7 +233,7 @@ fn actions(b: &Binding) -> Vec<&'static str> {
 }
 
 impl Action {
-    /// What follows, in the word that is counted.
+    /// The enforcement action, as labelled in metrics.
     fn word(&self) -> &'static str {
         match self {
             Self::Deny => "deny",
@@ -253,15 +253,15 @@ fn decided<'a>(
     PolicyDecision { policy: &p.name, binding: &b.name, error, action: Some(action), took }
 }
 
-/// A validation that does not hold.
+/// A failed validation.
 struct Against {
-    /// Its place in the policy.
+    /// Index of the validation in the policy.
     index: usize,
     message: String,
     /// See [`EvalError::error_type`].
     error: &'static str,
     reason: String,
-    /// The expression came to nothing.
+    /// The evaluation failed.
     no_value: bool,
     took: Duration,
 }
@@ -272,7 +272,7 @@ impl Against {
     }
 }
 
-/// What a policy has against a request.
+/// The violations of a policy.
 fn evaluate(p: &Policy, subject: &Subject<'_>) -> Vec<Against> {
     let vars = Composed::new(subject, &p.variables);
     let mut budget = Budget::new(RUNTIME_BUDGET);
@@ -300,7 +300,7 @@ fn message<'s>(v: &'s Validation, vars: &Composed<'s>, budget: &mut Budget) -> S
     }
 }
 
-/// Adds the audit annotations, and gives back what is wrong with them where that counts.
+/// Adds audit annotations. Returns their errors if the failure policy rejects the request.
 fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<String>>) -> Vec<EvalError> {
     let vars = Composed::new(subject, &p.variables);
     let mut budget = Budget::new(RUNTIME_BUDGET);
@@ -312,9 +312,9 @@ fn annotate(p: &Policy, subject: &Subject<'_>, all: &mut BTreeMap<String, Vec<St
                 Some("") => {}
                 Some(text) => {
                     let text = &text[..text.floor_char_boundary(LONGEST_ANNOTATION)];
-                    let said = all.entry(format!("{}/{key}", p.name)).or_default();
-                    if said.len() < MOST_TOLD && !said.iter().any(|s| s == text) {
-                        said.push(text.to_owned());
+                    let values = all.entry(format!("{}/{key}", p.name)).or_default();
+                    if values.len() < MAX_VALUES && !values.iter().any(|s| s == text) {
+                        values.push(text.to_owned());
                     }
                 }
                 None => wrong.push(EvalError::Invalid(format!(

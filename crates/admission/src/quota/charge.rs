@@ -1,20 +1,21 @@
-//! What a new or changed object asks of the quotas of its namespace (`k8s.io/apiserver/pkg/admission/plugin/resourcequota`).
+//! Charges a new or changed object to the quotas of its namespace
+//! (`k8s.io/apiserver/pkg/admission/plugin/resourcequota`).
 
 use super::{Amounts, Quota, Scope, tracks, usage};
 use meta::{Object, Quantity};
 
-/// An object that is to be written.
+/// An object to write.
 pub struct ChargeRequest<'a> {
     pub group: &'a str,
     pub resource: &'a str,
     pub object: &'a Object,
     pub old: Option<&'a Object>,
-    /// It is not refused for being too much, only counted.
+    /// Charge without rejecting an exceeded quota.
     pub only_counted: bool,
 }
 
 impl ChargeRequest<'_> {
-    /// What the object takes. An error is upstream's reason to refuse.
+    /// The usage of the object. Errors with upstream's rejection message.
     pub fn usage(&self) -> Result<Amounts, String> {
         let all = usage(self.group, self.resource, self.object, None);
         let negative: Vec<&str> = all.iter().filter(|(_, q)| q.sign() < 0).map(|(k, _)| k.as_str()).collect();
@@ -24,7 +25,7 @@ impl ChargeRequest<'_> {
         Err(format!("quota usage is negative for resource(s): {}", negative.join(",")))
     }
 
-    /// What of a usage is new.
+    /// The increase in usage.
     pub fn more(&self, usage: &Amounts) -> Amounts {
         let before = self.old.map(|o| super::usage(self.group, self.resource, o, None)).unwrap_or_default();
         let more = usage.iter().map(|(k, q)| match before.get(k) {
@@ -37,16 +38,17 @@ impl ChargeRequest<'_> {
 }
 
 impl Quota {
-    /// The resources that the quota limits for the object; none when it does not count it. An error is a reason to refuse.
-    pub fn concerns(&self, asked: &ChargeRequest<'_>) -> Result<Option<Vec<&str>>, String> {
-        let (group, resource) = (asked.group, asked.resource);
+    /// The resources that the quota limits for the object; none if the quota does not count it. An error is a
+    /// rejection message.
+    pub fn concerns(&self, request: &ChargeRequest<'_>) -> Result<Option<Vec<&str>>, String> {
+        let (group, resource) = (request.group, request.resource);
         let names: Vec<&str> = self.hard.keys().map(String::as_str).filter(|n| tracks(group, resource, n)).collect();
-        if names.is_empty() || !self.covers(group, resource, asked.object) {
+        if names.is_empty() || !self.covers(group, resource, request.object) {
             return Ok(None);
         }
         if group.is_empty()
             && resource == "pods"
-            && let Some(missing) = usage::missing(&names, asked.object)
+            && let Some(missing) = usage::missing(&names, request.object)
         {
             return Err(format!("failed quota: {}: must specify {missing}", self.name));
         }
@@ -57,21 +59,21 @@ impl Quota {
         Ok(Some(names))
     }
 
-    /// What is new for this quota: all, where it did not count what was there before.
-    pub fn more(&self, asked: &ChargeRequest<'_>, usage: &Amounts) -> Amounts {
-        match asked.old.filter(|o| self.covers(asked.group, asked.resource, o)) {
-            Some(_) => asked.more(usage),
+    /// The increase for this quota: all usage if it did not count the old object.
+    pub fn more(&self, request: &ChargeRequest<'_>, usage: &Amounts) -> Amounts {
+        match request.old.filter(|o| self.covers(request.group, request.resource, o)) {
+            Some(_) => request.more(usage),
             None => usage.iter().filter(|(_, q)| !q.is_zero()).map(|(k, q)| (k.clone(), *q)).collect(),
         }
     }
 
-    /// The scopes in which the object is, whatever else the quota says.
-    pub(crate) fn scopes_of<'a>(&'a self, asked: &'a ChargeRequest<'_>) -> impl Iterator<Item = &'a Scope> {
-        self.scopes.iter().filter(|s| s.holds(asked.group, asked.resource, asked.object))
+    /// The matching scopes, whatever the quota's resources.
+    pub(crate) fn scopes_of<'a>(&'a self, request: &'a ChargeRequest<'_>) -> impl Iterator<Item = &'a Scope> {
+        self.scopes.iter().filter(|s| s.holds(request.group, request.resource, request.object))
     }
 
-    /// The usage with what is new; none when it stays as it is. An error is a reason to refuse.
-    pub fn charge(&self, asked: &ChargeRequest<'_>, mut more: Amounts) -> Result<Option<Amounts>, String> {
+    /// The quota's usage plus the increase; none if it is unchanged. An error is a rejection message.
+    pub fn charge(&self, request: &ChargeRequest<'_>, mut more: Amounts) -> Result<Option<Amounts>, String> {
         more.retain(|k, _| self.hard.contains_key(k));
         if more.is_empty() {
             return Ok(None);
@@ -80,12 +82,12 @@ impl Quota {
         super::add(&mut used, more.clone());
         let beyond = |k: &String| matches!((used.get(k), self.hard.get(k)), (Some(u), Some(h)) if u > h);
         let exceeded: Vec<&String> = more.keys().filter(|k| beyond(k)).collect();
-        if exceeded.is_empty() || asked.only_counted {
+        if exceeded.is_empty() || request.only_counted {
             return Ok(Some(used));
         }
-        let print = |of: &Amounts| {
-            let one = |k: &&String| of.get(*k).map(|q| format!("{k}={q}"));
-            exceeded.iter().filter_map(one).collect::<Vec<_>>().join(",")
+        let print = |amounts: &Amounts| {
+            let entry = |k: &&String| amounts.get(*k).map(|q| format!("{k}={q}"));
+            exceeded.iter().filter_map(entry).collect::<Vec<_>>().join(",")
         };
         Err(format!(
             "exceeded quota: {}, requested: {}, used: {}, limited: {}",

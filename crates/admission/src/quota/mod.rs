@@ -1,4 +1,4 @@
-//! What objects take of a quota (`k8s.io/apiserver/pkg/quota/v1`): data to data, for admission and for the controller alike.
+//! Quota evaluation (`k8s.io/apiserver/pkg/quota/v1`): pure functions for admission and the controller.
 
 mod charge;
 mod scopes;
@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 /// Resources by name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// A quota as it is stored.
+/// A stored quota.
 pub struct Quota {
-    /// What is to hold (`spec.hard`).
-    pub wanted: Amounts,
-    /// What holds: the controller has counted since it was wanted.
+    /// Desired limits (`spec.hard`).
+    pub desired: Amounts,
+    /// Limits in force: the controller has computed usage for them.
     pub hard: Amounts,
     pub used: Amounts,
     scopes: Vec<Scope>,
@@ -29,7 +29,7 @@ pub struct Quota {
 impl Quota {
     pub fn read(o: &Object) -> Self {
         Self {
-            wanted: amounts(o.at(&["spec", "hard"])),
+            desired: amounts(o.at(&["spec", "hard"])),
             hard: amounts(o.at(&["status", "hard"])),
             used: amounts(o.at(&["status", "used"])),
             scopes: scopes::read_scopes(o),
@@ -37,29 +37,29 @@ impl Quota {
         }
     }
 
-    /// Objects of a resource that this quota counts, of those it could.
+    /// Whether all scopes of the quota match an object.
     pub fn covers(&self, group: &str, resource: &str, object: &Object) -> bool {
         self.scopes.iter().all(|s| s.holds(group, resource, object))
     }
 
-    /// It is wanted that objects of a resource are counted, and nobody has counted them yet.
+    /// Whether the quota limits objects of a resource but the controller has not counted them yet.
     pub fn is_uncounted(&self, group: &str, resource: &str) -> bool {
-        self.wanted.keys().any(|k| tracks(group, resource, k) && !self.hard.contains_key(k))
+        self.desired.keys().any(|k| tracks(group, resource, k) && !self.hard.contains_key(k))
     }
 }
 
-/// Quantities by name; what is none is left out.
+/// Quantities by name; skips unparsable ones.
 pub fn amounts(v: Option<&Value>) -> Amounts {
     let all = v.and_then(Value::as_object).into_iter().flatten();
     all.filter_map(|(k, q)| Some((k.clone(), Quantity::parse(q.as_str()?).ok()?))).collect()
 }
 
-/// As an object's status has them.
+/// Formats amounts as in the status of an object.
 pub fn to_value(a: &Amounts) -> Value {
     Value::Object(a.iter().map(|(k, q)| (k.clone(), q.to_string().into())).collect::<Map<_, _>>())
 }
 
-/// Adds amounts up.
+/// Adds amounts.
 pub fn add(to: &mut Amounts, more: Amounts) {
     for (k, q) in more {
         let sum = to.get(&k).map_or(q, |t| *t + q);

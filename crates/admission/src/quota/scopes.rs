@@ -1,4 +1,4 @@
-//! Scopes: which objects a quota counts at all.
+//! Quota scopes: restrict which objects a quota counts.
 
 use meta::{Object, Value};
 use std::fmt;
@@ -10,7 +10,7 @@ pub(crate) struct Scope {
     values: Vec<String>,
 }
 
-/// As Go prints the struct.
+/// Formats the struct as Go does.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{{} {} [{}]}}", self.name, self.operator, self.values.join(" "))
@@ -28,7 +28,7 @@ pub(super) fn read_scopes(quota: &Object) -> Vec<Scope> {
     plain.chain(selected.iter().map(Scope::read)).collect()
 }
 
-/// Whether a pod ends by itself after some time, as the scope `Terminating` wants it.
+/// Whether a pod has an active deadline (scope `Terminating`).
 pub(crate) fn is_terminating(pod: &Object) -> bool {
     pod.int_at(&["spec", "activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
 }
@@ -86,9 +86,9 @@ impl Scope {
     }
 }
 
-/// No container, nor the pod, asks for CPU or memory.
+/// Whether neither the pod nor any container requests or limits CPU or memory (best effort).
 fn is_best_effort(pod: &Object) -> bool {
-    let asks = |r: Option<&Value>| {
+    let has_resources = |r: Option<&Value>| {
         let parts = ["requests", "limits"].iter().filter_map(|p| r?.get(*p)?.as_object());
         let quantity = |v: &Value| v.as_str().and_then(|q| meta::Quantity::parse(q).ok());
         parts
@@ -97,7 +97,7 @@ fn is_best_effort(pod: &Object) -> bool {
     };
     let lists = ["containers", "initContainers"].map(|l| pod.at(&["spec", l]).and_then(Value::as_array));
     let mut containers = lists.into_iter().flatten().flatten();
-    !asks(pod.at(&["spec", "resources"])) && !containers.any(|c| asks(c.get("resources")))
+    !has_resources(pod.at(&["spec", "resources"])) && !containers.any(|c| has_resources(c.get("resources")))
 }
 
 fn crosses_namespaces(pod: &Object) -> bool {

@@ -1,4 +1,4 @@
-//! How much one object takes, and under which names.
+//! The usage of one object by resource name.
 
 use super::{Amounts, add};
 use meta::{Object, Quantity, Value};
@@ -12,33 +12,33 @@ fn count_name(group: &str, resource: &str) -> String {
     if group.is_empty() { format!("count/{resource}") } else { format!("count/{resource}.{group}") }
 }
 
-/// The older name of a count.
+/// The legacy name of an object count.
 fn alias(group: &str, resource: &str) -> Option<&'static str> {
     let known =
         ["configmaps", "resourcequotas", "replicationcontrollers", "secrets", "services", "persistentvolumeclaims"];
     known.into_iter().find(|k| group.is_empty() && *k == resource)
 }
 
-/// What is stored, and counted by no quota though it may name it (upstream `pkg/quota/v1/install`).
+/// Stored resources that quotas never count (upstream `pkg/quota/v1/install`).
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
 pub(crate) fn is_ignored(group: &str, resource: &str) -> bool {
     IGNORED.contains(&(group, resource))
 }
 
-/// The group and resource whose objects a name counts, when it counts objects of any kind but those that are ignored.
+/// The group and resource that an object count name refers to, unless it is ignored.
 pub fn counted(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix("count/")?;
     let (group, resource) = name.split_once('.').map_or(("", name), |(resource, group)| (group, resource));
     (!is_ignored(group, resource)).then_some((group, resource))
 }
 
-/// Nothing is ever counted under this name.
+/// Whether a name never has usage.
 pub fn is_idle(name: &str) -> bool {
     name.starts_with("count/") && counted(name).is_none()
 }
 
-/// A resource of a quota is one that objects of this kind take.
+/// Whether objects of this kind use a quota resource.
 pub fn tracks(group: &str, resource: &str, name: &str) -> bool {
     if is_ignored(group, resource) {
         return false;
@@ -71,14 +71,14 @@ fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// What an object takes. `now` decides about pods whose grace period is over.
+/// The usage of an object. `now` decides whether a pod's grace period is over.
 pub fn usage(group: &str, resource: &str, o: &Object, now: Option<&str>) -> Amounts {
-    let one = Quantity::from_int(1);
-    let mut all = Amounts::from([(count_name(group, resource), one)]);
-    all.extend(alias(group, resource).map(|a| (a.to_owned(), one)));
+    let single = Quantity::from_int(1);
+    let mut all = Amounts::from([(count_name(group, resource), single)]);
+    all.extend(alias(group, resource).map(|a| (a.to_owned(), single)));
     match (group, resource) {
         ("", "pods") if takes_compute(o, now) => {
-            all.insert("pods".into(), one);
+            all.insert("pods".into(), single);
             add(&mut all, compute(&pod(o, "requests"), &pod(o, "limits")));
         }
         ("", "services") => service(o, &mut all),
@@ -99,7 +99,7 @@ fn takes_compute(pod: &Object, now: Option<&str>) -> bool {
     }
 }
 
-/// Under the names of quotas.
+/// Adds usage under the resource names of quotas.
 fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut out = Amounts::new();
     for (k, q) in requests {
@@ -124,7 +124,7 @@ fn containers<'a>(pod: &'a Object, list: &str) -> impl Iterator<Item = &'a Value
     pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The sum of a pod: its containers together with those that keep running beside them, or the most that initialization takes
+/// The resources of a pod: the sum of its containers and sidecars, or the maximum during initialization
 /// (`k8s.io/component-helpers/resource`).
 pub fn total(o: &Object, part: &str) -> Amounts {
     let mut sum = Amounts::new();
@@ -147,7 +147,7 @@ pub fn total(o: &Object, part: &str) -> Amounts {
     sum
 }
 
-/// The sum of a pod and of what it takes beside.
+/// The sum of pod resources and overhead.
 fn pod(o: &Object, part: &str) -> Amounts {
     let mut sum = total(o, part);
     let overhead = super::amounts(o.at(&["spec", "overhead"]));
@@ -185,10 +185,10 @@ fn claim(o: &Object, all: &mut Amounts) {
     let class = beta.or_else(|| o.str_at(&["spec", "storageClassName"])).filter(|c| !c.is_empty());
     let mut amounts = Amounts::from([("persistentvolumeclaims".to_owned(), Quantity::from_int(1))]);
     let quantity = |path: &[&str]| o.str_at(path).and_then(|q| Quantity::parse(q).ok());
-    let asked = quantity(&["spec", "resources", "requests", "storage"]);
+    let requested = quantity(&["spec", "resources", "requests", "storage"]);
     let given = quantity(&["status", "allocatedResources", "storage"]);
-    if let Some(asked) = asked {
-        let more = given.filter(|g| *g > asked).unwrap_or(asked);
+    if let Some(requested) = requested {
+        let more = given.filter(|g| *g > requested).unwrap_or(requested);
         amounts.insert("requests.storage".into(), whole(more));
     }
     for (k, q) in amounts {
@@ -197,24 +197,25 @@ fn claim(o: &Object, all: &mut Amounts) {
     }
 }
 
-/// Rounded up to whole bytes.
+/// Rounds up to whole bytes.
 fn whole(q: Quantity) -> Quantity {
     if q.is_integer() { q } else { Quantity::from_int(q.value()) }
 }
 
-/// What containers do not say although a quota on CPU or memory wants every container to.
+/// Requests and limits that containers omit although a quota on CPU or memory requires them.
 pub(super) fn missing(names: &[&str], pod: &Object) -> Option<String> {
     let must = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for c in containers(pod, "containers").chain(containers(pod, "initContainers")) {
         let r = c.get("resources");
-        let said = compute(&part_amounts(r, "requests"), &part_amounts(r, "limits"));
-        for name in names.iter().filter(|n| must.contains(n) && !said.contains_key(**n)) {
+        let amounts = compute(&part_amounts(r, "requests"), &part_amounts(r, "limits"));
+        for name in names.iter().filter(|n| must.contains(n) && !amounts.contains_key(**n)) {
             missing.entry(name).or_default().insert(c["name"].as_str().unwrap_or_default());
         }
     }
-    let one =
-        |(name, who): (&str, BTreeSet<&str>)| format!("{name} for: {}", who.into_iter().collect::<Vec<_>>().join(","));
-    let all: Vec<String> = missing.into_iter().map(one).collect();
+    let entry = |(name, containers): (&str, BTreeSet<&str>)| {
+        format!("{name} for: {}", containers.into_iter().collect::<Vec<_>>().join(","))
+    };
+    let all: Vec<String> = missing.into_iter().map(entry).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }

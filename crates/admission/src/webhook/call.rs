@@ -1,4 +1,4 @@
-//! One call of one hook, the same for mutating and validating ones.
+//! Calls one webhook; shared by mutating and validating webhooks.
 
 use super::exchange::{self, ReviewResponse};
 use super::hook::DryRun;
@@ -7,23 +7,23 @@ use crate::plugin::{CallError, Outcome, Review, TOO_MANY_OUTSIDE, WebhookCall};
 use meta::{Object, Status, names};
 use tokio::time::Instant;
 
-/// Why a call brought no permission.
+/// Why a call did not admit the request.
 pub(super) enum Failure {
-    /// The hook could not be asked or answered nonsense: its `failurePolicy` decides. With the HTTP code that tells why.
+    /// The call failed or the response was invalid: `failurePolicy` decides. Carries the HTTP status code.
     Calling { why: String, code: u16 },
-    /// It answered.
+    /// The webhook denied the request.
     Refused(Status),
-    /// It must not be asked, or what it wants cannot be done.
+    /// The webhook must not be called, or its patch cannot be applied.
     Unfit(Status),
 }
 
 impl Failure {
-    /// What came back means nothing.
+    /// An invalid response.
     pub fn nonsense(why: String) -> Self {
         Self::Calling { why, code: 503 }
     }
 
-    /// What the client gets, if anything.
+    /// The error for the client, if the failure policy rejects the request.
     pub fn under_policy(self, invocation: &Invocation<'_>) -> Result<(), Status> {
         match self {
             Self::Refused(s) | Self::Unfit(s) => Err(s),
@@ -38,7 +38,7 @@ impl Failure {
     }
 }
 
-/// Asks a hook about objects that are in its version already.
+/// Calls a webhook with objects that are already in its version.
 pub(super) async fn call(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
@@ -90,7 +90,7 @@ async fn send(
     let body = sent.map_err(unanswered)?;
     let answer = exchange::answer(&question, &body, mutating).map_err(Failure::nonsense)?;
     answer.warnings.iter().for_each(|w| review.host.warn(w.clone()));
-    // What is no name is left out.
+    // Skip keys that are not qualified names.
     for (k, v) in answer.annotations.iter().map(|(k, v)| (format!("{}/{k}", hook.name), v)) {
         if names::qualified_name(&k).is_empty() {
             review.host.annotate(&k, v);
@@ -102,7 +102,7 @@ async fn send(
     Ok(answer)
 }
 
-/// An object in the version of an invocation.
+/// Converts an object to the version of the invocation.
 pub(super) async fn versioned(
     invocation: &Invocation<'_>,
     review: &Review<'_>,

@@ -1,4 +1,4 @@
-//! `matchConditions` of a hook, which are written in CEL.
+//! `matchConditions` of a webhook (CEL).
 
 use super::call::versioned;
 use super::select::Invocation;
@@ -7,8 +7,8 @@ use crate::pace;
 use crate::plugin::Review;
 use meta::{Object, Status};
 
-/// The conditions of a hook hold (all of them), or do not. One that has no value is as a hook that cannot be called: with
-/// `failurePolicy: Ignore` it is not asked, otherwise the request is refused.
+/// Whether all match conditions of a webhook hold. An evaluation error counts as a failed call: with `failurePolicy:
+/// Ignore` the webhook is skipped, otherwise the request is rejected.
 pub(super) async fn hold(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
@@ -29,7 +29,7 @@ pub(super) async fn hold(
         Matched::Yes => Ok(true),
         Matched::Failed(why) if !hook.ignores_failure => Err(review.forbidden(&why)),
         Matched::No | Matched::Failed(_) => {
-            review.host.record_exclusion(&hook.conditions.whose, review.operation);
+            review.host.record_exclusion(&hook.conditions.owner, review.operation);
             Ok(false)
         }
     }

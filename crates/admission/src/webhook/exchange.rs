@@ -1,4 +1,4 @@
-//! The `AdmissionReview` that is sent, and the one that comes back.
+//! The `AdmissionReview` request and response.
 
 use super::select::Invocation;
 use crate::plugin::Review;
@@ -10,21 +10,21 @@ use serde_json::json;
 
 const KIND: &str = "AdmissionReview";
 
-/// A request on its way.
+/// A pending request.
 pub(super) struct ReviewRequest {
     pub uid: String,
     pub body: Vec<u8>,
     version: String,
 }
 
-/// What a hook said.
+/// The decoded response of a webhook.
 pub(super) struct ReviewResponse {
     pub allowed: bool,
     pub result: Option<Value>,
     /// A JSON patch.
     pub patch: Option<Vec<u8>>,
     pub warnings: Vec<String>,
-    /// Facts for the audit log.
+    /// Audit annotations.
     pub annotations: Vec<(String, String)>,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn question(
     Ok(ReviewRequest { uid, body: whole.to_string().into_bytes(), version: version.clone() })
 }
 
-/// Reads an answer and checks that it is one to the question. `mutating` hooks may send a patch.
+/// Decodes a response and checks that it answers the request. Only `mutating` webhooks may return a patch.
 pub(super) fn answer(question: &ReviewRequest, body: &[u8], mutating: bool) -> Result<ReviewResponse, String> {
     let invalid = |why: String| format!("received invalid webhook response: {why}");
     if body.is_empty() {
@@ -114,7 +114,7 @@ pub(super) fn answer(question: &ReviewRequest, body: &[u8], mutating: bool) -> R
     })
 }
 
-/// A refusal as the client hears it.
+/// The `Status` that the client receives for a denial.
 pub(super) fn refusal(hook: &str, result: Option<&Value>) -> Status {
     let by = format!("admission webhook {hook:?} denied the request");
     let none = json!({});

@@ -1,4 +1,4 @@
-//! Webhooks as their configurations describe them, read once for all requests until a configuration changes.
+//! Webhooks of the stored configurations, parsed once and cached until a configuration changes.
 
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
 use crate::expressions::{self, Conditions};
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) struct Hook {
-    /// Of the configuration, the hook, and its place in it: no two are equal.
+    /// Configuration name, webhook name and index within the configuration: unique.
     pub uid: String,
     pub configuration: String,
     pub name: String,
-    /// None: neither a URL nor a service.
+    /// None if the configuration has neither a URL nor a service.
     pub endpoint: Option<Endpoint>,
     pub matcher: Matcher,
-    /// A failed call is as if the hook were not there.
+    /// `failurePolicy: Ignore`.
     pub ignores_failure: bool,
     pub dry_run: DryRun,
     pub timeout: Duration,
@@ -34,7 +34,7 @@ pub(super) enum DryRun {
     Unsupported,
 }
 
-/// The hooks of one kind of configuration, and as whom they are asked.
+/// The webhooks of one kind of configuration, and the credentials for calling them.
 pub(super) struct Hooks {
     read: LastResult<u64, Vec<Arc<Hook>>>,
     compiled: ResultPerObject<Vec<Arc<Hook>>>,
@@ -48,15 +48,15 @@ const KIND: Kind = Kind {
 };
 
 impl Hooks {
-    /// Of what the plugin is told (`k8s.io/apiserver/pkg/admission/plugin/webhook/config`).
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        let said = said.map_or(Ok(Value::Null), |s| KIND.read(s))?;
-        let file = said["kubeConfigFile"].as_str().filter(|f| !f.is_empty());
+    /// Reads the plugin configuration (`k8s.io/apiserver/pkg/admission/plugin/webhook/config`).
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        let config = config.map_or(Ok(Value::Null), |s| KIND.read(s))?;
+        let file = config["kubeConfigFile"].as_str().filter(|f| !f.is_empty());
         if let Some(file) = file.filter(|f| !f.starts_with('/')) {
             let path = FieldPath::new("kubeConfigFile");
             return Err(FieldError::invalid(&path, file, "must be an absolute file path").to_string());
         }
-        without_manifests(&said)?;
+        without_manifests(&config)?;
         Ok(Self {
             read: LastResult::default(),
             compiled: ResultPerObject::default(),
@@ -65,7 +65,7 @@ impl Hooks {
         })
     }
 
-    /// Reads who the server is.
+    /// Loads the credentials of the server.
     pub fn open(&mut self) -> Result<(), String> {
         if let Some(file) = &self.kubeconfig {
             self.callers = Callers::of_file(file.clone())?;
@@ -73,8 +73,8 @@ impl Hooks {
         Ok(())
     }
 
-    /// All hooks: configurations in the order of their names, hooks as they stand there. Errors if a
-    /// configuration cannot be read.
+    /// All webhooks: configurations sorted by name, webhooks in their listed order. Errors if a configuration cannot
+    /// be read.
     pub async fn get(&self, lookup: &dyn Lookup, resource: &str) -> Result<Arc<Vec<Arc<Hook>>>, Status> {
         if let Some(known) = self.read.known(&lookup.fingerprint(GROUP, resource)) {
             return Ok(known);
@@ -105,7 +105,7 @@ fn hooks(configuration: &Object, when: &'static str) -> Vec<Arc<Hook>> {
 }
 
 fn hook(configuration: &str, index: usize, h: &Value, when: &'static str) -> Hook {
-    let whose = MatchOwner { kind: "webhook", when, name: text(h, "name").to_owned() };
+    let owner = MatchOwner { kind: "webhook", when, name: text(h, "name").to_owned() };
     Hook {
         uid: format!("{configuration}/{}/{index}", text(h, "name")),
         configuration: configuration.to_owned(),
@@ -120,7 +120,7 @@ fn hook(configuration: &str, index: usize, h: &Value, when: &'static str) -> Hoo
         timeout: Duration::from_secs(h["timeoutSeconds"].as_u64().unwrap_or(10)),
         reinvoked: h["reinvocationPolicy"] == "IfNeeded",
         versions: texts(h, "admissionReviewVersions"),
-        conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env(), whose),
+        conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env(), owner),
     }
 }
 

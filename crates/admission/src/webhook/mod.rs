@@ -1,9 +1,10 @@
-//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: others are asked, over HTTPS
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: call webhooks over HTTPS
 //! (`k8s.io/apiserver/pkg/admission/plugin/webhook`).
 //!
-//! A kubeconfig says as whom they are asked ([`auth::Callers`]); a program that makes credentials is run again once they are refused.
-//! `hook` reads the configurations, `select` says which hooks a request concerns, `exchange` is the `AdmissionReview` to and fro.
-//! The transport is the [`Host`](crate::Host)'s. Left out: audit annotations of what a mutation changed.
+//! A kubeconfig holds the credentials for the calls ([`auth::Callers`]); an exec credential plugin runs again when
+//! its credentials are rejected. `hook` parses the configurations, `select` selects the webhooks for a request,
+//! `exchange` encodes and decodes the `AdmissionReview`. The transport is the [`Host`](crate::Host)'s. Not
+//! implemented: audit annotations for the changes of a mutation.
 
 mod call;
 mod conditions;

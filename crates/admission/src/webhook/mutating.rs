@@ -1,4 +1,4 @@
-//! MutatingAdmissionWebhook: hooks are asked one after the other, and each sees what the ones before made.
+//! MutatingAdmissionWebhook: calls webhooks in sequence; each receives the object as the previous ones left it.
 
 use super::call::{Failure, call, versioned};
 use super::hook::Hooks;
@@ -19,8 +19,8 @@ pub struct Mutating {
 }
 
 impl Mutating {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        Ok(Self { hooks: Hooks::new(said)? })
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        Ok(Self { hooks: Hooks::new(config)? })
     }
 }
 
@@ -34,7 +34,7 @@ impl Remote for Mutating {
         self.hooks.open()
     }
 
-    fn wants(&self, review: &Review<'_>) -> bool {
+    fn applies(&self, review: &Review<'_>) -> bool {
         self.hooks.any(review.lookup, RESOURCE) && !is_exempt(review)
     }
 
@@ -42,7 +42,7 @@ impl Remote for Mutating {
         mutate(&self.hooks, review, Some(object), rounds).await
     }
 
-    /// A deletion has no object to change, but hooks are asked.
+    /// A deletion has no object to mutate, but webhooks are called.
     async fn validate(&self, review: &Review<'_>, object: Option<&Object>) -> Result<(), Status> {
         match object {
             None => mutate(&self.hooks, review, None, &mut Reinvocation::default()).await,
@@ -64,17 +64,17 @@ async fn mutate(
     }
     for (index, hook) in hooks.iter().enumerate() {
         let Some(invocation) = select(callers, hook, review, object.as_deref()).await? else { continue };
-        // Who was not asked in the first round is not asked in the second either.
+        // The second round calls only webhooks that the first round called.
         if rounds.second && !rounds.webhooks.is_due(&hook.uid) {
             continue;
         }
-        let place = format!("mutation.webhook.admission.k8s.io/round_{}_index_{index}", u8::from(rounds.second));
-        let asked = call_and_patch(&invocation, review, object.as_deref_mut(), &place).await;
-        let mutated = matches!(asked, Ok(true));
+        let key = format!("mutation.webhook.admission.k8s.io/round_{}_index_{index}", u8::from(rounds.second));
+        let outcome = call_and_patch(&invocation, review, object.as_deref_mut(), &key).await;
+        let mutated = matches!(outcome, Ok(true));
         let (configuration, name) = (&hook.configuration, &hook.name);
         let note = json!({"configuration": configuration, "webhook": name, "mutated": mutated});
-        review.host.annotate(&place, &told(&note, &["configuration", "webhook", "mutated"]));
-        match asked {
+        review.host.annotate(&key, &go_struct(&note, &["configuration", "webhook", "mutated"]));
+        match outcome {
             Ok(false) => {}
             Ok(true) => {
                 rounds.webhooks.changed();
@@ -82,7 +82,7 @@ async fn mutate(
             }
             Err(f) => {
                 f.under_policy(&invocation)?;
-                review.host.annotate(&format!("failed-open.{place}"), name);
+                review.host.annotate(&format!("failed-open.{key}"), name);
             }
         }
         if hook.reinvoked {
@@ -95,29 +95,30 @@ async fn mutate(
     Ok(())
 }
 
-/// An object with its fields in this order, as Go would write it.
-fn told(v: &Value, fields: &[&str]) -> String {
+/// Serializes an object with its fields in the given order, as Go writes the struct.
+fn go_struct(v: &Value, fields: &[&str]) -> String {
     let all: Vec<String> = fields.iter().map(|f| format!("{:?}:{}", f, v[*f])).collect();
     format!("{{{}}}", all.join(","))
 }
 
-/// The patch as Go writes it: what is in an operation in the order of the names.
-fn told_patch(patch: &Value) -> String {
-    let one = |o: &Value| {
+/// Serializes a JSON patch as Go does: the fields of each operation sorted by name.
+fn go_patch(patch: &Value) -> String {
+    let operation = |o: &Value| {
         let mut names: Vec<&str> = o.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
         names.sort_unstable();
-        told(o, &names)
+        go_struct(o, &names)
     };
-    let all: Vec<String> = patch.as_array().into_iter().flatten().map(one).collect();
+    let all: Vec<String> = patch.as_array().into_iter().flatten().map(operation).collect();
     format!("[{}]", all.join(","))
 }
 
-/// Asks one hook and applies its patch. True: the object is another now. `place` is what the audit log calls this call.
+/// Calls one webhook and applies its patch. Returns true if the object changed. `key` is the audit annotation of the
+/// call.
 async fn call_and_patch(
     invocation: &Invocation<'_>,
     review: &Review<'_>,
     object: Option<&mut Object>,
-    place: &str,
+    key: &str,
 ) -> Result<bool, Failure> {
     let new = versioned(invocation, review, object.as_deref()).await.map_err(Failure::Unfit)?;
     let old = versioned(invocation, review, review.old).await.map_err(Failure::Unfit)?;
@@ -142,9 +143,9 @@ async fn call_and_patch(
     let patched = review.host.read(doc, &invocation.kind).map_err(|s| internal(s.message))?;
     let (configuration, name) = (&invocation.hook.configuration, &invocation.hook.name);
     let note = json!({"configuration": configuration, "webhook": name});
-    let (note, sent) = (told(&note, &["configuration", "webhook"]), told_patch(&sent));
+    let (note, sent) = (go_struct(&note, &["configuration", "webhook"]), go_patch(&sent));
     let note = format!("{},\"patch\":{sent},\"patchType\":\"JSONPatch\"}}", note.trim_end_matches('}'));
-    review.host.annotate_details(&place.replacen("mutation.", "patch.", 1), &note);
+    review.host.annotate_details(&key.replacen("mutation.", "patch.", 1), &note);
     if patched == new {
         return Ok(false);
     }

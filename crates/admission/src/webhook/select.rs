@@ -1,4 +1,4 @@
-//! Which hooks a request concerns, and in which version of the object they want to hear of it.
+//! Selects the webhooks for a request, and the version in which each receives the object.
 
 use super::conditions;
 use super::hook::Hook;
@@ -6,7 +6,7 @@ use crate::plugin::Review;
 use auth::Callers;
 use meta::{Gvk, Gvr, Object, Status};
 
-/// A hook is to be called with this.
+/// A webhook to call, with the resource and kind to send.
 pub(super) struct Invocation<'a> {
     pub hook: &'a Hook,
     pub callers: &'a Callers,

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionWebhook: all hooks are asked at once, and the first refusal counts.
+//! ValidatingAdmissionWebhook: calls all webhooks concurrently; the first denial is returned.
 
 use super::call::{call, versioned};
 use super::hook::Hooks;
@@ -17,8 +17,8 @@ pub struct Validating {
 }
 
 impl Validating {
-    pub fn new(said: Option<&Value>) -> Result<Self, String> {
-        Ok(Self { hooks: Hooks::new(said)? })
+    pub fn new(config: Option<&Value>) -> Result<Self, String> {
+        Ok(Self { hooks: Hooks::new(config)? })
     }
 }
 
@@ -32,7 +32,7 @@ impl Remote for Validating {
         self.hooks.open()
     }
 
-    fn wants(&self, review: &Review<'_>) -> bool {
+    fn applies(&self, review: &Review<'_>) -> bool {
         self.hooks.any(review.lookup, RESOURCE) && !is_exempt(review)
     }
 
@@ -48,10 +48,10 @@ impl Remote for Validating {
     }
 }
 
-/// So many hooks are asked at a time: each has a copy of the object.
+/// Maximum number of concurrent calls: each holds a copy of the object.
 const AT_A_TIME: usize = 32;
 
-/// `index` is the place among the hooks that are asked.
+/// `index` is the index among the selected webhooks.
 async fn call_and_check(
     index: usize,
     invocation: &Invocation<'_>,
@@ -64,8 +64,8 @@ async fn call_and_check(
         Ok(_) => Ok(()),
         Err(f) => {
             f.under_policy(invocation)?;
-            let place = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
-            review.host.annotate(&place, &invocation.hook.name);
+            let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
+            review.host.annotate(&key, &invocation.hook.name);
             Ok(())
         }
     }

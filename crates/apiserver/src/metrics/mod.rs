@@ -191,7 +191,7 @@ impl Metrics {
 
     /// Conditions have spoken.
     pub(crate) fn record_match_evaluation(&self, m: &MatchEvaluation<'_>) {
-        let labels = [m.whose.name.as_str(), m.whose.kind, m.whose.when, m.operation.as_str()];
+        let labels = [m.owner.name.as_str(), m.owner.kind, m.owner.when, m.operation.as_str()];
         self.set.histogram(&table::CONDITION_SECONDS, &labels).observe(m.took.as_secs_f64());
         if m.errors > 0 {
             self.set.counter(&table::CONDITION_ERRORS, &labels).inc_by(m.errors as u64);

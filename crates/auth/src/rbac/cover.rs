@@ -1,25 +1,25 @@
-//! Whether some rules grant everything that others do (`k8s.io/component-helpers/auth/rbac/validation`): nobody gives away what
-//! they do not hold themselves. Rules are compared part by part, so that what one rule lacks another may add.
+//! Privilege escalation check (`k8s.io/component-helpers/auth/rbac/validation`): whether a user's rules grant
+//! everything that other rules do. Compares rules part by part: several rules may together cover one.
 
 use super::PolicyRule;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Texts that are compared for one answer, and combinations that an answer lists. Lists multiply: a rule of a few kilobytes stands for
-/// billions of combinations.
+/// Limits on string comparisons per check, and on combinations in a message: lists multiply, so a rule of a few
+/// kilobytes may have billions of combinations.
 const MOST_COMPARED: usize = 10_000_000;
-const MOST_TOLD: usize = 20_000;
-/// Bytes that [`describe`] takes.
-const MOST_SAID: usize = 64 << 10;
+const MAX_MISSING: usize = 20_000;
+/// Maximum length of [`describe`]'s result, in bytes.
+const MAX_MESSAGE: usize = 64 << 10;
 
-/// It would take too long to find out, or to say.
+/// The check or its message exceeds the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the rules stand for too many combinations of verbs, groups, resources and names")]
 pub struct TooMany;
 
-/// What of `wanted` no rule of `held` grants: a rule for each URL and verb, and one for each resource of a group under one name or
-/// all, with its verbs. What one rule lacks another may add.
-pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooMany> {
-    let mut left: Vec<Product<'_>> = wanted.iter().flat_map(Product::of_rule).filter(|p| p.size() > 0).collect();
+/// The part of `requested` that no rule of `held` grants: one rule per URL and verb, and one per resource of a group,
+/// with one name or all, and its verbs. Several held rules may together grant one.
+pub fn missing(held: &[PolicyRule], requested: &[PolicyRule]) -> Result<Vec<PolicyRule>, TooMany> {
+    let mut left: Vec<Product<'_>> = requested.iter().flat_map(Product::of_rule).filter(|p| p.size() > 0).collect();
     let mut compared = 0;
     for rule in held {
         let mut rest = Vec::new();
@@ -33,13 +33,13 @@ pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<PolicyR
         left = rest;
     }
     let size = left.iter().fold(0, |sum: usize, p| sum.saturating_add(p.size()));
-    if size > MOST_TOLD {
+    if size > MAX_MISSING {
         return Err(TooMany);
     }
-    Ok(uncovered_rules(&left, wanted))
+    Ok(uncovered_rules(&left, requested))
 }
 
-/// Everything that takes one element from each list: URLs and verbs, or groups, resources, verbs and names. No name stands for all.
+/// A Cartesian product of lists: URLs and verbs, or groups, resources, verbs and names. No name stands for all.
 struct Product<'a> {
     lists: Vec<Vec<Option<&'a str>>>,
 }
@@ -64,12 +64,13 @@ impl<'a> Product<'a> {
         self.lists.iter().fold(1, |product: usize, l| product.saturating_mul(l.len()))
     }
 
-    /// How many texts an element is compared with at most.
+    /// Maximum number of strings that an element is compared with.
     fn length(rule: &PolicyRule) -> usize {
         [&rule.verbs, &rule.groups, &rule.resources, &rule.names, &rule.urls].iter().map(|l| l.len()).max().unwrap_or(0)
     }
 
-    /// What a rule leaves of it. Each list falls into what the rule has and the rest: no two of the products have an element in common.
+    /// The part of the product that a rule does not grant. Splits each list by what the rule grants; the resulting
+    /// products are disjoint.
     fn without(self, rule: &PolicyRule) -> Vec<Self> {
         let of_urls = self.is_of_urls();
         let halves: Vec<(Vec<_>, Vec<_>)> = (self.lists.iter().enumerate())
@@ -87,7 +88,7 @@ impl<'a> Product<'a> {
     }
 }
 
-/// Whether a rule has an element of the list at this place of a product.
+/// Whether a rule grants an element of the list at this index of a product.
 fn grants(rule: &PolicyRule, of_urls: bool, at: usize, x: Option<&str>) -> bool {
     let Some(x) = x else { return rule.names.is_empty() };
     let has = |list: &[String]| list.iter().any(|l| l == "*" || l == x);
@@ -106,20 +107,24 @@ fn grants(rule: &PolicyRule, of_urls: bool, at: usize, x: Option<&str>) -> bool 
     }
 }
 
-fn uncovered_rules(left: &[Product<'_>], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
+fn uncovered_rules(left: &[Product<'_>], requested: &[PolicyRule]) -> Vec<PolicyRule> {
     let mut rank: HashMap<&str, usize> = HashMap::new();
-    for verb in wanted.iter().flat_map(|r| &r.verbs) {
+    for verb in requested.iter().flat_map(|r| &r.verbs) {
         let next = rank.len();
         rank.entry(verb).or_insert(next);
     }
-    let one = |s: &str| vec![s.to_owned()];
+    let list_of = |s: &str| vec![s.to_owned()];
     let mut out = Vec::new();
     let mut verbs_of: BTreeMap<[Option<&str>; 3], BTreeSet<(usize, &str)>> = BTreeMap::new();
     for product in left {
         match &product.lists[..] {
             [urls, verbs] => {
                 let pairs = urls.iter().flatten().flat_map(|u| verbs.iter().flatten().map(move |v| (u, v)));
-                out.extend(pairs.map(|(u, v)| PolicyRule { urls: one(u), verbs: one(v), ..PolicyRule::default() }));
+                out.extend(pairs.map(|(u, v)| PolicyRule {
+                    urls: list_of(u),
+                    verbs: list_of(v),
+                    ..PolicyRule::default()
+                }));
             }
             [groups, resources, verbs, names] => {
                 for group in groups {
@@ -145,15 +150,15 @@ fn uncovered_rules(left: &[Product<'_>], wanted: &[PolicyRule]) -> Vec<PolicyRul
     out
 }
 
-/// What is missing, each on its line and in order; the first of them if there are very many.
+/// Formats missing rules, one per sorted line; truncated if there are very many.
 pub fn describe(missing: &[PolicyRule]) -> String {
     let lines: BTreeSet<String> = missing.iter().map(line).collect();
     let mut text = String::new();
-    for (told, line) in lines.iter().enumerate() {
-        if text.len() + line.len() > MOST_SAID {
-            return format!("{text}\n({} more)", lines.len() - told);
+    for (shown, line) in lines.iter().enumerate() {
+        if text.len() + line.len() > MAX_MESSAGE {
+            return format!("{text}\n({} more)", lines.len() - shown);
         }
-        if told > 0 {
+        if shown > 0 {
             text.push('\n');
         }
         text.push_str(line);
@@ -169,11 +174,11 @@ fn line(rule: &PolicyRule) -> String {
         ("ResourceNames", &rule.names),
         ("Verbs", &rule.verbs),
     ];
-    let said = fields.iter().filter(|(_, l)| !l.is_empty()).map(|(name, l)| format!("{name}:{}", quoted(l)));
-    format!("{{{}}}", said.collect::<Vec<_>>().join(", "))
+    let set = fields.iter().filter(|(_, l)| !l.is_empty()).map(|(name, l)| format!("{name}:{}", quoted(l)));
+    format!("{{{}}}", set.collect::<Vec<_>>().join(", "))
 }
 
-/// A list as Go prints it with `%q`.
+/// Formats a list as Go's `%q`.
 pub fn quoted(list: &[String]) -> String {
     let all: Vec<String> = list.iter().map(|s| format!("{s:?}")).collect();
     format!("[{}]", all.join(" "))
@@ -201,8 +206,8 @@ mod tests {
 
     #[test]
     fn what_is_held_covers_what_is_given() {
-        let check = |held: &[PolicyRule], wanted: PolicyRule, lacks: &str| {
-            assert_eq!(describe(&missing(held, &[wanted]).unwrap()), lacks);
+        let check = |held: &[PolicyRule], requested: PolicyRule, lacks: &str| {
+            assert_eq!(describe(&missing(held, &[requested]).unwrap()), lacks);
         };
         let all = rule("*", "*", "*", "-");
         check(&[all.clone(), url("*", "*")], rule("get", "apps", "deployments/scale", "x"), "");
@@ -210,16 +215,16 @@ mod tests {
         // Several rules together.
         let split = [rule("get", "", "pods", "-"), rule("list", "", "pods", "-")];
         check(&split, rule("get,list", "", "pods", "-"), "");
-        let said = "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"watch\" \"delete\"]}\n\
+        let expected = "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"watch\" \"delete\"]}\n\
             {APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"watch\" \"delete\"]}";
-        check(&split, rule("get,watch,delete", "", "pods,secrets", "-"), said);
-        // Wildcards are not what they stand for.
+        check(&split, rule("get,watch,delete", "", "pods,secrets", "-"), expected);
+        // Requesting a wildcard requires a wildcard.
         check(&split, rule("*", "", "pods", "-"), r#"{APIGroups:[""], Resources:["pods"], Verbs:["*"]}"#);
-        // A resource is not its subresources.
+        // A resource does not include its subresources.
         let scale = r#"{APIGroups:["apps"], Resources:["deployments/scale"], Verbs:["get"]}"#;
         check(&[rule("get", "apps", "deployments", "-")], rule("get", "apps", "deployments/scale", "-"), scale);
         check(&[rule("get", "apps", "*/scale", "-")], rule("get", "apps", "deployments/scale", "-"), "");
-        // A name is less than all names.
+        // A name does not cover all names.
         let named = [rule("get", "", "secrets", "one,two")];
         check(&named, rule("get", "", "secrets", "two"), "");
         check(&named, rule("get", "", "secrets", "-"), r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}"#);
@@ -229,15 +234,15 @@ mod tests {
         check(&[url("get", "/apis/*")], url("get", "/api"), r#"{NonResourceURLs:["/api"], Verbs:["get"]}"#);
     }
 
-    /// By definition: every combination, and every rule that is held.
-    fn slowly(held: &[PolicyRule], wanted: &PolicyRule) -> BTreeSet<String> {
+    /// By definition: every combination and every held rule.
+    fn slowly(held: &[PolicyRule], requested: &PolicyRule) -> BTreeSet<String> {
         let all = [None];
-        let names: Vec<Option<&String>> = wanted.names.iter().map(Some).collect();
+        let names: Vec<Option<&String>> = requested.names.iter().map(Some).collect();
         let names = if names.is_empty() { &all[..] } else { &names[..] };
         let mut out = BTreeSet::new();
-        for g in &wanted.groups {
-            for r in &wanted.resources {
-                for v in &wanted.verbs {
+        for g in &requested.groups {
+            for r in &requested.resources {
+                for v in &requested.verbs {
                     for n in names {
                         let has = |list: &[String], x: &String| list.contains(x) || list.iter().any(|l| l == "*");
                         let covers = |h: &PolicyRule| {
@@ -260,14 +265,14 @@ mod tests {
         #[test]
         fn products_say_what_combinations_say(
             held in prop::collection::vec(any_rule(), 0..6),
-            wanted in any_rule(),
+            requested in any_rule(),
         ) {
             let each = |r: &PolicyRule| -> Vec<String> {
                 let name = r.names.first();
                 r.verbs.iter().map(|v| format!("{} {} {v} {name:?}", r.groups[0], r.resources[0])).collect()
             };
-            let found: BTreeSet<String> = missing(&held, std::slice::from_ref(&wanted)).unwrap().iter().flat_map(each).collect();
-            prop_assert_eq!(found, slowly(&held, &wanted));
+            let found: BTreeSet<String> = missing(&held, std::slice::from_ref(&requested)).unwrap().iter().flat_map(each).collect();
+            prop_assert_eq!(found, slowly(&held, &requested));
         }
     }
 
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(missing(std::slice::from_ref(&of_all), std::slice::from_ref(&billions)), Ok(Vec::new()));
         let mut held = vec![billions.clone()];
         assert_eq!(missing(&held, std::slice::from_ref(&billions)), Ok(Vec::new()));
-        // One less of each.
+        // One fewer of each.
         held[0].groups.pop();
         assert_eq!(missing(&held, std::slice::from_ref(&billions)), Err(TooMany));
         assert_eq!(missing(&[], std::slice::from_ref(&billions)), Err(TooMany));
@@ -310,6 +315,6 @@ mod tests {
 
         let some = PolicyRule { resources: many("a-resource-with-a-long-name-"), ..rule("get", "apps", "-", "-") };
         let text = describe(&missing(&[], &[some]).unwrap());
-        assert!(text.len() < MOST_SAID + 100 && text.lines().last().unwrap().ends_with(" more)"), "{}", text.len());
+        assert!(text.len() < MAX_MESSAGE + 100 && text.lines().last().unwrap().ends_with(" more)"), "{}", text.len());
     }
 }

@@ -112,7 +112,7 @@ impl Controller {
         let quota = Quota::read(&live);
         let resources = self.counted(&quota).await?;
         let now = meta::time::format(self.context.now());
-        let counted = quota.wanted.keys().filter(|k| !quota::is_idle(k));
+        let counted = quota.desired.keys().filter(|k| !quota::is_idle(k));
         let mut used: Amounts = counted.map(|k| (k.clone(), Quantity::from_int(0))).collect();
         for r in resources {
             self.watch(&r);
@@ -124,9 +124,9 @@ impl Controller {
             };
             client.dynamic(&r).namespace(&key.namespace).each(&ListOptions::default(), count).await?;
         }
-        used.retain(|k, _| quota.wanted.contains_key(k));
-        if quota.hard != quota.wanted || quota.used != used {
-            live.set(&["status"], json!({"hard": quota::to_value(&quota.wanted), "used": quota::to_value(&used)}));
+        used.retain(|k, _| quota.desired.contains_key(k));
+        if quota.hard != quota.desired || quota.used != used {
+            live.set(&["status"], json!({"hard": quota::to_value(&quota.desired), "used": quota::to_value(&used)}));
             api.update_status(&key.name, &WriteOptions::default(), &live).await?;
         }
         Ok(Outcome::After(RESYNC))
@@ -136,8 +136,8 @@ impl Controller {
     async fn counted(&self, quota: &Quota) -> Result<Vec<ApiResource>, Error> {
         let tracked = |r: &ApiResource, k: &String| quota::tracks(&r.gvr().group, &r.gvr().resource, k);
         let mut out: Vec<ApiResource> =
-            known().into_iter().filter(|r| quota.wanted.keys().any(|k| tracked(r, k))).collect();
-        let others: Vec<&String> = quota.wanted.keys().filter(|k| !out.iter().any(|r| tracked(r, k))).collect();
+            known().into_iter().filter(|r| quota.desired.keys().any(|k| tracked(r, k))).collect();
+        let others: Vec<&String> = quota.desired.keys().filter(|k| !out.iter().any(|r| tracked(r, k))).collect();
         if others.iter().any(|k| quota::counted(k).is_some()) {
             let found = discovery::preferred(&self.context.client).await?;
             // What cannot be seen is not counted as none.
