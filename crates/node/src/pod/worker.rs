@@ -354,9 +354,9 @@ impl Worker {
             pod_ip: self.probe_ip(),
             names: self.names(),
             wake: self.wake.clone(),
-            unhealthy: Arc::new(move |name, message| {
+            unhealthy: Arc::new(move |name, reason, message| {
                 let about = about.clone().field(paths.get(name).map_or("", String::as_str));
-                recorder.warning(about, "Unhealthy", message);
+                recorder.warning(about, reason, message);
             }),
             probed: Arc::new(move |kind, name, good, took| known.probed(kind, good, name, &labels, took)),
         });
