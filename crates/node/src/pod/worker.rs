@@ -16,6 +16,7 @@ use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::pulls::Pulls;
+use super::resize::{Allocation, Resize};
 use super::start::SANDBOX;
 use super::status::{self, Details, Facts, Waiting};
 use super::stop::Stopped;
@@ -84,7 +85,11 @@ pub(super) enum Stage {
 pub(crate) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) uid: String,
+    /// As the API has it.
+    pub(super) desired: Arc<Pod>,
+    /// With the resources that are allocated to it.
     pub(super) pod: Arc<Pod>,
+    pub(super) resize: Resize,
     pub(super) inbox: Inbox,
     pub(super) wake: Arc<Notify>,
     /// The status as the API has it, and its revision.
@@ -161,6 +166,11 @@ fn revision(pod: &Pod) -> u64 {
     text(&pod.metadata.resource_version).parse().unwrap_or(0)
 }
 
+/// The pod with the resources that are allocated to it.
+fn allocated(allocation: &Allocation, pod: &Arc<Pod>) -> Arc<Pod> {
+    if allocation.is_asked_by(pod) { pod.clone() } else { Arc::new(allocation.apply(pod)) }
+}
+
 impl Worker {
     pub fn new(
         shared: Arc<Shared>,
@@ -175,10 +185,13 @@ impl Worker {
             Ok(admitted) => (admitted, None),
             Err(rejection) => (None, Some(rejection)),
         };
+        let allocation = if is_new { Allocation::of_spec(&pod) } else { Allocation::of_status(&pod) };
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
             shared,
-            pod,
+            pod: allocated(&allocation, &pod),
+            desired: pod,
+            resize: Resize::new(allocation),
             inbox,
             wake,
             base,
@@ -251,7 +264,8 @@ impl Worker {
             // Another image, perhaps.
             self.holds.clear();
         }
-        self.pod = pod;
+        self.pod = allocated(&self.resize.allocation, &pod);
+        self.desired = pod;
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -445,6 +459,7 @@ impl Worker {
             if let Some(left) = deadline {
                 plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
             }
+            self.resize(&seen, &mut plan).await;
             let acted = self.act(&plan, &seen).await;
             if plan.finished {
                 return self.finish().await;
@@ -697,8 +712,11 @@ impl Worker {
         let mut pod = (*self.pod).clone();
         pod.status = Some(self.base.1.clone());
         let ip = self.ip.map(|ip| ip.to_string());
+        let resizing = if over { Vec::new() } else { self.resize.conditions() };
         let new = status::status(&Facts {
             pod: &pod,
+            actuated: &self.resize.actuated,
+            resizing: &resizing,
             newest: &seen.newest,
             previous: &seen.previous,
             waiting: &self.waiting,
