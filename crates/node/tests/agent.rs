@@ -429,6 +429,38 @@ async fn body(m: &Machine, path: &str) -> (u16, String) {
     (head.status.as_u16(), String::from_utf8(bytes.to_vec()).unwrap())
 }
 
+/// Neither was there: how containers ended, and how the health checks of the agent did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_of_containers_and_health_checks_are_counted() {
+    let mut m = Machine::new().await;
+    let mut c = demo("c", json!(["sh", "-c", "exit 139"]));
+    c["command"] = json!(["/busybox"]);
+    c["volumeMounts"] = json!([{"name": "tool", "mountPath": "/busybox"}]);
+    let volumes = json!([{"name": "tool", "hostPath": {"path": "/bin/busybox"}}]);
+    m.pod("p", json!({"restartPolicy": "Never", "containers": [c], "volumes": volumes}));
+    m.until("p", |p| p["status"]["phase"] == "Failed").await;
+    let ended =
+        "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"139\",reason=\"Error\"} 1\n";
+    let (_, text) = body(&m, "/metrics").await;
+    assert!(text.contains(ended), "{text}");
+    assert_eq!(body(&m, "/metrics/slis").await, (200, String::new()));
+    assert_eq!(body(&m, "/healthz").await.0, 200);
+    let (_, text) = body(&m, "/metrics/slis").await;
+    for name in ["log", "ping", "syncloop"] {
+        for line in [
+            format!("kubernetes_healthcheck{{name=\"{name}\",type=\"healthz\"}} 1\n"),
+            format!("kubernetes_healthchecks_total{{name=\"{name}\",status=\"success\",type=\"healthz\"}} 1\n"),
+        ] {
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+    }
+    m.stop().await;
+    m.start().await;
+    m.until("p", |p| p["status"]["phase"] == "Failed").await;
+    assert!(!body(&m, "/metrics").await.1.contains("kubelet_terminated_containers_total{"));
+    m.finish().await;
+}
+
 /// Clauses: P06 P08 P10 P12
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_end_restart_and_outlive_the_agent() {

@@ -103,29 +103,32 @@ pub fn container_id(id: &str) -> String {
     format!("kemudi://{id}")
 }
 
+/// The exit code of a container that ended, and the reason.
+pub fn end(c: &Container) -> (i32, &str) {
+    let unknown = c.state == ContainerState::Unknown;
+    let code = c.exit_code.unwrap_or(if unknown { 137 } else { 128 });
+    let reason = match (unknown, code) {
+        (true, _) => UNKNOWN_REASON,
+        (_, 0) => "Completed",
+        _ => "Error",
+    };
+    (code, c.reason.as_deref().unwrap_or(reason))
+}
+
 impl Facts<'_> {
     fn terminated(&self, c: &Container) -> State {
-        let unknown = c.state == ContainerState::Unknown;
-        let code = c.exit_code.unwrap_or(if unknown { 137 } else { 128 });
+        let (code, reason) = end(c);
         // What the runtime says comes first, as upstream.
         let said = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
         let said: Vec<&str> = said.map(String::as_str).filter(|m| !m.is_empty()).collect();
         let message = Some(said.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
-        let reason = c.reason.clone().unwrap_or_else(|| {
-            match (unknown, code) {
-                (true, _) => UNKNOWN_REASON,
-                (_, 0) => "Completed",
-                _ => "Error",
-            }
-            .to_owned()
-        });
         State {
             terminated: Some(ContainerStateTerminated {
                 container_id: Some(container_id(&c.id)),
                 exit_code: code,
                 finished_at: at(c.finished_at),
                 message,
-                reason: Some(reason),
+                reason: Some(reason.to_owned()),
                 // Upstream's runtimes fold the signal into the exit code and leave this out.
                 signal: None,
                 // One that never ran started when time began, as with upstream's runtimes.

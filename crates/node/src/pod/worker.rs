@@ -102,6 +102,8 @@ pub(crate) struct Worker {
     pub(super) lost: Option<(String, Timestamp)>,
     pub(super) probes: Probes,
     pub(super) messages: BTreeMap<String, String>,
+    /// Containers that end from now on are counted: not those that an earlier agent saw.
+    counts_ends: bool,
     pub(super) ip: Option<IpAddr>,
     /// Why the agent ended the pod.
     pub(super) failed: Option<(String, String)>,
@@ -202,6 +204,7 @@ impl Worker {
             lost: None,
             probes: Probes::default(),
             messages: BTreeMap::new(),
+            counts_ends: is_new,
             ip: None,
             failed: None,
             stage: Stage::Running,
@@ -318,6 +321,17 @@ impl Worker {
         })
     }
 
+    /// The kind of a container, as metrics name it.
+    fn kind_of(&self, name: &str) -> &'static str {
+        let spec = self.pod.spec.as_ref();
+        let is = |list: Option<&Vec<Spec>>| list.is_some_and(|l| l.iter().any(|c| c.name == name));
+        match spec {
+            Some(s) if is(s.init_containers.as_ref()) => "init_container",
+            Some(s) if is(Some(&s.containers)) => "container",
+            _ => "ephemeral_container",
+        }
+    }
+
     pub(super) fn place(&self) -> Place {
         Place {
             node_name: self.shared.options.node_name.clone(),
@@ -346,8 +360,13 @@ impl Worker {
                 let (ended, from_logs) = (c.clone(), policy.as_deref() == Some("FallbackToLogsOnError"));
                 let message = blocking(move || messages::read(&ended, from_logs)).await;
                 self.messages.insert(c.id.clone(), message);
+                if self.counts_ends {
+                    let (code, reason) = status::end(c);
+                    self.shared.known.container_ended(self.kind_of(&c.name), code, reason);
+                }
             }
         }
+        self.counts_ends = true;
         let keep: Vec<&String> = out.all.iter().map(|c| &c.id).collect();
         self.messages.retain(|id, _| keep.contains(&id));
         Ok(out)
