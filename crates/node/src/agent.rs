@@ -25,6 +25,7 @@ use crate::objects::{Objects, Whole};
 use crate::pod::container::POD_UID;
 use crate::pod::container::SeccompDefault;
 use crate::pod::files::DnsOptions;
+use crate::pod::resize::Allocation;
 use crate::pod::starts::Starts;
 use crate::pod::sysctls::Allowlist;
 use crate::pod::users::Users;
@@ -462,7 +463,13 @@ impl Workers {
             w.inbox.send_replace(Some(pod));
             return None;
         }
-        match scheduler::pod::Pod::new(entry.json().into_owned().into()) {
+        // What an earlier agent took counts with the resources that it had allocated.
+        let allocation = Allocation::of_status(&pod);
+        let json = match allocation.is_asked_by(&pod) {
+            true => Ok(entry.json().into_owned()),
+            false => serde_json::to_vec(&allocation.apply(&pod)),
+        };
+        match json.and_then(|json| scheduler::pod::Pod::new(json.into())) {
             Ok(view) => Some(Newcomer { uid, pod, view: Arc::new(view) }),
             Err(error) => {
                 tracing::warn!(%key, %error, "what a pod requests cannot be read");

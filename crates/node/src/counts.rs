@@ -37,6 +37,11 @@ const START_ERRORS: Row = Row::counter(
     &["container_type", "code"],
     "Attempts to start a container that failed.",
 );
+const TERMINATED: Row = Row::counter(
+    "kubelet_terminated_containers_total",
+    &["container_type", "exit_code", "reason"],
+    "Containers that ended.",
+);
 const REQUEST: &[&str] = &["method", "path", "server_type", "long_running"];
 const REQUESTS: Row = Row::counter("kubelet_http_requests_total", REQUEST, "Requests that were received.");
 const INFLIGHT: Row = Row::gauge("kubelet_http_inflight_requests", REQUEST, "Requests that are being answered.");
@@ -53,6 +58,7 @@ const AGENT: &[Row] = &[
     POD_START,
     STARTED,
     START_ERRORS,
+    TERMINATED,
     REQUESTS,
     INFLIGHT,
     REQUEST_SECONDS,
@@ -69,6 +75,12 @@ const PROBE_SECONDS: Row = Row::histogram(
     SECONDS,
     "Duration in seconds for a probe response.",
 );
+
+const CHECK: Row =
+    Row::gauge("kubernetes_healthcheck", &["name", "type"], "The result of a health check: 1 if it passed.");
+const CHECKS: Row =
+    Row::counter("kubernetes_healthchecks_total", &["name", "status", "type"], "The results of all health checks.");
+const HEALTHZ: &str = "healthz";
 
 const RESULTS: [&str; 2] = ["successful", "failed"];
 
@@ -87,6 +99,7 @@ pub struct PodLabels {
 pub(crate) struct Known {
     agent: Set,
     probes: Set,
+    checks: Set,
     /// The pods of the node, once the agent runs.
     pub pods: OnceLock<Informer<Whole>>,
     begun: Instant,
@@ -104,6 +117,7 @@ impl Known {
         Self {
             agent,
             probes,
+            checks: Set::new(&[CHECK, CHECKS]),
             pods: OnceLock::new(),
             begun: Instant::now(),
             started: meta::time::format(now),
@@ -139,6 +153,18 @@ impl Known {
         if let Some(code) = error {
             self.agent.counter(&START_ERRORS, &[kind, code]).inc();
         }
+    }
+
+    /// A container ended.
+    pub fn container_ended(&self, kind: &str, exit_code: i32, reason: &str) {
+        self.agent.counter(&TERMINATED, &[kind, &exit_code.to_string(), reason]).inc();
+    }
+
+    /// A check of `/healthz` was made.
+    pub fn checked(&self, name: &str, passed: bool) {
+        self.checks.gauge(&CHECK, &[name, HEALTHZ]).set(i64::from(passed));
+        let status = if passed { "success" } else { "error" };
+        self.checks.counter(&CHECKS, &[name, status, HEALTHZ]).inc();
     }
 
     /// Counts a request until this is dropped. `path` is the label of the metric, one of a few.
@@ -193,6 +219,11 @@ impl Known {
     /// The text of `/metrics/probes`.
     pub fn probes_text(&self) -> String {
         self.probes.text()
+    }
+
+    /// The text of `/metrics/slis`.
+    pub fn checks_text(&self) -> String {
+        self.checks.text()
     }
 }
 

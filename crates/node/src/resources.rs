@@ -1,7 +1,7 @@
 //! From requests and limits to cgroup values, quality of service and the out-of-memory score.
 //!
 //! Follows kubelet's `pkg/kubelet/cm` and `qos`: CPU shares are 1024 per core and at least 2, the quota is per 100 ms and at
-//! least 1 ms. Left out: in-place resizing and swap.
+//! least 1 ms. Left out: swap.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use meta::Quantity;

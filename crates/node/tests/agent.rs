@@ -223,6 +223,178 @@ async fn a_pod_runs_is_probed_and_goes() {
     m.finish().await;
 }
 
+/// Answers probes on a port of the node's loopback. Gives the heads of the requests, in order.
+fn redirecting_server(m: &Machine, port: u16) -> Arc<std::sync::Mutex<Vec<String>>> {
+    use std::io::{BufRead, Write};
+    let listener =
+        network::namespace::run_in(Some(&m.node), || std::net::TcpListener::bind(("127.0.0.1", port))).unwrap();
+    let heads: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let seen = heads.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = std::io::BufReader::new(&stream).lines().map_while(Result::ok);
+            let head = lines.take_while(|l| !l.is_empty()).collect::<Vec<_>>().join("\n");
+            let (status, location, body) = match head.split(' ').nth(1).unwrap_or_default() {
+                "/local" => ("302 Found", "fine?q", ""),
+                "/failing" => ("307 Temporary Redirect", "/500", ""),
+                "/elsewhere" => ("301 Moved Permanently", "http://other.example/", "gone away"),
+                "/round" => ("302 Found", "/round", ""),
+                "/500" => ("500 Internal Server Error", "", ""),
+                _ => ("200 OK", "", ""),
+            };
+            seen.lock().unwrap().push(head);
+            let length = body.len();
+            let location = if location.is_empty() { String::new() } else { format!("Location: {location}\r\n") };
+            let _ = write!(stream, "HTTP/1.1 {status}\r\n{location}Content-Length: {length}\r\n\r\n{body}");
+        }
+    });
+    heads
+}
+
+/// Any redirect was a success: a server that redirected to an error of its own was ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_follow_redirects_of_the_same_host() {
+    let m = Machine::new().await;
+    let heads = redirecting_server(&m, 8099);
+    let containers: Vec<Value> = ["local", "failing", "elsewhere", "round"]
+        .map(|name| {
+            let mut c = demo(name, json!(["sleep"]));
+            let headers = json!([{"name": "Host", "value": "probe.example"}, {"name": "X-Probe", "value": "1"}]);
+            let get = json!({"host": "127.0.0.1", "path": format!("/{name}"), "port": 8099, "httpHeaders": headers});
+            c["readinessProbe"] = json!({"httpGet": get, "periodSeconds": 1});
+            c
+        })
+        .to_vec();
+    m.pod("p", json!({"containers": containers}));
+    let messages = || {
+        let events = m.api.list("api/v1/events");
+        let told = |e: &Value| format!("{} {} {}", e["type"], e["reason"], e["message"]).replace('"', "");
+        events.iter().map(told).filter(|m| m.contains("probe")).collect::<std::collections::BTreeSet<_>>()
+    };
+    let begun = tokio::time::Instant::now();
+    while messages().len() < 3 && begun.elapsed().as_secs() < 30 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let expected = [
+        "Warning ProbeWarning Readiness probe warning: Probe terminated redirects, Response body: gone away",
+        "Warning Unhealthy Readiness probe failed: Get \\/round\\: stopped after 10 redirects",
+        "Warning Unhealthy Readiness probe failed: HTTP probe failed with statuscode: 500",
+    ];
+    assert_eq!(messages(), expected.map(str::to_owned).into());
+    let ready = |p: &Value| {
+        let statuses = p["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        let ready = statuses.iter().filter(|s| s["ready"] == true).map(|s| s["name"].as_str().unwrap().to_owned());
+        ready.collect::<std::collections::BTreeSet<_>>()
+    };
+    m.until("p", |p| ready(p) == ["local".to_owned(), "elsewhere".to_owned()].into()).await;
+    let heads = heads.lock().unwrap().clone();
+    let last = heads.iter().find(|h| h.starts_with("GET /fine?q ")).unwrap().to_ascii_lowercase();
+    for header in ["host: probe.example", "x-probe: 1", "referer: http://127.0.0.1:8099/local"] {
+        assert!(last.lines().any(|l| l == header), "{header}: {last}");
+    }
+    m.finish().await;
+}
+
+/// The status told what was asked for, and nothing was changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_pods_are_resized() {
+    let mut m = Machine::new().await;
+    let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}});
+    let restart = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    let containers = |a: Value, b: Value| {
+        let mut all = [demo("a", json!(["sleep"])), demo("b", json!(["sleep"]))];
+        (all[0]["resources"], all[1]["resources"]) = (a, b);
+        all[1]["resizePolicy"] = restart.clone();
+        json!(all)
+    };
+    let small = resources("100m", "64Mi");
+    m.pod("p", json!({"containers": containers(small.clone(), small.clone())}));
+    let p = m.until("p", is_ready).await;
+    let uid = p["metadata"]["uid"].as_str().unwrap().to_owned();
+    let prefix = m.runtime.cgroup_prefix.clone();
+    let limit = |container: &str, v1: &str, v2: &str| {
+        let (controller, file) = v1.split_once('/').unwrap();
+        let below = format!("{prefix}/kubepods/pod{uid}/{container}");
+        let paths = [format!("/sys/fs/cgroup/{controller}/{below}/{file}"), format!("/sys/fs/cgroup/{below}/{v2}")];
+        let text = paths.iter().find_map(|p| std::fs::read_to_string(p).ok()).unwrap();
+        text.split_whitespace().next().unwrap().parse::<i64>().unwrap()
+    };
+    let limits = |container: &str| {
+        let quota = limit(container, "cpu/cpu.cfs_quota_us", "cpu.max");
+        (quota, limit(container, "memory/memory.limit_in_bytes", "memory.max") >> 20)
+    };
+    let status = |p: &Value, i: usize, key: &str| p["status"]["containerStatuses"][i][key].clone();
+    let id = |p: &Value, i: usize| status(p, i, "containerID").as_str().unwrap().replace("kemudi://", "");
+    let condition = |p: &Value, kind: &str| {
+        let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|c| c["type"] == kind)
+    };
+    let generation = std::cell::Cell::new(1);
+    let ask = |m: &Machine, a: Value, b: Value| {
+        let mut p = m.api.get(PODS, "default", "p").unwrap();
+        p["spec"]["containers"] = containers(a, b);
+        generation.set(generation.get() + 1);
+        p["metadata"]["generation"] = generation.get().into();
+        m.api.put(PODS, p);
+    };
+    assert_eq!((limits(&id(&p, 0)), limits("")), ((10_000, 64), (20_000, 128)));
+
+    // In place, up and down.
+    for (cpu, memory, quota, mib) in [("200m", "128Mi", 20_000, 128), ("50m", "32Mi", 5_000, 32)] {
+        let wanted = resources(cpu, memory);
+        ask(&m, wanted.clone(), small.clone());
+        let is_told = |p: &Value| status(p, 0, "resources") == wanted && condition(p, "PodResizeInProgress").is_none();
+        let now = m.until("p", is_told).await;
+        assert_eq!(status(&now, 0, "allocatedResources"), wanted["requests"]);
+        assert_eq!((id(&now, 0), status(&now, 0, "restartCount")), (id(&p, 0), json!(0)));
+        assert_eq!((limits(&id(&p, 0)), limits("")), ((quota, mib), (10_000 + quota, 64 + mib)));
+    }
+
+    // Less memory than is in use.
+    let now = resources("50m", "32Mi");
+    ask(&m, resources("50m", "4Ki"), small.clone());
+    let is_told = |p: &Value| condition(p, "PodResizeInProgress").is_some_and(|c| c["reason"] == "Error");
+    let failed = m.until("p", is_told).await;
+    let why = condition(&failed, "PodResizeInProgress").unwrap()["message"].as_str().unwrap().to_owned();
+    assert!(why.starts_with("attempting to set container \"a\" memory limit (4096) below current usage ("), "{why}");
+    assert_eq!((status(&failed, 0, "resources"), limits(&id(&p, 0))), (now.clone(), (5_000, 32)));
+    // The status that tells of it is no reason to try again.
+    ask(&m, resources("50m", "4Ki"), small.clone());
+    let later = m.until("p", |p| p["status"]["observedGeneration"] == generation.get()).await;
+    assert_eq!(condition(&later, "PodResizeInProgress").unwrap()["message"], why.as_str());
+
+    // What the node does not have.
+    ask(&m, resources("5000", "32Mi"), small.clone());
+    let pending = m.until("p", |p| condition(p, "PodResizePending").is_some()).await;
+    let told = condition(&pending, "PodResizePending").unwrap();
+    assert_eq!(
+        (&told["status"], &told["reason"], &told["observedGeneration"]),
+        (&json!("True"), &json!("Infeasible"), &json!(6))
+    );
+    let why = told["message"].as_str().unwrap();
+    assert!(why.starts_with("Node didn't have enough capacity: cpu, requested: 5000100, capacity: "), "{why}");
+    assert_eq!((status(&pending, 0, "resources"), limits(&id(&p, 0))), (now.clone(), (5_000, 32)));
+    // An agent that starts again knows what is there. A container that wants it is started again, the other one is left alone.
+    m.stop().await;
+    m.start().await;
+    ask(&m, now.clone(), resources("100m", "96Mi"));
+    let is_told = |p: &Value| {
+        let restarted = status(p, 1, "restartCount") == 1 && !status(p, 1, "state")["running"].is_null();
+        restarted && condition(p, "PodResizePending").is_none() && condition(p, "PodResizeInProgress").is_none()
+    };
+    let last = m.until("p", is_told).await;
+    assert_eq!(status(&last, 1, "resources"), resources("100m", "96Mi"));
+    assert_eq!((id(&last, 0), status(&last, 0, "restartCount")), (id(&p, 0), json!(0)));
+    assert_eq!((limits(&id(&last, 0)), limits(&id(&last, 1)), limits("")), ((5_000, 32), (10_000, 96), (15_000, 128)));
+    let events = m.api.list("api/v1/events");
+    let reasons: std::collections::BTreeSet<_> = events.iter().filter_map(|e| e["reason"].as_str()).collect();
+    for reason in ["ResizeStarted", "ResizeCompleted", "ResizeError", "ResizeInfeasible"] {
+        assert!(reasons.contains(reason), "{reason}: {reasons:?}");
+    }
+    m.finish().await;
+}
+
 /// `--seccomp-default`: containers without a profile have a filter, unless they are privileged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_have_the_default_profile() {
@@ -255,6 +427,38 @@ async fn body(m: &Machine, path: &str) -> (u16, String) {
     let (head, body) = m.handle.as_ref().unwrap().handle(request).await.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
     (head.status.as_u16(), String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+/// Neither was there: how containers ended, and how the health checks of the agent did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_of_containers_and_health_checks_are_counted() {
+    let mut m = Machine::new().await;
+    let mut c = demo("c", json!(["sh", "-c", "exit 139"]));
+    c["command"] = json!(["/busybox"]);
+    c["volumeMounts"] = json!([{"name": "tool", "mountPath": "/busybox"}]);
+    let volumes = json!([{"name": "tool", "hostPath": {"path": "/bin/busybox"}}]);
+    m.pod("p", json!({"restartPolicy": "Never", "containers": [c], "volumes": volumes}));
+    m.until("p", |p| p["status"]["phase"] == "Failed").await;
+    let ended =
+        "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"139\",reason=\"Error\"} 1\n";
+    let (_, text) = body(&m, "/metrics").await;
+    assert!(text.contains(ended), "{text}");
+    assert_eq!(body(&m, "/metrics/slis").await, (200, String::new()));
+    assert_eq!(body(&m, "/healthz").await.0, 200);
+    let (_, text) = body(&m, "/metrics/slis").await;
+    for name in ["log", "ping", "syncloop"] {
+        for line in [
+            format!("kubernetes_healthcheck{{name=\"{name}\",type=\"healthz\"}} 1\n"),
+            format!("kubernetes_healthchecks_total{{name=\"{name}\",status=\"success\",type=\"healthz\"}} 1\n"),
+        ] {
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+    }
+    m.stop().await;
+    m.start().await;
+    m.until("p", |p| p["status"]["phase"] == "Failed").await;
+    assert!(!body(&m, "/metrics").await.1.contains("kubelet_terminated_containers_total{"));
+    m.finish().await;
 }
 
 /// Clauses: P06 P08 P10 P12

@@ -176,7 +176,15 @@ impl Hierarchies {
             1 if h.v2 => String::new(),
             _ => h.mount.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         };
-        self.0.iter().map(|h| CgroupDirectory { name: name(h), directory: h.mount.join(path) }).collect()
+        let of =
+            |h: &Hierarchy| CgroupDirectory { name: name(h), directory: h.mount.join(path), seen: self.is_seen(h) };
+        self.0.iter().map(of).collect()
+    }
+
+    /// Whether containers see the hierarchy: on a hybrid host v1 has the limits, and programs that find v2 look for theirs there. (A
+    /// container is placed in v2 all the same, see [`V1_CONTROLLERS`].) As runc has it.
+    fn is_seen(&self, hierarchy: &Hierarchy) -> bool {
+        !hierarchy.v2 || !self.0.iter().any(|h| !h.v2 && h.limits())
     }
 
     /// The directories that a container's processes are in, whether they exist or not.
@@ -569,6 +577,30 @@ mod tests {
         bound_descendants(directory.path()).unwrap();
         assert_eq!(read("cgroup.max.depth").as_deref(), Some("32"));
         assert_eq!(read("cgroup.max.descendants").as_deref(), Some("2048"));
+    }
+
+    /// Containers of a hybrid host saw the hierarchy of v2, where none of their limits are.
+    #[test]
+    fn containers_see_the_version_that_limits() {
+        let hierarchy = |mount: &str, controllers: &[&str], v2| Hierarchy {
+            mount: mount.into(),
+            controllers: controllers.iter().map(|c| (*c).to_owned()).collect(),
+            v2,
+        };
+        let seen = |all: &[Hierarchy]| -> Vec<(String, bool)> {
+            let directories = Hierarchies(all.to_vec()).process_directories("pod");
+            directories.into_iter().map(|d| (d.name, d.seen)).collect()
+        };
+        let (memory, systemd) =
+            (hierarchy("/m/memory", &["memory"], false), hierarchy("/m/systemd", &["name=systemd"], false));
+        let unified = hierarchy("/m/unified", &["hugetlb"], true);
+        let named = |name: &str, seen| (name.to_owned(), seen);
+        assert_eq!(
+            seen(&[memory, systemd.clone(), unified.clone()]),
+            [named("memory", true), named("systemd", true), named("unified", false)]
+        );
+        assert_eq!(seen(&[systemd, unified.clone()]), [named("systemd", true), named("unified", true)]);
+        assert_eq!(seen(&[unified]), [named("", true)]);
     }
 
     /// Who is root in a user namespace of its own makes cgroups below its own, deeper than any path may be long.

@@ -54,6 +54,14 @@ pub struct CgroupDirectory {
     /// Name of the hierarchy below /sys/fs/cgroup; empty if it is all there is (v2).
     pub name: String,
     pub directory: PathBuf,
+    /// Whether containers see it.
+    #[serde(default = "seen")]
+    pub seen: bool,
+}
+
+/// Records of earlier versions do not tell.
+fn seen() -> bool {
+    true
 }
 
 /// A container as the shim needs it: everything resolved, nothing to look up but the user.

@@ -227,6 +227,18 @@ fn control(host: &Host, id: &str, name: &str) -> Vec<String> {
     files.iter().filter_map(|f| Some(std::fs::read_to_string(f).ok()?.trim().to_owned())).collect()
 }
 
+/// Where v1 has the controllers, containers saw the hierarchy of v2 as well, and their programs looked for limits there.
+#[tokio::test]
+async fn containers_see_one_version_of_control_groups() {
+    let mut host = Host::new().await;
+    host.pod("a").await;
+    let kinds = "grep ' /sys/fs/cgroup' /proc/mounts | cut -d' ' -f3 | grep cgroup | sort -u";
+    let (_, seen) = host.script("a", "main", kinds, |_| {}).await;
+    let v1 = std::fs::read_to_string("/proc/mounts").unwrap().contains(" /sys/fs/cgroup/memory cgroup ");
+    assert_eq!(seen, if v1 { "cgroup\n" } else { "cgroup2\n" });
+    host.finish().await;
+}
+
 /// A container can freeze itself. What joins it then would stand still, and be neither counted nor ended.
 #[tokio::test]
 async fn nothing_joins_a_frozen_container() {

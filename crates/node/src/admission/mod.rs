@@ -39,6 +39,15 @@ impl Rejection {
     }
 }
 
+/// Why a pod does not get the resources that it is resized to, as its status says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// They may be there later.
+    Deferred(String),
+    /// The node never has as much.
+    Infeasible(String),
+}
+
 /// What a pod that ended for a critical one tells.
 pub const PREEMPTING: (&str, &str) = ("Preempting", "Preempted in order to admit critical pod");
 
@@ -53,6 +62,8 @@ struct Taken {
     /// It will have ended soon, so others may wait for what it holds.
     ending: bool,
     preempted: bool,
+    /// It waits for room to be resized.
+    deferred: bool,
     /// The pods that have to end before this one may start.
     waits_for: BTreeSet<String>,
 }
@@ -93,6 +104,9 @@ impl Drop for Admitted {
         let mut free = Vec::new();
         for (uid, other) in &mut state.taken {
             if other.waits_for.remove(&self.uid) && other.waits_for.is_empty() {
+                free.push(uid.clone());
+            }
+            if other.deferred {
                 free.push(uid.clone());
             }
         }
@@ -149,6 +163,37 @@ impl Admission {
         Ok(admitted)
     }
 
+    /// Grants a pod that was taken other requests of CPU and memory, if there is room. One that has to wait is woken when there may be.
+    pub fn resize(&self, pod: Arc<scheduler::pod::Pod>) -> Result<(), Unfit> {
+        let mut state = self.state.lock();
+        let uid = pod.meta.uid.to_string();
+        let Some(node) = state.node.clone() else {
+            return Err(Unfit::Deferred("Kubelet cannot get node info.".into()));
+        };
+        let (asked, has) = (&pod.view.requests, &node.view.allocatable);
+        for (name, asked, has) in [("memory", asked.memory, has.memory), ("cpu", asked.cpu, has.cpu)] {
+            if asked > has {
+                let message = format!("Node didn't have enough capacity: {name}, requested: {asked}, capacity: {has}");
+                return Err(Unfit::Infeasible(message));
+            }
+        }
+        let Some(own) = state.taken.remove(&uid) else { return Ok(()) };
+        let failures = self.failures(&state, &node, &pod, asked, Counting::All);
+        let short =
+            failures.iter().find(|f| matches!(f, Failure::Insufficient(i) if matches!(&*i.resource, "cpu" | "memory")));
+        let result = short.map_or(Ok(()), |f| Err(Unfit::Deferred(rejection(f, 1).message)));
+        let view = if result.is_ok() { pod } else { own.pod.clone() };
+        state.taken.insert(uid.clone(), Taken { pod: view, deferred: result.is_err(), ..own });
+        // It may have become smaller.
+        let waiting: Vec<String> = match result {
+            Ok(()) => state.taken.iter().filter(|(_, t)| t.deferred).map(|(uid, _)| uid.clone()).collect(),
+            Err(_) => Vec::new(),
+        };
+        drop(state);
+        waiting.iter().for_each(|uid| (self.wake)(uid));
+        result
+    }
+
     /// The pod is over or gone in the API; what is left of it on the node ends.
     pub fn ends(&self, uid: &str) {
         if let Some(t) = self.state.lock().taken.get_mut(uid) {
@@ -169,7 +214,9 @@ impl Admission {
         waits_for: BTreeSet<String>,
     ) -> Admitted {
         let uid = pod.meta.uid.to_string();
-        state.taken.insert(uid.clone(), Taken { pod, qos, ending: false, preempted: false, waits_for });
+        state
+            .taken
+            .insert(uid.clone(), Taken { pod, qos, ending: false, preempted: false, deferred: false, waits_for });
         Admitted { admission: self.clone(), uid }
     }
 

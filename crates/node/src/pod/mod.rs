@@ -13,6 +13,7 @@ pub mod plan;
 mod ports;
 pub mod probes;
 mod pulls;
+pub(crate) mod resize;
 pub mod security;
 mod start;
 pub(crate) mod starts;

@@ -16,7 +16,7 @@ use runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::probe::{Action, Attempt, Names, Target};
+use crate::probe::{Action, Attempt, Names, Redirects, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -92,8 +92,8 @@ pub struct Context {
     pub names: Names,
     /// Told when a verdict changes.
     pub wake: Arc<Notify>,
-    /// Told of every failure: container name and message.
-    pub unhealthy: Arc<dyn Fn(&str, String) + Send + Sync>,
+    /// Told of every failure and warning: container name, reason of the event, and message.
+    pub unhealthy: Arc<dyn Fn(&str, &str, String) + Send + Sync>,
     /// Told of every attempt: container name, whether it was good, how long it took.
     pub probed: Arc<dyn Fn(Kind, &str, bool, Duration) + Send + Sync>,
 }
@@ -224,12 +224,16 @@ impl Run {
             let begun = tokio::time::Instant::now();
             let result = caught("probe", &self.spec.name, self.once(probe, timeout)).await;
             let result = result.unwrap_or_else(|panicked| Attempt::Failure(panicked.to_string()));
-            (self.context.probed)(kind, &self.spec.name, result == Attempt::Success, begun.elapsed());
-            if let Attempt::Failure(why) = &result {
-                let message = format!("{} probe failed: {why}", kind.title());
-                (self.context.unhealthy)(&self.spec.name, message);
+            (self.context.probed)(kind, &self.spec.name, result.is_good(), begun.elapsed());
+            let told = match &result {
+                Attempt::Success => None,
+                Attempt::Warning(what) => Some(("ProbeWarning", format!("{} probe warning: {what}", kind.title()))),
+                Attempt::Failure(why) => Some(("Unhealthy", format!("{} probe failed: {why}", kind.title()))),
+            };
+            if let Some((reason, message)) = told {
+                (self.context.unhealthy)(&self.spec.name, reason, message);
             }
-            let Some(verdict) = threshold.count(result == Attempt::Success) else { continue };
+            let Some(verdict) = threshold.count(result.is_good()) else { continue };
             match (kind, verdict) {
                 (Kind::Readiness, good) => self.change(|h| h.ready = good),
                 (Kind::Startup, true) => return self.change(|h| h.started = true),
@@ -242,7 +246,7 @@ impl Run {
     async fn once(&self, probe: &Probe, timeout: Duration) -> Attempt {
         let action = match (&probe.exec, &probe.http_get, &probe.tcp_socket, &probe.grpc) {
             (Some(a), ..) => Action::Exec(a),
-            (_, Some(a), ..) => Action::Http(a),
+            (_, Some(a), ..) => Action::Http(a, Redirects::Follow),
             (_, _, Some(a), _) => Action::Tcp(a),
             (_, _, _, Some(a)) => Action::Grpc(a),
             _ => return Attempt::Failure("missing probe handler".into()),

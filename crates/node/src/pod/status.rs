@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState as State, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, VolumeMount, VolumeMountStatus,
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
 
 use super::plan::restarts;
 use super::probes::Health;
+use super::resize;
 use crate::admission::PREEMPTING;
 use crate::resources::{is_sidecar, qos};
 
@@ -26,9 +27,23 @@ pub struct Waiting {
     pub message: String,
 }
 
+/// A condition that a pod has while it is resized.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResizeCondition {
+    pub kind: &'static str,
+    pub reason: Option<&'static str>,
+    pub message: Option<String>,
+    /// Of the specification that asked for it.
+    pub generation: Option<i64>,
+}
+
 /// What the status is made from.
 pub struct Facts<'a> {
+    /// With the resources that are allocated to it.
     pub pod: &'a Pod,
+    /// The resources that running containers have, by their ids, where those are not the allocated ones.
+    pub actuated: &'a BTreeMap<String, ResourceRequirements>,
+    pub resizing: &'a [ResizeCondition],
     /// The newest container of each name.
     pub newest: &'a BTreeMap<String, Container>,
     /// The one before it.
@@ -88,29 +103,32 @@ pub fn container_id(id: &str) -> String {
     format!("kemudi://{id}")
 }
 
+/// The exit code of a container that ended, and the reason.
+pub fn end(c: &Container) -> (i32, &str) {
+    let unknown = c.state == ContainerState::Unknown;
+    let code = c.exit_code.unwrap_or(if unknown { 137 } else { 128 });
+    let reason = match (unknown, code) {
+        (true, _) => UNKNOWN_REASON,
+        (_, 0) => "Completed",
+        _ => "Error",
+    };
+    (code, c.reason.as_deref().unwrap_or(reason))
+}
+
 impl Facts<'_> {
     fn terminated(&self, c: &Container) -> State {
-        let unknown = c.state == ContainerState::Unknown;
-        let code = c.exit_code.unwrap_or(if unknown { 137 } else { 128 });
+        let (code, reason) = end(c);
         // What the runtime says comes first, as upstream.
         let said = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
         let said: Vec<&str> = said.map(String::as_str).filter(|m| !m.is_empty()).collect();
         let message = Some(said.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
-        let reason = c.reason.clone().unwrap_or_else(|| {
-            match (unknown, code) {
-                (true, _) => UNKNOWN_REASON,
-                (_, 0) => "Completed",
-                _ => "Error",
-            }
-            .to_owned()
-        });
         State {
             terminated: Some(ContainerStateTerminated {
                 container_id: Some(container_id(&c.id)),
                 exit_code: code,
                 finished_at: at(c.finished_at),
                 message,
-                reason: Some(reason),
+                reason: Some(reason.to_owned()),
                 // Upstream's runtimes fold the signal into the exit code and leave this out.
                 signal: None,
                 // One that never ran started when time began, as with upstream's runtimes.
@@ -143,7 +161,8 @@ impl Facts<'_> {
         if let Some(s) = spec.filter(|_| self.details == Details::All) {
             let resources = s.resources.clone().unwrap_or_default();
             out.allocated_resources = resources.requests.clone();
-            out.resources = Some(resources);
+            let actuated = newest.and_then(|c| self.actuated.get(&c.id));
+            out.resources = Some(actuated.cloned().unwrap_or(resources));
             out.volume_mounts = mounts(s.volume_mounts.as_ref());
         }
         let waiting = self.waiting.get(name);
@@ -417,6 +436,10 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         let verdict = Verdict { status: true, reason: Some("TerminationByKubelet"), message };
         conditions.push(condition("DisruptionTarget", verdict));
     }
+    for r in facts.resizing {
+        let verdict = Verdict { status: true, reason: r.reason, message: r.message.clone() };
+        conditions.push(PodCondition { observed_generation: r.generation, ..condition(r.kind, verdict) });
+    }
     let some = |v: Vec<ContainerStatus>| (!v.is_empty()).then_some(v);
     let host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
     // An address that was told stays while the pod is ending, as its last one.
@@ -460,10 +483,9 @@ pub fn patch(uid: &str, old: Option<&PodStatus>, new: &PodStatus) -> Option<serd
     for (key, value) in &new {
         if key == "conditions" {
             let before = old.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            let differing: Vec<Value> = value
-                .as_array()
-                .into_iter()
-                .flatten()
+            let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
+            let mut differing: Vec<Value> = all
+                .iter()
                 .filter_map(|c| {
                     let b = before.iter().find(|b| b["type"] == c["type"]);
                     let mut c = c.as_object()?.clone();
@@ -475,6 +497,9 @@ pub fn patch(uid: &str, old: Option<&PodStatus>, new: &PodStatus) -> Option<serd
                     (!same).then_some(Value::Object(c))
                 })
                 .collect();
+            let has = |list: &[Value], kind: &str| list.iter().any(|c| c["type"] == kind);
+            let ended = resize::CONDITIONS.iter().filter(|kind| has(before, kind) && !has(all, kind));
+            differing.extend(ended.map(|kind| json!({"$patch": "delete", "type": kind})));
             if !differing.is_empty() {
                 changed.insert(key.clone(), Value::Array(differing));
             }

@@ -39,6 +39,8 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         .collect();
     status(&Facts {
         pod: &pod,
+        actuated: &BTreeMap::new(),
+        resizing: &[],
         newest: &newest,
         previous: &BTreeMap::new(),
         waiting: &waiting,

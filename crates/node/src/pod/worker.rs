@@ -16,6 +16,7 @@ use super::backoff::{Backoffs, go_duration};
 use super::plan::{self, Plan, Role, Sandbox, Seen};
 use super::probes::{Context, Probes};
 use super::pulls::Pulls;
+use super::resize::{Allocation, Resize};
 use super::start::SANDBOX;
 use super::status::{self, Details, Facts, Waiting};
 use super::stop::Stopped;
@@ -84,7 +85,11 @@ pub(super) enum Stage {
 pub(crate) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) uid: String,
+    /// As the API has it.
+    pub(super) desired: Arc<Pod>,
+    /// With the resources that are allocated to it.
     pub(super) pod: Arc<Pod>,
+    pub(super) resize: Resize,
     pub(super) inbox: Inbox,
     pub(super) wake: Arc<Notify>,
     /// The status as the API has it, and its revision.
@@ -97,6 +102,8 @@ pub(crate) struct Worker {
     pub(super) lost: Option<(String, Timestamp)>,
     pub(super) probes: Probes,
     pub(super) messages: BTreeMap<String, String>,
+    /// Containers that end from now on are counted: not those that an earlier agent saw.
+    counts_ends: bool,
     pub(super) ip: Option<IpAddr>,
     /// Why the agent ended the pod.
     pub(super) failed: Option<(String, String)>,
@@ -161,6 +168,11 @@ fn revision(pod: &Pod) -> u64 {
     text(&pod.metadata.resource_version).parse().unwrap_or(0)
 }
 
+/// The pod with the resources that are allocated to it.
+fn allocated(allocation: &Allocation, pod: &Arc<Pod>) -> Arc<Pod> {
+    if allocation.is_asked_by(pod) { pod.clone() } else { Arc::new(allocation.apply(pod)) }
+}
+
 impl Worker {
     pub fn new(
         shared: Arc<Shared>,
@@ -175,10 +187,13 @@ impl Worker {
             Ok(admitted) => (admitted, None),
             Err(rejection) => (None, Some(rejection)),
         };
+        let allocation = if is_new { Allocation::of_spec(&pod) } else { Allocation::of_status(&pod) };
         Self {
             uid: text(&pod.metadata.uid).to_owned(),
             shared,
-            pod,
+            pod: allocated(&allocation, &pod),
+            desired: pod,
+            resize: Resize::new(allocation),
             inbox,
             wake,
             base,
@@ -189,6 +204,7 @@ impl Worker {
             lost: None,
             probes: Probes::default(),
             messages: BTreeMap::new(),
+            counts_ends: is_new,
             ip: None,
             failed: None,
             stage: Stage::Running,
@@ -251,7 +267,8 @@ impl Worker {
             // Another image, perhaps.
             self.holds.clear();
         }
-        self.pod = pod;
+        self.pod = allocated(&self.resize.allocation, &pod);
+        self.desired = pod;
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -304,6 +321,17 @@ impl Worker {
         })
     }
 
+    /// The kind of a container, as metrics name it.
+    fn kind_of(&self, name: &str) -> &'static str {
+        let spec = self.pod.spec.as_ref();
+        let is = |list: Option<&Vec<Spec>>| list.is_some_and(|l| l.iter().any(|c| c.name == name));
+        match spec {
+            Some(s) if is(s.init_containers.as_ref()) => "init_container",
+            Some(s) if is(Some(&s.containers)) => "container",
+            _ => "ephemeral_container",
+        }
+    }
+
     pub(super) fn place(&self) -> Place {
         Place {
             node_name: self.shared.options.node_name.clone(),
@@ -332,8 +360,13 @@ impl Worker {
                 let (ended, from_logs) = (c.clone(), policy.as_deref() == Some("FallbackToLogsOnError"));
                 let message = blocking(move || messages::read(&ended, from_logs)).await;
                 self.messages.insert(c.id.clone(), message);
+                if self.counts_ends {
+                    let (code, reason) = status::end(c);
+                    self.shared.known.container_ended(self.kind_of(&c.name), code, reason);
+                }
             }
         }
+        self.counts_ends = true;
         let keep: Vec<&String> = out.all.iter().map(|c| &c.id).collect();
         self.messages.retain(|id, _| keep.contains(&id));
         Ok(out)
@@ -354,9 +387,9 @@ impl Worker {
             pod_ip: self.probe_ip(),
             names: self.names(),
             wake: self.wake.clone(),
-            unhealthy: Arc::new(move |name, message| {
+            unhealthy: Arc::new(move |name, reason, message| {
                 let about = about.clone().field(paths.get(name).map_or("", String::as_str));
-                recorder.warning(about, "Unhealthy", message);
+                recorder.warning(about, reason, message);
             }),
             probed: Arc::new(move |kind, name, good, took| known.probed(kind, good, name, &labels, took)),
         });
@@ -445,6 +478,7 @@ impl Worker {
             if let Some(left) = deadline {
                 plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
             }
+            self.resize(&seen, &mut plan).await;
             let acted = self.act(&plan, &seen).await;
             if plan.finished {
                 return self.finish().await;
@@ -697,8 +731,11 @@ impl Worker {
         let mut pod = (*self.pod).clone();
         pod.status = Some(self.base.1.clone());
         let ip = self.ip.map(|ip| ip.to_string());
+        let resizing = if over { Vec::new() } else { self.resize.conditions() };
         let new = status::status(&Facts {
             pod: &pod,
+            actuated: &self.resize.actuated,
+            resizing: &resizing,
             newest: &seen.newest,
             previous: &seen.previous,
             waiting: &self.waiting,

@@ -1,10 +1,10 @@
 //! One attempt of a probe or a hook: exec, HTTP, TCP, gRPC. Says whether it succeeded and, if not, why, in upstream's words.
 //!
-//! Sockets are made in the node's network namespace, from which pods are reached. Left out: following redirects; one counts as
-//! success, as upstream has it for redirects to other hosts.
+//! Sockets are made in the node's network namespace, from which pods are reached.
 
 mod grpc;
 mod http;
+mod url;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,16 +17,33 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::Runtime;
 use tokio::net::{TcpSocket, TcpStream};
 
+pub use self::http::Redirects;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
     Success,
+    /// A success that somebody should know more of.
+    Warning(String),
     Failure(String),
+}
+
+impl Attempt {
+    /// Whether it counts as a success.
+    pub fn is_good(&self) -> bool {
+        !matches!(self, Self::Failure(_))
+    }
+}
+
+/// How an attempt that did not fail ended.
+enum Outcome {
+    Success,
+    Warning(String),
 }
 
 /// What to try.
 pub enum Action<'a> {
     Exec(&'a ExecAction),
-    Http(&'a HTTPGetAction),
+    Http(&'a HTTPGetAction, Redirects),
     Tcp(&'a TCPSocketAction),
     Grpc(&'a GRPCAction),
 }
@@ -68,13 +85,14 @@ pub struct Target<'a> {
 impl Target<'_> {
     pub async fn attempt(&self, action: &Action<'_>, timeout: Duration) -> Attempt {
         let result = match action {
-            Action::Exec(a) => self.exec(a, timeout).await,
-            Action::Http(a) => http::get(self, a, timeout).await,
-            Action::Tcp(a) => self.tcp(a, timeout).await,
-            Action::Grpc(a) => grpc::check(self, a, timeout).await,
+            Action::Exec(a) => self.exec(a, timeout).await.map(|()| Outcome::Success),
+            Action::Http(a, redirects) => http::get(self, a, *redirects, timeout).await,
+            Action::Tcp(a) => self.tcp(a, timeout).await.map(|()| Outcome::Success),
+            Action::Grpc(a) => grpc::check(self, a, timeout).await.map(|()| Outcome::Success),
         };
         match result {
-            Ok(()) => Attempt::Success,
+            Ok(Outcome::Success) => Attempt::Success,
+            Ok(Outcome::Warning(what)) => Attempt::Warning(what),
             Err(why) => Attempt::Failure(why),
         }
     }

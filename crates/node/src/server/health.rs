@@ -14,6 +14,7 @@ const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
 fn check(known: &Known, name: &str) -> Result<(), &'static str> {
     let late = name == "syncloop" && known.since_beat().is_some_and(|s| s > LATE);
+    known.checked(name, !late);
     if late { Err("sync Loop took longer than expected") } else { Ok(()) }
 }
 

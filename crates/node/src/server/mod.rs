@@ -254,6 +254,7 @@ impl Handle {
             ["metrics"] => Ok(metrics(self.known.agent_text(&*self.options.runtime).await?)),
             ["metrics", "resource"] => Ok(metrics(scrape::resource(self).await)),
             ["metrics", "cadvisor"] => Ok(metrics(scrape::cadvisor(self).await)),
+            ["metrics", "slis"] => Ok(metrics(self.known.checks_text())),
             ["metrics", "probes"] => Ok(metrics(self.known.probes_text())),
             _ => Err(Error::NotFound("404 page not found\n".into())),
         }

@@ -68,6 +68,10 @@ fn merge(into: &mut Value, patch: &Value) {
                 } else if k == "conditions" && a.get(k).is_some_and(Value::is_array) {
                     let list = a.get_mut(k).unwrap().as_array_mut().unwrap();
                     for c in v.as_array().unwrap() {
+                        if c["$patch"] == "delete" {
+                            list.retain(|o| o["type"] != c["type"]);
+                            continue;
+                        }
                         match list.iter_mut().find(|o| o["type"] == c["type"]) {
                             Some(o) => merge(o, c),
                             None => list.push(c.clone()),

@@ -219,7 +219,7 @@ impl Sources {
         map(&shm, &record.shm.display())?;
         shm.set(0, MsFlags::MS_PRIVATE, false)?;
         let cgroup = |c: &CgroupDirectory| bind_host(&c.directory, Path::new("/sys/fs/cgroup").join(&c.name));
-        let cgroups = record.cgroups.iter().map(cgroup).collect::<Result<Vec<_>>>()?;
+        let cgroups = record.cgroups.iter().filter(|c| c.seen).map(cgroup).collect::<Result<Vec<_>>>()?;
         cgroups.iter().try_for_each(|c| c.set(0, MsFlags::MS_PRIVATE, false))?;
         Ok(Sources { mounts, devices, shm, cgroups })
     }
