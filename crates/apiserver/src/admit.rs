@@ -1,4 +1,4 @@
-//! Between the registry's admission hook and the chain of plugins.
+//! Connects the registry's admission hook to the plugin chain.
 
 use crate::Server;
 use crate::call::{Call, as_identity};
@@ -37,15 +37,15 @@ pub struct Admission<'a> {
     pub(crate) request: &'a Request,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) dry_run: bool,
-    /// How many requests to itself were made.
-    pub(crate) asked: Arc<AtomicUsize>,
+    /// Number of loopback requests made.
+    pub(crate) loopbacks: Arc<AtomicUsize>,
 }
 
 impl<'a> Admission<'a> {
-    /// Admission of a write, or of a connection, with these options.
+    /// Admission of a write or connection, with these options.
     pub(crate) fn new(server: &'a Arc<Server>, call: &'a Call, request: &'a Request, options: &WriteOptions) -> Self {
         let attributes = call.attributes.clone();
-        Self { server, call, request, attributes, dry_run: options.dry_run, asked: Arc::default() }
+        Self { server, call, request, attributes, dry_run: options.dry_run, loopbacks: Arc::default() }
     }
 }
 
@@ -54,7 +54,7 @@ impl Admission<'_> {
         Stored { registry: &self.server.registry, decoded: &self.server.decoded }
     }
 
-    /// `object_name`: what the object is called, see [`Self::object_name`].
+    /// `object_name`: see [`Self::object_name`].
     fn review<'a>(
         &'a self,
         operation: Operation,
@@ -78,7 +78,7 @@ impl Admission<'_> {
         }
     }
 
-    /// The name that refusals tell: that of the request, or the one that was generated.
+    /// The name in rejections: of the request, or generated.
     fn object_name(&self, object: Option<&Object>) -> Cow<'_, str> {
         match object {
             Some(o) if self.request.name.is_empty() => Cow::Owned(o.name().to_owned()),
@@ -87,29 +87,29 @@ impl Admission<'_> {
     }
 }
 
-/// As whom the server asks itself.
+/// The user of loopback requests.
 fn itself() -> User {
     User::new("system:apiserver", &["system:masters"])
 }
 
-/// Of a request of the server to itself.
+/// Extension of a loopback request.
 #[derive(Clone)]
 struct SelfRequest {
-    /// How many of them led to this one.
+    /// Depth: how many loopback requests led to this one.
     depth: u8,
-    /// How many were made for the request of the client, this one and all others.
-    asked: Arc<AtomicUsize>,
+    /// Number of loopback requests for the client's request, in total.
+    loopbacks: Arc<AtomicUsize>,
 }
 
-/// Requests to itself for one of a client.
-const MOST_ASKED: usize = 64;
+/// Loopback requests for a client's request.
+const MAX_LOOPBACKS: usize = 64;
 
-/// A webhook that an API server behind this one serves, called for a namespace that is provisioned.
+/// The kinds of loopback calls: webhooks served by an API server behind this one, and namespace provisioning.
 const DEEPEST: u8 = 2;
 
 impl Admission<'_> {
-    /// A webhook that an API server behind this one serves.
-    async fn ask_itself(&self, path: &str, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    /// A webhook served by an API server behind this one.
+    async fn call_itself(&self, path: &str, timeout: Duration, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let what = format!("{path}?timeout={}s", timeout.as_secs());
         let request = http::Request::post(&what).header(CONTENT_TYPE, "application/json").body(body.into());
         let request = request.map_err(|e| CallError::NotSent(e.to_string()))?;
@@ -123,25 +123,26 @@ impl Admission<'_> {
         if code.is_success() {
             return Ok(body.to_vec());
         }
-        let said = serde_json::from_slice(&body).ok().as_ref().and_then(Status::from_value);
-        let why = said.map_or_else(|| refusal(code, &body), |s| s.message);
+        let status = serde_json::from_slice(&body).ok().as_ref().and_then(Status::from_value);
+        let why = status.map_or_else(|| refusal(code, &body), |s| s.message);
         Err(CallError::Failed { code: Some(code.as_u16()), why })
     }
 
-    /// Handles a request of the server itself. It has a task, and so a stack, of its own, and may lead to others like it only so often:
-    /// a webhook that matches the calls of itself would never end. Errors if it goes too deep.
+    /// Handles a loopback request in its own task and stack, up to a maximum depth: a webhook that matches its own
+    /// calls would recurse forever. Errors if it is too deep.
     async fn handle_itself(&self, mut request: http::Request<Bytes>) -> Result<(http::StatusCode, Bytes), String> {
         let outer = self.call.parts.extensions.get().cloned();
-        let SelfRequest { depth, asked } = outer.unwrap_or_else(|| SelfRequest { depth: 0, asked: self.asked.clone() });
-        if asked.fetch_add(1, Ordering::Relaxed) >= MOST_ASKED {
-            return Err(format!("one request may lead to {MOST_ASKED} requests of the server to itself only"));
+        let SelfRequest { depth, loopbacks } =
+            outer.unwrap_or_else(|| SelfRequest { depth: 0, loopbacks: self.loopbacks.clone() });
+        if loopbacks.fetch_add(1, Ordering::Relaxed) >= MAX_LOOPBACKS {
+            return Err(format!("one request may lead to {MAX_LOOPBACKS} requests of the server to itself only"));
         }
         if depth >= DEEPEST {
             return Err(format!(
                 "requests of the server to itself may lead to {DEEPEST} others like them only: the webhook calls itself"
             ));
         }
-        request.extensions_mut().insert(SelfRequest { depth: depth + 1, asked });
+        request.extensions_mut().insert(SelfRequest { depth: depth + 1, loopbacks });
         let server = self.server.clone();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {
@@ -157,7 +158,7 @@ impl Admission<'_> {
     }
 }
 
-/// The kind that a resource or its subresource speaks.
+/// The kind that a resource or subresource accepts.
 pub(crate) fn spoken(kind: &kinds::Kind, subresource: &str) -> Gvk {
     kind.subresource(subresource).and_then(|s| s.speaks.clone()).unwrap_or_else(|| kind.gvk())
 }
@@ -202,7 +203,7 @@ impl Admit for Admission<'_> {
         if none && !self.server.admission.wants_quotas() {
             return Ok(Charge::default());
         }
-        // One after the other: of several that charge the same quota at once only one could win.
+        // Serialized: of several concurrent charges of a quota, only one could commit.
         let turn = if self.dry_run || none { None } else { Some(self.server.turns.take(namespace).await) };
         let stored = self.stored();
         let name = self.object_name(Some(object));
@@ -219,14 +220,14 @@ impl Admit for Admission<'_> {
     }
 }
 
-/// The storage name of what is charged.
+/// The storage name of quotas.
 const QUOTAS: &str = "resourcequotas";
 
-/// Whose turn it is to charge the quotas of a namespace.
+/// The locks for charging the quotas of a namespace.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<HashMap<String, Arc<AsyncMutex<()>>>>);
 
-/// Namespaces are remembered up to so many, while nobody waits.
+/// Maximum number of cached namespace locks that are not in use.
 const REMEMBERED: usize = 1_024;
 
 impl Turns {
@@ -270,7 +271,7 @@ impl Host for Admission<'_> {
         };
         let mut v = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
         if kind == "DeleteOptions" {
-            // It was read before, or the deletion would not have come so far.
+            // Unreadable objects cannot reach this point of a deletion.
             let sent = self.call.sent().map(|s| s.value);
             for (k, x) in sent.ok().as_ref().and_then(Value::as_object).into_iter().flatten() {
                 if !matches!(k.as_str(), "kind" | "apiVersion") {
@@ -347,7 +348,7 @@ impl Host for Admission<'_> {
         let begun = Instant::now();
         let answer = await_remote(async {
             match own_path(to) {
-                Some(path) => self.ask_itself(&path, timeout, body).await,
+                Some(path) => self.call_itself(&path, timeout, body).await,
                 None => self.server.webhooks.call(&self.server.registry, to, caller, timeout, body).await,
             }
         });
@@ -364,8 +365,8 @@ impl Host for Admission<'_> {
         if code.is_success() {
             return Ok(());
         }
-        let said = serde_json::from_slice(&body).ok();
-        Err(said
+        let body_value = serde_json::from_slice(&body).ok();
+        Err(body_value
             .as_ref()
             .and_then(Status::from_value)
             .unwrap_or_else(|| Status::internal("no answer of the server's own")))
@@ -385,12 +386,12 @@ impl Host for Admission<'_> {
         }
     }
 
-    fn record_webhook_call(&self, asked: &WebhookCall<'_>) {
-        self.server.metrics.record_webhook_call(asked);
+    fn record_webhook_call(&self, loopbacks: &WebhookCall<'_>) {
+        self.server.metrics.record_webhook_call(loopbacks);
     }
 
-    fn record_exclusion(&self, whose: &MatchOwner, operation: Operation) {
-        self.server.metrics.record_exclusion(whose, operation);
+    fn record_exclusion(&self, owner: &MatchOwner, operation: Operation) {
+        self.server.metrics.record_exclusion(owner, operation);
     }
 
     fn record_policy_decision(&self, decided: &PolicyDecision<'_>) {
@@ -401,7 +402,7 @@ impl Host for Admission<'_> {
         self.server.metrics.record_match_evaluation(matched);
     }
 
-    fn record_plugin_run(&self, place: usize, passed: &PluginRun) {
-        self.server.metrics.record_plugin_run(place, passed);
+    fn record_plugin_run(&self, index: usize, run: &PluginRun) {
+        self.server.metrics.record_plugin_run(index, run);
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that are made at once: a failure, a document.
+//! Complete responses: errors and documents.
 
 use crate::body::Body;
 use crate::content::{self, Negotiated};
@@ -6,7 +6,7 @@ use crate::order;
 use http::{HeaderValue, Response, StatusCode, header};
 use meta::Status;
 
-/// Room for large answers that wait to be read, of all users and of one.
+/// Budget for large unread responses, of all users and of one.
 pub(crate) const TOTAL: usize = 512 << 20;
 pub(crate) const PER_USER: usize = 128 << 20;
 
@@ -15,13 +15,13 @@ pub(crate) fn method_not_allowed() -> Status {
         .with_details(meta::status::Details::default())
 }
 
-/// The answer to a failure.
+/// The response to an error.
 pub(crate) fn failure(s: &Status) -> Response<Body> {
     failure_in(&Negotiated::json(), s)
 }
 
-pub(crate) fn failure_in(wanted: &Negotiated, s: &Status) -> Response<Body> {
-    let (media, body) = content::write(wanted, &s.to_value());
+pub(crate) fn failure_in(negotiated: &Negotiated, s: &Status) -> Response<Body> {
+    let (media, body) = content::write(negotiated, &s.to_value());
     let mut r = bytes(s.code, media, body);
     if let Some(seconds) = s.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
         r.headers_mut().insert(header::RETRY_AFTER, seconds.into());

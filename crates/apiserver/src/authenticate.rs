@@ -1,4 +1,4 @@
-//! Who sends a request: a proxy that says for whom it speaks, the owner of a client certificate, the holder of a token, or nobody.
+//! Authentication: front proxy, client certificate, bearer token, or anonymous.
 
 pub mod bootstrap_token;
 mod certificates;
@@ -15,7 +15,7 @@ use http::request::Parts;
 use meta::{Status, Value};
 use std::sync::Arc;
 
-/// The identity of a request of this process. A request extension: nothing that comes over a socket sets extensions.
+/// The identity of an in-process request. A request extension, which no socket can set.
 #[derive(Clone, Debug)]
 pub struct Identity(pub User);
 
@@ -25,23 +25,23 @@ pub struct Authenticators {
     pub certificates: Certificates,
     pub front_proxy: Option<FrontProxy>,
     pub anonymous: Anonymous,
-    /// By what others verify the tokens of service accounts: who makes them, and the keys.
+    /// The issuer and keys, for verifying service account tokens.
     pub issuer: Option<(Value, Value)>,
 }
 
-/// What may be asked without saying who asks. Authorization has its word after that.
+/// The paths that allow anonymous requests, before authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anonymous {
     Nothing,
     Everything,
-    /// These paths and what is below them.
+    /// These paths and those below them.
     Below(Vec<String>),
-    /// These paths alone.
+    /// These paths only.
     Paths(Vec<String>),
 }
 
 impl Default for Anonymous {
-    /// How the server is, and nothing else.
+    /// Health checks only.
     fn default() -> Self {
         Self::Below(["/healthz", "/livez", "/readyz", "/version"].map(str::to_owned).to_vec())
     }
@@ -61,7 +61,7 @@ impl Anonymous {
 }
 
 impl Authenticators {
-    /// Takes from the request what has been used to tell who sends it: nobody else is to see it.
+    /// Removes credentials from the request, so that no later stage sees them.
     pub(crate) async fn authenticate(&self, parts: &mut Parts) -> Result<User, Status> {
         if let Some(Identity(user)) = parts.extensions.get::<Identity>() {
             return Ok(user.clone());
@@ -85,7 +85,7 @@ impl Authenticators {
                 }
             };
         }
-        // Who shows a certificate that is nobody's, or a proxy's without a user, is not anonymous but refused.
+        // An unknown certificate, or a proxy's without a user, is rejected instead of anonymous.
         let shown = peer.unknown || peer.proxy.is_some();
         if !shown && self.anonymous.may_ask(parts.uri.path()) {
             Ok(User::anonymous())
@@ -95,7 +95,7 @@ impl Authenticators {
     }
 }
 
-/// The token of the `Authorization` header, or one that a browser hides in the protocols of a WebSocket.
+/// The token in the `Authorization` header, or in the protocols of a browser's WebSocket.
 fn bearer(parts: &mut Parts) -> Option<String> {
     const PROTOCOLS: &str = "sec-websocket-protocol";
     const HIDDEN: &str = "base64url.bearer.authorization.k8s.io.";
@@ -103,12 +103,12 @@ fn bearer(parts: &mut Parts) -> Option<String> {
         let (scheme, token) = v.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned());
     }
-    let said: Vec<String> =
+    let protocols: Vec<String> =
         parts.headers.get_all(PROTOCOLS).iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect();
-    let all: Vec<&str> = said.iter().flat_map(|v| v.split(',')).map(str::trim).collect();
+    let all: Vec<&str> = protocols.iter().flat_map(|v| v.split(',')).map(str::trim).collect();
     let token = all.iter().find_map(|p| p.strip_prefix(HIDDEN))?;
     let others: Vec<&str> = all.iter().copied().filter(|p| !p.starts_with(HIDDEN)).collect();
-    // One that offers nothing else cannot be answered.
+    // The server must select a protocol other than the token.
     let others = HeaderValue::from_str(&others.join(", ")).ok().filter(|v| !v.is_empty())?;
     use base64::Engine;
     let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token).ok()?;

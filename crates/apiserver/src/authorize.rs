@@ -8,7 +8,7 @@ use meta::{GroupResource, Status};
 use tokio::time::Instant;
 
 impl Server {
-    /// Asks the authorizers. Errors if none allows the request.
+    /// Calls the authorizer. Errors if it does not allow the request.
     pub(crate) async fn authorize(&self, attributes: &Attributes, trace: &Trace) -> Result<(), Status> {
         let begun = Instant::now();
         let decision = self.authorizer.decide(attributes).await;

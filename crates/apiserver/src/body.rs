@@ -1,4 +1,4 @@
-//! The bodies of answers: bytes at once, or a stream.
+//! Response bodies: complete bytes, or streams.
 
 use crate::gzip::Gzip;
 use crate::joined::Joined;
@@ -11,20 +11,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-/// Pieces of a relayed body that wait to be taken. A log passes two relays, and pieces are large when nobody reads.
+/// Buffered pieces of a relayed body. A log passes two relays, and unread pieces grow large.
 const RELAYED: usize = 4;
 
-/// A body of an answer. Dropping it ends the stream behind it.
+/// A response body. Dropping it ends its source.
 pub enum Body {
     Full(Bytes),
     /// A list that is joined while it is sent.
     Joined(Box<Joined>),
-    /// Compressed on its way out.
+    /// Compressed while it is sent.
     Gzip(Box<Gzip>),
     Stream(Pieces),
 }
 
-/// Pieces of a body that still come, and what lasts as long as they do.
+/// The remaining pieces of a body, and a guard that lives as long.
 pub struct Pieces {
     source: Source,
     held: Vec<Box<dyn Send + Sync>>,
@@ -33,12 +33,12 @@ pub struct Pieces {
 enum Source {
     /// A stream of this server.
     Own(mpsc::Receiver<Bytes>),
-    /// The body of another server.
+    /// A body from another server.
     Relayed(mpsc::Receiver<Result<Bytes, CutOff>>),
 }
 
 impl Pieces {
-    /// The next piece; none at the end.
+    /// Returns the next piece; none at the end.
     pub async fn recv(&mut self) -> Option<Result<Bytes, CutOff>> {
         match &mut self.source {
             Source::Own(receiver) => receiver.recv().await.map(Ok),
@@ -47,22 +47,22 @@ impl Pieces {
     }
 }
 
-/// A body that ended before its end. Its client must see that: HTTP/1 gets no last chunk, HTTP/2 a reset of the stream.
+/// A body that was truncated. The client must notice: HTTP/1 omits the last chunk, HTTP/2 resets the stream.
 #[derive(Debug, thiserror::Error)]
 #[error("the body was cut off: {0}")]
 pub struct CutOff(String);
 
-/// What a relay makes of the bytes that pass it.
+/// Transforms the bytes that pass a relay.
 pub trait Change: Send + 'static {
-    /// The largest piece that `push` takes, in bytes.
+    /// Maximum size of a piece for `push`, in bytes.
     const CHUNK: usize;
-    /// Changes a piece; the result may be empty.
+    /// Transforms a piece; the result may be empty.
     fn push(&mut self, piece: Bytes) -> io::Result<Bytes>;
-    /// The bytes that are left at the end of the body.
+    /// Returns the remaining bytes at the end of the body.
     fn finish(self) -> io::Result<Bytes>;
 }
 
-/// Passes bytes on as they are.
+/// Relays bytes unchanged.
 struct Unchanged;
 
 impl Change for Unchanged {
@@ -82,13 +82,13 @@ impl Body {
         Self::Stream(Pieces { source: Source::Own(receiver), held: Vec::new() })
     }
 
-    /// Relays a body that arrives from another server. If it is cut off there, it is cut off here. Once nobody reads it, nothing
-    /// more of it is waited for.
+    /// Relays a body from another server. A truncated body is truncated for the client too. Stops reading when the
+    /// client is gone.
     pub fn relay(body: impl HttpBody<Data = Bytes, Error: Display + Send> + Send + Unpin + 'static) -> Self {
         Self::relay_changed(body, Unchanged)
     }
 
-    /// Relays a body and changes it on the way. A piece that cannot be changed cuts it off.
+    /// Relays a transformed body. Truncates it if a piece cannot be transformed.
     pub fn relay_changed<B, C>(body: B, change: C) -> Self
     where
         B: HttpBody<Data = Bytes, Error: Display + Send> + Send + Unpin + 'static,
@@ -109,7 +109,7 @@ impl Body {
         Self::Stream(Pieces { source: Source::Relayed(receiver), held: Vec::new() })
     }
 
-    /// Keeps something until the last of the body has come or nobody wants it any more. What is there already is over.
+    /// Keeps a guard until the body ends or is dropped; drops it at once if the body is complete.
     pub fn hold(&mut self, what: Box<dyn Send + Sync>) {
         if let Self::Stream(p) = self {
             p.held.push(what);
@@ -120,7 +120,7 @@ impl Body {
         Self::Full(Bytes::new())
     }
 
-    /// What is left of a body that is no stream, copied.
+    /// Copies the rest of a body that is not a stream.
     pub fn whole(&self) -> Option<Bytes> {
         match self {
             Self::Full(b) => Some(b.clone()),
@@ -132,13 +132,13 @@ impl Body {
         }
     }
 
-    /// Everything that is left. Waits for the end of a stream; errors if it is cut off.
+    /// Collects the rest. Waits for the end of a stream; errors if it is truncated.
     pub async fn collect(self) -> Result<Bytes, CutOff> {
         Ok(BodyExt::collect(self).await?.to_bytes())
     }
 }
 
-/// Sends the changed pieces of a body until its end. Errors if it is cut off; a receiver that is gone is no error.
+/// Sends transformed pieces until the body ends. Errors if it is truncated; a dropped receiver is not an error.
 async fn pass_on<B, C>(mut body: B, mut change: C, to: &mpsc::Sender<Result<Bytes, CutOff>>) -> Result<(), CutOff>
 where
     B: HttpBody<Data = Bytes, Error: Display> + Unpin,
@@ -146,7 +146,7 @@ where
 {
     let unchangeable = |e: io::Error| CutOff(e.to_string());
     while let Some(frame) = body.frame().await {
-        // Trailers are about one connection only.
+        // Trailers are hop-by-hop.
         let Ok(mut data) = frame.map_err(|e| CutOff(e.to_string()))?.into_data() else { continue };
         while !data.is_empty() {
             let piece = change.push(data.split_to(data.len().min(C::CHUNK))).map_err(unchangeable)?;

@@ -1,12 +1,11 @@
-//! Bounds on the bytes that requests hold in memory, for each flow and in total, and a fair line of those that wait for room.
+//! Limits the memory held by requests, per flow and in total, with a fair queue for waiting requests.
 //!
-//! A flow is a user; the service accounts of one namespace are one flow together, since whoever owns the namespace makes as
-//! many of them as they like. Those of `kube-system` belong to the cluster, and each is a flow of its own.
+//! A flow is a user; all service accounts of one namespace form one flow, since the namespace's owner can create any
+//! number. Those of `kube-system` belong to the cluster, and each is its own flow.
 //!
-//! Invariants: what is granted never exceeds either bound. Flows that wait are served in the order in which they would be done
-//! if each got an equal share (fair queuing by virtual finish times): somebody with little to do passes those with much, and
-//! nobody is passed for ever. A flow that has reached its own bound holds up no other. The number of those that wait is bounded,
-//! for each flow and in total; when all places are taken, the flow with the most of them gives one up.
+//! Invariants: grants never exceed either limit. Waiting flows are served by virtual finish times (fair queuing):
+//! small requests pass large ones, and none starves. A flow at its own limit does not block others. The number of
+//! waiting requests is limited per flow and in total; when full, the longest queue drops one.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -14,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Requests of one flow that wait, and those of all.
+/// Maximum number of waiting requests, per flow and in total.
 const WAITING: usize = 256;
 const WAITING_TOTAL: usize = 2048;
-/// Flows without anything granted that are remembered.
+/// Maximum number of cached flows without grants.
 const IDLE: usize = 1024;
 
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
@@ -28,7 +27,7 @@ pub(crate) struct Budget {
     per_flow: usize,
 }
 
-/// Bytes that are granted until this is dropped.
+/// Granted bytes, returned when dropped.
 pub(crate) struct Share {
     line: Arc<Mutex<Line>>,
     flow: Arc<str>,
@@ -40,18 +39,18 @@ struct Line {
     per_flow: usize,
     closed: bool,
     flows: HashMap<Arc<str>, Flow>,
-    /// How many wait.
+    /// Number of waiting requests.
     waiting: usize,
-    /// How many came so far.
+    /// Number of requests so far.
     came: u64,
-    /// Virtual time: where the flow that was served last began.
+    /// Virtual time: the start of the last served request.
     clock: u64,
 }
 
 #[derive(Default)]
 struct Flow {
     granted: usize,
-    /// The virtual time at which all that was granted would be done.
+    /// The virtual finish time of all that was granted.
     done: u64,
     waiting: VecDeque<Waiter>,
 }
@@ -62,13 +61,13 @@ struct Waiter {
     grant: oneshot::Sender<()>,
 }
 
-/// Somebody in the line.
+/// A waiting request.
 struct Ticket {
     line: Arc<Mutex<Line>>,
     flow: Arc<str>,
     number: u64,
     size: usize,
-    /// Empty: it waits. Closed: it was sent away.
+    /// Empty: waiting. Closed: rejected.
     granted: oneshot::Receiver<()>,
 }
 
@@ -86,12 +85,12 @@ impl Budget {
         Self { line: Arc::new(Mutex::new(line)), per_flow }
     }
 
-    /// As [`Self::take`]; what is larger than a quarter of a flow's bound takes that much.
+    /// Like [`Self::take`], but limits the request to a quarter of a flow's limit.
     pub async fn take_part(&self, user: &str, bytes: usize, patience: Duration) -> Option<Share> {
         self.take(user, bytes.min(self.per_flow / 4), patience).await
     }
 
-    /// Nothing is granted from now on.
+    /// Rejects all requests from now on.
     pub fn close(&self) {
         let mut line = self.line.lock();
         line.closed = true;
@@ -103,7 +102,7 @@ impl Budget {
         self.line.lock().closed
     }
 
-    /// Room that is free now, for nobody waits for it; else none.
+    /// Grants without waiting, if the budget is free and nothing waits for it.
     pub fn take_now(&self, user: &str, bytes: usize) -> Option<Share> {
         let mut line = self.line.lock();
         let flow = line.flow(flow(user));
@@ -112,11 +111,11 @@ impl Budget {
         Some(Share { line: self.line.clone(), flow, size: bytes })
     }
 
-    /// Waits at most `patience` for room; none when there was none in that time, or too many wait already.
+    /// Waits at most `patience` for a grant; none after a timeout, or if too many requests wait.
     pub async fn take(&self, user: &str, bytes: usize, patience: Duration) -> Option<Share> {
         let mut ticket = {
-            if let Some(room) = self.take_now(user, bytes) {
-                return Some(room);
+            if let Some(grant) = self.take_now(user, bytes) {
+                return Some(grant);
             }
             let mut line = self.line.lock();
             let flow = line.flow(flow(user));
@@ -133,7 +132,7 @@ impl Budget {
 }
 
 impl Line {
-    /// The name of a flow that is among those that are known from now on.
+    /// Looks up or creates a flow. Returns its name.
     fn flow(&mut self, name: &str) -> Arc<str> {
         if let Some((known, _)) = self.flows.get_key_value(name) {
             return known.clone();
@@ -159,7 +158,7 @@ impl Line {
         self.free -= size;
     }
 
-    /// A place at the end of the flow's line; none if there is none.
+    /// Joins the flow's queue; none if it is full.
     fn wait(&mut self, flow: &str, size: usize) -> Option<(u64, oneshot::Receiver<()>)> {
         let own = self.flows.get(flow)?.waiting.len();
         if own >= WAITING {
@@ -179,14 +178,14 @@ impl Line {
         let (number, clock) = (self.came, self.clock);
         let f = self.flows.get_mut(flow)?;
         if f.waiting.is_empty() {
-            // Who was away has saved nothing up.
+            // An idle flow accumulates no credit.
             f.done = f.done.max(clock);
         }
         f.waiting.push_back(Waiter { number, size, grant });
         Some((number, granted))
     }
 
-    /// Grants what there is room for to those that are next.
+    /// Grants free budget to the next requests.
     fn serve(&mut self) {
         while self.waiting > 0 {
             let able = self.flows.iter().filter_map(|(name, f)| {
@@ -199,7 +198,7 @@ impl Line {
             }
             let Some(w) = self.flows.get_mut(&name).and_then(|f| f.waiting.pop_front()) else { return };
             self.waiting -= 1;
-            // Who has stopped waiting gives back what was granted.
+            // A cancelled request returns its grant.
             let _ = w.grant.send(());
             if let Some(f) = self.flows.get_mut(&name) {
                 self.clock = self.clock.max(f.done);
@@ -229,7 +228,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut line = self.line.lock();
         match self.granted.try_recv() {
-            // It was granted, and nobody has taken it.
+            // Granted, but cancelled before it was received.
             Ok(()) => line.give_back(&self.flow, self.size),
             Err(oneshot::error::TryRecvError::Closed) => {}
             Err(oneshot::error::TryRecvError::Empty) => {
@@ -239,7 +238,7 @@ impl Drop for Ticket {
                 f.waiting.retain(|w| w.number != number);
                 let gone = before - f.waiting.len();
                 line.waiting -= gone;
-                // It may have stood before others.
+                // It may have blocked others.
                 line.serve();
             }
         }
@@ -271,7 +270,7 @@ mod tests {
         assert!(line.free == 25 && line.waiting == 0 && line.flows.values().all(|f| f.granted == 0));
     }
 
-    /// Stands in the line, surely.
+    /// Waits until the request is in the queue.
     async fn wait(b: &Arc<Budget>, user: &str, bytes: usize) -> tokio::task::JoinHandle<Option<Share>> {
         let before = b.line.lock().came;
         let task = tokio::spawn({
@@ -284,7 +283,7 @@ mod tests {
         task
     }
 
-    /// Who is served in turn, when each gives back what it has before the next is.
+    /// The order of service, when each returns its grant before the next.
     async fn order(b: &Arc<Budget>, waiting: Vec<(&str, usize)>) -> Vec<String> {
         let held = b.take("holder", b.per_flow, AT_ONCE).await.unwrap();
         let served = Arc::new(Mutex::new(Vec::new()));
@@ -293,8 +292,8 @@ mod tests {
             let task = wait(b, user, bytes).await;
             let (served, user) = (served.clone(), user.to_owned());
             tasks.push(tokio::spawn(async move {
-                let room = task.await.unwrap();
-                if room.is_some() {
+                let grant = task.await.unwrap();
+                if grant.is_some() {
                     served.lock().push(user);
                 }
             }));
@@ -332,7 +331,7 @@ mod tests {
         let b = Arc::new(Budget::new(10, 8));
         let held = b.take("a", 8, AT_ONCE).await.unwrap();
         let large = wait(&b, "b", 8).await;
-        // The own bound of `a` is reached: it stands in nobody's way, and what comes later passes nobody.
+        // `a` is at its own limit: it blocks no others, and later requests do not overtake.
         let own = wait(&b, "a", 1).await;
         let passed = Arc::new(Mutex::new(0));
         let mut small = Vec::new();
@@ -375,7 +374,7 @@ mod tests {
             refused += usize::from(!w.await.unwrap());
         }
         assert_eq!((refused, begun.elapsed()), (1, Duration::ZERO), "the last one of the longest line went at once");
-        // Who stops waiting leaves nothing behind.
+        // A cancelled request leaves nothing behind.
         let held = b.take("a", 10, AT_ONCE).await.unwrap();
         wait(&b, "b", 1).await.abort();
         let last = wait(&b, "c", 1).await;

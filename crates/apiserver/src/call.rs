@@ -1,4 +1,4 @@
-//! A request as the verbs see it.
+//! A call: a request as the verbs receive it.
 
 use crate::authenticate::Identity;
 use crate::content::{self, Negotiated};
@@ -12,27 +12,27 @@ use meta::Status;
 use registry::Warnings;
 use std::sync::Arc;
 
-/// A request that has passed all filters: its path is parsed, its user authenticated and authorized, its body read.
+/// A request that has passed all filters: path parsed, user authenticated and authorized, body read.
 pub(crate) struct Call {
     pub parts: Parts,
     pub body: Bytes,
     pub query: Query,
     pub target: Target,
-    /// The verb of RBAC.
+    /// The RBAC verb.
     pub verb: &'static str,
     pub user: User,
-    /// What was authorized.
+    /// The authorized attributes.
     pub attributes: Arc<Attributes>,
-    /// Encoding and shape of the answer.
-    pub wanted: Negotiated,
+    /// The negotiated encoding and representation.
+    pub negotiated: Negotiated,
     pub warnings: Warnings,
     pub trace: Arc<Trace>,
-    /// Whether CBOR is accepted.
+    /// Whether CBOR is enabled.
     pub cbor: bool,
 }
 
 impl Call {
-    /// The `fieldManager` parameter, or the user agent up to its slash.
+    /// The `fieldManager` parameter, or the user agent up to the first slash.
     pub fn manager(&self) -> String {
         let manager = self.query.get("fieldManager");
         if !manager.is_empty() {
@@ -46,13 +46,13 @@ impl Call {
         content::media_type(&self.parts.headers)
     }
 
-    /// Reads the object of the body.
+    /// Decodes the object of the body.
     pub fn sent(&self) -> Result<content::DecodedBody, Status> {
         content::read(self.media_type(), &self.body, self.cbor)
     }
 }
 
-/// Gives a request of the same process an identity. No socket can set it.
+/// Sets the identity of an in-process request. No socket can set it.
 pub fn as_identity(mut request: Request<Bytes>, user: User) -> Request<Bytes> {
     request.extensions_mut().insert(Identity(user));
     request

@@ -1,18 +1,20 @@
-//! Gzip of large answers, for clients that ask for it (`k8s.io/apiserver/pkg/endpoints/handlers/responsewriters`).
+//! Gzip compression of large responses, for clients that accept it
+//! (`k8s.io/apiserver/pkg/endpoints/handlers/responsewriters`).
 //!
-//! An answer is compressed piece by piece while it is sent. Streams are left alone: who watches wants every event at once.
+//! A response is compressed in pieces while it is sent. Streams are not compressed: a watch must deliver each event
+//! immediately.
 
 use crate::body::Body;
 use crate::gzip::{Gzip, Source};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-/// Smaller answers are sent as they are: packing costs more than sending.
+/// Smaller responses are sent uncompressed: compressing costs more than sending.
 const OBJECTS: usize = 128 * 1024;
-/// Documents are asked for rarely and shrink much.
+/// Discovery and OpenAPI documents: rarely requested, and compress well.
 const DOCUMENTS: usize = 1400;
 
-/// The size from which an answer to this request is compressed; none when the client does not want it.
+/// The response size from which to compress for this request; none if the client does not accept gzip.
 pub fn threshold(method: &Method, path: &str, headers: &HeaderMap) -> Option<usize> {
     let accepts = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
     let mut wishes = accepts.flat_map(|v| v.split(','));
@@ -24,7 +26,7 @@ pub fn threshold(method: &Method, path: &str, headers: &HeaderMap) -> Option<usi
     (gzip && *method == Method::GET).then_some(if documents { DOCUMENTS } else { OBJECTS })
 }
 
-/// Compresses an answer that is large enough.
+/// Compresses a response that is large enough.
 pub fn compress(response: Response<Body>, threshold: usize) -> Response<Body> {
     let size = match response.body() {
         Body::Full(b) => b.len(),
@@ -51,10 +53,10 @@ mod tests {
 
     #[test]
     fn only_those_who_ask_get_it() {
-        let check = |wish: &'static str, want: Option<usize>| {
+        let check = |wish: &'static str, expected: Option<usize>| {
             let mut h = HeaderMap::new();
             h.insert(ACCEPT_ENCODING, HeaderValue::from_static(wish));
-            assert_eq!(threshold(&Method::GET, "/api/v1/pods", &h), want, "{wish}");
+            assert_eq!(threshold(&Method::GET, "/api/v1/pods", &h), expected, "{wish}");
         };
         check("gzip", Some(OBJECTS));
         check("br, gzip;q=0.5", Some(OBJECTS));

@@ -1,4 +1,5 @@
-//! Streams to somewhere else: `log`, `exec`, `attach`, `portforward` go to the node that runs the pod, `proxy` to itself.
+//! Connect subresources: `log`, `exec`, `attach`, `portforward` go to the kubelet of the pod's node, `proxy` to its
+//! target.
 
 use crate::Server;
 use crate::admit::Admission;
@@ -16,11 +17,11 @@ use meta::{FieldError, FieldPath, GroupKind, Object, Operation, Reason, Status};
 use registry::{Admit, Request, WriteOptions};
 use std::sync::Arc;
 
-/// The way to the agent of a node. It answers the paths of a kubelet: `/containerLogs/NS/POD/CONTAINER`,
-/// `/exec/NS/POD/CONTAINER`, `/attach/…`, `/portForward/NS/POD`.
+/// The transport to a kubelet. Paths: `/containerLogs/NS/POD/CONTAINER`, `/exec/NS/POD/CONTAINER`, `/attach/…`,
+/// `/portForward/NS/POD`.
 #[async_trait]
 pub trait NodeConnector: Send + Sync {
-    /// `user` is who asked.
+    /// `user` is the client's user.
     async fn connect(
         &self,
         node: &str,
@@ -29,7 +30,7 @@ pub trait NodeConnector: Send + Sync {
     ) -> Result<Response<Body>, ConnectError>;
 }
 
-/// Why an agent did not answer.
+/// Why a call to a kubelet failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("nodes {0:?} not found")]
@@ -42,7 +43,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// As clients see it; `doing` comes before the reason.
+    /// The client's error; `doing` is the prefix of the reason.
     pub(crate) fn status(self, doing: &str) -> Status {
         match self {
             Self::NoNode(_) => Status::new(404, Reason::NotFound, self.to_string()),
@@ -61,8 +62,8 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
         return proxy::proxy(server, call, request).await;
     }
     let size = stored_size(server, &request.resource, &request.namespace, &request.name).unwrap_or_default();
-    let (of, user) = (server.clone(), call.user.name.clone());
-    let read = async move { Ok((of.registry.get(&request).await?, request)) };
+    let (target, user) = (server.clone(), call.user.name.clone());
+    let read = async move { Ok((target.registry.get(&request).await?, request)) };
     let (object, request) = server.workers.run(&user, size, read).await?;
     let bad = |why: String| Status::bad_request(why);
     let (ns, name) = (&request.namespace, &request.name);
@@ -78,7 +79,7 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     };
     let node = object.str_at(&["spec", "nodeName"]).unwrap_or_default();
     if node.is_empty() {
-        // There is no log yet, which is no error.
+        // The log does not exist yet, which is not an error.
         return match request.subresource.as_str() {
             "log" => Ok(no_content()),
             _ => Err(bad(format!("pod {name} does not have a host assigned"))),
@@ -103,7 +104,8 @@ pub async fn connect(server: &Arc<Server>, call: Call, request: Request) -> Resu
     Ok(response)
 }
 
-/// What upstream checks before it looks for the pod's node (`ValidatePodLogOptions`). The agent refuses what is not a number.
+/// Validates log options as upstream does before finding the node (`ValidatePodLogOptions`). The kubelet rejects
+/// non-numbers.
 fn check_log_options(query: &Query, pod: &str) -> Result<(), Status> {
     let number = |name: &str| Some(query.get(name)).filter(|t| !t.is_empty())?.parse::<i64>().ok();
     let mut errors = Vec::new();
@@ -129,7 +131,7 @@ fn check_log_options(query: &Query, pod: &str) -> Result<(), Status> {
     Err(Status::invalid(&kind, pod, &errors))
 }
 
-/// WebSockets begin with a GET, and still do what only `create` allows (since v1.35).
+/// A WebSocket request is a GET but requires the permission `create` (since v1.35).
 async fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
     if call.parts.method != http::Method::GET {
         return Ok(());
@@ -142,7 +144,8 @@ async fn may_create(server: &Server, call: &Call) -> Result<(), Status> {
     }
 }
 
-/// Connecting is admitted with its options as the object (`PodExecOptions` and the like). A log is only read.
+/// Admits the connection with its options as the object (`PodExecOptions` and the like). Reading logs is not
+/// admitted.
 async fn admit(server: &Arc<Server>, call: &Call, request: &Request) -> Result<(), Status> {
     if request.subresource == "log" {
         return Ok(());
@@ -168,34 +171,34 @@ async fn admit(server: &Arc<Server>, call: &Call, request: &Request) -> Result<(
     admit.validate(Operation::Connect, Some(&options), None).await
 }
 
-/// Bytes of a refusal.
-const MOST_SAID: usize = 1 << 20;
+/// Maximum size of an error response in bytes.
+const MAX_ERROR: usize = 1 << 20;
 
-/// What an agent says in plain words, as a `Status` (`registry/generic/rest` `GenericHttpResponseChecker`).
+/// Converts a kubelet's plain text error to a `Status` (`registry/generic/rest` `GenericHttpResponseChecker`).
 async fn refusal(response: Response<Body>, pod: &str) -> Status {
     let code = response.status();
-    // A node is not trusted to end.
-    let said = Limited::new(response.into_body(), MOST_SAID).collect().await;
-    let said = said.map(|b| String::from_utf8_lossy(&b.to_bytes()).trim().to_owned()).unwrap_or_default();
+    // A kubelet is not trusted to end its response.
+    let message = Limited::new(response.into_body(), MAX_ERROR).collect().await;
+    let message = message.map(|b| String::from_utf8_lossy(&b.to_bytes()).trim().to_owned()).unwrap_or_default();
     match code {
-        StatusCode::BAD_REQUEST => Status::bad_request(said),
+        StatusCode::BAD_REQUEST => Status::bad_request(message),
         StatusCode::NOT_FOUND => {
-            let why = format!("the server could not find the requested resource ( pods {pod}): {said}");
+            let why = format!("the server could not find the requested resource ( pods {pod}): {message}");
             Status::new(404, Reason::NotFound, why)
         }
-        StatusCode::INTERNAL_SERVER_ERROR => Status::internal(said),
-        _ => Status::new(code.as_u16(), Reason::Unknown, said),
+        StatusCode::INTERNAL_SERVER_ERROR => Status::internal(message),
+        _ => Status::new(code.as_u16(), Reason::Unknown, message),
     }
 }
 
-/// An answer without a body, as upstream's server makes it of a stream that has no place.
+/// A response without a body, as upstream sends for a stream without a location.
 fn no_content() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response
 }
 
-/// The container that is meant: named, or the only one. Errors name all of the pod, in the order in which they start.
+/// The requested container: named, or the only one. Errors list all of the pod, in start order.
 fn container(object: &Object, query: &Query) -> Result<String, Status> {
     let names = |field: &str| -> Vec<String> {
         let list = object.at(&["spec", field]).and_then(meta::Value::as_array);
@@ -203,11 +206,13 @@ fn container(object: &Object, query: &Query) -> Result<String, Status> {
     };
     let main = names("containers");
     let all = [names("initContainers"), main.clone(), names("ephemeralContainers")].concat();
-    let (asked, pod) = (query.get("container"), object.name());
+    let (requested, pod) = (query.get("container"), object.name());
     match &main[..] {
-        _ if all.iter().any(|c| c == asked) => Ok(asked.to_owned()),
-        _ if !asked.is_empty() => Err(Status::bad_request(format!("container {asked} is not valid for pod {pod}"))),
-        [one] => Ok(one.clone()),
+        _ if all.iter().any(|c| c == requested) => Ok(requested.to_owned()),
+        _ if !requested.is_empty() => {
+            Err(Status::bad_request(format!("container {requested} is not valid for pod {pod}")))
+        }
+        [single] => Ok(single.clone()),
         [] => Err(Status::bad_request(format!("a container name must be specified for pod {pod}"))),
         _ => {
             let all = all.join(" ");

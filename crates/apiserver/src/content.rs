@@ -1,17 +1,17 @@
-//! Bodies in, bodies out: which encodings are asked for, and reading what was sent.
+//! Content negotiation, decoding of request bodies, and encoding of responses.
 
 use crate::order::{self, schema_of};
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use meta::{Status, Value};
 
-/// The largest body of a request (3 MB), as upstream's default.
+/// Maximum request body (3 MB), upstream's default.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// JSON that nests deeper is read on a thread with a stack of its own, and refused; YAML and CBOR are read up to here. What was
-/// read can be sent back, with the managed fields in it; an object that is too deep without them is refused when it is written.
+/// Maximum nesting of YAML and CBOR. Deeper JSON is decoded on a thread with its own stack, and rejected. Leaves room
+/// for managed fields: an object too deep without them is rejected on writes.
 const DEEP: usize = meta::depth::MANAGED_FIELDS;
-/// Bytes of stack per level of nesting, generously.
+/// Stack bytes per nesting level, conservatively.
 const STACK_PER_LEVEL: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,11 +19,11 @@ pub enum Encoding {
     Json,
     Yaml,
     Protobuf,
-    /// Only where the server offers it.
+    /// Only if the server enables it.
     Cbor,
 }
 
-/// What shape of answer is wanted.
+/// The requested representation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     Object,
@@ -36,16 +36,16 @@ pub enum Shape {
 pub struct Negotiated {
     pub encoding: Encoding,
     pub shape: Shape,
-    /// The version of the shape, where it is not the object itself.
+    /// The version of the representation, unless it is the object itself.
     pub meta: &'static str,
     pub pretty: bool,
 }
 
-/// What can be had of a resource.
+/// The representations that a resource supports.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
     pub cbor: bool,
-    /// Of itself, in protobuf.
+    /// Whether the object has a protobuf encoding.
     pub messages: bool,
     pub tables: bool,
 }
@@ -54,7 +54,7 @@ pub const META_V1: &str = "meta.k8s.io/v1";
 const META_V1BETA1: &str = "meta.k8s.io/v1beta1";
 
 impl Offer {
-    /// A table has no messages; metadata alone has them, whatever its kind has.
+    /// A table has no protobuf encoding; partial metadata always has.
     pub fn has(&self, encoding: Encoding, shape: Shape) -> bool {
         match shape {
             Shape::Object => encoding != Encoding::Protobuf || self.messages,
@@ -65,27 +65,28 @@ impl Offer {
 }
 
 impl Negotiated {
-    /// Negotiates the answer where everything may be had. Nothing acceptable is 406. `cbor`: whether it is offered.
+    /// Negotiates a response where every representation is supported. Errors with 406. `cbor`: whether CBOR is
+    /// enabled.
     pub fn negotiate(headers: &HeaderMap, cbor: bool) -> Result<Self, Status> {
         Self::negotiate_offer(headers, &Offer { cbor, messages: true, tables: true })
     }
 
-    /// The first that is offered of what is accepted, by weight.
+    /// The first supported media type, by weight.
     pub fn negotiate_offer(headers: &HeaderMap, offer: &Offer) -> Result<Self, Status> {
         let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
         let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        // People looking with a browser or curl get indentation.
+        // Pretty-print for browsers and curl.
         let pretty = ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a));
         let mut clauses: Vec<Clause> = accept.split(',').map(Clause::read).collect();
         clauses.sort_by(|a, b| b.weight.total_cmp(&a.weight).then(a.vague().cmp(&b.vague())));
-        let found = clauses.iter().find_map(|c| c.wanted(offer));
+        let found = clauses.iter().find_map(|c| c.negotiated(offer));
         found.map(|w| Self { pretty: pretty || w.pretty, ..w }).ok_or_else(|| {
             let list = documents(offer.cbor).join(", ");
             Status::not_acceptable(format!("only the following media types are accepted: {list}"))
         })
     }
 
-    /// The object itself as JSON, in one line: what the store holds but for the resource version.
+    /// Whether the response is the object as compact JSON: the stored bytes plus resource version.
     pub fn is_plain(&self) -> bool {
         self.shape == Shape::Object && self.encoding == Encoding::Json && !self.pretty
     }
@@ -95,7 +96,7 @@ impl Negotiated {
     }
 }
 
-/// One of the media types that a client accepts.
+/// A media type in an `Accept` header.
 struct Clause<'a> {
     media: &'a str,
     parameters: Vec<(&'a str, &'a str)>,
@@ -112,7 +113,7 @@ impl<'a> Clause<'a> {
         Self { media, parameters, weight }
     }
 
-    /// What names less comes later.
+    /// Sorts less specific types last.
     fn vague(&self) -> u8 {
         match self.media {
             "*/*" | "*" => 2,
@@ -121,8 +122,8 @@ impl<'a> Clause<'a> {
         }
     }
 
-    /// What it asks for, if that is offered.
-    fn wanted(&self, offer: &Offer) -> Option<Negotiated> {
+    /// The requested representation, if supported.
+    fn negotiated(&self, offer: &Offer) -> Option<Negotiated> {
         let encoding = match self.media {
             "*/*" | "*" | "application/*" | JSON | "" => Encoding::Json,
             "application/yaml" => Encoding::Yaml,
@@ -147,35 +148,36 @@ impl<'a> Clause<'a> {
             }
             _ => return None,
         };
-        let wanted = Negotiated { encoding, shape, meta, pretty: get("pretty") == Some("1") };
-        offer.has(encoding, shape).then_some(wanted)
+        let negotiated = Negotiated { encoding, shape, meta, pretty: get("pretty") == Some("1") };
+        offer.has(encoding, shape).then_some(negotiated)
     }
 }
 
-/// A decoded body, before anyone knows its kind.
+/// A decoded body of unknown kind.
 pub struct DecodedBody {
     pub value: Value,
-    /// Keys that came twice.
+    /// Duplicate keys.
     pub duplicates: Vec<String>,
 }
 
-/// The media type of a body without its parameters; JSON when none is said.
+/// The media type of a body without parameters; JSON by default.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let text = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
     let media = text.split(';').next().unwrap_or_default().trim();
     if media.is_empty() { "application/json" } else { media }
 }
 
-/// The media types of whole objects.
+/// The media types of complete objects.
 fn documents(cbor: bool) -> &'static [&'static str] {
     let all = &[JSON, "application/yaml", PROTOBUF, CBOR];
     if cbor { all } else { &all[..3] }
 }
 
-/// The most objects and lists in a body, be it an object or a patch. Each has two or three characters, and takes hundreds of bytes in memory.
+/// Maximum number of objects and arrays in a body: each takes two or three characters but hundreds of bytes in
+/// memory.
 const MOST_PARTS: usize = 200_000;
 
-/// Reads a body that holds an object. `cbor`: whether that is spoken.
+/// Decodes a body with an object. `cbor`: whether CBOR is enabled.
 pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<DecodedBody, Status> {
     match media {
         JSON | "*/*" => json(body),
@@ -186,9 +188,9 @@ pub fn read(media: &str, body: &[u8], cbor: bool) -> Result<DecodedBody, Status>
     }
 }
 
-/// What was read from a body, unless it has too many parts.
+/// Returns a decoded value, unless it has too many objects and arrays.
 fn sent(body: &[u8], value: Value, duplicates: Vec<String>) -> Result<DecodedBody, Status> {
-    // So many do not fit into less.
+    // Fewer bytes cannot hold that many.
     if body.len() > MOST_PARTS && meta::depth::has_more_parts(&value, MOST_PARTS) {
         let why = format!("the body has more than {MOST_PARTS} objects and lists");
         return Err(Status::bad_request(why));
@@ -196,7 +198,7 @@ fn sent(body: &[u8], value: Value, duplicates: Vec<String>) -> Result<DecodedBod
     Ok(DecodedBody { value, duplicates })
 }
 
-/// Reads a patch, or parts of an object, in CBOR.
+/// Decodes a patch, or a partial object, from CBOR.
 pub fn read_cbor(body: &[u8]) -> Result<DecodedBody, Status> {
     let value = codec::cbor::decode(body, DEEP)
         .map_err(|e| Status::bad_request(format!("unable to determine group/version/kind: {e}")))?;
@@ -210,12 +212,12 @@ pub fn unsupported(supported: &[&str]) -> Status {
     ))
 }
 
-/// Reads a body as JSON that says its version and kind.
+/// Decodes a JSON body with `apiVersion` and `kind`.
 pub fn json(body: &[u8]) -> Result<DecodedBody, Status> {
     json_said(body, "couldn't get version/kind; json parse error: ")
 }
 
-/// Reads any JSON. What is none is told in the words of Go, after these.
+/// Decodes any JSON. Errors have Go's message after this prefix.
 pub fn json_said(body: &[u8], before: &str) -> Result<DecodedBody, Status> {
     let depth = depth(body);
     if depth > schema::decode::MAX_DEPTH {
@@ -227,9 +229,9 @@ pub fn json_said(body: &[u8], before: &str) -> Result<DecodedBody, Status> {
     plain_json(body, before)
 }
 
-/// How deep a text nests, or more as long as it is no more than [`DEEP`].
+/// The nesting depth of a text, or an upper bound if it is within [`DEEP`].
 fn depth(body: &[u8]) -> usize {
-    // Counting is ten times faster than following, and most documents open little.
+    // Counting is ten times faster than tracking, and most documents have few brackets.
     let openings = memchr::memchr2_iter(b'{', b'[', body).count();
     if openings <= DEEP { openings } else { schema::depth(body) }
 }
@@ -239,8 +241,8 @@ fn plain_json(body: &[u8], before: &str) -> Result<DecodedBody, Status> {
     sent(body, d.value, d.duplicates)
 }
 
-/// Does recursive work on deeply nested documents without risking the stack of a worker. What is still deep afterwards could
-/// not be handled by anyone else, and is refused.
+/// Runs recursive work on deeply nested documents without exhausting the worker's stack. A result that is still too
+/// deep is rejected.
 fn on_large_stack(
     depth: usize,
     work: impl FnOnce() -> Result<DecodedBody, Status> + Send,
@@ -265,7 +267,7 @@ pub const CBOR: &str = "application/cbor";
 
 fn protobuf(body: &[u8]) -> Result<DecodedBody, Status> {
     let object = codec::protobuf::decode(body, schema_of).map_err(|e| Status::bad_request(e.to_string()))?;
-    // A message may be as deep as its JSON is twice, and may have JSON within.
+    // A protobuf message nests up to twice as deep as its JSON, and may contain JSON.
     let value = object.into_value();
     if meta::depth::exceeds(&value, DEEP) {
         return Err(Status::bad_request(codec::protobuf::Error::Depth.to_string()));
@@ -273,9 +275,10 @@ fn protobuf(body: &[u8]) -> Result<DecodedBody, Status> {
     sent(body, value, Vec::new())
 }
 
-/// Reads a body as YAML.
+/// Decodes a YAML body.
 pub fn yaml(body: &[u8]) -> Result<DecodedBody, Status> {
-    // What is JSON as well is read as such, ten times as fast. A key that comes twice is told in YAML's words.
+    // A document that is also JSON is decoded as JSON, ten times faster. Duplicate keys are reported in YAML's
+    // format.
     if codec::json::is_json(body)
         && depth(body) <= DEEP
         && let Ok(d) = schema::decode(body)
@@ -293,12 +296,12 @@ pub fn yaml(body: &[u8]) -> Result<DecodedBody, Status> {
 
 const JSON: &str = "application/json";
 
-/// A value as protobuf; none when its kind has no messages (custom resources).
+/// Encodes a value as protobuf; none if its kind has no messages (custom resources).
 pub fn to_protobuf(v: &Value) -> Option<Vec<u8>> {
     Some(codec::protobuf::envelope(v["apiVersion"].as_str()?, v["kind"].as_str()?, &message(v)?))
 }
 
-/// The message itself, without what says its kind.
+/// Encodes the message without the envelope.
 pub(crate) fn message(v: &Value) -> Option<Vec<u8>> {
     let (version, kind) = (v["apiVersion"].as_str()?, v["kind"].as_str()?);
     if matches!(version, META_V1 | META_V1BETA1) && kind.starts_with("PartialObjectMetadata") {
@@ -307,25 +310,25 @@ pub(crate) fn message(v: &Value) -> Option<Vec<u8>> {
     codec::protobuf::encode_message(v.as_object()?, schema_of(version, kind)?).ok()
 }
 
-/// Metadata alone, or a list of it, for which there is no definition.
+/// Encodes partial metadata, or a list of it, which has no definition.
 fn partial(v: &Value) -> Option<Vec<u8>> {
     use codec::protobuf::{encode_message, fields};
     let message = |v: &Value, name: &str| {
         let definition = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
         encode_message(v.as_object()?, kinds::catalog().definitions.get(&definition)?).ok()
     };
-    let one = |v: &Value| Some(fields(&[(1, &message(&v["metadata"], "ObjectMeta")?)]));
-    let Some(items) = v["items"].as_array() else { return one(v) };
+    let metadata = |v: &Value| Some(fields(&[(1, &message(&v["metadata"], "ObjectMeta")?)]));
+    let Some(items) = v["items"].as_array() else { return metadata(v) };
     let mut raw = fields(&[(1, &message(&v["metadata"], "ListMeta")?)]);
     for i in items {
-        raw.extend_from_slice(&fields(&[(2, &one(i)?)]));
+        raw.extend_from_slice(&fields(&[(2, &metadata(i)?)]));
     }
     Some(raw)
 }
 
-/// Encodes an answer.
-pub fn write(wanted: &Negotiated, v: &Value) -> (&'static str, Vec<u8>) {
-    match wanted.encoding {
+/// Encodes a response.
+pub fn write(negotiated: &Negotiated, v: &Value) -> (&'static str, Vec<u8>) {
+    match negotiated.encoding {
         Encoding::Yaml => ("application/yaml", codec::yaml::to_string(v).into_bytes()),
         Encoding::Protobuf => {
             if let Some(bytes) = to_protobuf(v) {
@@ -334,6 +337,6 @@ pub fn write(wanted: &Negotiated, v: &Value) -> (&'static str, Vec<u8>) {
             (JSON, order::json(v, false))
         }
         Encoding::Cbor => (CBOR, codec::cbor::to_vec(v)),
-        Encoding::Json => (JSON, order::json(v, wanted.pretty)),
+        Encoding::Json => (JSON, order::json(v, negotiated.pretty)),
     }
 }

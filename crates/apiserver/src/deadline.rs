@@ -1,18 +1,18 @@
-//! The time a request may take (`k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`).
+//! Request deadlines (`k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`).
 //!
-//! What is given up may still happen: a write that has reached the store is not taken back.
+//! A request that times out may still take effect: a write that has reached the store is not rolled back.
 
 use crate::path::Query;
 use meta::Status;
 use std::time::Duration;
 
-/// How long a request with this query may take: as long as it asks for, and no longer than `most`.
+/// The deadline of a request: its `timeout` parameter, at most `most`.
 pub(crate) fn timeout(query: &Query, most: Duration) -> Result<Duration, Status> {
-    let asked = query.get("timeout");
-    if asked.is_empty() {
+    let timeout = query.get("timeout");
+    if timeout.is_empty() {
         return Ok(most);
     }
-    let nanoseconds = parse(asked)
+    let nanoseconds = parse(timeout)
         .map_err(|e| Status::bad_request(format!("invalid timeout specified in the request URL - time: {e}")))?;
     match u64::try_from(nanoseconds) {
         Ok(n) if n > 0 => Ok(Duration::from_nanos(n).min(most)),
@@ -25,13 +25,13 @@ pub(crate) fn passed() -> Status {
         .with_details(meta::status::Details::default())
 }
 
-/// A duration as Go writes it, for flags.
+/// Parses a Go duration, for flags.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let nanoseconds = parse(text)?;
     u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| format!("{text:?} is negative"))
 }
 
-/// A duration as Go writes it (`1h2m3.5s`), in nanoseconds; else what Go says is wrong with it.
+/// Parses a Go duration (`1h2m3.5s`) to nanoseconds. Errors have Go's message.
 fn parse(text: &str) -> Result<i64, String> {
     let invalid = || format!("invalid duration {text:?}");
     let (sign, mut rest) = match text.as_bytes().first() {
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn durations_are_gos() {
-        let check = |text: &str, want: Result<i64, &str>| {
-            assert_eq!(parse(text), want.map_err(str::to_owned), "{text}");
+        let check = |text: &str, expected: Result<i64, &str>| {
+            assert_eq!(parse(text), expected.map_err(str::to_owned), "{text}");
         };
         check("1h2m3.5s", Ok(3_723_500_000_000));
         check("-10ms", Ok(-10_000_000));

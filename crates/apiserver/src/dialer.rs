@@ -1,8 +1,8 @@
-//! The way to the agents of nodes: HTTPS to the address and port that the node's status names, with a client certificate of this
-//! server (`k8s.io/kubernetes/pkg/kubelet/client`).
+//! Connects to kubelets: HTTPS to the address and port in the node's status, with this server's client certificate
+//! (`k8s.io/kubernetes/pkg/kubelet/client`).
 //!
-//! **Invariant**: no request is sent before the other side has shown a certificate of the cluster's authority for this address and
-//! for `system:node:NAME`. So a node that names another node's address reaches nobody.
+//! **Invariant**: no request is sent before the kubelet has presented a certificate of the cluster's CA for this
+//! address and for `system:node:NAME`. A node that claims another node's address is therefore unreachable.
 
 use crate::authenticate::user_of;
 use crate::body::Body;
@@ -29,33 +29,33 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How long it may take to reach an agent, and its handshake.
+/// Timeout for connecting to a kubelet, including the handshake.
 const CONNECT: Duration = Duration::from_secs(30);
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The port of agents that name none.
+/// The default port of kubelets.
 const PORT: u16 = 10250;
-/// Addresses of nodes, best first (`--kubelet-preferred-address-types`, as kubeadm has it).
+/// Address types by preference (`--kubelet-preferred-address-types`, with kubeadm's value).
 const PREFERRED: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
 
-/// Bytes of addresses that are kept.
+/// Maximum size of the address cache in bytes.
 const PLACES: usize = 4 << 20;
 
-/// How long a request may wait until another stream of its user has ended.
+/// How long a request waits for another stream of its user to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct NodeDialer {
     registry: Arc<Registry>,
     tls: Arc<ClientConfig>,
-    /// Connections to agents: at most so many, and a third of them for one user.
+    /// Limits connections to kubelets: in total, and a third of them per user.
     streams: Budget,
-    /// Where agents are.
+    /// Cached addresses of kubelets.
     places: Views<Option<(String, u16)>>,
 }
 
-/// A connection to an agent, with its part of the budget.
+/// A connection to a kubelet, with its share of the budget.
 struct AgentConnection {
     stream: TlsStream<TcpStream>,
-    _room: Share,
+    _share: Share,
 }
 
 impl AsyncRead for AgentConnection {
@@ -79,8 +79,8 @@ impl AsyncWrite for AgentConnection {
 }
 
 impl NodeDialer {
-    /// `authority` is the PEM of who signs certificates of agents, `identity` what they know this server by.
-    /// There are at most `streams` connections to agents at a time.
+    /// `authority` is the PEM of the CA of kubelets, `identity` this server's client certificate. `streams` limits
+    /// the connections to kubelets.
     pub fn new(
         registry: Arc<Registry>,
         authority: &str,
@@ -112,7 +112,7 @@ impl NodeDialer {
     }
 }
 
-/// Host and port of a node's agent.
+/// The host and port of a node's kubelet.
 fn agent_address(node: &Object) -> Option<(String, u16)> {
     let status = node.get("status")?;
     let port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().and_then(|p| u16::try_from(p).ok());
@@ -127,18 +127,19 @@ impl NodeConnector for NodeDialer {
     async fn connect(&self, node: &str, user: &str, request: Request<Bytes>) -> Result<Response<Body>, ConnectError> {
         let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
         let entry = entry.ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
-        // Who makes its node large slows nobody down.
+        // A large node object must not slow down others.
         let found = workers::view(&self.places, &entry, |node| {
-            let place = agent_address(node);
-            let bytes = place.as_ref().map_or(0, |(host, _)| host.len());
-            (place, bytes)
+            let address = agent_address(node);
+            let bytes = address.as_ref().map_or(0, |(host, _)| host.len());
+            (address, bytes)
         })
         .map_err(|e| ConnectError::Unreachable(e.to_string()))?;
         let unreachable = ConnectError::Unreachable;
         let none = || unreachable("no preferred addresses found; known addresses: []".into());
         let (host, port) = Option::clone(&found).ok_or_else(none)?;
-        let room = self.streams.take(user, 1, PATIENCE).await.ok_or(ConnectError::Busy)?;
-        let stream = AgentConnection { stream: self.reach(node, &host, port).await.map_err(unreachable)?, _room: room };
+        let share = self.streams.take(user, 1, PATIENCE).await.ok_or(ConnectError::Busy)?;
+        let stream =
+            AgentConnection { stream: self.reach(node, &host, port).await.map_err(unreachable)?, _share: share };
         let (parts, body) = request.into_parts();
         let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let (request, ours) = outgoing(parts, body, &shown);
@@ -154,9 +155,9 @@ mod tests {
 
     #[test]
     fn agents_are_where_the_status_says() {
-        let check = |status: Value, want: Option<(&str, u16)>| {
+        let check = |status: Value, expected: Option<(&str, u16)>| {
             let node = Object::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
-            assert_eq!(agent_address(&node), want.map(|(h, p)| (h.to_owned(), p)));
+            assert_eq!(agent_address(&node), expected.map(|(h, p)| (h.to_owned(), p)));
         };
         let addresses = json!([{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "192.0.2.1"}]);
         let port = json!({"kubeletEndpoint": {"Port": 11250}});

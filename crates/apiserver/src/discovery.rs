@@ -1,6 +1,6 @@
 //! Discovery: aggregated (`apidiscovery.k8s.io/v2`) and legacy, both derived from the rows.
 //!
-//! Everybody may ask for it, so each document is made once per change of the rows and kept ([`crate::documents`]).
+//! Discovery is public, so each document is built once per change of the rows and cached ([`crate::documents`]).
 
 use crate::Server;
 use crate::answer::{bytes, json};
@@ -67,12 +67,12 @@ pub(crate) fn answer(server: &Server, parts: &Parts, target: &Target) -> Result<
     }
 }
 
-/// Which change of the rows and of other servers' versions documents are made of. The bits above are the others'.
+/// The version of the rows and of other servers' documents. The upper bits are those of other servers.
 pub(crate) fn change(server: &Server, rows: &Rows) -> u64 {
     rows.change(None) | server.aggregator.table().change << 40
 }
 
-/// Whether there is such a group.
+/// Whether the group exists.
 fn is_group(server: &Server, rows: &Rows, name: &str) -> bool {
     let is = || {
         let mut others = Vec::new();
@@ -82,7 +82,7 @@ fn is_group(server: &Server, rows: &Rows, name: &str) -> bool {
     rows.iter().any(|r| *r.kind.group == *name) || is()
 }
 
-/// Which version of aggregated discovery is asked for, if any is before plain JSON.
+/// The requested version of aggregated discovery, if preferred to plain JSON.
 fn aggregated_version(accept: &str) -> Option<&'static str> {
     accept.split(',').map(|c| c.replace(' ', "")).find_map(|c| {
         if !c.contains("as=APIGroupDiscoveryList") || !c.contains("g=apidiscovery.k8s.io") {
@@ -103,8 +103,8 @@ fn core_versions() -> Value {
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
 }
 
-/// Group names in the order of discovery, with their versions: Kubernetes' own as described, then custom ones by name, their
-/// versions by how stable they are.
+/// Group names in discovery order, with their versions: built-in groups as described, then custom ones by name, their
+/// versions by stability.
 fn grouped(rows: &Rows) -> Vec<(String, Vec<String>)> {
     let mut own: Vec<(String, Vec<String>)> = Vec::new();
     let mut custom: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -132,8 +132,7 @@ fn grouped(rows: &Rows) -> Vec<(String, Vec<String>)> {
     own
 }
 
-/// `v2` before `v1` before `v1beta2` before `v1alpha1` before everything that is no version, by name
-/// (`k8s.io/apimachinery/pkg/version`).
+/// Orders `v2`, `v1`, `v1beta2`, `v1alpha1`, then other names alphabetically (`k8s.io/apimachinery/pkg/version`).
 fn priority(v: &str) -> (u8, Reverse<u64>, Reverse<u64>, String) {
     let parse = || {
         let rest = v.strip_prefix('v')?;
@@ -209,7 +208,7 @@ fn resources(gv: &str, rows: &[&Arc<Resource>]) -> Value {
     }
     list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     let mut all = json!({"kind": "APIResourceList", "groupVersion": gv, "resources": list});
-    // That of the core group does not say it.
+    // The core group has no `group` field.
     if gv.contains('/') {
         all["apiVersion"] = "v1".into();
     }
@@ -220,7 +219,7 @@ fn strings(list: &[schema::Str]) -> Value {
     list.iter().map(|s| Value::from(&**s)).collect()
 }
 
-/// A short hash of what is stored, as upstream publishes one to tell storage versions apart.
+/// The storage version hash, a short hash as published by upstream.
 fn storage_hash(r: &Resource) -> String {
     let text = r.stored().map(|(_, v)| format!("{}/{}/{}", v.group, v.version, v.kind)).unwrap_or_default();
     let hash = Sha256::digest(text.as_bytes());
@@ -291,7 +290,7 @@ fn described(r: &Resource) -> Value {
         .iter()
         .map(|s| {
             let speaks = match &s.speaks {
-                // Kinds of the core group are named without their version, as upstream has it.
+                // Kinds of the core group omit the version, as upstream does.
                 Some(g) if g.group.is_empty() => kind("", "", &g.kind),
                 Some(g) => kind(&g.group, &g.version, &g.kind),
                 None if r.bare_items => kind("", "", &k.kind),

@@ -1,7 +1,7 @@
-//! Documents about what is served (discovery, OpenAPI), which everybody may ask for and which are dear to make.
+//! Caches public documents that are expensive to build (discovery, OpenAPI).
 //!
-//! Invariant: a document is made once per change of what it is made of, one at a time, beside the threads that answer; the
-//! bytes are shared by all answers. How many are kept is bounded.
+//! Invariant: a document is built once per change of its sources, one at a time, without blocking other requests;
+//! responses share its bytes. The cache is bounded.
 
 use crate::workers::{self, Lane};
 use bytes::Bytes;
@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// More than a cluster has groups and versions, several times.
+/// Several times the group versions of a cluster.
 const KEPT: usize = 8192;
 
-/// Documents that were made, by path.
+/// Cached documents by path.
 #[derive(Default)]
 pub(crate) struct Documents(Mutex<BTreeMap<String, Document>>);
 
@@ -22,12 +22,12 @@ pub(crate) struct Documents(Mutex<BTreeMap<String, Document>>);
 pub(crate) struct Document {
     pub text: Bytes,
     pub hash: Arc<str>,
-    /// The change of the rows it was made of.
+    /// The version of the rows it was built from.
     change: u64,
 }
 
 impl Documents {
-    /// The document of that change, made now if it is not there.
+    /// Returns the document of this version; builds it if it is not cached.
     pub fn get(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
         let line = if key.starts_with("/openapi/") { Lane::Schemas } else { Lane::Discovery };
         self.kept(key, change).unwrap_or_else(|| {
@@ -37,7 +37,7 @@ impl Documents {
         })
     }
 
-    /// A document that is little more than a list of others, which are made on the way, each at its turn.
+    /// A document that mainly lists others, which are built along the way, each under its own lock.
     pub fn get_list(&self, key: &str, change: u64, make: impl FnOnce() -> Value) -> Document {
         self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make().to_string().into()))
     }
@@ -51,7 +51,7 @@ impl Documents {
         let document = Document { text, hash, change };
         let mut all = self.0.lock();
         if all.len() >= KEPT {
-            // Of groups that are gone, most of them.
+            // Most of them belong to removed groups.
             all.clear();
         }
         all.insert(key.to_owned(), document.clone());

@@ -1,4 +1,4 @@
-//! Paths that are no resources: health, version, discovery, OpenAPI, keys of the issuer, and those that nobody serves.
+//! Non-resource paths: health, version, discovery, OpenAPI, issuer keys, and unknown paths.
 
 use crate::answer::{bytes, method_not_allowed};
 use crate::body::Body;
@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Response, header};
 use meta::Status;
 use std::sync::Arc;
 
-/// What an issuer says of itself, in upstream's order.
+/// The issuer's discovery document, in upstream's order.
 const ABOUT: [&str; 5] = [
     "issuer",
     "jwks_uri",
@@ -19,7 +19,7 @@ const ABOUT: [&str; 5] = [
 ];
 
 impl Server {
-    /// What is no resource: health, version, discovery, OpenAPI.
+    /// Handles non-resource paths: health, version, discovery, OpenAPI.
     pub(crate) fn other(self: &Arc<Self>, parts: &Parts, target: &Target) -> Result<Response<Body>, Status> {
         let path = parts.uri.path();
         if let Some(r) = health::answer(self, parts).or_else(|| zpages::answer(self, parts)) {
@@ -44,7 +44,7 @@ impl Server {
         discovery::answer(self, parts, target)
     }
 
-    /// What nobody serves. Below the paths of Kubernetes' own groups a `Status` says so; elsewhere there is no API to speak of.
+    /// Responds to unknown paths: with a `Status` below the API prefixes, else in plain text.
     pub(crate) fn nowhere(&self, status: Status, path: &str) -> Result<Response<Body>, Status> {
         let mut segments = path.trim_start_matches('/').split('/');
         let api = match segments.next() {
@@ -63,7 +63,7 @@ impl Server {
         Ok(r)
     }
 
-    /// By what others verify the tokens of service accounts.
+    /// The issuer's discovery document and keys, for verifying service account tokens.
     fn issuer(&self, path: &str) -> Option<Response<Body>> {
         let (about, keys) = self.authenticators.issuer.as_ref()?;
         let (media, document) = match path.trim_end_matches('/') {

@@ -1,7 +1,7 @@
-//! Watch events in representations that are not the stored bytes, made once for all watchers.
+//! Caches encodings of watch events other than stored bytes, shared by all watchers.
 //!
-//! Invariant: what is kept under a key is what every watcher of it would make: it does not depend on the time, nor on what a
-//! watcher was sent before. Bounded; the oldest goes first.
+//! Invariant: the encoding under a key is the same for every watcher: independent of time and of earlier events.
+//! Bounded; evicts the oldest first.
 
 use crate::content::{Encoding, Negotiated, Shape};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use store::Entry;
 
-/// Bytes that are kept, and of one event.
+/// Maximum bytes of the cache, and of one event.
 const MOST: usize = 8 << 20;
 const OVERHEAD: usize = 300;
 
@@ -27,7 +27,7 @@ struct Kept {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
-    /// A row that changes is another one. Kept alive here, so no other has its address.
+    /// A changed row is a new one. Kept alive here, so that its address is not reused.
     row: Row,
     key: store::Key,
     revision: u64,
@@ -55,18 +55,18 @@ impl std::hash::Hash for Row {
     }
 }
 
-/// What an event is made of.
+/// What the encoding of an event depends on.
 pub(crate) struct EventSource<'a> {
     pub row: &'a Arc<Resource>,
     pub entry: &'a Entry,
     pub kind: ObjectEventKind,
-    pub wanted: &'a Negotiated,
+    pub negotiated: &'a Negotiated,
 }
 
 impl EventSource<'_> {
-    /// None for tables: their cells say how long ago something was.
+    /// None for tables: their cells contain ages.
     fn key(&self) -> Option<Key> {
-        let w = self.wanted;
+        let w = self.negotiated;
         (w.shape != Shape::Table).then(|| Key {
             row: Row(self.row.clone()),
             key: self.entry.key.clone(),
@@ -81,13 +81,13 @@ impl EventSource<'_> {
 }
 
 impl Encoded {
-    pub fn get(&self, of: &EventSource<'_>) -> Option<Bytes> {
-        self.0.lock().events.get(&of.key()?).cloned()
+    pub fn get(&self, source: &EventSource<'_>) -> Option<Bytes> {
+        self.0.lock().events.get(&source.key()?).cloned()
     }
 
-    /// Keeps an event, and returns it, or the one that another watcher has kept meanwhile.
-    pub fn keep(&self, of: &EventSource<'_>, bytes: Bytes) -> Bytes {
-        let Some(key) = of.key().filter(|_| bytes.len() < MOST / 4) else { return bytes };
+    /// Caches an encoding. Returns it, or the one cached meanwhile by another watcher.
+    pub fn keep(&self, source: &EventSource<'_>, bytes: Bytes) -> Bytes {
+        let Some(key) = source.key().filter(|_| bytes.len() < MOST / 4) else { return bytes };
         let mut kept = self.0.lock();
         if let Some(there) = kept.events.get(&key) {
             return there.clone();

@@ -1,4 +1,4 @@
-//! Events that the server itself writes: what happened to an object on its way that no answer tells.
+//! Events that the server writes: what happened to an object during a request and its response does not report.
 
 use admission::Event;
 use meta::{Object, time};
@@ -6,7 +6,7 @@ use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Writes a warning in a moment; nobody waits for it.
+/// Writes a warning event in the background.
 pub(crate) fn write(registry: &Arc<Registry>, e: &Event<'_>) {
     let now = registry.clock.now();
     let about = e.about;

@@ -1,4 +1,4 @@
-//! An answer that is compressed piece by piece while it is sent.
+//! Compresses a response in pieces while it is sent.
 
 use crate::joined::Joined;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use std::io::Write;
 use std::task::{Context, Poll};
 
-/// Bytes that are compressed at once, between two answers of other connections on the same thread.
+/// Bytes to compress at a time, between other tasks of the thread.
 const PIECE: usize = 128 * 1024;
 
 pub enum Source {
@@ -24,19 +24,18 @@ impl Source {
     }
 }
 
-/// The rest of an answer, and the encoder of what was sent.
+/// The rest of a response, and its encoder.
 pub struct Gzip {
     /// The bytes to compress next.
     piece: Bytes,
     source: Source,
     /// None at the end.
     encoder: Option<GzEncoder<Vec<u8>>>,
-    /// Bytes that were compressed in this turn.
+    /// Bytes compressed since the last yield.
     compressed: usize,
 }
 
-/// Bytes that are compressed before other connections of the thread have their turn: a connection whose answer becomes very small would
-/// never wait for its client.
+/// Bytes to compress before yielding: a response that compresses extremely well would never wait for its client.
 const TURN: usize = 128 << 10;
 
 impl Gzip {
@@ -53,7 +52,7 @@ impl Gzip {
         self.encoder.is_none()
     }
 
-    /// The next compressed bytes.
+    /// Returns the next compressed bytes.
     pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             if self.compressed >= TURN {
@@ -69,7 +68,8 @@ impl Gzip {
         }
     }
 
-    /// Compresses one piece. The outer `None` is the end; the inner one, that the encoder has given out nothing yet. An encoder over memory
+    /// Compresses one piece. The outer `None` is the end; the inner one means no output yet. Encoding to memory
+    /// cannot fail.
     /// does not fail.
     pub fn compress_piece(&mut self) -> Option<Option<Bytes>> {
         if self.piece.is_empty() {
@@ -107,7 +107,7 @@ mod tests {
                 Poll::Pending => turns += 1,
             }
         }
-        // Others have their turns meanwhile, however little comes out.
+        // Yields to others, however little output there is.
         assert_eq!(turns, text.len() / (TURN / PIECE * PIECE));
         assert!(gzip.is_over() && packed.len() < text.len() / 2);
         let mut back = Vec::new();

@@ -1,4 +1,4 @@
-//! The stack that every request walks through.
+//! The filter stack of every request.
 
 use crate::answer::{failure, failure_in, method_not_allowed};
 use crate::authenticate::Peer;
@@ -24,8 +24,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 impl Server {
-    /// Answers one request. Every failure leaves as a `Status`. Boxed, so that what is below is compiled here alone, and not
-    /// wherever it is called.
+    /// Handles a request. Every error becomes a `Status`. Boxed, so that callers do not compile the entire stack.
     pub fn handle(
         self: &Arc<Self>,
         request: Request<Bytes>,
@@ -33,7 +32,7 @@ impl Server {
         Box::pin(self.respond(request.map(RequestBody::Whole)))
     }
 
-    /// Answers a request of a socket, whose body has not been read.
+    /// Handles a request from a socket, whose body has not been read.
     pub(crate) fn answer_socket(
         self: &Arc<Self>,
         request: Request<RequestBody>,
@@ -47,19 +46,20 @@ impl Server {
         if self.lifecycle.refuses(parts.uri.path()) {
             return lifecycle::refusal();
         }
-        let mut wanted = Negotiated::negotiate(&parts.headers, self.options.cbor);
-        if let (Ok(w), true) = (&mut wanted, info.query.has("pretty")) {
+        let mut negotiated = Negotiated::negotiate(&parts.headers, self.options.cbor);
+        if let (Ok(w), true) = (&mut negotiated, info.query.has("pretty")) {
             w.pretty = info.query.is_true("pretty");
         }
-        // A failure is told in the encoding that was asked for, whatever its shape was to be.
-        let told = wanted.as_ref().map_or(Negotiated::json(), |w| Negotiated { shape: Shape::Object, ..*w });
+        // Errors use the negotiated encoding, but always the shape of an object.
+        let error_format =
+            negotiated.as_ref().map_or(Negotiated::json(), |w| Negotiated { shape: Shape::Object, ..*w });
         let compressed = compress::threshold(&parts.method, parts.uri.path(), &parts.headers);
         let (trace, long_running) = (Trace::begin(self.ids.audit_id(&parts)), info.long_running);
         let (verb, is_resource) = (info.verb, info.target.is_resource());
         let mut response =
-            self.in_time(parts, body, wanted, info, &trace).await.unwrap_or_else(|s| failure_in(&told, &s));
+            self.in_time(parts, body, negotiated, info, &trace).await.unwrap_or_else(|s| failure_in(&error_format, &s));
         if let Some(record) = trace.audit.get() {
-            // What was done is written down, in whatever turn.
+            // Record audit events, whatever the outcome.
             let _turn = self.workers.turn(&record.user, audit::size_of(&response)).await.ok();
             record.response(verb, is_resource, &response);
         }
@@ -80,20 +80,20 @@ impl Server {
         response
     }
 
-    /// Everything but watches and streams has a deadline.
+    /// Applies the deadline to everything but watches and streams.
     async fn in_time(
         self: &Arc<Self>,
         parts: Parts,
         body: RequestBody,
-        wanted: Result<Negotiated, Status>,
+        negotiated: Result<Negotiated, Status>,
         info: RequestInfo,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
         if info.long_running {
-            return self.answer(parts, body, wanted, info, trace).await;
+            return self.answer(parts, body, negotiated, info, trace).await;
         }
         let time = deadline::timeout(&info.query, self.options.request_timeout)?;
-        tokio::time::timeout(time, self.answer(parts, body, wanted, info, trace)).await.unwrap_or_else(|_| {
+        tokio::time::timeout(time, self.answer(parts, body, negotiated, info, trace)).await.unwrap_or_else(|_| {
             trace.terminated(504);
             Err(deadline::passed())
         })
@@ -103,7 +103,7 @@ impl Server {
         self: &Arc<Self>,
         mut parts: Parts,
         body: RequestBody,
-        wanted: Result<Negotiated, Status>,
+        negotiated: Result<Negotiated, Status>,
         info: RequestInfo,
         trace: &Arc<Trace>,
     ) -> Result<Response<Body>, Status> {
@@ -124,7 +124,7 @@ impl Server {
             let why = "failed to store audit event";
             return Err(Status::internal(format!("Internal Server Error: {:?}: {why}", parts.uri.path())));
         }
-        // Before there is a seat: who sends slowly takes none from others. The error of a body that cannot be read is returned after authorization.
+        // Before waiting for a seat: a slow sender must not occupy one. A body error is returned after authorization.
         let body = body.read(&self.bodies, &user.name, head).await;
         if let (Ok((bytes, _)), Some(record)) = (&body, trace.audit.get().filter(|_| info.target.is_resource())) {
             let _turn = self.workers.turn(&user.name, bytes.len()).await?;
@@ -160,17 +160,17 @@ impl Server {
             Ok(row) => row,
             Err(s) => return self.nowhere(s, parts.uri.path()),
         };
-        // What can only be created is no row of a table, and custom resources have no messages.
+        // Create-only resources have no tables, and custom resources no protobuf encoding.
         let tables = row.kind.is_read(&target.subresource);
         let offer = Offer { cbor: self.options.cbor, messages: row.bare_items, tables };
-        let wanted = match wanted {
+        let negotiated = match negotiated {
             // A stream negotiates for itself.
             Err(_) if is_stream(&target.subresource) => Negotiated::json(),
             Ok(w) if offer.has(w.encoding, w.shape) => w,
-            // The next clause may be something else.
+            // A later clause may be acceptable.
             Ok(w) => match Negotiated::negotiate_offer(&parts.headers, &offer) {
                 Ok(other) => Negotiated { pretty: w.pretty, ..other },
-                // What nobody serves is told before how it would be shown.
+                // An unknown resource is reported before a representation that is not acceptable.
                 Err(_) if target.subresource.is_empty() && !row.kind.has_verb(verb) => {
                     return Err(method_not_allowed());
                 }
@@ -178,16 +178,17 @@ impl Server {
             },
             Err(s) => return Err(s),
         };
-        table::check_include(&wanted, query.get("includeObject"))?;
+        table::check_include(&negotiated, query.get("includeObject"))?;
         let warnings = Warnings::default();
-        // A method that is not served has nobody to warn.
+        // An unsupported method gets no warnings.
         if let Some(w) = row.kind.warning.as_ref().filter(|_| row.kind.has_verb(verb)) {
             warnings.push(w.to_string());
             trace.annotate("k8s.io/deprecated", &true);
         }
         let (warned, trace) = (warnings.clone(), trace.clone());
         let cbor = self.options.cbor;
-        let call = Call { parts, body, query, target, verb, user, attributes, wanted, warnings: warned, trace, cbor };
+        let call =
+            Call { parts, body, query, target, verb, user, attributes, negotiated, warnings: warned, trace, cbor };
         let whole = call.target.subresource.is_empty().then(|| row.clone());
         let answer = placement::execute(self, call, row).await;
         if let (Some(row), Ok(r)) = (whole, &answer)
@@ -200,7 +201,7 @@ impl Server {
         if warnings.is_empty() {
             return answer;
         }
-        let mut answer = answer.unwrap_or_else(|s| failure_in(&wanted, &s));
+        let mut answer = answer.unwrap_or_else(|s| failure_in(&negotiated, &s));
         for w in warnings {
             let text = w.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
             if let Ok(v) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
@@ -228,13 +229,13 @@ impl Server {
         }
         self.metrics.authenticated(result, user.as_ref().ok().map(|u| u.name.as_str()), begun.elapsed());
         if let (Err(_), Some(auditor)) = (&user, &self.auditor) {
-            let nobody = info.attributes(&User::default(), parts);
-            Box::pin(auditor.unauthenticated(&trace.id, parts, &nobody)).await;
+            let anonymous = info.attributes(&User::default(), parts);
+            Box::pin(auditor.unauthenticated(&trace.id, parts, &anonymous)).await;
         }
         user
     }
 
-    /// Begins the audit of a request, of which nothing is known yet but who asks for what.
+    /// Starts the audit of a request, from its user and attributes.
     fn write_down(&self, user: &User, parts: &Parts, info: &RequestInfo, trace: &Trace) {
         let Some(auditor) = &self.auditor else { return };
         let a = info.attributes(user, parts);
@@ -243,14 +244,14 @@ impl Server {
         let _ = trace.audit.set(record);
     }
 
-    /// One request too many.
+    /// The error for an excess request.
     fn turn_away(&self, info: &RequestInfo, parts: &Parts, trace: &Trace, retry_after: u32) -> Response<Body> {
         self.count(info, parts, trace);
         trace.terminated(429);
         inflight::refusal(retry_after)
     }
 
-    /// From here on it is known as what the request counts.
+    /// Records the properties that metrics use.
     fn count(&self, info: &RequestInfo, parts: &Parts, trace: &Trace) {
         let series = match self.row(&info.target) {
             Ok(row) => Some(self.metrics.requests.of_resource(&row, &info.target.subresource).request(info, parts)),
@@ -275,11 +276,11 @@ impl Server {
         if !target.subresource.is_empty() && row.kind.subresource(&target.subresource).is_none() {
             return Err(Status::no_such_path());
         }
-        // An object without a name has no parts.
+        // An object without a name has no subresources.
         if target.name.is_empty() && !target.subresource.is_empty() {
             return Err(Status::no_such_path());
         }
-        // What is answered and not kept has no path for one of its objects.
+        // Create-only resources have no path for an object.
         let kept = row.stored().is_some() || row.kind.has_verb("get");
         if !target.name.is_empty() && target.subresource.is_empty() && !kept {
             return Err(Status::no_such_path());

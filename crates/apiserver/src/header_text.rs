@@ -1,6 +1,6 @@
-//! Names of users and groups in headers: UTF-8, as Go's clients and servers send them.
+//! User and group names in headers: UTF-8, as Go's clients and servers send them.
 //!
-//! **Invariant**: a name that cannot be read or written is an error, never left out. Without it a request would be somebody else's.
+//! **Invariant**: an unreadable name is an error, never omitted: the request would otherwise be another user's.
 
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderValue};
@@ -13,7 +13,7 @@ pub(crate) fn values(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Sta
     all.map_err(|_| Status::bad_request(format!("the value of the header {name:?} is not UTF-8")))
 }
 
-/// A text as a value: what has control characters cannot be one.
+/// Encodes a header value. Errors for control characters.
 pub(crate) fn value(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
     HeaderValue::from_bytes(text.as_bytes())
 }

@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Named conditions that must hold before the server is ready.
+/// Named conditions for readiness.
 #[derive(Default)]
 pub struct Readiness {
     checks: Mutex<BTreeMap<&'static str, bool>>,
 }
 
 impl Readiness {
-    /// Says whether a condition holds. A condition named once must hold.
+    /// Sets whether a condition holds. A condition that was ever set must hold.
     pub fn set(&self, name: &'static str, holds: bool) {
         self.checks.lock().insert(name, holds);
     }
@@ -33,23 +33,23 @@ impl Readiness {
     }
 }
 
-/// The steps of the start that are complete, under the names of upstream's post-start hooks. Health checks list them.
+/// The completed startup steps, by upstream's post-start hooks. Health checks list them.
 #[derive(Default)]
 pub struct StartSteps {
     complete: Mutex<Vec<&'static str>>,
 }
 
 impl StartSteps {
-    /// Records that these steps are complete.
+    /// Records completed steps.
     pub fn complete(&self, names: &[&'static str]) {
         self.complete.lock().extend(names);
     }
 }
 
-/// The version this server speaks.
+/// The Kubernetes version of this server.
 pub const VERSION: &str = meta::KUBERNETES_VERSION;
 
-/// As Go calls it.
+/// As named by Go.
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
 
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
@@ -78,7 +78,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
 
 /// The checks of `/healthz`, `/livez` or `/readyz`, in upstream's order.
 fn checks(server: &Server, root: &str) -> Vec<(&'static str, bool)> {
-    // The store goes by the name that is asked for everywhere.
+    // The store is called `etcd` for compatibility.
     let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_alive())];
     if root == "readyz" {
         checks.extend(server.readiness.snapshot());

@@ -1,4 +1,4 @@
-//! An identifier for every request (`Audit-ID`), random as a UID is, from one draw of the injected generator per server.
+//! The audit ID of a request (`Audit-ID`), a random UID, from one random seed per server.
 
 use http::header::HeaderName;
 use http::request::Parts;
@@ -12,7 +12,7 @@ pub(crate) struct Ids {
     next: AtomicU64,
 }
 
-/// SplitMix64, which gives another number for every state.
+/// SplitMix64, a bijection of its state.
 struct Mixed(u64);
 
 impl Rng for Mixed {
@@ -36,7 +36,7 @@ impl Ids {
         Self { seed: rng.next_u64(), next: AtomicU64::new(0) }
     }
 
-    /// The identifier that the client gave its request, or a new one.
+    /// The client's audit ID, or a new one.
     pub fn audit_id(&self, parts: &Parts) -> String {
         match parts.headers.get(&AUDIT_ID).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty()) {
             Some(given) => given.to_owned(),

@@ -1,8 +1,8 @@
-//! Acting for others (`Impersonate-User` and its companions; upstream `pkg/endpoints/filters/impersonation`).
+//! Impersonation (`Impersonate-User` and related headers; upstream `pkg/endpoints/filters/impersonation`).
 //!
-//! A caller may be allowed to act for somebody in one request and not in another (KEP-5284): such modes are asked first, each of
-//! them with two permissions: `impersonate-on:MODE:VERB` for what is to be done, and `impersonate:MODE` for who one wants to be.
-//! The last mode is the old one, `impersonate`, which is for everything or nothing.
+//! Constrained impersonation (KEP-5284) is tried first: each mode requires two permissions,
+//! `impersonate-on:MODE:VERB` for the request, and `impersonate:MODE` for the user. The last mode is the original
+//! `impersonate`, which is unconstrained.
 
 use crate::authorize::forbidden;
 use crate::info::RequestInfo;
@@ -16,13 +16,13 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
 const GROUP: &str = "authentication.k8s.io";
-/// The node that a pod with this token is on.
+/// The extra field with the node of a pod's token.
 const NODE_OF_POD: &str = "authentication.kubernetes.io/node-name";
-/// What is known of a caller whose node does not matter.
+/// The node is irrelevant in this mode.
 const KEYS_OF_POD: &str = "authentication.kubernetes.io/associated-node-keys";
-/// From so many groups or extras on it is asked first whether all are allowed.
+/// From this many groups or extras on, first checks permission for all of them.
 const MANY: usize = 4;
-/// Of how many callers it is remembered what they may.
+/// Maximum number of cached callers.
 const REMEMBERED: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,13 +31,13 @@ enum Mode {
     ArbitraryNode,
     ServiceAccount,
     UserInfo,
-    /// Everything or nothing.
+    /// Unconstrained impersonation.
     Old,
 }
 
 const MODES: [Mode; 5] = [Mode::AssociatedNode, Mode::ArbitraryNode, Mode::ServiceAccount, Mode::UserInfo, Mode::Old];
 
-/// By which mode a caller came through last: it is tried first, so that the old one costs no more than it did.
+/// The mode that last allowed each caller: tried first, so that unconstrained impersonation costs no extra checks.
 #[derive(Default)]
 pub(crate) struct LastModes(Mutex<HashMap<String, Mode>>);
 
@@ -73,10 +73,10 @@ impl Mode {
         }
     }
 
-    /// Whether this mode knows such a user. Of nodes and service accounts no more than the name is chosen.
-    fn knows(self, wanted: &User, caller: &User) -> bool {
-        let named = wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
-        let (node, account) = (node_of(&wanted.name), account_of(&wanted.name));
+    /// Whether this mode applies to the user. For nodes and service accounts only the name may be set.
+    fn knows(self, requested: &User, caller: &User) -> bool {
+        let named = requested.uid.is_empty() && requested.groups.is_empty() && requested.extra.is_empty();
+        let (node, account) = (node_of(&requested.name), account_of(&requested.name));
         match self {
             Self::AssociatedNode => {
                 let own = caller.extra.get(NODE_OF_POD).map(Vec::as_slice);
@@ -90,7 +90,7 @@ impl Mode {
     }
 }
 
-/// The node that a user is the agent of, by its name alone.
+/// The node of a kubelet user, by its name alone.
 fn node_of(user: &str) -> Option<&str> {
     user.strip_prefix("system:node:").filter(|n| names::dns_subdomain(n).is_empty())
 }
@@ -100,8 +100,9 @@ fn account_of(user: &str) -> Option<(&str, &str)> {
     (names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty()).then_some((namespace, name))
 }
 
-/// Who the headers say; none: nobody is to be impersonated. Nothing below knows of them. A name may have any characters.
-fn wanted(parts: &mut Parts) -> Result<Option<User>, Status> {
+/// Takes the requested user from the headers and removes them; none: no impersonation. A name may have any
+/// characters.
+fn requested(parts: &mut Parts) -> Result<Option<User>, Status> {
     let all: Vec<_> = parts.headers.keys().filter(|k| k.as_str().starts_with("impersonate-")).cloned().collect();
     if all.is_empty() {
         return Ok(None);
@@ -128,7 +129,7 @@ fn wanted(parts: &mut Parts) -> Result<Option<User>, Status> {
     Ok(Some(user))
 }
 
-/// A user as Go writes it out.
+/// Formats a user as Go does.
 fn in_go(user: &User) -> String {
     let list = |values: &[String]| {
         let values: Vec<String> = values.iter().map(|v| format!("{v:?}")).collect();
@@ -144,7 +145,7 @@ fn in_go(user: &User) -> String {
 }
 
 impl Server {
-    /// Who the request is for: the caller, or who the caller may act for.
+    /// The user of the request: the caller, or the impersonated user.
     pub(crate) async fn impersonate(
         &self,
         caller: User,
@@ -152,13 +153,13 @@ impl Server {
         info: &RequestInfo,
         trace: &Trace,
     ) -> Result<User, Status> {
-        let Some(wanted) = wanted(parts)? else { return Ok(caller) };
+        let Some(requested) = requested(parts)? else { return Ok(caller) };
         let a = info.attributes(&caller, parts);
         let last = self.last_modes.get(&caller.name);
         let order = last.into_iter().chain(MODES.into_iter().filter(|m| Some(*m) != last));
         let mut first = None;
-        for mode in order.filter(|m| m.knows(&wanted, &caller)) {
-            match self.act_as(mode, &wanted, &a).await {
+        for mode in order.filter(|m| m.knows(&requested, &caller)) {
+            match self.act_as(mode, &requested, &a).await {
                 Ok(user) => {
                     self.last_modes.set(&caller.name, mode);
                     if let Some(record) = trace.audit.get() {
@@ -172,10 +173,10 @@ impl Server {
         Err(first.unwrap_or_else(|| Status::internal("all impersonation modes failed")))
     }
 
-    async fn act_as(&self, mode: Mode, wanted: &User, request: &Attributes) -> Result<User, Status> {
+    async fn act_as(&self, mode: Mode, requested: &User, request: &Attributes) -> Result<User, Status> {
         let mut caller = request.user.clone();
         if mode == Mode::AssociatedNode {
-            // That the node is the caller's own has been seen to: what is left is the same for all nodes.
+            // The caller's own node was checked; the rest is the same for all nodes.
             let keys = caller.extra.keys().cloned().collect();
             caller.extra = BTreeMap::from([(KEYS_OF_POD.to_owned(), keys)]);
         }
@@ -183,17 +184,17 @@ impl Server {
             let verb = format!("impersonate-on:{}:{}", mode.name(), request.verb);
             self.allows(&Attributes { user: caller.clone(), verb, ..request.clone() }).await?;
         }
-        let mut user = wanted.clone();
-        let asked = ImpersonationCheck { server: self, mode, caller };
-        asked.name(wanted, &mut user).await?;
-        if !wanted.uid.is_empty() {
-            self.allows(&asked.attributes(GROUP, "uids", &wanted.uid)).await?;
+        let mut user = requested.clone();
+        let check = ImpersonationCheck { server: self, mode, caller };
+        check.name(requested, &mut user).await?;
+        if !requested.uid.is_empty() {
+            self.allows(&check.attributes(GROUP, "uids", &requested.uid)).await?;
         }
-        asked.groups(&wanted.groups).await?;
-        asked.extra(&wanted.extra).await?;
-        let nobody = user.name == ANONYMOUS;
-        let group = if nobody { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED };
-        if !user.is_in(group) && (nobody || !user.is_in(GROUP_UNAUTHENTICATED)) {
+        check.groups(&requested.groups).await?;
+        check.extra(&requested.extra).await?;
+        let is_anonymous = user.name == ANONYMOUS;
+        let group = if is_anonymous { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED };
+        if !user.is_in(group) && (is_anonymous || !user.is_in(GROUP_UNAUTHENTICATED)) {
             user.groups.push(group.into());
         }
         Ok(user)
@@ -207,7 +208,7 @@ impl Server {
     }
 }
 
-/// Whether a caller may be somebody, part by part.
+/// Checks whether a caller may impersonate a user, part by part.
 struct ImpersonationCheck<'a> {
     server: &'a Server,
     mode: Mode,
@@ -227,22 +228,22 @@ impl ImpersonationCheck<'_> {
         }
     }
 
-    /// The group of users and groups: the old mode has them among the first kinds of all.
+    /// The API group of users and groups: empty for unconstrained impersonation.
     fn group(&self) -> &'static str {
         if self.mode == Mode::Old { "" } else { GROUP }
     }
 
-    async fn name(&self, wanted: &User, user: &mut User) -> Result<(), Status> {
-        let mut a = self.attributes(self.group(), "users", &wanted.name);
-        if let Some(node) = node_of(&wanted.name).filter(|_| self.mode != Mode::Old) {
-            // For one's own node the permission is the same wherever that is.
+    async fn name(&self, requested: &User, user: &mut User) -> Result<(), Status> {
+        let mut a = self.attributes(self.group(), "users", &requested.name);
+        if let Some(node) = node_of(&requested.name).filter(|_| self.mode != Mode::Old) {
+            // The permission for the caller's own node does not name the node.
             let name = if self.mode == Mode::AssociatedNode { "*" } else { node };
             (a.resource, a.name) = ("nodes".into(), name.into());
             user.groups = vec![GROUP_NODES.into()];
         }
-        if let Some((namespace, name)) = account_of(&wanted.name) {
+        if let Some((namespace, name)) = account_of(&requested.name) {
             (a.resource, a.namespace, a.name) = ("serviceaccounts".into(), namespace.into(), name.into());
-            if wanted.groups.is_empty() {
+            if requested.groups.is_empty() {
                 user.groups =
                     vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{namespace}")];
             }
@@ -295,17 +296,17 @@ fn check_extra(extra: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
         if key.is_empty() {
             return Err("impersonating the empty string key in extra is not allowed".into());
         }
-        let said = |v: &str, why: &str| {
+        let invalid = |v: &str, why: &str| {
             format!("impersonating an invalid key in extra is not allowed: extra.key: Invalid value: {v:?}: {why}")
         };
         let Some((domain, path)) = key.split_once('/').filter(|(d, p)| !d.is_empty() && !p.is_empty()) else {
-            return Err(said(key, "must be a domain-prefixed path (such as \"acme.io/foo\")"));
+            return Err(invalid(key, "must be a domain-prefixed path (such as \"acme.io/foo\")"));
         };
         if let Some(why) = names::dns_subdomain(domain).first() {
-            return Err(said(domain, why));
+            return Err(invalid(domain, why));
         }
         if !path.chars().all(|c| c.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(c)) {
-            return Err(said(path, "Invalid path"));
+            return Err(invalid(path, "Invalid path"));
         }
         if key.chars().any(char::is_uppercase) {
             return Err(format!("impersonating a non-lowercase key in extra is not allowed: {key:?}"));

@@ -1,4 +1,4 @@
-//! How many requests are answered at a time (`k8s.io/apiserver/pkg/server/filters/maxinflight.go`): more are turned away.
+//! Limits concurrent requests (`k8s.io/apiserver/pkg/server/filters/maxinflight.go`): excess requests are rejected.
 
 use crate::Body;
 use crate::answer::bytes;
@@ -7,16 +7,16 @@ use http::{HeaderName, Response};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Requests in flight of one kind.
+/// In-flight requests of one kind.
 pub(crate) struct InFlight {
     now: AtomicUsize,
-    /// The most since the last time anybody asked.
+    /// The maximum since it was last read.
     peak: AtomicUsize,
-    /// 0 for any number.
+    /// 0: unlimited.
     most: usize,
 }
 
-/// A request in flight, until this is dropped.
+/// An in-flight request, until dropped.
 pub(crate) struct Pass(Arc<InFlight>);
 
 impl Drop for Pass {
@@ -30,7 +30,7 @@ impl InFlight {
         Arc::new(Self { now: AtomicUsize::new(0), peak: AtomicUsize::new(0), most })
     }
 
-    /// None when there are too many already. A `privileged` request is always let in.
+    /// None if the limit is reached. A `privileged` request is never limited.
     pub fn enter(self: &Arc<Self>, privileged: bool) -> Option<Pass> {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         let pass = Pass(self.clone());
@@ -41,13 +41,13 @@ impl InFlight {
         Some(pass)
     }
 
-    /// The most at a time since this was last asked.
+    /// The maximum number of concurrent requests since the last call.
     pub fn take_peak(&self) -> usize {
         self.peak.swap(self.now.load(Ordering::Relaxed), Ordering::Relaxed)
     }
 }
 
-/// The answer to one too many; plain text, as upstream's.
+/// The response to an excess request; plain text, as upstream's.
 pub(crate) fn refusal(retry_after: u32) -> Response<Body> {
     let text = "Too many requests, please try again later.\n".to_owned();
     let mut r = bytes(429, "text/plain; charset=utf-8", text);

@@ -8,13 +8,13 @@ use http::{Method, Uri};
 pub(crate) struct RequestInfo {
     pub target: Target,
     pub query: Query,
-    /// The verb of RBAC; of what is no resource, the method in small letters.
+    /// The RBAC verb; for non-resource requests, the method in lower case.
     pub verb: &'static str,
-    /// A watch or a stream: it has no deadline, and is not counted among the requests in flight.
+    /// A watch or stream: no deadline, and not counted as in flight.
     pub long_running: bool,
 }
 
-/// Subresources that answer with streams.
+/// Subresources that respond with streams.
 const STREAMS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 impl RequestInfo {
@@ -25,7 +25,7 @@ impl RequestInfo {
     pub fn of_line(method: &Method, uri: &Uri) -> Self {
         let query = Query::parse(uri.query());
         let target = Target::parse(uri.path());
-        // One object that is named is read, whatever the query says.
+        // A request for a named object is a get, whatever the query.
         let watch = (query.is_true("watch") && target.name.is_empty()) || target.watch;
         let resource = target.is_resource();
         let verb = if resource { target.verb(method, watch) } else { lowercase(method) };
@@ -33,28 +33,28 @@ impl RequestInfo {
         Self { target, query, verb, long_running }
     }
 
-    /// What authorizers decide about.
+    /// The authorization attributes.
     pub fn attributes(&self, user: &User, parts: &Parts) -> Attributes {
         attributes(user, parts.uri.path(), &self.target, &self.query, self.verb)
     }
 
-    /// Reading changes nothing (`nonMutatingRequestVerbs`).
+    /// Read-only requests (`nonMutatingRequestVerbs`).
     pub fn mutates(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }
 }
 
-/// Whether a subresource answers with a stream and negotiates its encoding itself.
+/// Whether a subresource responds with a stream and negotiates its encoding itself.
 pub(crate) fn is_stream(subresource: &str) -> bool {
     STREAMS.contains(&subresource)
 }
 
-/// The authorization attributes, from the same parsed path and query that everything else uses.
+/// The authorization attributes, from the path and query as parsed for the handler.
 fn attributes(user: &User, path: &str, target: &Target, query: &Query, verb: &'static str) -> Attributes {
     let Some(gv) = target.group_version.as_ref().filter(|_| target.is_resource()) else {
         return Attributes { user: user.clone(), verb: verb.into(), path: path.to_owned(), ..Attributes::default() };
     };
-    // A list or watch of one name may be allowed for that name, and one of some fields for these.
+    // A list or watch restricted to a name may be allowed for that name, and one with selectors for those.
     let (mut fields, mut labels) = (None, None);
     if matches!(verb, "list" | "watch" | "deletecollection") {
         fields = meta::FieldSelector::parse(query.get("fieldSelector")).ok().filter(|f| !f.is_everything());

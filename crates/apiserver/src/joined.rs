@@ -1,6 +1,6 @@
-//! A list as the bytes of its objects, joined while it is sent.
+//! Joins the stored bytes of a list's objects while sending.
 //!
-//! Invariant: an answer that is not read holds one piece of its own; the objects are those of the store.
+//! Invariant: an unread response holds one piece of its own; the objects are shared with the store.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Joined {
 const END: &[u8] = b"]}\n";
 
 impl Joined {
-    /// `head` ends where the items begin. `length` is how much `splice` appends.
+    /// `head` ends where the items begin. `length` is the number of bytes that `splice` appends.
     pub fn new(
         head: Vec<u8>,
         entries: Vec<Arc<Entry>>,
@@ -33,7 +33,7 @@ impl Joined {
         Self { head, entries, next: 0, splice, left }
     }
 
-    /// Bytes that are still to come.
+    /// The number of remaining bytes.
     pub fn left(&self) -> u64 {
         self.left
     }

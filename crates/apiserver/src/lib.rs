@@ -1,7 +1,8 @@
-//! The HTTP side of the API: one stack of filters, one file per verb, and what is derived from the description of the kinds.
+//! The HTTP API: one stack of filters, one file per verb, and documents derived from the resource rows.
 //!
-//! A request walks top to bottom through [`Server::handle`]: authenticate, authorize, find the row, then the verb. The socket
-//! and the components in the same process enter at the same place. Invariant: no kind is named here.
+//! A request passes through [`Server::handle`]: authentication, authorization, lookup of the row, then the verb.
+//! Requests from sockets and from components in the same process enter at the same point. Invariant: this crate names
+//! no kind.
 
 pub mod admit;
 pub mod aggregate;
@@ -73,7 +74,7 @@ use parking_lot::RwLock;
 use registry::Registry;
 use std::sync::Arc;
 
-/// Everything a request needs.
+/// The state shared by all requests.
 pub struct Server {
     pub registry: Arc<Registry>,
     pub authenticators: Authenticators,
@@ -83,13 +84,13 @@ pub struct Server {
     pub readiness: health::Readiness,
     pub start_steps: health::StartSteps,
     pub options: Options,
-    /// When the server began.
+    /// When the server started.
     pub(crate) started: jiff::Timestamp,
     pub metrics: Arc<Metrics>,
     pub(crate) ids: ids::Ids,
     pub(crate) auditor: Option<Arc<audit::Auditor>>,
     pub(crate) lifecycle: lifecycle::Lifecycle,
-    /// By which way callers acted for others last.
+    /// The last impersonation mode of each caller.
     pub(crate) last_modes: impersonate::LastModes,
     pub(crate) reading: Arc<inflight::InFlight>,
     pub(crate) mutating: Arc<inflight::InFlight>,
@@ -101,13 +102,13 @@ pub struct Server {
     pub(crate) turns: admit::Turns,
     pub(crate) workers: workers::Workers,
     pub(crate) connections: Arc<listen::Table>,
-    /// Room for the bodies of requests.
+    /// Budget for request bodies.
     pub(crate) bodies: budget::Budget,
-    /// Room for large heads of requests that are not authenticated yet.
+    /// Budget for large heads of unauthenticated requests.
     pub(crate) heads: budget::Budget,
-    /// Room for large answers.
+    /// Budget for large responses.
     pub(crate) answers: budget::Budget,
-    /// Room for watches that are behind.
+    /// Budget for slow watches.
     pub(crate) watches: budget::Budget,
     pub(crate) encoded: encoded::Encoded,
 }
@@ -130,7 +131,7 @@ impl Server {
         mut options: Options,
     ) -> Arc<Self> {
         let metrics = Metrics::new();
-        // A registry that several servers share is counted by the first.
+        // The first of several servers that share a registry records its metrics.
         let _ = registry.commit_observer.set(metrics.clone());
         let services = Arc::new(services::Services::default());
         let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), services.clone(), options.endpoints));
@@ -172,24 +173,24 @@ impl Server {
         })
     }
 
-    /// The server is about to end: it is not ready any more, and still serves.
+    /// Starts the shutdown delay: the server is no longer ready, but still serves.
     pub fn leave(&self) {
         self.lifecycle.leave();
     }
 
-    /// How many requests, or parts of requests, were sent to worker threads ([`workers`]).
+    /// The number of requests, or parts of requests, sent to worker threads ([`workers`]).
     pub fn sent_to_workers(&self) -> u64 {
         self.workers.count()
     }
 
-    /// Returns when all events of the audit were delivered, or given up.
+    /// Waits until all audit events have been delivered or dropped.
     pub async fn flush_audit(&self) {
         if let Some(auditor) = &self.auditor {
             auditor.flush().await;
         }
     }
 
-    /// The server ends: it takes no new requests, and watches come to their end as if their time was over.
+    /// Shuts down: rejects new requests, and ends watches as if timed out.
     pub fn end(&self) {
         self.lifecycle.drain();
         self.workers.end();

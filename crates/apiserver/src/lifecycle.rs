@@ -1,5 +1,5 @@
-//! The end of a server: first it is not ready any more while it still serves (`--shutdown-delay-duration`), then it takes no new
-//! requests, ends its watches and answers what it has begun.
+//! Graceful shutdown: first the server is unready but serves (`--shutdown-delay-duration`), then it rejects new
+//! requests, ends watches and completes open requests.
 
 use crate::Body;
 use crate::answer::json;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
-    /// Load balancers are told; everything is answered.
+    /// Unready for load balancers; all requests are served.
     Leaving,
     Draining,
 }
@@ -37,13 +37,13 @@ impl Lifecycle {
         *self.0.borrow() == Phase::Serving
     }
 
-    /// New requests are sent elsewhere; questions after the server's health are answered to the last.
+    /// Rejects new requests; health checks are served to the end.
     pub fn refuses(&self, path: &str) -> bool {
         *self.0.borrow() == Phase::Draining
             && !["/readyz", "/livez", "/healthz", "/metrics"].iter().any(|p| path.starts_with(p))
     }
 
-    /// Returns when no new requests are taken.
+    /// Returns when new requests are rejected.
     pub fn drained(&self) -> impl Future<Output = ()> + use<> {
         let mut phase = self.0.subscribe();
         async move {
@@ -52,7 +52,7 @@ impl Lifecycle {
     }
 }
 
-/// The client comes back soon, most likely to another server (`k8s.io/apiserver/pkg/server/filters/waitgroup.go`).
+/// The client should retry soon, likely on another server (`k8s.io/apiserver/pkg/server/filters/waitgroup.go`).
 pub(crate) fn refusal() -> Response<Body> {
     let mut r = json(503, &Status::unavailable("apiserver is shutting down").to_value());
     r.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

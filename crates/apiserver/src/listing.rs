@@ -1,7 +1,7 @@
-//! A list that is written piece by piece: of its objects, no more than a piece is decoded at a time.
+//! Encodes a list in pieces, decoding only one piece of its objects at a time.
 //!
-//! Each piece is encoded as a list of its own, and what every such list has before and after its objects is cut off. So the bytes are
-//! those of the whole list, in every encoding.
+//! Each piece is encoded as a separate list, without the bytes before and after its objects. The result equals the
+//! encoding of the complete list, in every encoding.
 
 use crate::content::{self, Encoding, Negotiated, PROTOBUF};
 use meta::{Status, Value};
@@ -9,12 +9,12 @@ use registry::Resource;
 use std::sync::Arc;
 use store::Entry;
 
-/// Bytes of stored objects in a piece.
+/// Stored bytes per piece.
 const PIECE: usize = 512 << 10;
 
 pub struct Listing<'a> {
-    wanted: &'a Negotiated,
-    /// The list without its objects, and the field where they belong.
+    negotiated: &'a Negotiated,
+    /// The list without its objects, and the field that holds them.
     list: Value,
     field: &'static str,
     form: Form,
@@ -32,26 +32,26 @@ enum Form {
     Protobuf {
         before: usize,
     },
-    /// Encodings that say how many follow.
+    /// Encodings with a length prefix for the array.
     Whole(Vec<Value>),
 }
 
 impl<'a> Listing<'a> {
-    pub fn new(wanted: &'a Negotiated, mut list: Value, field: &'static str) -> Self {
+    pub fn new(negotiated: &'a Negotiated, mut list: Value, field: &'static str) -> Self {
         list[field] = Value::Array(Vec::new());
         let protobuf = || content::message(&list).map(|m| m.len());
-        let form = match wanted.encoding {
+        let form = match negotiated.encoding {
             Encoding::Cbor => Form::Whole(Vec::new()),
             Encoding::Protobuf => match protobuf() {
                 Some(before) => Form::Protobuf { before },
-                None => text(wanted, &mut list, field),
+                None => text(negotiated, &mut list, field),
             },
-            Encoding::Json | Encoding::Yaml => text(wanted, &mut list, field),
+            Encoding::Json | Encoding::Yaml => text(negotiated, &mut list, field),
         };
-        Self { wanted, list, field, form, out: Vec::new() }
+        Self { negotiated, list, field, form, out: Vec::new() }
     }
 
-    /// Adds objects at the end.
+    /// Appends objects.
     pub fn push(&mut self, items: Vec<Value>) -> Result<(), Status> {
         if items.is_empty() {
             return Ok(());
@@ -63,7 +63,7 @@ impl<'a> Listing<'a> {
         self.list[self.field] = Value::Array(items);
         match &self.form {
             Form::Text { before, between, after, .. } => {
-                let (_, piece) = content::write(self.wanted, &self.list);
+                let (_, piece) = content::write(self.negotiated, &self.list);
                 let own = piece.strip_prefix(&before[..]).and_then(|p| p.strip_suffix(&after[..]));
                 let own = own.ok_or_else(|| Status::internal("a part of a list has another form than the list"))?;
                 self.out.extend_from_slice(if self.out.is_empty() { before } else { between });
@@ -81,7 +81,7 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// The media type and the bytes of the whole list.
+    /// Returns the media type and bytes of the complete list.
     pub fn finish(mut self) -> (&'static str, Vec<u8>) {
         match self.form {
             Form::Text { media, after, .. } if !self.out.is_empty() => {
@@ -94,22 +94,22 @@ impl<'a> Listing<'a> {
             }
             Form::Whole(all) => {
                 self.list[self.field] = Value::Array(all);
-                content::write(self.wanted, &self.list)
+                content::write(self.negotiated, &self.list)
             }
-            _ => content::write(self.wanted, &self.list),
+            _ => content::write(self.negotiated, &self.list),
         }
     }
 }
 
-/// What is around the objects, found by a word in their place that is nowhere else.
-fn text(wanted: &Negotiated, list: &mut Value, field: &'static str) -> Form {
-    let (media, empty) = content::write(wanted, list);
+/// Finds the bytes around the objects, using a unique marker in their position.
+fn text(negotiated: &Negotiated, list: &mut Value, field: &'static str) -> Form {
+    let (media, empty) = content::write(negotiated, list);
     let longest = empty.split(|b| *b != b'x').map(<[u8]>::len).max().unwrap_or_default();
     let word = format!("here{}", "x".repeat(longest + 1));
     list[field] = Value::Array(vec![word.clone().into()]);
-    let (_, with) = content::write(wanted, list);
+    let (_, with) = content::write(negotiated, list);
     list[field] = Value::Array(Vec::new());
-    let (element, is_yaml) = match wanted.encoding {
+    let (element, is_yaml) = match negotiated.encoding {
         Encoding::Yaml => (format!("- {word}\n"), true),
         _ => (format!("\"{word}\""), false),
     };
@@ -118,20 +118,21 @@ fn text(wanted: &Negotiated, list: &mut Value, field: &'static str) -> Form {
     let line = before.iter().rposition(|b| *b == b'\n').map(|n| &before[n..]);
     let between = match line {
         _ if is_yaml => Vec::new(),
-        Some(line) if wanted.pretty => [b",", line].concat(),
+        Some(line) if negotiated.pretty => [b",", line].concat(),
         _ => b",".to_vec(),
     };
     Form::Text { media, before, between, after }
 }
 
-/// The objects of a page in pieces that are decoded one after the other. Those for a conversion webhook are larger: each is a request to it.
+/// The objects of a page in pieces, decoded one after the other. Larger if a conversion webhook is needed: each piece
+/// is one call.
 pub fn pieces<'a>(row: &Resource, entries: &'a [Arc<Entry>]) -> impl Iterator<Item = &'a [Arc<Entry>]> {
     let defaults = row.strategy.adds_defaults();
     let parts = if row.strategy.converter().is_some() { 4 } else { 1 };
     pieces_by(entries, move |e| (e.value.len() + defaults) / parts)
 }
 
-/// Parts of a slice, of one element at least, and of as many as are small enough together.
+/// Splits a slice into parts of at least one element and limited total size.
 pub fn pieces_by<T>(mut all: &[T], size: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -171,7 +172,7 @@ mod tests {
                 "columnDefinitions": [{"name": "herexx", "description": "- here\n"}]}),
                 "rows",
             ),
-            // Authors of definitions choose what describes a column.
+            // Column descriptions come from authors of definitions.
             (
                 json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {},
                 "columnDefinitions": [{"name": "a", "description": format!("here{}", "x".repeat(200_000))}]}),
@@ -181,20 +182,20 @@ mod tests {
         for (list, field) in &lists {
             for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor] {
                 for (pretty, count) in [(false, 23), (true, 23), (false, 1), (false, 0)] {
-                    let wanted = Negotiated { encoding, pretty, shape: Shape::Object, meta: META_V1 };
+                    let negotiated = Negotiated { encoding, pretty, shape: Shape::Object, meta: META_V1 };
                     let items = &items[..count];
                     let mut whole = list.clone();
                     whole[*field] = items.to_vec().into();
                     for step in [1, 4, 100] {
-                        let mut listing = Listing::new(&wanted, list.clone(), field);
+                        let mut listing = Listing::new(&negotiated, list.clone(), field);
                         items.chunks(step).for_each(|c| listing.push(c.to_vec()).unwrap());
                         let (media, bytes) = listing.finish();
-                        let (want_media, want) = content::write(&wanted, &whole);
+                        let (expected_media, expected) = content::write(&negotiated, &whole);
                         assert!(
-                            (media, &bytes) == (want_media, &want),
+                            (media, &bytes) == (expected_media, &expected),
                             "{encoding:?} {pretty} {count} {step}:\n{}\n{}",
                             String::from_utf8_lossy(&bytes),
-                            String::from_utf8_lossy(&want)
+                            String::from_utf8_lossy(&expected)
                         );
                     }
                 }

@@ -1,4 +1,4 @@
-//! What admission plugins, and others of the server itself, look up: the newest stored objects.
+//! Looks up stored objects for admission plugins and other server components.
 
 use crate::Server;
 use crate::workers::{Lane, in_place};
@@ -12,29 +12,29 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use store::{Entry, Key};
 
-/// The size in bytes of the object that a request names, as it is stored; none if it does not exist.
+/// The stored size of the named object in bytes; none if it does not exist.
 pub(crate) fn stored_size(server: &Server, row: &Resource, namespace: &str, name: &str) -> Option<usize> {
     let key = row.key(namespace, name).filter(|_| !name.is_empty())?;
     Some(server.registry.store.snapshot().get(&key)?.value.len())
 }
 
-/// Looks objects up in the store.
+/// Looks up objects in the store.
 pub struct Stored<'a> {
     pub registry: &'a Registry,
     pub decoded: &'a Decoded,
 }
 
-/// Objects as they were read at a revision: namespaces, service accounts and classes seldom change, and each create asks for
-/// them.
+/// Decoded objects by revision: namespaces, service accounts and classes rarely change, and every create reads them.
 #[derive(Default)]
 pub struct Decoded(Mutex<HashMap<Key, (u64, Arc<Object>)>>);
 
-/// Beyond this many, all are forgotten.
+/// Above this many, all are evicted.
 const DECODED_MAX: usize = 4096;
-/// Larger ones, in bytes as stored, are read each time.
+/// Larger objects, in stored bytes, are not cached.
 const DECODED_SIZE: usize = 4096;
 
-/// Reads an object that a plugin asked for. One that is large was not foreseen ([`Lookup::bytes`]), and holds up no other request.
+/// Decodes an object for a plugin. A large one exceeds the estimate ([`Lookup::bytes`]), and must not block other
+/// requests.
 fn decode(entry: &Entry) -> Result<Object, Unreadable> {
     in_place(Lane::Objects, entry.value.len(), || encode::decode(entry))
 }

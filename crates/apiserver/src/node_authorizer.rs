@@ -1,8 +1,8 @@
-//! What the agents of nodes may do (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): what concerns the pods of their node,
-//! and what the role `system:node` says of everything else. Of others it has no opinion.
+//! The Node authorizer (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/node`): kubelets may access objects related to
+//! the pods of their node, and what the role `system:node` grants. No opinion about other users.
 //!
-//! Each decision reads the relations from the store: the index selects the pods of the node, and each of them is decoded once per revision
-//! for the names that it refers to. Large pods of one user do not delay other requests.
+//! Each decision reads the relations from the store: an index selects the node's pods, and each is decoded once per
+//! revision into a view of the names it references. Large pods do not delay other requests.
 
 use crate::rbac_cache::RbacCache;
 use crate::workers::{self, Lane};
@@ -13,14 +13,14 @@ use registry::{Registry, Views, encode};
 use std::sync::{Arc, Weak};
 use store::{Entry, Key, Snapshot};
 
-/// The role whose rules hold for every node.
+/// The role of every node.
 const ROLE: &str = "system:node";
 const LEASES: &str = "kube-node-lease";
-/// Bytes of names that are kept of pods.
+/// Maximum size of the cache of names, in bytes.
 const KEPT: usize = 32 << 20;
-/// Names of a kind that are kept of one pod; of more than a node would ever start, the agent may read the first ones.
+/// Maximum number of names of a kind per pod: more than any runnable pod has; the rest is ignored.
 const MOST_NAMES: usize = 2_000;
-/// What looking up a claim counts, in bytes that are read.
+/// Cost of a claim lookup, in bytes read.
 const CLAIM: usize = 64;
 
 pub struct NodeAuthorizer {
@@ -29,13 +29,13 @@ pub struct NodeAuthorizer {
     pods: Views<Names>,
 }
 
-/// What the relations say of a request.
+/// The relation between a request and the node.
 enum Relation {
-    /// It is about the node itself or a pod of it.
+    /// The object is the node itself, or related to a pod of it.
     Related,
-    /// It would have to be.
+    /// The object is not related to the node.
     Unrelated(String),
-    /// It is of a kind that has no such relation.
+    /// Objects of this resource have no relation to nodes.
     Other,
 }
 
@@ -44,7 +44,7 @@ impl NodeAuthorizer {
         Arc::new(Self { rbac, registry: RwLock::new(Weak::new()), pods: Views::new(KEPT, KEPT / 16) })
     }
 
-    /// Until then no relation is known.
+    /// Until set, no relation is known.
     pub fn attach(&self, registry: &Arc<Registry>) {
         *self.registry.write() = Arc::downgrade(registry);
     }
@@ -97,7 +97,7 @@ impl NodeAuthorizer {
             ("", "list" | "watch") => {
                 Relation::Unrelated("can only list/watch pods with spec.nodeName field selector".into())
             }
-            // Admission looks at whose they are.
+            // Admission checks the owner.
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Relation::Related,
             _ => Relation::Unrelated(String::new()),
         }
@@ -123,7 +123,7 @@ impl NodeAuthorizer {
         }
     }
 
-    /// Accounts are read, and tokens made, for the pods of the node.
+    /// Service accounts of the node's pods: may be read, and tokens created.
     fn accounts(&self, node: &str, a: &Attributes) -> Relation {
         match (&*a.subresource, &*a.verb) {
             ("", "get") | ("token", "create") => {
@@ -162,12 +162,12 @@ impl Authorizer for NodeAuthorizer {
     }
 }
 
-/// The request is narrowed to what has this in a field.
+/// Whether a field selector restricts the request to this value.
 fn selects(a: &Attributes, field: &str, value: &str) -> bool {
     a.fields.as_ref().is_some_and(|f| f.exact(field) == Some(value))
 }
 
-/// The node itself, also before it is there; admission looks at what is written.
+/// The node itself, even before it exists; admission checks its content.
 fn nodes(node: &str, a: &Attributes) -> Relation {
     match (&*a.subresource, &*a.verb, &*a.name) {
         ("", "create" | "update" | "patch", _) | ("status", "update" | "patch", _) => Relation::Related,
@@ -182,10 +182,10 @@ fn nodes(node: &str, a: &Attributes) -> Relation {
     }
 }
 
-/// An object that is called as the node is.
+/// An object with the same name as the node.
 fn own(node: &str, a: &Attributes, namespace: &str) -> Relation {
     let known = matches!(&*a.verb, "get" | "create" | "update" | "patch" | "delete") && a.subresource.is_empty();
-    // A new object has no name in the path; admission looks at it.
+    // A create request has no name in its path; admission checks it.
     let name = a.name == node || (a.verb == "create" && a.name.is_empty());
     if known && name && a.namespace == namespace {
         return Relation::Related;
@@ -193,16 +193,16 @@ fn own(node: &str, a: &Attributes, namespace: &str) -> Relation {
     Relation::Unrelated(format!("can only access {} with the same name as the requesting node", a.resource))
 }
 
-/// What is related to a node at one moment.
+/// The related objects of a node at one revision.
 struct Related<'a> {
     node: &'a str,
     snapshot: Snapshot,
     views: &'a Views<Names>,
 }
 
-/// The names that a pod refers to, each list in order.
+/// The names that a pod references, each list sorted.
 struct Names {
-    /// The node only mirrors it: it may name anything, and so gives nothing.
+    /// A mirror pod: it may reference anything, and so grants nothing.
     mirrored: bool,
     account: String,
     secrets: Vec<String>,
@@ -243,13 +243,13 @@ impl Related<'_> {
         self.snapshot.get(&Key::new(resource, namespace, name))
     }
 
-    /// Whether an object says that it is on the node.
+    /// Whether the object's field names the node.
     fn on_node(&self, resource: &str, namespace: &str, name: &str) -> bool {
         let entry = self.entry(resource, namespace, name);
         entry.is_some_and(|e| text_of(&e, &["spec", "nodeName"]).is_some_and(|n| n == self.node))
     }
 
-    /// The pods of the node with their namespaces, but for those that it only mirrors.
+    /// The pods of the node with their namespaces, without mirror pods.
     fn pods<'s>(&'s self, namespace: Option<&'s str>) -> impl Iterator<Item = (&'s str, Arc<Names>)> {
         let here = |e: &&Arc<Entry>| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
         let all = self.snapshot.range("pods", namespace, None).filter(here);
@@ -263,7 +263,7 @@ impl Related<'_> {
         self.pods(Some(namespace).filter(|n| !n.is_empty())).any(|(_, p)| is(&p))
     }
 
-    /// Whether `is` holds for a volume that is bound to a claim of the node's pods.
+    /// Whether `is` holds for a volume bound to a claim of the node's pods.
     fn any_volume(&self, namespace: Option<&str>, is: impl Fn(&str, &Entry) -> bool) -> bool {
         let pods: Vec<_> = self.pods(namespace).collect();
         let claims: usize = pods.iter().map(|(_, p)| p.claims.len()).sum();
@@ -281,7 +281,7 @@ impl Related<'_> {
         self.any_volume(None, |_, volume| *volume.key.name == *name)
     }
 
-    /// A pod names a secret itself, or a volume of it does.
+    /// A pod references a secret directly, or through a volume.
     fn refers_to_secret(&self, namespace: &str, name: &str) -> bool {
         self.any_pod(namespace, |p| has(&p.secrets, name))
             || self.any_volume(Some(namespace), |namespace, volume| {
@@ -293,7 +293,8 @@ impl Related<'_> {
     }
 }
 
-/// A text of a stored object, of which nothing else is decoded. None if it is not there or cannot be read: a node then gets no access.
+/// Reads a string of a stored object without decoding the rest. None if it is missing or unreadable: access is then
+/// denied.
 fn text_of(entry: &Entry, path: &[&str]) -> Option<String> {
     match encode::part(entry, path).ok()?? {
         Value::String(text) => Some(text),
@@ -301,7 +302,7 @@ fn text_of(entry: &Entry, path: &[&str]) -> Option<String> {
     }
 }
 
-/// The secrets or config maps that a pod names: in `env`, `envFrom`, volumes, and to pull its images.
+/// The secrets or config maps that a pod references: in `env`, `envFrom`, volumes, and image pull secrets.
 fn names_of(pod: &Object, what: &str) -> Vec<String> {
     let (key, from) = (format!("{what}KeyRef"), format!("{what}Ref"));
     let mut out = Vec::new();
@@ -333,7 +334,7 @@ fn names_of(pod: &Object, what: &str) -> Vec<String> {
     out
 }
 
-/// The claims to devices of a pod, also those that are made for it.
+/// The resource claims of a pod, including generated ones.
 fn device_claims_of(pod: &Object) -> Vec<String> {
     let list = |path: &[&str]| pod.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
     let named = [list(&["spec", "resourceClaims"]), list(&["status", "resourceClaimStatuses"])].concat();
@@ -342,7 +343,7 @@ fn device_claims_of(pod: &Object) -> Vec<String> {
     names.chain(extended).collect()
 }
 
-/// The claims of a pod, also those that are made for it.
+/// The volume claims of a pod, including ephemeral ones.
 fn claims_of(pod: &Object) -> Vec<String> {
     let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
     let claim = |v: &Value| match v["persistentVolumeClaim"]["claimName"].as_str() {
@@ -379,7 +380,8 @@ mod tests {
         assert!(has(&names.claims, "p-v") && !has(&names.claims, "v") && !names.mirrored);
     }
 
-    /// Some tens of pods with 40,000 names each filled the room of all views, and each request of the node read them again.
+    /// Some tens of pods with 40,000 names each exhausted the cache, so that each request of the node read them
+    /// again.
     #[test]
     fn so_many_names_of_a_pod_are_kept() {
         let from: Vec<_> = (0..40_000).map(|i| json!({"secretRef": {"name": format!("s{i}")}})).collect();

@@ -1,6 +1,7 @@
-//! OpenAPI v3 and v2, derived from the rows and the definitions their schemas refer to.
+//! OpenAPI v3 and v2, derived from the rows and the definitions that their schemas reference.
 //!
-//! Schemas become text one at a time: the schemas of all definitions in the store are never in memory as values together.
+//! Schemas are serialized one at a time: the schemas of all stored definitions are never in memory as values
+//! together.
 
 mod custom;
 mod descriptions;
@@ -29,7 +30,7 @@ use serde_json::{Map, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Under which the document of v2 in protobuf is kept; no path.
+/// The cache key of the v2 document in protobuf; not a path.
 const PROTOBUF: &str = "/openapi/v2 as protobuf";
 
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
@@ -61,12 +62,12 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
         }
         "/openapi/v2" => Some(Ok(tagged(parts, server.documents.get(path, change, || text(&v2()))))),
         _ => {
-            let place = path.strip_prefix("/openapi/v3/")?;
-            if let Some(operations) = of_discovery(&rows).get(place) {
+            let path_key = path.strip_prefix("/openapi/v3/")?;
+            if let Some(operations) = of_discovery(&rows).get(path_key) {
                 let make = || document_v3(server, &rows, Needed::default(), operations);
                 return Some(Ok(hashed(server, parts, server.documents.get(path, rows.change(None), make))));
             }
-            let gv = of_place(place)?;
+            let gv = group_version_of(path_key)?;
             if !rows.iter().any(|r| r.kind.group_version() == gv) {
                 return Some(Err(Status::no_such_path()));
             }
@@ -79,7 +80,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     }
 }
 
-/// A document, or that it is still the one the client has.
+/// Responds with a document, or 304 if the client has it.
 fn tagged(parts: &Parts, document: Document) -> Response<Body> {
     let etag = format!("\"{}\"", document.hash);
     let mut known = parts.headers.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok());
@@ -97,17 +98,17 @@ fn tagged(parts: &Parts, document: Document) -> Response<Body> {
     r
 }
 
-/// With the hash in its address a document never changes; with another one the client is sent to the right address.
+/// A document is immutable under a URL with its hash; another hash redirects.
 fn hashed(server: &Server, parts: &Parts, document: Document) -> Response<Body> {
     let query = Query::parse(parts.uri.query());
-    let asked = query.get("hash");
-    if asked.is_empty() {
+    let hash = query.get("hash");
+    if hash.is_empty() {
         return tagged(parts, document);
     }
-    if asked != &*document.hash {
+    if hash != &*document.hash {
         let mut r = answer::bytes(301, "application/json", Body::empty());
-        if let Ok(place) = HeaderValue::from_str(&format!("{}?hash={}", parts.uri.path(), document.hash)) {
-            r.headers_mut().insert(LOCATION, place);
+        if let Ok(location) = HeaderValue::from_str(&format!("{}?hash={}", parts.uri.path(), document.hash)) {
+            r.headers_mut().insert(LOCATION, location);
         }
         return r;
     }
@@ -123,13 +124,13 @@ fn hashed(server: &Server, parts: &Parts, document: Document) -> Response<Body> 
 
 const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
 
-/// The version that a path of OpenAPI v3 is about.
+/// The group version of an OpenAPI v3 path.
 pub(crate) fn version_of(path: &str) -> Option<GroupVersion> {
-    of_place(path.trim_end_matches('/').strip_prefix("/openapi/v3/")?)
+    group_version_of(path.trim_end_matches('/').strip_prefix("/openapi/v3/")?)
 }
 
-fn of_place(place: &str) -> Option<GroupVersion> {
-    let parts: Vec<&str> = place.split('/').collect();
+fn group_version_of(path_key: &str) -> Option<GroupVersion> {
+    let parts: Vec<&str> = path_key.split('/').collect();
     match parts[..] {
         ["api", v] => Some(GroupVersion::new("", v)),
         ["apis", g, v] => Some(GroupVersion::new(g, v)),
@@ -143,16 +144,16 @@ fn place_of(gv: &GroupVersion) -> String {
 
 fn index(server: &Server, rows: &Rows) -> Value {
     let mut paths = Map::new();
-    let mut add = |place: &str, change: Option<&GroupVersion>, make: &dyn Fn() -> Bytes| {
-        let path = format!("/openapi/v3/{place}");
+    let mut add = |path_key: &str, change: Option<&GroupVersion>, make: &dyn Fn() -> Bytes| {
+        let path = format!("/openapi/v3/{path_key}");
         let hash = server.documents.get(&path, rows.change(change), make).hash;
-        paths.insert(place.to_owned(), json!({"serverRelativeURL": format!("{path}?hash={hash}")}));
+        paths.insert(path_key.to_owned(), json!({"serverRelativeURL": format!("{path}?hash={hash}")}));
     };
     for gv in versions(rows) {
         add(&place_of(&gv), Some(&gv), &|| v3(server, rows, &gv));
     }
-    for (place, operations) in of_discovery(rows) {
-        add(&place, None, &|| document_v3(server, rows, Needed::default(), &operations));
+    for (path_key, operations) in of_discovery(rows) {
+        add(&path_key, None, &|| document_v3(server, rows, Needed::default(), &operations));
     }
     json!({"paths": paths})
 }
@@ -163,7 +164,7 @@ const REF2: &str = "#/definitions/";
 
 const SECURITY: &str = "BearerToken";
 
-/// How clients say who they are.
+/// How clients authenticate.
 fn security() -> Value {
     json!({SECURITY: {"type": "apiKey", "in": "header", "name": "authorization", "description": "A bearer token"}})
 }
@@ -172,15 +173,15 @@ fn information() -> Value {
     json!({"title": "Kubernetes", "version": crate::health::VERSION})
 }
 
-/// Schemas or paths by name, each as the text it will be.
+/// Serialized schemas or paths by name.
 pub(crate) type Texts = BTreeMap<String, Box<RawValue>>;
 
-/// A value of JSON is text of JSON.
+/// JSON serializes as is.
 fn raw(v: &Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(v).unwrap_or_default()
 }
 
-/// What OpenAPI v2 says.
+/// The OpenAPI v2 document.
 #[derive(Serialize)]
 pub(crate) struct V2 {
     swagger: &'static str,
@@ -193,7 +194,7 @@ pub(crate) struct V2 {
     security: Value,
 }
 
-/// One document of OpenAPI v3.
+/// An OpenAPI v3 document.
 #[derive(Serialize)]
 struct V3 {
     openapi: &'static str,
@@ -210,7 +211,7 @@ struct Components {
     security_schemes: Value,
 }
 
-/// JSON of what is made of values: writing it to memory does not fail.
+/// Serializes values to memory, which cannot fail.
 fn text(v: &impl Serialize) -> Bytes {
     serde_json::to_vec(v).unwrap_or_default().into()
 }
@@ -223,7 +224,7 @@ fn v3(server: &Server, rows: &Rows, gv: &GroupVersion) -> Bytes {
     document_v3(server, rows, needed, &operations::of_version(rows, gv))
 }
 
-/// The documents of v3 of what names groups and versions, by their places.
+/// The v3 documents of discovery paths, by path.
 fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Methods>> {
     operations::of_discovery(rows)
 }
@@ -274,7 +275,7 @@ enum Dialect {
 #[derive(Default)]
 struct Needed<'a> {
     schemas: BTreeMap<String, Arc<Schema>>,
-    /// Custom resources, whose definitions in the store have their schemas.
+    /// Custom resources: their schemas are in the stored definitions.
     custom: BTreeMap<String, &'a Resource>,
 }
 
@@ -296,7 +297,7 @@ impl<'a> Needed<'a> {
         }
     }
 
-    /// Texts that operations mention, where they are built in.
+    /// Adds the built-in definitions that operations reference.
     fn add_all(&mut self, names: &BTreeSet<String>) {
         for name in names {
             if let Some(s) = kinds::catalog().definitions.get(name) {
@@ -355,7 +356,7 @@ impl<'a> Needed<'a> {
         }
         let publisher = custom::Publisher { prefix, v2: dialect == Dialect::V2, texts: &texts };
         for (name, row) in &self.custom {
-            // It may have gone from the store a moment ago.
+            // It may have been deleted a moment ago.
             let Some(schema) = row.strategy.published(server.registry.env()) else { continue };
             for (name, v) in publisher.definitions(name, &row.kind, schema) {
                 add(&name, &v);
@@ -367,11 +368,11 @@ impl<'a> Needed<'a> {
 
 /// The definition of a kind's list; `name`: of the kind's definition.
 fn list_name(name: &str, kind: &Kind) -> String {
-    let place = name.rsplit_once('.').map_or("", |(place, _)| place);
-    format!("{place}.{}", kind.list_kind())
+    let package = name.rsplit_once('.').map_or("", |(package, _)| package);
+    format!("{package}.{}", kind.list_kind())
 }
 
-/// A definition, or an inline schema.
+/// A reference to a definition, or an inline schema.
 fn node(s: &Schema, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, String>) -> Value {
     let mut v = match s.ty {
         Type::String => json!({"type": "string"}),
@@ -411,7 +412,7 @@ fn node(s: &Schema, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, Str
         let mut properties = Map::new();
         for f in &s.fields {
             let mut p = property(f, prefix, dialect, texts);
-            // The items of a list kind have no topology: nobody applies a list.
+            // The items of list kinds have no merge keys: lists are never applied.
             if &*f.name == "items" && s.name.as_deref().is_some_and(|n| n.ends_with("List")) {
                 p.as_object_mut().map(|p| p.remove("x-kubernetes-list-type"));
             }
@@ -440,7 +441,7 @@ fn reference(r: &SchemaRef, prefix: &str, dialect: Dialect, texts: &BTreeMap<Str
 
 fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, String>) -> Value {
     let none = BTreeMap::new();
-    // What has nothing to say beside the reference is the reference.
+    // A reference without siblings needs no `allOf`.
     let bare = !texts.contains_key(&*f.name) && published_default(f).is_none();
     let mut v = match (f.schema.name(), dialect) {
         (Some(name), Dialect::V3) if !bare => json!({"allOf": [{"$ref": format!("{prefix}{name}")}]}),
@@ -483,7 +484,7 @@ fn property(f: &Field, prefix: &str, dialect: Dialect, texts: &BTreeMap<String, 
     v
 }
 
-/// The default of the schema: what the field declares, or the zero that Go's encoder writes.
+/// The default of a field: declared, or the zero value that Go encodes.
 fn published_default(f: &Field) -> Option<Value> {
     if f.default.is_some() {
         return f.default.clone();

@@ -1,4 +1,4 @@
-//! What an operator may choose of the server, with upstream's defaults.
+//! Options of the server, with upstream's defaults.
 
 use crate::audit::Audit;
 use client::https::{ClientIdentity, Reach};
@@ -7,34 +7,34 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub struct Options {
-    /// The longest time a request may take that is no watch and no stream.
+    /// Maximum duration of a request other than a watch or stream.
     pub request_timeout: Duration,
-    /// A watch that asks for no end lives for once to twice as long.
+    /// Minimum default timeout of a watch; randomised up to twice as long.
     pub min_request_timeout: Duration,
-    /// Requests that only read, at a time; 0 for any number.
+    /// Maximum number of concurrent read-only requests; 0: unlimited.
     pub max_requests_in_flight: usize,
     pub max_mutating_requests_in_flight: usize,
-    /// Open connections, of which at most half are of clients that have not been authenticated.
+    /// Maximum number of connections, of which at most half are of unauthenticated clients.
     pub max_connections: usize,
-    /// Open connections to agents of nodes (logs, exec, port forwarding), of which one user has at most a third.
+    /// Maximum number of connections to kubelets (logs, exec, port forwarding); one user gets at most a third.
     pub node_streams: usize,
-    /// Whether FlowSchemas and priority levels govern requests. They share the two numbers above as seats; without them each is a
-    /// limit of its own.
+    /// Whether priority and fairness is enabled: the two limits above are then its seats, instead of separate limits.
     pub priority_and_fairness: bool,
-    /// The certificate by which other API servers know this one as their front proxy.
+    /// The client certificate for calling other API servers as their front proxy.
     pub proxy_client: Option<ClientIdentity>,
-    /// Where endpoints of services may be that webhooks and API services lead to: whoever writes those need not be who is trusted
-    /// with this machine.
+    /// Where endpoints of services for webhooks and APIServices may be: users who write those may not be trusted with
+    /// this machine.
     pub endpoints: Reach,
-    /// The flags that were given, or would have been, with their values (`/flagz`).
+    /// The flags with their values, including defaults (`/flagz`).
     pub flags: BTreeMap<String, String>,
-    /// What is written down of requests; nothing without it.
+    /// The audit configuration; none disables it.
     pub audit: Option<Audit>,
-    /// A warning for whoever creates an object of a resource that is stored and not carried out by this installation.
+    /// Returns a warning for creates of a resource that is stored but not implemented by this installation.
     pub not_carried_out: BTreeMap<GroupResource, &'static str>,
-    /// Whether CBOR is read and written, beside the other encodings.
+    /// Whether CBOR is enabled.
     pub cbor: bool,
-    /// Worker threads for long requests ([`crate::workers::runtime`]); without them, long requests execute where they arrive.
+    /// Worker threads for long requests ([`crate::workers::runtime`]); without them, long requests execute where they
+    /// arrive.
     pub workers: Option<tokio::runtime::Handle>,
 }
 

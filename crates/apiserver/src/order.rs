@@ -1,16 +1,17 @@
-//! JSON as upstream's encoders write it: fields in the order of the Go types, a newline behind what is not indented.
+//! JSON in the form of upstream's encoders: fields in the order of the Go types, and a trailing newline unless
+//! indented.
 //!
-//! The order is that of the description of the kinds; types that it lacks (tables, aggregated discovery) are listed here.
+//! The order comes from the API description; types missing in it (tables, aggregated discovery) are listed here.
 
 use codec::json::write_typed;
 use meta::Value;
 use schema::{Field, Schema, SchemaRef, Type};
 use std::sync::{Arc, OnceLock};
 
-/// Indented by this, where people look.
+/// Indentation of pretty output.
 const INDENT: &str = "  ";
 
-/// JSON of an object that says its kind.
+/// Encodes an object with a known kind.
 pub(crate) fn json(v: &Value, pretty: bool) -> Vec<u8> {
     let named = |k: &str| v[k].as_str().unwrap_or_default();
     let (version, kind) = (named("apiVersion"), named("kind"));
@@ -18,19 +19,19 @@ pub(crate) fn json(v: &Value, pretty: bool) -> Vec<u8> {
     write(v, schema, pretty)
 }
 
-/// JSON of a value of a definition that does not say what it is.
+/// Encodes a value of a definition, without `kind`.
 pub(crate) fn json_as(v: &Value, definition: &str) -> Vec<u8> {
     write(v, kinds::catalog().definitions.get(definition).map(|s| &**s), true)
 }
 
-/// JSON of a document that no definition describes, with its fields in this order, as it is.
+/// Encodes a document without a definition, with its fields in the given order.
 pub(crate) fn json_listed(v: &Value, fields: &[&str]) -> Vec<u8> {
     let any = || inline(Schema::of(Type::Any));
     let schema = record(fields.iter().map(|f| (*f, any())).collect());
     write(v, Some(&schema), false).trim_ascii_end().to_vec()
 }
 
-/// The schema of a kind in any version, for messages that carry no field names.
+/// The schema of a kind in any version, for encoding.
 pub(crate) fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
     let gv = meta::GroupVersion::parse(version)?;
     kinds::catalog().schema_of(&gv.with_kind(kind)).map(|s| &**s)
@@ -42,7 +43,7 @@ fn write(v: &Value, schema: Option<&Schema>, pretty: bool) -> Vec<u8> {
     out
 }
 
-/// The line of an event of a watch.
+/// Encodes a watch event as one line.
 pub(crate) fn write_event(out: &mut Vec<u8>, kind: &str, object: &Value) {
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_bytes());
@@ -51,7 +52,7 @@ pub(crate) fn write_event(out: &mut Vec<u8>, kind: &str, object: &Value) {
     out.extend_from_slice(b"}\n");
 }
 
-/// Types that no definition describes.
+/// Types without a definition.
 fn special(kind: &str) -> Option<&'static Schema> {
     static SPECIAL: OnceLock<Special> = OnceLock::new();
     let all = SPECIAL.get_or_init(Special::new);
@@ -86,7 +87,7 @@ impl Special {
             record(vec![kind(), version(), meta, ("items", list_of(items))])
         };
         let column = ["name", "type", "format", "description", "priority"].map(|n| (n, plain())).to_vec();
-        // The object of a row is metadata alone, if it is not whole.
+        // The object in a table row is metadata only, unless it is complete.
         let row =
             record(vec![("cells", plain()), ("conditions", plain()), ("object", SchemaRef::Inline(partial.clone()))]);
         let table = record(vec![

@@ -1,4 +1,5 @@
-//! What a URL path and an HTTP method ask for (`k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`).
+//! Parses a URL path and HTTP method into request properties
+//! (`k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`).
 
 use http::Method;
 use meta::GroupVersion;
@@ -8,25 +9,24 @@ pub struct Target {
     /// Empty unless the path is below `/api/v1` or `/apis/GROUP/VERSION`.
     pub group_version: Option<GroupVersion>,
     pub namespace: String,
-    /// Empty for a path that has nothing between two slashes where the resource would be: nobody serves it, and it is no
-    /// document either.
+    /// Empty for a path with an empty segment instead of the resource: it matches neither a resource nor a document.
     pub resource: String,
     pub name: String,
     pub subresource: String,
-    /// Where in the path that follows which belongs to the subresource (of a proxy), as it was written.
+    /// The offset of the raw path after the subresource (of a proxy).
     pub rest: usize,
     /// The path has more segments than any resource.
     pub too_long: bool,
     /// The deprecated `watch/` prefix.
     pub watch: bool,
-    /// Another server might read the path in another way: it begins with two slashes, or a segment hides a slash, is none at all
-    /// (`..`), or is not UTF-8. Nobody serves it.
+    /// The path is ambiguous between servers: it begins with two slashes, or a segment contains an encoded slash, is
+    /// `.` or `..`, or is not UTF-8. Such paths are not found.
     pub odd: bool,
-    /// The path goes on behind the version.
+    /// The path continues after the version.
     resource_request: bool,
 }
 
-/// Whether a path has a segment that leads up, in any encoding: whoever gets it may read it as another one.
+/// Whether a path has a `..` segment in any encoding, which another server may resolve.
 pub(crate) fn climbs(path: &str) -> bool {
     path.split('/').any(|s| matches!(&*decode(s), "." | ".."))
 }
@@ -37,7 +37,7 @@ impl Target {
         let trimmed = path.trim_matches('/');
         let mut t = Self { odd: start > 1, rest: path.len(), ..Self::default() };
         let mut next = start;
-        // Each segment with the offset behind it.
+        // Each segment with the offset after it.
         let mut segments = trimmed.split('/').map(|raw| {
             next += raw.len() + 1;
             (raw, next - 1)
@@ -80,12 +80,12 @@ impl Target {
         t
     }
 
-    /// Whether what is asked for is an object or a collection, and no document.
+    /// Whether the path is of an object or collection, not of a document.
     pub fn is_resource(&self) -> bool {
         self.resource_request
     }
 
-    /// The verb of RBAC; empty for a method that no resource has.
+    /// The RBAC verb; empty for a method that resources do not support.
     pub fn verb(&self, method: &Method, watch: bool) -> &'static str {
         let collection = self.name.is_empty();
         match *method {
@@ -103,12 +103,12 @@ impl Target {
     }
 }
 
-/// Undoes percent encoding; what is no UTF-8 stays as it is.
+/// Decodes percent encoding; returns invalid UTF-8 unchanged.
 pub fn decode(text: &str) -> String {
     decoded(text).0
 }
 
-/// The same, and whether it was UTF-8.
+/// Decodes percent encoding. Returns whether the result was valid UTF-8.
 fn decoded(text: &str) -> (String, bool) {
     if !text.contains(['%', '+']) {
         return (text.to_owned(), true);
@@ -132,7 +132,7 @@ fn decoded(text: &str) -> (String, bool) {
     String::from_utf8(out).map_or_else(|_| (text.to_owned(), false), |t| (t, true))
 }
 
-/// The parameters of a query.
+/// Query parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
@@ -145,7 +145,7 @@ impl Query {
         Self(pairs.collect())
     }
 
-    /// The first value; an empty text when there is none.
+    /// The first value; empty by default.
     pub fn get(&self, key: &str) -> &str {
         self.0.iter().find(|(k, _)| k == key).map_or("", |(_, v)| v)
     }
@@ -158,7 +158,7 @@ impl Query {
         self.0.iter().any(|(k, _)| k == key)
     }
 
-    /// As Go converts booleans in queries: `false` and `0` are false, anything else that is there is true.
+    /// Parses a boolean as Go does in queries: `false` and `0` are false, any other value is true.
     pub fn is_true(&self, key: &str) -> bool {
         self.has(key) && !matches!(self.get(key), "false" | "0")
     }
@@ -187,7 +187,7 @@ mod tests {
         assert!(Target::parse("/api/v1/namespaces/x/pods/p/log/x").too_long);
     }
 
-    /// As upstream's `RequestInfoFactory` reads them.
+    /// As parsed by upstream's `RequestInfoFactory`.
     #[test]
     fn what_goes_on_behind_a_version_is_a_resource() {
         let check = |path: &str, resource: bool, odd: bool| {
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(Target::parse("/api/v1/watch/pods").verb(&Method::POST, false), "watch");
     }
 
-    /// What upstream's server would read: the path is decoded as a whole, and then taken apart.
+    /// Parses as upstream's server: decodes the entire path, then splits it.
     fn decoded_first(path: &str) -> Option<[String; 6]> {
         let whole = decode(path);
         let mut parts = whole.trim_matches('/').split('/');
@@ -272,7 +272,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(20_000))]
 
-        /// Whatever is served is read as any other server would read it; and it is a document only if that reads it as one.
+        /// Accepted paths must parse like upstream's, and are documents only if upstream agrees.
         #[test]
         fn no_path_is_read_in_two_ways(
             begin in 0..3usize,
@@ -288,7 +288,7 @@ mod tests {
             if t.odd {
                 return Ok(());
             }
-            // What belongs to a proxy is not ours to read.
+            // The path after a proxy is not parsed.
             let read = decoded_first(&path[..t.rest]);
             let gv = t.group_version.clone().unwrap();
             let own = [gv.group, gv.version, t.namespace.clone(), t.resource.clone(), t.name.clone(), t.subresource.clone()];

@@ -1,7 +1,7 @@
-//! Where a call executes: on the thread that accepted it, or on a worker thread.
+//! Chooses where a call executes: on the thread that accepted it, or on a worker thread.
 //!
-//! A call goes to the workers for the size of what is decoded for it (its body, the object that it names, and the objects that its strategy
-//! or an admission plugin reads), or because its resource says that its writes are slow. The estimate decodes nothing.
+//! A call goes to a worker if it decodes much (its body, the named object, and the objects that its strategy or an
+//! admission plugin reads), or if writes of its resource are slow. The estimate decodes nothing.
 
 use crate::Server;
 use crate::body::Body;
@@ -17,22 +17,22 @@ use meta::Status;
 use registry::{Resource, Sub, amount};
 use std::sync::Arc;
 
-/// Lists of so many objects that have to be decoded are long.
+/// Lists that decode at least this many objects are long.
 const MANY: usize = amount::MANY;
-/// Bytes that an object or a list within a body counts: a body of nothing but empty ones takes hundreds of times its size.
+/// Estimated bytes per object or array in a body: empty ones take hundreds of times their text in memory.
 const PART: usize = 32;
-/// Bytes that a slow write counts though it is small.
+/// Estimated bytes of a small but slow write.
 const SLOW: usize = 1 << 20;
 
 /// Executes a call.
 pub(crate) async fn execute(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
     let size = if server.workers.accepts() { work_size(server, &call, &row) } else { None };
     let Some(size) = size else { return verbs::dispatch(server, call, row).await };
-    let (user, of) = (call.user.name.clone(), server.clone());
-    server.workers.run(&user, size.max(LARGE), async move { verbs::dispatch(&of, call, row).await }).await
+    let (user, target) = (call.user.name.clone(), server.clone());
+    server.workers.run(&user, size.max(LARGE), async move { verbs::dispatch(&target, call, row).await }).await
 }
 
-/// About how many bytes processing a call takes; none if it is short.
+/// Estimates how many bytes a call decodes; none if it is short.
 fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     let t = &call.target;
     if call.verb == "watch" || is_stream(&t.subresource) {
@@ -40,14 +40,16 @@ fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     }
     let stored = || stored_size(server, row, &t.namespace, &t.name);
     if matches!(call.parts.method, Method::GET | Method::HEAD) {
-        // What is stored in another version, or from before the definition changed, is not sent as it is, nor is what a subresource
-        // makes of an object (its scale).
+        // Stored bytes cannot be sent unchanged if they are of another version, or older than the definition; nor can
+        // a subresource's view of an object (its scale).
         let made =
             !t.subresource.is_empty() && !matches!(row.strategy.subresource(&t.subresource), None | Some(Sub::Part));
         let decodes = row.converts() || row.reshaped > 0 || made;
-        let shown = match call.wanted.shape {
-            Shape::Object => call.wanted.is_plain() && !decodes,
-            Shape::PartialMetadata | Shape::PartialMetadataList => call.wanted.encoding == Encoding::Json && !decodes,
+        let shown = match call.negotiated.shape {
+            Shape::Object => call.negotiated.is_plain() && !decodes,
+            Shape::PartialMetadata | Shape::PartialMetadataList => {
+                call.negotiated.encoding == Encoding::Json && !decodes
+            }
             Shape::Table => false,
         };
         if shown {
@@ -62,7 +64,7 @@ fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     }
     let mut size = call.body.len() + stored().unwrap_or_default() + others(server, call, row);
     if call.verb == "deletecollection" {
-        // One object after the other is decoded.
+        // Decodes one object after the other.
         size += collection(server, row, &t.namespace).map_or(0, |(count, bytes)| bytes.max(count << 10)).min(SLOW);
     }
     if row.strategy.slow_from().is_some_and(|from| size >= from) {
@@ -71,7 +73,7 @@ fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
     (size >= LARGE).then(|| size + parts(call))
 }
 
-/// Bytes of other objects that a write decodes: its strategy does, or admission plugins.
+/// Bytes of other objects that the strategy and admission plugins decode for a write.
 fn others(server: &Server, call: &Call, row: &Resource) -> usize {
     let t = &call.target;
     let write = WriteRequest {
@@ -87,7 +89,7 @@ fn others(server: &Server, call: &Call, row: &Resource) -> usize {
         + server.admission.reads(&write, &stored)
 }
 
-/// How many objects there are of a resource, and about how many bytes.
+/// The number of a resource's objects, and their approximate bytes.
 fn collection(server: &Server, row: &Resource, namespace: &str) -> Option<(usize, usize)> {
     let (resource, _) = row.stored()?;
     let namespace = Some(namespace).filter(|n| !n.is_empty());
@@ -95,7 +97,7 @@ fn collection(server: &Server, row: &Resource, namespace: &str) -> Option<(usize
     Some((snapshot.count(resource, namespace), amount::all(&snapshot, resource, namespace)))
 }
 
-/// What the objects and lists within a body add to its size: each takes far more memory than its few characters.
+/// Additional size of the objects and arrays in a body: each takes far more memory than its text.
 fn parts(call: &Call) -> usize {
     let count = match call.media_type() {
         PROTOBUF | CBOR => call.body.len() / 4,

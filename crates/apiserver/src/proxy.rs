@@ -1,8 +1,8 @@
-//! The `proxy` subresource: a request goes on to a pod, an endpoint of a service, or a node, and the answer comes back
-//! (`k8s.io/apimachinery/pkg/util/proxy`). Connections that turn into something else are joined end to end.
+//! The `proxy` subresource: forwards a request to a pod, an endpoint of a service, or a node
+//! (`k8s.io/apimachinery/pkg/util/proxy`). Upgraded connections are joined end to end.
 //!
-//! **Invariant**: no task and no connection to the other side outlives the client's, however silent the other side is.
-//! Links to the other side, in HTML and in `Location`, are made links through the proxy.
+//! **Invariant**: no task and no connection to the backend outlives the client's, however silent the backend is.
+//! Links to the backend, in HTML and in `Location`, are rewritten to lead through the proxy.
 
 mod coded;
 mod html;
@@ -35,10 +35,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
-/// How long it may take to reach somebody.
+/// Timeout for connecting to a backend.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// How long a connection may take to say that it ends.
+/// How long closing a connection may take.
 const CLOSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -52,20 +52,20 @@ enum Error {
 }
 
 pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Result<Response<Body>, Status> {
-    let (name, place) = split(&request.name)?;
+    let (name, target) = split(&request.name)?;
     request.name = name;
     let (ns, strategy) = (&request.namespace, &request.resource.strategy);
     let size = stored_size(server, &request.resource, ns, &request.name).unwrap_or_default()
         + strategy.reads(server.registry.env(), &request.subresource, ns, &request.name);
-    let (of, user) = (server.clone(), call.user.name.clone());
+    let (server_handle, user) = (server.clone(), call.user.name.clone());
     let find = async move {
-        let object = of.registry.get(&request).await?;
-        request.resource.strategy.proxy(of.registry.env(), &request, &object, &place)
+        let object = server_handle.registry.get(&request).await?;
+        request.resource.strategy.proxy(server_handle.registry.env(), &request, &object, &target)
     };
     let upstream = server.workers.run(&user, size, find).await?;
     let Call { mut parts, body, target, user, .. } = call;
     let path = parts.uri.path().to_owned();
-    // `/api/v1/…/NAME/proxy`, and what comes after it as it was written.
+    // `/api/v1/…/NAME/proxy`, and the raw path after it.
     let (root, rest) = path.split_at(target.rest.min(path.len()));
     let query = parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
     if rest.is_empty() && matches!(parts.method, Method::GET | Method::HEAD) {
@@ -75,8 +75,9 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
         }
         return Ok(r);
     }
-    let asked = parts.headers.get(HOST).and_then(|h| h.to_str().ok()).or(parts.uri.authority().map(|a| a.as_str()));
-    let asked = asked.unwrap_or_default().to_owned();
+    let requested_host =
+        parts.headers.get(HOST).and_then(|h| h.to_str().ok()).or(parts.uri.authority().map(|a| a.as_str()));
+    let requested_host = requested_host.unwrap_or_default().to_owned();
     let forwarded =
         links::join(root, rest) + if rest.len() > 1 && rest.ends_with('/') || rest == "/" { "/" } else { "" };
     if let Ok(v) = HeaderValue::from_str(&forwarded) {
@@ -94,14 +95,14 @@ pub async fn proxy(server: &Arc<Server>, call: Call, mut request: Request) -> Re
                 Some(c) => {
                     let answered = c.connect(&node, &user.name, HttpRequest::from_parts(parts, body)).await;
                     let response = answered.map_err(|e| e.status("error trying to reach service"))?;
-                    let origin = Origin { dialled: String::new(), asked, root: root.to_owned() };
+                    let origin = Origin { dialled: String::new(), requested_host, root: root.to_owned() };
                     Ok(through(response, origin, is_head))
                 }
                 None => Err(Status::unavailable(format!("no way to the agent of node {node:?}"))),
             }
         }
         Upstream::Address { tls, host, port } => {
-            let origin = Origin { dialled: format!("{host}:{port}"), asked, root: root.to_owned() };
+            let origin = Origin { dialled: format!("{host}:{port}"), requested_host, root: root.to_owned() };
             match send(parts, body, (&host, port), tls, &origin).await {
                 Ok(r) => Ok(through(r, origin, is_head)),
                 Err(e) => Err(Status::unavailable(format!("error trying to reach service: {e}"))),
@@ -136,9 +137,9 @@ async fn send(
     let bare = host.trim_matches(['[', ']']);
     let socket = client::https::dial(bare, port, Reach::Anywhere, CONNECT).await.map_err(Error::Connect)?;
     let _ = socket.set_nodelay(true);
-    // The other side sees the host that the client asked for.
-    let asked = if origin.asked.is_empty() { &origin.dialled } else { &origin.asked };
-    let (request, ours) = outgoing(parts, body, asked);
+    // The backend receives the host of the client's request.
+    let host = if origin.requested_host.is_empty() { &origin.dialled } else { &origin.requested_host };
+    let (request, ours) = outgoing(parts, body, host);
     let response = if tls {
         let config = client::https::unverified().map_err(|e| Error::Tls(e.why()))?;
         let name = ServerName::try_from(bare.to_owned()).map_err(|e| Error::Tls(e.to_string()))?;
@@ -150,17 +151,16 @@ async fn send(
     Ok(answer(response, ours))
 }
 
-/// A request as it is sent on, with the name of the host that it is for, and what becomes of the client's connection if the other
-/// side changes the protocol.
+/// Builds the outgoing request with the `Host` of the backend, and the client's upgrade, if any.
 pub(crate) fn outgoing(
     mut parts: http::request::Parts,
     body: Bytes,
     host: &str,
 ) -> (HttpRequest<Full<Bytes>>, Option<OnUpgrade>) {
     let ours = parts.extensions.remove::<OnUpgrade>();
-    let asked = parts.headers.get(UPGRADE).cloned();
+    let upgrade = parts.headers.get(UPGRADE).cloned();
     drop_hop_by_hop(&mut parts.headers);
-    if let Some(protocol) = &asked {
+    if let Some(protocol) = &upgrade {
         parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         parts.headers.insert(UPGRADE, protocol.clone());
     }
@@ -202,11 +202,11 @@ pub(crate) fn answer(mut response: Response<Incoming>, ours: Option<OnUpgrade>) 
     Response::from_parts(parts, Body::relay(body))
 }
 
-/// Carries bytes both ways until one side has ended; the other, which may be silent for ever, is not waited for.
+/// Copies bytes both ways until either side ends; does not wait for the other, which may be silent forever.
 pub(crate) async fn carry(ours: impl AsyncRead + AsyncWrite, theirs: impl AsyncRead + AsyncWrite) {
     let (mut from_us, mut to_us) = tokio::io::split(ours);
     let (mut from_them, mut to_them) = tokio::io::split(theirs);
-    // Either may have broken: both end, whatever the reason.
+    // Either side may have failed: both end.
     tokio::select! {
         _ = tokio::io::copy(&mut from_us, &mut to_them) => {}
         _ = tokio::io::copy(&mut from_them, &mut to_us) => {}
@@ -214,7 +214,7 @@ pub(crate) async fn carry(ours: impl AsyncRead + AsyncWrite, theirs: impl AsyncR
     let _ = tokio::time::timeout(CLOSE, async { tokio::join!(to_us.shutdown(), to_them.shutdown()) }).await;
 }
 
-/// Headers by which a server says who of other sites may read it: here, that is for the API to say.
+/// CORS headers of a backend: only the API decides about cross-origin access.
 const CORS: [&str; 4] = [
     "access-control-allow-credentials",
     "access-control-allow-headers",
@@ -222,7 +222,7 @@ const CORS: [&str; 4] = [
     "access-control-allow-origin",
 ];
 
-/// An answer from behind the proxy, with links that lead through it.
+/// Converts a backend's response, rewriting links to lead through the proxy.
 fn through(response: Response<Body>, origin: Origin, is_head: bool) -> Response<Body> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return response;
@@ -241,7 +241,7 @@ fn through(response: Response<Body>, origin: Origin, is_head: bool) -> Response<
         "" => Coding::None,
         "gzip" => Coding::Gzip,
         "deflate" => Coding::Deflate,
-        // Nobody here can read it.
+        // An unknown encoding cannot be rewritten.
         _ => return Response::from_parts(parts, body),
     };
     if !is_html || is_head {
@@ -251,7 +251,7 @@ fn through(response: Response<Body>, origin: Origin, is_head: bool) -> Response<
     Response::from_parts(parts, rewritten(body, origin, coding))
 }
 
-/// Adds the address of the client to those that proxies before wrote (`X-Forwarded-For`), as Go's `ReverseProxy`.
+/// Appends the client's address to `X-Forwarded-For`, as Go's `ReverseProxy` does.
 pub(crate) fn add_client(parts: &mut http::request::Parts) {
     const NAME: HeaderName = HeaderName::from_static("x-forwarded-for");
     let Some(peer) = parts.extensions.get::<crate::audit::Address>().map(|a| a.0.to_string()) else { return };
@@ -262,7 +262,7 @@ pub(crate) fn add_client(parts: &mut http::request::Parts) {
     }
 }
 
-/// Headers that are about one connection only.
+/// Hop-by-hop headers.
 pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

@@ -1,4 +1,4 @@
-//! The RBAC rules as they stand, kept up by watching the four kinds they are written in.
+//! Caches RBAC rules by watching the four RBAC kinds.
 
 use auth::rbac::Rbac;
 use auth::{Attributes, Authorizer, Decision};
@@ -14,7 +14,7 @@ fn resource(kind: &str) -> String {
     format!("rbac.authorization.k8s.io/{kind}")
 }
 
-/// A role or binding that cannot be decoded grants nothing; it is logged.
+/// Skips and logs a role or binding that cannot be decoded; it grants nothing.
 fn put(rbac: &mut Rbac, kind: &str, entry: &Entry) {
     match encode::decode_or_log(entry) {
         Some(object) if is_role(kind) => rbac.put_role(&object),
@@ -41,7 +41,7 @@ impl RbacCache {
         Arc::new(Self { rules: RwLock::new(Arc::new(Rbac::default())) })
     }
 
-    /// Reads everything anew; the revision that was read.
+    /// Reloads everything. Returns the revision.
     pub fn load(&self, registry: &Registry) -> u64 {
         let snapshot = registry.store.snapshot();
         let mut rbac = Rbac::default();
@@ -54,7 +54,8 @@ impl RbacCache {
         snapshot.revision()
     }
 
-    /// Only what changed is read: a permission that is taken away is gone at once, however many roles there are.
+    /// Processes only changed objects, so that a revoked permission takes effect immediately, however many roles
+    /// exist.
     fn follow(&self, kind: &str, events: &[Arc<Event>]) {
         let mut rbac = Rbac::clone(&self.rules.read());
         for e in events {
@@ -67,12 +68,12 @@ impl RbacCache {
         *self.rules.write() = Arc::new(rbac);
     }
 
-    /// Whether the rules of a cluster role allow a request, whoever the role is bound to.
+    /// Whether the rules of a cluster role allow a request, whatever its bindings.
     pub fn role_allows(&self, role: &str, a: &Attributes) -> bool {
         self.rules.read().clone().role_allows(role, a)
     }
 
-    /// Keeps the rules up until the store closes. Load before, so that nothing is refused in between.
+    /// Maintains the rules until the store closes. Load first, so that no request is denied in between.
     pub async fn run(self: Arc<Self>, registry: Arc<Registry>) {
         loop {
             let after = self.load(&registry);
@@ -88,7 +89,7 @@ impl RbacCache {
         }
     }
 
-    /// Follows the four kinds, none before the others, until one of them cannot be followed.
+    /// Watches the four kinds in revision order, until one watch fails.
     async fn follow_all(&self, watches: Vec<Watch>) -> WatchError {
         let batches = watches.into_iter().zip(KINDS).map(|(watch, kind)| {
             let next = move |mut watch: Watch| async move { Some(((kind, watch.next().await), watch)) };

@@ -1,7 +1,7 @@
-//! The body of a request, which is read only after it is known who sends it.
+//! Reads request bodies after authentication.
 //!
-//! Invariant: no byte of a body is kept before room for it was granted to the authenticated user ([`crate::budget`]), and a
-//! body that comes too slowly is given up.
+//! Invariant: no byte of a body is buffered before the user's budget ([`crate::budget`]) has granted it, and a body
+//! that arrives too slowly is aborted.
 
 use crate::audit;
 use crate::budget::{Budget, Share};
@@ -16,77 +16,79 @@ use meta::Status;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Room for the bodies of all users and of one, while they are read and answered.
+/// Budget for bodies of all users, and of one, until the response is sent.
 pub(crate) const TOTAL: usize = 256 << 20;
 pub(crate) const PER_USER: usize = 32 << 20;
 
-/// A head of more than this takes room.
+/// A larger request head is charged to the budget.
 pub(crate) const LARGE_HEAD: usize = 8 << 10;
-/// Room for large heads whose senders are not known yet, of all addresses and of one.
+/// Budget for large heads before authentication: of all addresses, and of one.
 pub(crate) const HEADS: usize = 64 << 20;
 pub(crate) const HEADS_PER_ADDRESS: usize = 16 << 20;
 
-/// The size of a request's line and headers, about.
+/// The approximate size of the request line and headers.
 pub(crate) fn head_size(parts: &Parts) -> usize {
     let headers: usize = parts.headers.iter().map(|(k, v)| k.as_str().len() + v.len() + 32).sum();
     headers + parts.uri.path_and_query().map_or(0, |p| p.as_str().len())
 }
 
-/// Room for a large head while it is not known who sends it, for each address.
+/// Waits for budget for a large head before authentication, by address.
 pub(crate) async fn room_for_head(heads: &Budget, parts: &Parts, head: usize) -> Result<Option<Share>, Status> {
     let Some(audit::Address(address)) = parts.extensions.get::<audit::Address>().filter(|_| head > LARGE_HEAD) else {
         return Ok(None);
     };
-    let room = heads.take(&address.to_string(), head, Duration::ZERO).await;
-    room.map(Some).ok_or_else(|| {
+    let share = heads.take(&address.to_string(), head, Duration::ZERO).await;
+    share.map(Some).ok_or_else(|| {
         Status::too_many_requests("too many bytes of request headers are being read from this address", 1)
     })
 }
 
-/// How long a request waits for room.
+/// How long a request waits for budget.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Every body has this time, and beyond it as much as a slow line needs.
+/// Time limit of every body; large ones get additional time for a slow connection.
 const GRACE: Duration = Duration::from_secs(10);
 const BYTES_PER_SECOND: f64 = 64.0 * 1024.0;
-/// Granted at a time to a body that does not say how long it is.
+/// Budget granted at a time to a body without `Content-Length`.
 const STEP: usize = 64 * 1024;
-/// Of a refused request so much is read and thrown away, so that its sender reads the answer (as Go's server does).
+/// Maximum number of bytes read and discarded from a rejected request, so that its client reads the response (as Go's
+/// server does).
 const DISCARDED: usize = 256 * 1024;
 const DISCARDING: Duration = Duration::from_secs(2);
 
 pub(crate) enum RequestBody {
-    /// Of a request of this process.
+    /// The body of an in-process request.
     Whole(Bytes),
     Socket(Incoming),
 }
 
-/// A body, and the room it takes.
-pub(crate) type Held = (Bytes, Vec<Share>);
+/// A body with its share of the budget.
+pub(crate) type ChargedBody = (Bytes, Vec<Share>);
 
 pub(crate) fn too_large() -> Status {
     Status::too_large(format!("Request entity too large: limit is {MAX_BODY}"))
 }
 
-fn no_room() -> Status {
+fn no_budget() -> Status {
     Status::too_many_requests("too many bytes of request bodies are being read for this user", 1)
 }
 
 impl RequestBody {
-    /// Reads the body for a user that is known. `head` is the size of what came before it, which takes room as well.
-    pub async fn read(self, bodies: &Budget, user: &str, head: usize) -> Result<Held, Status> {
+    /// Reads the body of an authenticated user's request. `head` is the size of the request head, which is charged
+    /// too.
+    pub async fn read(self, bodies: &Budget, user: &str, head: usize) -> Result<ChargedBody, Status> {
         let body = match self {
             Self::Whole(bytes) if bytes.len() > MAX_BODY => return Err(too_large()),
             Self::Whole(bytes) => return Ok((bytes, Vec::new())),
             Self::Socket(body) => body,
         };
-        let mut reading = Reading { bodies, user, rooms: Vec::new(), granted: 0 };
+        let mut reading = Reading { bodies, user, shares: Vec::new(), granted: 0 };
         if head > LARGE_HEAD {
-            // Nothing waits with a large head in its hands.
+            // Nothing waits while holding a large head.
             reading.grant(head, Duration::ZERO).await?;
             reading.granted = 0;
         }
         if body.is_end_stream() {
-            return Ok((Bytes::new(), reading.rooms));
+            return Ok((Bytes::new(), reading.shares));
         }
         let declared = body.size_hint().exact().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         if declared.is_some_and(|n| n > MAX_BODY) {
@@ -94,10 +96,10 @@ impl RequestBody {
             return Err(too_large());
         }
         reading.grant(declared.unwrap_or(STEP), PATIENCE).await?;
-        reading.run(body, declared).await.map(|bytes| (bytes, reading.rooms))
+        reading.run(body, declared).await.map(|bytes| (bytes, reading.shares))
     }
 
-    /// Throws the body of a refused request away, within limits, unless its head is large.
+    /// Discards the body of a rejected request, within limits, unless its head is large.
     pub async fn discard(self, head: usize) {
         if let Self::Socket(body) = self
             && !body.is_end_stream()
@@ -124,14 +126,14 @@ async fn discard(mut body: Incoming, most: usize, time: Duration) {
 struct Reading<'a> {
     bodies: &'a Budget,
     user: &'a str,
-    rooms: Vec<Share>,
+    shares: Vec<Share>,
     granted: usize,
 }
 
 impl Reading<'_> {
     async fn grant(&mut self, bytes: usize, patience: Duration) -> Result<(), Status> {
-        let room = self.bodies.take(self.user, bytes, patience).await.ok_or_else(no_room)?;
-        self.rooms.push(room);
+        let share = self.bodies.take(self.user, bytes, patience).await.ok_or_else(no_budget)?;
+        self.shares.push(share);
         self.granted += bytes;
         Ok(())
     }
@@ -159,7 +161,7 @@ impl Reading<'_> {
             while length > self.granted {
                 self.grant(self.granted.min(MAX_BODY), PATIENCE).await?;
             }
-            // Most bodies come in one piece, which is taken as it is.
+            // Most bodies arrive in one piece, which is not copied.
             if length == data.len() {
                 first = data;
                 continue;

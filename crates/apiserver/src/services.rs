@@ -1,5 +1,5 @@
-//! Where the services lead that are behind webhooks and API services. Every request that concerns such a service asks for it, so a service
-//! and its endpoint slices are decoded once per revision, whoever writes them: what is kept of them is small.
+//! Resolves the services of webhooks and APIServices to endpoints. Each call resolves its service; services and
+//! endpoint slices are decoded once per revision into small cached views.
 
 use crate::workers;
 use meta::{Object, Value};
@@ -8,9 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use store::{Entry, Key, Snapshot};
 
-/// Of what is kept of services and of slices, each in bytes.
+/// Maximum size of the caches of services and of slices, in bytes.
 const KEPT: usize = 8 << 20;
-/// A request looks at so many bytes of a service's slices, as stored, and at so many endpoints. What is more is left out.
+/// Maximum stored bytes of slices, and number of endpoints, per resolution; the rest is ignored.
 const MOST_BYTES: usize = 4 << 20;
 const MOST_ENDPOINTS: usize = 1000;
 
@@ -28,33 +28,33 @@ impl Default for Services {
     }
 }
 
-/// What is kept of a service.
+/// The cached view of a service.
 pub(crate) struct Service {
-    /// Its type; empty where it has none.
+    /// Its type; may be empty.
     pub kind: String,
     external_name: String,
-    /// Numbers and names.
+    /// Port numbers and names.
     ports: Vec<(u64, String)>,
 }
 
-/// What is kept of an endpoint slice.
+/// The cached view of an endpoint slice.
 pub(crate) struct Slice {
-    /// The first address of each endpoint that is ready, or may be.
+    /// The first address of each endpoint that is ready or has unknown readiness.
     ready: Vec<IpAddr>,
-    /// Whether there is such an endpoint at all: a name is no address.
+    /// Whether there is such an endpoint at all: an FQDN is not an address.
     pub has_ready: bool,
-    /// Names and numbers; no number where it is none.
+    /// Port names and numbers; the number may be missing.
     ports: Vec<(String, Option<u64>)>,
 }
 
 impl Services {
-    /// A service as it is stored now.
+    /// The view of a stored service.
     pub fn service(&self, snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<Service>> {
         let entry = snapshot.get(&Key::new("services", namespace, name))?;
         workers::view(&self.services, &entry, Service::read).inspect_err(|e| tracing::error!("{e}")).ok()
     }
 
-    /// The slices of a service, those of others are not decoded.
+    /// The slices of a service; decodes no others.
     pub fn slices<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -78,7 +78,7 @@ impl Services {
         })
     }
 
-    /// The address of a ready endpoint of a service, any of them (`k8s.io/apiserver/pkg/util/proxy`).
+    /// The address of a random ready endpoint of a service (`k8s.io/apiserver/pkg/util/proxy`).
     pub fn resolve(&self, registry: &Registry, namespace: &str, name: &str, port: u16) -> Result<String, String> {
         let snapshot = registry.store.snapshot();
         let Some(service) = self.service(&snapshot, namespace, name) else {
@@ -118,14 +118,14 @@ fn text(v: &Value) -> String {
 impl Service {
     fn read(o: &Object) -> (Self, usize) {
         let ports = list(o, &["spec", "ports"]).filter_map(|p| Some((p["port"].as_u64()?, text(&p["name"]))));
-        let of = |k: &str| o.str_at(&["spec", k]).unwrap_or_default().to_owned();
-        let view = Self { kind: of("type"), external_name: of("externalName"), ports: ports.collect() };
+        let field = |k: &str| o.str_at(&["spec", k]).unwrap_or_default().to_owned();
+        let view = Self { kind: field("type"), external_name: field("externalName"), ports: ports.collect() };
         let ports: usize = view.ports.iter().map(|(_, name)| name.len() + size_of::<(u64, String)>()).sum();
         let bytes = view.kind.len() + view.external_name.len() + ports;
         (view, bytes)
     }
 
-    /// The name of a port, which may be empty.
+    /// The name of a port; may be empty.
     pub fn port(&self, number: u16) -> Option<&str> {
         self.ports.iter().find(|(n, _)| *n == u64::from(number)).map(|(_, name)| &**name)
     }
@@ -144,12 +144,12 @@ impl Slice {
         (view, bytes)
     }
 
-    /// The number of the first port of a name, which may be none.
+    /// The number of the first port with a name, if any.
     fn port(&self, name: &str) -> Option<Option<u64>> {
         self.ports.iter().find(|(n, _)| n == name).map(|(_, number)| *number)
     }
 
-    /// Whether a port of this name has a number.
+    /// Whether a port with this name has a number.
     pub fn has_port(&self, name: &str) -> bool {
         self.ports.iter().any(|(n, number)| n == name && number.is_some())
     }
@@ -199,7 +199,7 @@ mod tests {
         assert!(services.slices.known(&other).is_none(), "that of another service is not decoded");
         put(&store, SLICES, "a", slice("a", "s", "10.0.0.3")).await;
         assert_eq!(found(&store.snapshot())[0].ready, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
-        // What is more than a request looks at is left out.
+        // Endpoints above the limit are ignored.
         for i in 0..5 {
             let name = format!("c{i}");
             put(&store, SLICES, &name, slice(&name, "s", &"x".repeat(1 << 20))).await;

@@ -1,4 +1,4 @@
-//! `Table` and `PartialObjectMetadata`: other shapes of the same objects.
+//! `Table` and `PartialObjectMetadata` representations of objects.
 
 use crate::content::{Negotiated, Shape};
 use kinds::Column;
@@ -7,9 +7,9 @@ use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::Resource;
 use serde_json::json;
 
-/// Refuses a value of the `includeObject` parameter that means nothing, where it would mean something.
-pub fn check_include(wanted: &Negotiated, include: &str) -> Result<(), Status> {
-    if wanted.shape != Shape::Table || matches!(include, "" | "None" | "Metadata" | "Object") {
+/// Rejects an invalid `includeObject` parameter for tables.
+pub fn check_include(negotiated: &Negotiated, include: &str) -> Result<(), Status> {
+    if negotiated.shape != Shape::Table || matches!(include, "" | "None" | "Metadata" | "Object") {
         return Ok(());
     }
     let why = "must be 'Metadata', 'Object', 'None', or empty";
@@ -17,18 +17,18 @@ pub fn check_include(wanted: &Negotiated, include: &str) -> Result<(), Status> {
     Err(Status::bad_request(format!("Unable to convert to Table as requested: {e}")))
 }
 
-/// How a table is to be made.
+/// How to build a table.
 pub struct TableOptions<'a> {
-    /// Its version.
+    /// The version of the `Table`.
     pub meta: &'a str,
     /// The `includeObject` parameter.
     pub include: &'a str,
-    /// Whether the columns are said.
+    /// Whether to include column definitions.
     pub headers: bool,
     pub now: &'a str,
 }
 
-/// Makes a table of objects.
+/// Builds a table of objects.
 pub fn table(row: &Resource, objects: &[Object], list: Value, how: &TableOptions<'_>) -> Value {
     let definitions: Vec<Value> = columns(row).iter().map(definition).collect();
     let mut t = json!({"kind": "Table", "apiVersion": how.meta, "metadata": list, "rows": rows(row, objects, how)});
@@ -55,7 +55,7 @@ pub fn rows(row: &Resource, objects: &[Object], how: &TableOptions<'_>) -> Vec<V
         .collect()
 }
 
-/// The columns of a kind; name and age where nothing is said.
+/// The columns of a kind; name and age by default.
 fn columns(row: &Resource) -> Vec<Column> {
     if !row.kind.columns.is_empty() {
         return row.kind.columns.clone();
@@ -83,9 +83,9 @@ pub fn partial(o: &Object, meta: &str) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": meta, "metadata": metadata})
 }
 
-/// Refuses a list as metadata of one object.
-pub fn check_list(row: &Resource, wanted: &Negotiated) -> Result<(), Status> {
-    if wanted.shape != Shape::PartialMetadata {
+/// Rejects the partial metadata of one object for a list.
+pub fn check_list(row: &Resource, negotiated: &Negotiated) -> Result<(), Status> {
+    if negotiated.shape != Shape::PartialMetadata {
         return Ok(());
     }
     let name = go_type(row, &row.kind.group, &row.kind.list_kind(), "UnstructuredList");
@@ -93,9 +93,9 @@ pub fn check_list(row: &Resource, wanted: &Negotiated) -> Result<(), Status> {
     Err(Status::not_acceptable(why))
 }
 
-/// Refuses one object as a list of metadata.
-pub fn check_object(row: &Resource, wanted: &Negotiated, object: &Object) -> Result<(), Status> {
-    if wanted.shape != Shape::PartialMetadataList || object.kind() == "Status" {
+/// Rejects a list of partial metadata for one object.
+pub fn check_object(row: &Resource, negotiated: &Negotiated, object: &Object) -> Result<(), Status> {
+    if negotiated.shape != Shape::PartialMetadataList || object.kind() == "Status" {
         return Ok(());
     }
     let group = object.api_version().rsplit_once('/').map_or("", |(g, _)| g);
@@ -104,7 +104,7 @@ pub fn check_object(row: &Resource, wanted: &Negotiated, object: &Object) -> Res
     Err(Status::not_acceptable(why))
 }
 
-/// What upstream's server calls the type of what it holds: a package is named after the group, and custom objects have none.
+/// The Go type in upstream's message: its package is named after the group; custom resources have none.
 fn go_type(row: &Resource, group: &str, kind: &str, custom: &str) -> String {
     if !row.bare_items {
         return format!("*unstructured.{custom}");

@@ -1,4 +1,4 @@
-//! What is found out about a request on its way down, for those who say afterwards what became of it.
+//! Data about a request, collected by the filters and used for metrics and audit.
 
 use crate::Body;
 use crate::audit::Record;
@@ -12,17 +12,17 @@ use tokio::time::Instant;
 
 pub(crate) struct Trace {
     begun: Instant,
-    /// The request's identifier.
+    /// The audit ID of the request.
     pub id: String,
-    /// Once it is known who asks, if the request is written down.
+    /// Set after authentication, if the request is audited.
     pub audit: OnceLock<Record>,
-    /// Once it is known what is asked for.
+    /// Set once the request is parsed.
     pub series: OnceLock<Arc<Series>>,
-    /// The identifiers of the flow schema and the priority level that govern the request.
+    /// The UIDs of the request's flow schema and priority level.
     pub flow: OnceLock<[HeaderValue; 2]>,
-    /// Nanoseconds in webhooks and queues.
-    outside: AtomicU64,
-    /// Somebody else holds its end.
+    /// Nanoseconds spent in webhooks and queues.
+    waiting: AtomicU64,
+    /// A guard elsewhere ends the request.
     runs_on: AtomicBool,
 }
 
@@ -35,38 +35,38 @@ impl Trace {
             audit,
             series: OnceLock::new(),
             flow: OnceLock::new(),
-            outside: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             runs_on: AtomicBool::new(false),
         })
     }
 
-    /// Time that others have taken.
+    /// Adds time spent waiting for others.
     pub fn spent_outside(&self, time: Duration) {
-        self.outside.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.waiting.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The server itself has ended the request.
+    /// Records that the server terminated the request.
     pub fn terminated(&self, code: u16) {
         if let Some(s) = self.series.get() {
             s.terminated(code);
         }
     }
 
-    /// A fact about the request, for the audit log.
+    /// Adds an audit annotation.
     pub fn annotate(&self, key: &str, value: &dyn std::fmt::Display) {
         if let Some(r) = self.audit.get() {
             r.annotate(key, &value.to_string());
         }
     }
 
-    /// The same, where requests are written down with their objects.
+    /// Adds an audit annotation if the audit level includes objects.
     pub fn annotate_details(&self, key: &str, value: &dyn std::fmt::Display) {
         if let Some(r) = self.audit.get().filter(|r| r.has_objects()) {
             r.annotate(key, &value.to_string());
         }
     }
 
-    /// The request is over when what this gives is dropped.
+    /// Ends the request when the returned guard is dropped.
     pub fn run_on(self: &Arc<Self>) -> Running {
         self.runs_on.store(true, Ordering::Relaxed);
         let running = self.series.get().map(|s| s.long_running());
@@ -74,7 +74,7 @@ impl Trace {
         Running { trace: self.clone(), running, code: 200 }
     }
 
-    /// The answer is on its way. One that runs long is over with its body.
+    /// Records the response. A long-running request ends with its body.
     pub fn answered(self: &Arc<Self>, response: &mut Response<Body>, long_running: bool) {
         let code = response.status().as_u16();
         if long_running {
@@ -91,12 +91,12 @@ impl Trace {
         }
         self.audit.get().inspect(|r| r.complete());
         let Some(series) = self.series.get() else { return };
-        let outside = Duration::from_nanos(self.outside.load(Ordering::Relaxed));
-        series.answered(code, self.begun.elapsed(), outside, response.body().size_hint().exact());
+        let waiting = Duration::from_nanos(self.waiting.load(Ordering::Relaxed));
+        series.answered(code, self.begun.elapsed(), waiting, response.body().size_hint().exact());
     }
 }
 
-/// A watch or a stream, until this is dropped.
+/// A watch or stream; ends when dropped.
 pub(crate) struct Running {
     trace: Arc<Trace>,
     running: Option<metrics::Gauge>,
@@ -108,7 +108,7 @@ impl Drop for Running {
         self.running.as_ref().inspect(|r| r.dec());
         if let Some(record) = self.trace.audit.get() {
             record.complete();
-            // Nobody waits for the end of a stream.
+            // The end of a stream delivers audit events in the background.
             if record.is_due()
                 && let Ok(runtime) = tokio::runtime::Handle::try_current()
             {

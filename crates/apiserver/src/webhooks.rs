@@ -1,8 +1,8 @@
-//! The way to webhooks: HTTPS with the CA that the configuration names, to a URL or to an endpoint of a service, as whom a
-//! kubeconfig says.
+//! The webhook transport: HTTPS with the configuration's CA, to a URL or to an endpoint of a service, with the
+//! credentials of a kubeconfig.
 //!
-//! **Invariant**: who writes a service or its endpoints leads this server to no address of its own machine ([`Reach::Network`]); a URL,
-//! which an administrator writes, may.
+//! **Invariant**: users who write a service or its endpoints cannot make this server call an address of its own
+//! machine ([`Reach::Network`]); a URL, which an administrator writes, may be such an address.
 
 use crate::Metrics;
 use crate::services::Services;
@@ -25,28 +25,28 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections are kept to so many; with more, all are made anew.
+/// Maximum number of cached connections; above it, all are dropped.
 const KEPT: usize = 128;
-/// No answer is longer: a patch may add as much as a request.
+/// Maximum size of a response: a patch may add as much as a request.
 pub(crate) const MAX_ANSWER: usize = 2 * crate::content::MAX_BODY;
 
-/// A server, whom to trust, the name it must have, and as whom it is asked.
-type To = (String, Vec<u8>, Option<String>, Option<String>);
+/// Server URL, CA bundle, server name and caller.
+type ConnectionKey = (String, Vec<u8>, Option<String>, Option<String>);
 
-/// Connections to webhooks.
+/// Cached connections to webhooks.
 pub(crate) struct Clients {
-    kept: Mutex<HashMap<To, Arc<dyn Transport>>>,
+    connections: Mutex<HashMap<ConnectionKey, Arc<dyn Transport>>>,
     metrics: Arc<Metrics>,
     services: Arc<Services>,
     /// Where endpoints of services may be.
     endpoints: Reach,
 }
 
-/// Where a call goes.
+/// The target of a call.
 struct Target {
     /// `https://host:port`.
     server: String,
-    /// As the caller knows it.
+    /// As in error messages.
     host: String,
     path: String,
     name: Option<String>,
@@ -76,10 +76,10 @@ impl WebhookTransport for Clients {
 
 impl Clients {
     pub fn new(metrics: Arc<Metrics>, services: Arc<Services>, endpoints: Reach) -> Self {
-        Self { kept: Mutex::default(), metrics, services, endpoints }
+        Self { connections: Mutex::default(), metrics, services, endpoints }
     }
 
-    /// Errors are told as Go's HTTP client tells them.
+    /// Errors have the messages of Go's HTTP client.
     pub async fn call(
         &self,
         registry: &Registry,
@@ -123,9 +123,10 @@ impl Clients {
         caller: Option<&Arc<Caller>>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Arc<dyn Transport>, Error> {
-        // Only services have a name here, so they share no connection with a URL, which may lead anywhere.
+        // Only services have a server name here, so they never share a connection with a URL, which may be any
+        // address.
         let key = (to.server.clone(), ca.to_vec(), to.name.clone(), caller.map(|c| c.name.clone()));
-        if let Some(c) = self.kept.lock().get(&key) {
+        if let Some(c) = self.connections.lock().get(&key) {
             return Ok(c.clone());
         }
         let roots = if ca.is_empty() { Roots::System } else { Roots::Pem(ca.to_vec()) };
@@ -141,11 +142,11 @@ impl Clients {
             Some(c) => c.user.transport(config, clock).await?,
             None => Arc::new(Https::new(&config)?),
         };
-        let mut kept = self.kept.lock();
-        if kept.len() >= KEPT {
-            kept.clear();
+        let mut connections = self.connections.lock();
+        if connections.len() >= KEPT {
+            connections.clear();
         }
-        kept.insert(key, client.clone());
+        connections.insert(key, client.clone());
         Ok(client)
     }
 }
@@ -177,18 +178,18 @@ async fn exchange(client: &dyn Transport, request: Request<Bytes>) -> Result<Vec
 }
 
 enum Failure {
-    /// There is nobody to ask with.
+    /// The client could not be created.
     Asking(String),
     Sending(String),
-    /// An answer that is no success.
+    /// An unsuccessful response.
     Answer(u16, String),
 }
 
-/// The path of a call that goes to this server itself, by the name that it has in the cluster: upstream's client of its own is
-/// trusted, and has credentials.
+/// The path of a call to this server's own service: as with upstream's loopback client, it is trusted and has
+/// credentials.
 pub(crate) fn own_path(to: &Endpoint) -> Option<String> {
     match &to.place {
-        place if place.target() != "kubernetes.default.svc:443" => None,
+        address if address.target() != "kubernetes.default.svc:443" => None,
         EndpointAddress::Service { path, .. } => {
             Some(path.clone()).filter(|p| !p.is_empty()).or_else(|| Some("/".into()))
         }

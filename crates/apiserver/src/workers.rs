@@ -1,9 +1,10 @@
-//! Worker threads for long requests, so that no other request waits for their decoding and validation.
+//! Worker threads for long requests, so that their decoding and validation delays no other request.
 //!
-//! How many bytes are processed at a time is bounded, since a decoded object takes many times the memory of its text. One flow
-//! ([`crate::budget`]) takes half of that at most, and those that wait are served in a fair order: whatever many service accounts of one
-//! namespace send, a large request of another flow is next or nearly so. Without worker threads (in tests with virtual time) all work is done
-//! where it arrives. Which requests are long is decided in [`crate::placement`]. Left out: preempting work that has begun.
+//! Limits the bytes processed at a time, since a decoded object takes many times the memory of its text. One flow
+//! ([`crate::budget`]) takes at most half, and waiting requests are queued fairly: however much the service accounts
+//! of one namespace send, a large request of another flow starts soon. Without worker threads (tests with virtual
+//! time) all work runs where it arrives. [`crate::placement`] decides which requests are long. Not implemented:
+//! preemption.
 
 use crate::budget::{Budget, Share};
 use meta::{Object, Status};
@@ -18,13 +19,14 @@ use store::Entry;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::task::JoinHandle;
 
-/// Work on so many bytes is long.
+/// Work on at least this many bytes is long.
 pub(crate) const LARGE: usize = 64 << 10;
-/// Bytes that are processed at a time, in KiB: a few bodies of the largest size.
+/// Capacity in KiB processed at a time: a few bodies of maximum size.
 const CAPACITY: usize = 16 << 10;
-/// Bytes of requests that wait for a remote answer (of a webhook), in KiB. Their objects stay in memory, though nothing processes them.
+/// Capacity in KiB of requests that await a remote response (of a webhook). Their objects stay in memory without
+/// being processed.
 const WAITING_CAPACITY: usize = 64 << 10;
-/// How long a request waits to be read for the audit log.
+/// How long a request waits to be decoded for the audit log.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 const TOO_MANY: &str = "too many large requests of this user are being worked on";
 
@@ -33,7 +35,7 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes the worker threads: half as many as cores, so that the other half answers meanwhile, and two at least, for two users.
+/// Creates the worker threads: half as many as cores, to leave the others for short requests, but at least two.
 pub fn runtime() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Builder::new_multi_thread()
@@ -44,20 +46,21 @@ pub fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// Kinds of work done with [`in_place`]. Work of one lane is done one after the other; work of another lane does not wait for it.
+/// Lanes of work run with [`in_place`]. Work of one lane is serialized; lanes do not wait for each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Lane {
     Audit,
     Discovery,
-    /// Documents of OpenAPI.
+    /// OpenAPI documents.
     Schemas,
-    /// Objects of which a small view is kept.
+    /// Objects with a small cached view.
     Views,
     /// Objects that admission plugins look up.
     Objects,
 }
 
-/// Does synchronous work on the current thread. Work on a large `size` (bytes) blocks no other task of the thread, and waits for its lane.
+/// Runs synchronous work on the current thread. Large work (`size` in bytes) waits for its lane and lets other tasks
+/// move to another thread.
 pub(crate) fn in_place<T>(lane: Lane, size: usize, work: impl FnOnce() -> T) -> T {
     static LANES: [Mutex<()>; Lane::Objects as usize + 1] = [const { Mutex::new(()) }; Lane::Objects as usize + 1];
     let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
@@ -70,8 +73,8 @@ pub(crate) fn in_place<T>(lane: Lane, size: usize, work: impl FnOnce() -> T) -> 
     })
 }
 
-/// Returns the view of a stored object. It is decoded once per revision, with [`in_place`] if it is large. `make` returns the view and its
-/// size in bytes. Errors if the object cannot be decoded.
+/// Returns the cached view of a stored object. Decodes it once per revision, with [`in_place`] if large. `make`
+/// returns the view and its size in bytes. Errors if the object cannot be decoded.
 pub(crate) fn view<T>(
     views: &Views<T>,
     entry: &Entry,
@@ -80,27 +83,27 @@ pub(crate) fn view<T>(
     if let Some(known) = views.known(entry) {
         return Ok(known);
     }
-    // Of several requests at a time, one decodes it.
+    // Only one of several concurrent requests decodes it.
     in_place(Lane::Views, entry.value.len(), || views.try_get(entry, |e| Ok(make(&encode::decode(e)?))))
 }
 
-/// The worker threads, and how much they process at a time.
+/// The worker threads and their capacity.
 pub(crate) struct Workers {
     threads: Option<Handle>,
-    /// How long work waits for its share.
+    /// How long work waits for capacity.
     timeout: Duration,
-    /// How many pieces of work were sent to the threads.
+    /// Number of tasks sent to the threads.
     count: AtomicU64,
-    /// KiB that are processed.
+    /// KiB being processed.
     capacity: Budget,
-    /// KiB that wait for a remote answer.
+    /// KiB awaiting a remote response.
     waiting: Budget,
-    /// KiB that are read in place.
+    /// KiB being read in place.
     turns: Budget,
 }
 
 impl Workers {
-    /// Without `threads`, all work is done where it arrives. `timeout`: how long work waits for its share.
+    /// Without `threads`, all work runs where it arrives. `timeout`: how long work waits for capacity.
     pub fn new(threads: Option<Handle>, timeout: Duration) -> Self {
         Self {
             threads,
@@ -112,17 +115,18 @@ impl Workers {
         }
     }
 
-    /// Whether there are worker threads, and this is none of them.
+    /// Whether worker threads exist and this is not one of them.
     pub fn accepts(&self) -> bool {
         self.threads.is_some() && !IS_WORKER.get()
     }
 
-    /// How many requests, or parts of requests, were sent to the worker threads.
+    /// Number of requests, or parts of requests, sent to worker threads.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Waits for a user's turn to read something large with [`in_place`]: few do so at a time, so that few threads wait there.
+    /// Waits for a user's turn to decode something large with [`in_place`]: only few do so at a time, to block few
+    /// threads.
     pub async fn turn(&self, user: &str, size: usize) -> Result<Option<Share>, Status> {
         if size < LARGE {
             return Ok(None);
@@ -131,8 +135,8 @@ impl Workers {
         turn.map(Some).ok_or_else(|| Status::too_many_requests(TOO_MANY, 1))
     }
 
-    /// Does work of a user on a worker thread if its `size` in bytes is large, else here. Errors if the user has too much work already, or the
-    /// server shuts down.
+    /// Runs a user's work on a worker thread if `size` (bytes) is large, else here. Errors if the user has too much
+    /// pending work, or the server shuts down.
     pub async fn run<T: Send + 'static>(
         &self,
         user: &str,
@@ -160,7 +164,7 @@ impl Workers {
                 false => Status::too_many_requests(TOO_MANY, 1),
             });
         };
-        let held = Held {
+        let held = TaskState {
             user: user.to_owned(),
             kib,
             timeout: self.timeout,
@@ -172,7 +176,7 @@ impl Workers {
         (&mut task.0).await.unwrap_or_else(|e| Err(Status::internal(format!("working on the request failed: {e}"))))
     }
 
-    /// Refuses work that waits, from now on.
+    /// Rejects waiting and new work from now on.
     pub fn end(&self) {
         self.capacity.close();
         self.waiting.close();
@@ -180,7 +184,7 @@ impl Workers {
     }
 }
 
-/// Stops work that nobody waits for any more, at its next await.
+/// Aborts the task when its result is no longer awaited.
 struct Task<T>(JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
@@ -190,11 +194,11 @@ impl<T> Drop for Task<T> {
 }
 
 tokio::task_local! {
-    static HELD: Arc<Held>;
+    static HELD: Arc<TaskState>;
 }
 
 /// What a request on a worker thread holds.
-struct Held {
+struct TaskState {
     user: String,
     kib: usize,
     timeout: Duration,
@@ -204,14 +208,14 @@ struct Held {
 }
 
 struct State {
-    /// Of the capacity, or of what may wait for remote answers.
+    /// A share of the processing capacity, or of that for remote waits.
     share: Option<Share>,
-    /// How many remote answers the request waits for.
+    /// Number of remote responses awaited.
     waits: usize,
 }
 
-/// Counts one remote answer less when it is dropped.
-struct Waiting<'a>(&'a Held);
+/// Decrements the number of awaited responses when dropped.
+struct Waiting<'a>(&'a TaskState);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -219,8 +223,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits for a remote answer (of a webhook). Meanwhile the request leaves its share of the capacity to others, since nobody knows for how
-/// long. `None`: too many requests wait so already.
+/// Awaits a remote response (of a webhook). Meanwhile the request releases its share of the capacity, since the wait
+/// is unbounded. `None`: too many requests wait already.
 pub(crate) async fn await_remote<T>(work: impl Future<Output = T>) -> Option<T> {
     let Ok(held) = HELD.try_with(Arc::clone) else { return Some(work.await) };
     {
@@ -236,7 +240,7 @@ pub(crate) async fn await_remote<T>(work: impl Future<Output = T>) -> Option<T> 
     if held.state.lock().waits == 0 {
         let share = held.capacity.take(&held.user, held.kib, held.timeout).await?;
         let mut state = held.state.lock();
-        // By now the request may wait for another answer.
+        // By now the request may await another response.
         if state.waits == 0 {
             state.share = Some(share);
         }
@@ -248,10 +252,10 @@ pub(crate) async fn await_remote<T>(work: impl Future<Output = T>) -> Option<T> 
 mod tests {
     use super::*;
 
-    fn held(capacity: &Budget, waiting: &Budget) -> Arc<Held> {
+    fn held(capacity: &Budget, waiting: &Budget) -> Arc<TaskState> {
         let state = Mutex::new(State { share: capacity.take_now("jane", 6), waits: 0 });
         let (capacity, waiting) = (capacity.clone(), waiting.clone());
-        Arc::new(Held { user: "jane".into(), kib: 6, timeout: Duration::from_secs(9), capacity, waiting, state })
+        Arc::new(TaskState { user: "jane".into(), kib: 6, timeout: Duration::from_secs(9), capacity, waiting, state })
     }
 
     #[tokio::test]
@@ -274,7 +278,7 @@ mod tests {
         });
         request.await;
         assert!(capacity.take_now("joe", 10).is_some(), "nothing is left behind");
-        // What is small holds nothing.
+        // Small work holds no capacity.
         assert!(await_remote(async {}).await.is_some());
     }
 }

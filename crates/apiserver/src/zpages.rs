@@ -1,5 +1,5 @@
-//! `/statusz` and `/flagz`: what runs here since when and with which flags, for people; as JSON or YAML for those who ask for the
-//! kinds of `config.k8s.io` (`k8s.io/apiserver/pkg/server/statusz`, `flagz`).
+//! `/statusz` and `/flagz`: version, start time and flags of this process, as text; as JSON or YAML for the kinds of
+//! `config.k8s.io` (`k8s.io/apiserver/pkg/server/statusz`, `flagz`).
 
 use crate::answer::bytes;
 use crate::body::Body;
@@ -16,9 +16,9 @@ use std::fmt::Write as _;
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees \
     and is for debugging purposes only.\n";
-/// One of them each time, so that nobody begins to rely on it.
+/// A random delimiter, so that clients do not depend on the format.
 const DELIMITERS: [&str; 4] = [":", ": ", "=", " "];
-/// Paths that are no help in debugging.
+/// Paths that are omitted as unhelpful for debugging.
 const OTHERS: [&str; 5] = ["/apis", "/api", "/openid", "/openapi", "/.well-known"];
 
 pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<Body>, Status>> {
@@ -91,14 +91,14 @@ fn text(server: &Server, kind: &str) -> String {
     }
     let v = status(server);
     let up = v["uptimeSeconds"].as_i64().unwrap_or(0);
-    let said = |k: &str| v[k].as_str().unwrap_or_default().to_owned();
+    let field = |k: &str| v[k].as_str().unwrap_or_default().to_owned();
     let paths: Vec<&str> = v["paths"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let lines = [
         ("Started", server.started.strftime("%a %b %e %H:%M:%S UTC %Y").to_string()),
         ("Up", format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60)),
-        ("Go version", said("goVersion")),
-        ("Binary version", said("binaryVersion")),
-        ("Emulation version", said("emulationVersion")),
+        ("Go version", field("goVersion")),
+        ("Binary version", field("binaryVersion")),
+        ("Emulation version", field("emulationVersion")),
         ("Paths", paths.join(" ")),
     ];
     out.push('\n');
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn people_get_text_and_programs_a_kind() {
-        let check = |accept: &str, want: Option<Form>| assert_eq!(negotiate(accept, "Statusz"), want, "{accept}");
+        let check =
+            |accept: &str, expected: Option<Form>| assert_eq!(negotiate(accept, "Statusz"), expected, "{accept}");
         check("", Some(Form::Text));
         check("*/*", Some(Form::Text));
         check("application/json", None);

@@ -1,4 +1,4 @@
-//! Whether the server behind an APIService is there (`remote_available_controller.go`).
+//! Checks the availability of an APIService's server (`remote_available_controller.go`).
 
 use super::{Aggregator, Remote, Unreached, identity};
 use crate::services::Services;
@@ -12,21 +12,21 @@ use registry::Registry;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is asked until an answer comes, each time whom the service happens to lead to.
+/// Number of attempts, each to a random endpoint of the service.
 const ATTEMPTS: usize = 5;
-/// No document is longer.
+/// Maximum size of a document.
 const MAX_DOCUMENT: usize = 16 * 1024 * 1024;
 
 /// A condition: status, reason, message.
-pub(super) type Verdict = (&'static str, &'static str, String);
+pub(super) type Availability = (&'static str, &'static str, String);
 
-/// Who asks when the server itself does.
+/// The user of the server's own requests.
 fn own_user() -> User {
     User { name: "system:kube-aggregator".into(), groups: vec![auth::user::GROUP_MASTERS.into()], ..User::default() }
 }
 
-/// What can be said without asking the server.
-fn service(services: &Services, registry: &Registry, r: &Remote) -> Result<(), Verdict> {
+/// What can be determined without calling the server.
+fn service(services: &Services, registry: &Registry, r: &Remote) -> Result<(), Availability> {
     let (name, ns) = (&r.service, &r.namespace);
     let snapshot = registry.store.snapshot();
     let no = |reason, message| Err(("False", reason, message));
@@ -51,9 +51,9 @@ fn service(services: &Services, registry: &Registry, r: &Remote) -> Result<(), V
     Ok(())
 }
 
-/// Asks the server for what it must serve. Behind its service may be several, of which one is enough. None: it cannot be asked,
-/// and what was said of it before stays.
-pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &Remote) -> Option<Verdict> {
+/// Requests the discovery of the version. One available endpoint of the service suffices. None: no request is
+/// possible, and the previous condition stays.
+pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &Remote) -> Option<Availability> {
     if let Err(verdict) = service(&aggregator.services, registry, r) {
         return Some(verdict);
     }
@@ -62,10 +62,10 @@ pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &
         return None;
     }
     let path = format!("/apis/{}/{}", r.group_version.group, r.group_version.version);
-    let ask = || get(aggregator, registry, r, &path, "application/json");
-    let mut answer = ask().await;
+    let request = || get(aggregator, registry, r, &path, "application/json");
+    let mut answer = request().await;
     if answer.is_err() {
-        let others = (1..ATTEMPTS).map(|_| Box::pin(ask()));
+        let others = (1..ATTEMPTS).map(|_| Box::pin(request()));
         answer = select_ok(others).await.map(|(document, _)| document);
     }
     Some(match answer {
@@ -74,7 +74,7 @@ pub(super) async fn available(aggregator: &Aggregator, registry: &Registry, r: &
     })
 }
 
-/// A document of the server: its media type and its bytes.
+/// Fetches a document of the server: its media type and body.
 pub(super) async fn get(
     aggregator: &Aggregator,
     registry: &Registry,

@@ -1,4 +1,4 @@
-//! What other servers say of their versions, beside what is said of our own: discovery and OpenAPI.
+//! Merges the discovery and OpenAPI documents of other servers into our own.
 
 use super::check::get;
 use super::local::group_priority;
@@ -17,23 +17,24 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 /// The documents of one version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RemoteDocuments {
-    /// As aggregated discovery has it; none when it was never to be had.
+    /// As in aggregated discovery; none if it was never fetched.
     version: Option<Value>,
-    /// It could not be had the last time.
+    /// The last fetch failed.
     stale: bool,
-    /// OpenAPI v2 of its paths, and where v3 is.
+    /// OpenAPI v2 of its paths, and the path of v3.
     v2: Option<Arc<RemoteOpenApi>>,
     v3: Option<String>,
 }
 
-/// What is taken of another server's OpenAPI v2. Its schemas and paths stay texts, which are a fraction of their values.
+/// The parts of another server's OpenAPI v2. Schemas and paths stay text, which takes a fraction of the memory of
+/// values.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RemoteOpenApi {
     paths: Texts,
     definitions: Texts,
     parameters: serde_json::Map<String, Value>,
-    /// Of the document.
+    /// The hash of the document.
     #[serde(skip)]
     hash: [u8; 32],
 }
@@ -48,7 +49,7 @@ fn base_path(gv: &GroupVersion) -> String {
     format!("apis/{}/{}", gv.group, gv.version)
 }
 
-/// Asks a server for its documents; what it does not give stays as it was.
+/// Fetches a server's documents; keeps the previous ones on failure.
 pub(super) async fn find(
     a: &Aggregator,
     registry: &Registry,
@@ -107,13 +108,13 @@ async fn v3(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<String> {
 }
 
 impl Table {
-    /// The versions of each group that others serve, the preferred first, with the priority of the group.
+    /// The versions of other servers by group, preferred first, with the group's priority.
     fn groups(&self) -> BTreeMap<&str, (i64, Vec<&Arc<Remote>>)> {
         let mut out: BTreeMap<&str, (i64, Vec<&Arc<Remote>>)> = BTreeMap::new();
         for r in self.remotes.values() {
-            let of = out.entry(&r.group_version.group).or_default();
-            of.0 = of.0.max(r.group_priority);
-            of.1.push(r);
+            let entry = out.entry(&r.group_version.group).or_default();
+            entry.0 = entry.0.max(r.group_priority);
+            entry.1.push(r);
         }
         for (_, versions) in out.values_mut() {
             versions.sort_by_key(|r| (std::cmp::Reverse(r.version_priority), r.group_version.version.clone()));
@@ -121,8 +122,8 @@ impl Table {
         out
     }
 
-    /// Puts the groups of others into a list of groups, where their priority places them. `name` finds the name of a group in
-    /// the list, `versions` its versions, and `version` says what the list has of one.
+    /// Inserts the groups of other servers into a list by priority. `name` returns the name of a listed group,
+    /// `versions` its versions, and `version` the entry for a version.
     fn add(
         &self,
         list: &mut Vec<Value>,
@@ -133,7 +134,7 @@ impl Table {
         for (g, (priority, versions)) in self.groups() {
             let mut all: Vec<Value> = versions.iter().map(|r| version(r)).collect();
             if let Some(own) = list.iter_mut().find(|x| name(x) == g) {
-                // Ours come first; what another serves is not ours any more.
+                // Local versions come first; one served by another server is no longer local.
                 let ours = own["versions"].as_array().cloned().unwrap_or_default();
                 let mut kept: Vec<Value> =
                     ours.into_iter().filter(|o| !all.iter().any(|v| v["version"] == o["version"])).collect();
@@ -141,12 +142,12 @@ impl Table {
                 own["versions"] = kept.into();
                 continue;
             }
-            let place = list.iter().position(|x| i64::from(group_priority(name(x))) < priority).unwrap_or(list.len());
-            list.insert(place, group(g, all));
+            let index = list.iter().position(|x| i64::from(group_priority(name(x))) < priority).unwrap_or(list.len());
+            list.insert(index, group(g, all));
         }
     }
 
-    /// Into the groups of `/apis`.
+    /// Merges into the groups of `/apis`.
     pub fn add_groups(&self, list: &mut Vec<Value>) {
         let version = |r: &Remote| {
             let gv = &r.group_version;
@@ -156,7 +157,7 @@ impl Table {
         self.add(list, |g| g["name"].as_str().unwrap_or_default(), version, group);
     }
 
-    /// Into aggregated discovery.
+    /// Merges into aggregated discovery.
     pub fn add_aggregated(&self, list: &mut Vec<Value>) {
         let version = |r: &Remote| {
             let found = self.found.get(&r.group_version);
@@ -170,7 +171,7 @@ impl Table {
         self.add(list, |g| g["metadata"]["name"].as_str().unwrap_or_default(), version, group);
     }
 
-    /// Into the index of OpenAPI v3.
+    /// Merges into the index of OpenAPI v3.
     pub fn add_v3(&self, index: &mut Value) {
         for (gv, found) in &self.found {
             if let Some(url) = found.v3.as_ref().filter(|_| self.remotes.contains_key(gv)) {
@@ -179,7 +180,7 @@ impl Table {
         }
     }
 
-    /// Into OpenAPI v2. A definition that is there already is not another's.
+    /// Merges into OpenAPI v2. Keeps existing definitions.
     pub fn add_v2(&self, document: &mut V2) {
         for (_, found) in self.found.iter().filter(|(gv, _)| self.remotes.contains_key(gv)) {
             let Some(theirs) = &found.v2 else { continue };

@@ -1,14 +1,14 @@
-//! The versions that this server itself serves, as APIServices: what is built in, and custom resources.
+//! APIServices of the versions that this server serves: built-in groups and custom resources.
 
 use meta::{GroupVersion, Object};
 use registry::Rows;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Says that an APIService is ours, and when it is looked after.
+/// The label of local APIServices, whose value says when they are synced.
 pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// Where groups and versions stand in discovery: group, version, priority of the group and of the version in it
+/// Discovery order of groups and versions: group, version, priority of the group and of the version in it
 /// (`pkg/controlplane/apiserver/aggregator.go`).
 const PRIORITIES: &[(&str, &str, u32, u32)] = &[
     ("", "v1", 18_000, 1),
@@ -34,7 +34,7 @@ const PRIORITIES: &[(&str, &str, u32, u32)] = &[
     ("resource.k8s.io", "v1", 15_900, 15),
 ];
 
-/// Of a custom resource's group and version.
+/// Priorities of a custom resource's group and version.
 const CUSTOM: (u32, u32) = (1_000, 100);
 
 /// The priority of a group in discovery.
@@ -42,8 +42,8 @@ pub fn group_priority(group: &str) -> u32 {
     PRIORITIES.iter().find(|(g, ..)| *g == group).map_or(CUSTOM.0, |(.., p, _)| *p)
 }
 
-/// The APIServices of the rows there are.
-pub fn wanted(rows: &Rows) -> BTreeMap<String, Object> {
+/// The APIServices of the current rows.
+pub fn api_services(rows: &Rows) -> BTreeMap<String, Object> {
     let mut custom: BTreeMap<GroupVersion, bool> = BTreeMap::new();
     for r in rows.iter() {
         custom.insert(r.kind.group_version(), !r.bare_items);

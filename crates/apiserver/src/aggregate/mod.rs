@@ -1,10 +1,11 @@
-//! API aggregation: requests for a version that an APIService gives to another server go there, under the caller's name
+//! API aggregation: proxies requests for a version to the server of its APIService, on behalf of the user
 //! (`k8s.io/kube-aggregator`).
 //!
-//! `services` keeps the objects and the table of who serves what, `check` asks whether a server is there, `documents` puts its
-//! discovery and OpenAPI beside our own. Invariant: only a request that was authenticated and authorized here is sent on, and
-//! never with the caller's credentials; a service leads to no address of this machine ([`Reach::Network`]); nothing of a request
-//! outlives its client's connection. Left out: following redirects.
+//! `services` maintains the objects and the routing table, `check` checks whether a server is available, `documents`
+//! merges its discovery and OpenAPI into our own. Invariant: only authenticated and authorized requests are proxied,
+//! and never with the client's credentials; a service cannot route to an address of this machine
+//! ([`Reach::Network`]); no part of a proxied request outlives its client's connection. Not implemented: following
+//! redirects.
 
 mod check;
 mod documents;
@@ -35,13 +36,13 @@ use registry::Registry;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Connections are kept to so many servers; with more, all are made anew.
+/// Maximum number of servers with cached connections; above it, all are dropped.
 const KEPT: usize = 64;
 
-/// A version that another server serves.
+/// A version served by another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// Of the APIService.
+    /// The name of the APIService.
     pub name: String,
     pub group_version: GroupVersion,
     pub namespace: String,
@@ -54,34 +55,34 @@ pub(crate) struct Remote {
     pub available: bool,
 }
 
-/// Who serves what.
+/// The routing table.
 #[derive(Default)]
 pub(crate) struct Table {
     pub remotes: HashMap<GroupVersion, Arc<Remote>>,
-    /// What they say of themselves.
+    /// The discovery and OpenAPI documents of the servers.
     pub found: HashMap<GroupVersion, Arc<RemoteDocuments>>,
-    /// Another number for every table.
+    /// A unique number per table.
     pub change: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Aggregator {
     table: RwLock<Arc<Table>>,
-    kept: Mutex<HashMap<To, Arc<Https>>>,
+    connections: Mutex<HashMap<ConnectionKey, Arc<Https>>>,
     identity: Option<ClientIdentity>,
     endpoints: Reach,
     services: Arc<Services>,
 }
 
-/// A server's address, its name, whom to trust, and whether to trust anybody.
-type To = (String, String, Vec<u8>, bool);
+/// A server's address, name, CA bundle, and whether to skip TLS verification.
+type ConnectionKey = (String, String, Vec<u8>, bool);
 
-/// Why nobody can be asked.
+/// Why a server cannot be called.
 #[derive(Debug, thiserror::Error)]
 enum Unreached {
     #[error("{0}")]
     Address(String),
-    /// What the APIService says of whom to trust means nothing.
+    /// The APIService's CA bundle is invalid.
     #[error("{0}")]
     Transport(String),
 }
@@ -101,7 +102,7 @@ impl Aggregator {
         *now = Arc::new(table);
     }
 
-    /// Who serves what is asked for, if another does.
+    /// The server of the request's version, if it is not local.
     pub fn remote(&self, target: &Target, path: &str) -> Option<Arc<Remote>> {
         let table = self.table.read();
         if table.remotes.is_empty() || target.odd || crate::path::climbs(path) {
@@ -113,7 +114,7 @@ impl Aggregator {
         }
     }
 
-    /// Sends a request on.
+    /// Proxies a request.
     pub async fn proxy(
         &self,
         registry: &Registry,
@@ -167,14 +168,14 @@ impl Aggregator {
         }
     }
 
-    /// A connection to one of the servers behind a version, and its address.
+    /// Connects to a server of a version. Returns the connection and its address.
     fn client(&self, registry: &Registry, remote: &Remote) -> Result<(String, Arc<Https>), Unreached> {
         let address = self.services.resolve(registry, &remote.namespace, &remote.service, remote.port);
         let address = address.map_err(Unreached::Address)?;
         let name = format!("{}.{}.svc", remote.service, remote.namespace);
         let to = (address.clone(), name.clone(), remote.ca.clone(), remote.insecure);
-        let mut kept = self.kept.lock();
-        if let Some(c) = kept.get(&to) {
+        let mut connections = self.connections.lock();
+        if let Some(c) = connections.get(&to) {
             return Ok((address, c.clone()));
         }
         let config = Config {
@@ -186,22 +187,22 @@ impl Aggregator {
             ..Config::new(format!("https://{address}"))
         };
         let client = Arc::new(Https::new(&config).map_err(|e| Unreached::Transport(e.why()))?);
-        if kept.len() >= KEPT {
-            kept.clear();
+        if connections.len() >= KEPT {
+            connections.clear();
         }
-        kept.insert(to, client.clone());
+        connections.insert(to, client.clone());
         Ok((address, client))
     }
 }
 
-/// As Go's `http.Error` writes it.
+/// An error as Go's `http.Error` writes it.
 fn plain(code: u16, text: &str) -> Response<Body> {
     let mut r = bytes(code, "text/plain; charset=utf-8", format!("{text}\n"));
     r.headers_mut().insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     r
 }
 
-/// An answer as ours.
+/// Converts a response body.
 fn relay(response: Response<client::Body>) -> Response<Body> {
     let mut r = response.map(Body::relay);
     crate::proxy::drop_hop_by_hop(r.headers_mut());
@@ -209,7 +210,7 @@ fn relay(response: Response<client::Body>) -> Response<Body> {
     r
 }
 
-/// The headers of a request that is sent on: what says who asks is ours alone.
+/// The headers of a proxied request, without client credentials and identity headers.
 fn as_proxy(mut headers: HeaderMap, user: &User, upgrade: bool) -> Result<HeaderMap, http::Error> {
     let protocol = headers.get(UPGRADE).cloned();
     crate::proxy::drop_hop_by_hop(&mut headers);
@@ -232,21 +233,21 @@ fn as_proxy(mut headers: HeaderMap, user: &User, upgrade: bool) -> Result<Header
     Ok(headers)
 }
 
-/// Who asks, as front proxies say it.
+/// Adds the identity headers of a front proxy.
 fn identity(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, http::Error> {
-    let said = |name: String, text: &str| Ok((HeaderName::try_from(name)?, header_text::value(text)?));
-    let mut out = vec![said("x-remote-user".into(), &user.name)];
+    let header = |name: String, text: &str| Ok((HeaderName::try_from(name)?, header_text::value(text)?));
+    let mut out = vec![header("x-remote-user".into(), &user.name)];
     if !user.uid.is_empty() {
-        out.push(said("x-remote-uid".into(), &user.uid));
+        out.push(header("x-remote-uid".into(), &user.uid));
     }
-    out.extend(user.groups.iter().map(|g| said("x-remote-group".into(), g)));
+    out.extend(user.groups.iter().map(|g| header("x-remote-group".into(), g)));
     for (key, values) in &user.extra {
-        out.extend(values.iter().map(|v| said(format!("x-remote-extra-{}", escape(key)), v)));
+        out.extend(values.iter().map(|v| header(format!("x-remote-extra-{}", escape(key)), v)));
     }
     out.into_iter().collect()
 }
 
-/// A key as part of the name of a header (client-go `headerKeyEscape`).
+/// Escapes a key for a header name (client-go `headerKeyEscape`).
 fn escape(key: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
     key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
@@ -276,7 +277,7 @@ mod tests {
         let h = as_proxy(h, &user, false).unwrap();
         let mut all: Vec<String> = h.iter().map(|(k, v)| format!("{k}: {}", v.to_str().unwrap())).collect();
         all.sort();
-        let want = [
+        let expected = [
             "accept: application/json",
             "x-remote-extra-example.com%2fscope: a",
             "x-remote-extra-example.com%2fscope: b",
@@ -285,11 +286,11 @@ mod tests {
             "x-remote-uid: u1",
             "x-remote-user: jane",
         ];
-        assert_eq!(all, want);
+        assert_eq!(all, expected);
 
         let h = as_proxy(HeaderMap::new(), &User::new("jörg", &[]), false).unwrap();
         assert_eq!(h["x-remote-user"].as_bytes(), "jörg".as_bytes());
-        // Without its name a request would be the proxy's own.
+        // Without the user's name, the request would be the proxy's own.
         assert!(as_proxy(HeaderMap::new(), &User::new("a\nb", &[]), false).is_err());
     }
 }

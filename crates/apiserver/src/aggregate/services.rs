@@ -1,7 +1,7 @@
-//! Follows APIServices: our own versions are among them, the table of who serves what is as they say, and their conditions say
-//! who is there.
+//! Watches APIServices: creates those of local versions, builds the routing table, and updates availability
+//! conditions.
 
-use super::check::{Verdict, available};
+use super::check::{Availability, available};
 use super::{Remote, Table, documents, local};
 use crate::Server;
 use crate::metrics::table::{BECAME_UNAVAILABLE, UNAVAILABLE};
@@ -20,12 +20,12 @@ const GROUP: &str = "apiregistration.k8s.io";
 const SERVICES: &str = "apiservices";
 const STORAGE: &str = "apiregistration.k8s.io/apiservices";
 
-/// How often it is looked whether our own versions have changed, and whether a server that was not there has come.
+/// Interval of checks for changed local versions and newly available servers.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often all are asked.
+/// Interval of availability checks.
 const ASK: Duration = Duration::from_secs(30);
 
-/// Keeps up the APIServices of a server until its store closes.
+/// Maintains the APIServices until the store closes.
 pub fn run(server: Arc<Server>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(keep(server))
 }
@@ -82,7 +82,7 @@ async fn keep(server: Arc<Server>) {
     }
 }
 
-/// Services and endpoints come and go; few have an API behind them.
+/// Changes of services and endpoints are frequent, but few back an APIService.
 fn concerns(table: &Table, e: &Event) -> bool {
     let key = &e.entry.key;
     let name = match &*key.resource {
@@ -101,19 +101,19 @@ fn api_services(registry: &Registry) -> Vec<Object> {
     registry.store.snapshot().range(&resource, None, None).filter_map(|e| encode::decode_or_log(e)).collect()
 }
 
-/// What an APIService leads to; none when it is this server.
+/// The service of an APIService; none if it is local.
 fn remote(o: &Object) -> Option<Remote> {
     let service = o.at(&["spec", "service"]).filter(|s| s.is_object())?;
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     let number = |k: &str| o.at(&["spec", k]).and_then(Value::as_i64).unwrap_or(0);
-    let of = |k: &str| o.str_at(&["spec", k]).unwrap_or_default();
+    let field = |k: &str| o.str_at(&["spec", k]).unwrap_or_default();
     Some(Remote {
         name: o.name().into(),
-        group_version: GroupVersion::new(of("group"), of("version")),
+        group_version: GroupVersion::new(field("group"), field("version")),
         namespace: text(&service["namespace"]),
         service: text(&service["name"]),
         port: service["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
-        ca: base64::engine::general_purpose::STANDARD.decode(of("caBundle")).unwrap_or_default(),
+        ca: base64::engine::general_purpose::STANDARD.decode(field("caBundle")).unwrap_or_default(),
         insecure: o.at(&["spec", "insecureSkipTLSVerify"]) == Some(&Value::Bool(true)),
         group_priority: number("groupPriorityMinimum"),
         version_priority: number("versionPriority"),
@@ -121,33 +121,33 @@ fn remote(o: &Object) -> Option<Remote> {
     })
 }
 
-/// Asks all servers, and says what became of it.
+/// Checks all servers and updates their conditions.
 async fn refresh(server: &Arc<Server>) {
     let registry = &server.registry;
     let objects = api_services(registry);
-    let mut asked = JoinSet::new();
+    let mut checks = JoinSet::new();
     let before = server.aggregator.table();
     for (o, mut r) in objects.iter().filter_map(|o| Some((o, remote(o)?))) {
         let was = condition(o).is_some_and(|c| c["status"] == "True");
         let (server, old) = (server.clone(), before.found.get(&r.group_version).cloned());
-        asked.spawn(async move {
-            let verdict = available(&server.aggregator, &server.registry, &r).await;
-            r.available = verdict.as_ref().map_or(was, |v| v.0 == "True");
+        checks.spawn(async move {
+            let availability = available(&server.aggregator, &server.registry, &r).await;
+            r.available = availability.as_ref().map_or(was, |v| v.0 == "True");
             let found = documents::find(&server.aggregator, &server.registry, &r, old.as_deref()).await;
-            (r, found, verdict)
+            (r, found, availability)
         });
     }
     let mut table = Table::default();
-    let mut verdicts: HashMap<String, Option<Verdict>> = HashMap::new();
-    while let Some(done) = asked.join_next().await {
-        let Ok((r, found, verdict)) = done else { continue };
+    let mut results: HashMap<String, Option<Availability>> = HashMap::new();
+    while let Some(done) = checks.join_next().await {
+        let Ok((r, found, availability)) = done else { continue };
         let gauge = server.metrics.set.gauge(&UNAVAILABLE, &[&r.name]);
         gauge.set(i64::from(!r.available));
         if !r.available && before.remotes.get(&r.group_version).is_some_and(|was| was.available) {
-            let reason = verdict.as_ref().map_or("", |v| v.1);
+            let reason = availability.as_ref().map_or("", |v| v.1);
             server.metrics.set.counter(&BECAME_UNAVAILABLE, &[&r.name, reason]).inc();
         }
-        verdicts.insert(r.name.clone(), verdict);
+        results.insert(r.name.clone(), availability);
         table.found.insert(r.group_version.clone(), Arc::new(found));
         table.remotes.insert(r.group_version.clone(), Arc::new(r));
     }
@@ -156,8 +156,8 @@ async fn refresh(server: &Arc<Server>) {
     }
     for o in &objects {
         let here = || ("True", "Local", "Local APIServices are always available".to_owned());
-        let Some(verdict) = verdicts.remove(o.name()).unwrap_or_else(|| Some(here())) else { continue };
-        if let Err(e) = tell(registry, o, &verdict).await {
+        let Some(availability) = results.remove(o.name()).unwrap_or_else(|| Some(here())) else { continue };
+        if let Err(e) = write_condition(registry, o, &availability).await {
             tracing::debug!("the status of the API service {}: {e}", o.name());
         }
     }
@@ -167,19 +167,23 @@ fn options() -> WriteOptions {
     WriteOptions::by("kube-apiserver")
 }
 
-/// Whether the server is there, as it was written down.
+/// Whether the stored condition says that the server is available.
 fn condition(o: &Object) -> Option<&Value> {
     let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
     all.into_iter().flatten().find(is_available)
 }
 
-/// The one condition that is written here, whatever it says.
+/// The condition that this module writes.
 fn is_available(c: &&Value) -> bool {
     c["type"] == "Available"
 }
 
-/// Writes the condition, if it is another.
-async fn tell(registry: &Registry, o: &Object, (status, reason, message): &Verdict) -> Result<(), Status> {
+/// Writes the condition if it has changed.
+async fn write_condition(
+    registry: &Registry,
+    o: &Object,
+    (status, reason, message): &Availability,
+) -> Result<(), Status> {
     let live = condition(o);
     let same = |c: &Value| c["status"] == *status && c["reason"] == *reason && c["message"] == message.as_str();
     if live.is_some_and(same) {
@@ -208,15 +212,15 @@ async fn tell(registry: &Registry, o: &Object, (status, reason, message): &Verdi
     }
 }
 
-/// Makes the APIServices of our own versions as they are to be. What somebody else made is left alone.
+/// Creates and updates the APIServices of local versions. Leaves those of users unchanged.
 async fn register(registry: &Registry) -> Result<(), Status> {
     let rows = registry.rows();
     let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
-    let mut wanted = local::wanted(&rows);
+    let mut desired = local::api_services(&rows);
     for live in api_services(registry) {
         let managed = live.label(local::MANAGED).is_some();
         let request = Request::own(row.clone(), "", "", live.name());
-        match wanted.remove(live.name()) {
+        match desired.remove(live.name()) {
             None if managed => {
                 registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await?;
             }
@@ -232,7 +236,7 @@ async fn register(registry: &Registry) -> Result<(), Status> {
             _ => {}
         }
     }
-    for (name, o) in wanted {
+    for (name, o) in desired {
         let request = Request::own(row.clone(), "", "", &name);
         let mut v = o.into_value();
         schema::typed(&mut v, &row.kind.schema).map_err(Status::internal)?;

@@ -1,7 +1,9 @@
-//! Where events go: the log or a webhook, at once or in batches (`k8s.io/apiserver/plugin/pkg/audit`: log, webhook, buffered).
+//! Audit backends: the log or a webhook, blocking or in batches (`k8s.io/apiserver/plugin/pkg/audit`: log, webhook,
+//! buffered).
 //!
-//! Invariant: in batches nobody waits; what finds no place in the buffer is counted and lost. Otherwise an event is delivered,
-//! or given up, before the answer goes. What is too large for the place that takes it is cut, or lost.
+//! Invariant: in batch mode requests never wait; events that exceed the buffer are counted and dropped. In blocking
+//! modes an event is delivered or dropped before the response is sent. An event that is too large for its backend is
+//! truncated or dropped.
 
 use super::Log;
 use auth::remote::Remote;
@@ -13,52 +15,52 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Events that are sent in one go.
+/// Events per delivery.
 type Events = Arc<Vec<Bytes>>;
 
-/// When events are delivered.
+/// The delivery mode.
 #[derive(Clone, Debug)]
 pub enum Mode {
     Batch(Batch),
-    /// Before the answer.
+    /// Before the response.
     Blocking,
-    /// Before the answer; and without the first event of a request there is none.
+    /// Before the response; and a request fails if its first event is lost.
     Strict,
 }
 
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Events that wait at most.
+    /// Maximum number of buffered events.
     pub buffer: usize,
     /// Events of one batch.
     pub size: usize,
-    /// A batch that is not full is sent after that long.
+    /// Maximum delay of an incomplete batch.
     pub wait: Duration,
-    /// Batches per second, and how many at once when there were none for a while.
+    /// Batches per second, and burst.
     pub throttle: Option<(f64, u32)>,
 }
 
-/// How much is sent in one go (`k8s.io/apiserver/plugin/pkg/audit/truncate`).
+/// Size limits of a delivery (`k8s.io/apiserver/plugin/pkg/audit/truncate`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one event: a larger one loses the objects it shows, and is lost if it is still larger.
+    /// Maximum bytes of an event: a larger one is sent without its objects, or dropped if still too large.
     pub event: usize,
-    /// Bytes of one batch.
+    /// Maximum bytes of a batch.
     pub batch: usize,
 }
 
-/// A server that takes events.
+/// An audit webhook.
 pub struct Webhook {
     pub remote: Remote,
-    /// Before the second of five tries; each further pause is half as long again.
+    /// Delay before the second of five attempts; each further delay is 1.5 times as long.
     pub initial_backoff: Duration,
     pub rng: Arc<dyn Rng>,
 }
 
 const TRIES: u32 = 5;
-/// Pauses are longer by up to this share.
+/// Maximum jitter of delays, as a fraction.
 const JITTER: f64 = 0.2;
-/// How an event begins by itself, which it does not in a list.
+/// Prefix of a standalone event, which is omitted in a list.
 const ALONE: &[u8] = br#""kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 
 pub enum Sink {
@@ -74,7 +76,7 @@ impl Sink {
         }
     }
 
-    /// Sends events in as many goes as it takes. The first failure is told, and the others are tried all the same.
+    /// Sends events in as many deliveries as needed. Continues after a failure, and returns the first.
     async fn send_in(&self, limits: Option<Limits>, events: &[Bytes]) -> Result<(), String> {
         let Some(limits) = limits else { return self.send(events).await };
         let (mut begin, mut size, mut all) = (0, 0, Ok(()));
@@ -128,26 +130,26 @@ fn list(events: &[Bytes]) -> Vec<u8> {
     out
 }
 
-/// Told what could not be delivered: by whom, how many events, and why.
+/// Reports undelivered events: backend, number, and error.
 pub type Lost = Arc<dyn Fn(&'static str, usize, &str) + Send + Sync>;
 
-/// A sink at work.
+/// A running backend.
 pub(super) struct Backend {
     sink: Arc<Sink>,
     mode: Mode,
     limits: Option<Limits>,
     buffer: Option<mpsc::Sender<Item>>,
-    /// Room for the events that wait, until they are delivered or given up.
-    room: Arc<Semaphore>,
+    /// Budget for buffered events, until delivered or dropped.
+    budget: Arc<Semaphore>,
     lost: Lost,
 }
 
-/// Bytes of events that wait for one sink.
+/// Maximum bytes of buffered events per backend.
 const WAITING_BYTES: usize = 64 << 20;
-/// How long an event that is delivered before the answer waits for room.
+/// How long a blocking event waits for budget.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An event that waits, and the room it takes.
+/// A buffered event and its share of the budget.
 struct Waiting {
     event: Bytes,
     _room: OwnedSemaphorePermit,
@@ -161,12 +163,12 @@ impl AsRef<[u8]> for Waiting {
 
 enum Item {
     Event(Bytes),
-    /// Everything before this was delivered or given up.
+    /// All events before this were delivered or dropped.
     Flush(oneshot::Sender<()>),
 }
 
 impl Backend {
-    /// In batches: must be called inside a runtime.
+    /// In batch mode, must be called inside a runtime.
     pub fn start(sink: Sink, mode: Mode, limits: Option<Limits>, lost: Lost) -> Self {
         let sink = Arc::new(sink);
         let buffer = match &mode {
@@ -179,10 +181,10 @@ impl Backend {
             }
             _ => None,
         };
-        Self { sink, mode, limits, buffer, room: Arc::new(Semaphore::new(WAITING_BYTES)), lost }
+        Self { sink, mode, limits, buffer, budget: Arc::new(Semaphore::new(WAITING_BYTES)), lost }
     }
 
-    /// The event as this place takes it: whole, or without its objects if it is too large. None: it is lost.
+    /// Encodes an event for this backend: complete, or without its objects if too large. None: dropped.
     pub fn fitting(&self, event: &Bytes, without_objects: impl FnOnce() -> Bytes) -> Option<Bytes> {
         let Some(limits) = self.limits.filter(|l| event.len() > l.event) else { return Some(event.clone()) };
         let cut = without_objects();
@@ -193,12 +195,12 @@ impl Backend {
         Some(cut)
     }
 
-    /// Takes an event; comes back with it when it is to be delivered by [`Self::deliver`].
+    /// Accepts an event; returns it if it must be delivered with [`Self::deliver`].
     pub fn take(&self, event: Bytes) -> Result<(), Bytes> {
         match &self.buffer {
             Some(buffer) => {
                 let bytes = u32::try_from(event.len()).unwrap_or(u32::MAX);
-                let waiting = self.room.clone().try_acquire_many_owned(bytes);
+                let waiting = self.budget.clone().try_acquire_many_owned(bytes);
                 let item = waiting.map(|_room| Item::Event(Bytes::from_owner(Waiting { event, _room })));
                 if item.map_or(true, |i| buffer.try_send(i).is_err()) {
                     (self.lost)("buffered", 1, "audit buffer queue blocked");
@@ -209,23 +211,23 @@ impl Backend {
         }
     }
 
-    /// Whether a request whose first event is lost must fail.
+    /// Whether a request must fail if its first event is lost.
     pub fn is_strict(&self) -> bool {
         matches!(self.mode, Mode::Strict)
     }
 
-    /// False: it is lost.
+    /// Returns false if an event was lost.
     pub async fn deliver(&self, event: Bytes) -> bool {
         let bytes = u32::try_from(event.len().min(WAITING_BYTES)).unwrap_or(u32::MAX);
-        let room = tokio::time::timeout(PATIENCE, self.room.clone().acquire_many_owned(bytes));
-        let sent = match room.await {
+        let budget = tokio::time::timeout(PATIENCE, self.budget.clone().acquire_many_owned(bytes));
+        let sent = match budget.await {
             Ok(Ok(_room)) => self.sink.send_in(self.limits, &[Bytes::from_owner(Waiting { event, _room })]).await,
             _ => Err("too many bytes of events wait".to_owned()),
         };
         sent.inspect_err(|e| (self.lost)(self.sink.name(), 1, e)).is_ok()
     }
 
-    /// Returns when everything taken so far was delivered, or given up.
+    /// Waits until all accepted events have been delivered or dropped.
     pub async fn flush(&self) {
         let Some(buffer) = &self.buffer else { return };
         let (sender, receiver) = oneshot::channel();
@@ -235,13 +237,13 @@ impl Backend {
     }
 }
 
-/// Collects events and sends them.
+/// Collects events and sends batches.
 struct Worker {
     sink: Arc<Sink>,
     batch: Batch,
     limits: Option<Limits>,
     lost: Lost,
-    /// How many batches may be sent at once, as it was then.
+    /// The number of batches that may be sent now, as of this time.
     tokens: Option<(f64, Instant)>,
 }
 
@@ -260,7 +262,7 @@ impl Worker {
                         lost(sink.name(), events.len(), &e);
                     }
                 };
-                // A log is written in order; a webhook may be slow, and others wait behind it.
+                // A log is written in order; webhook batches are sent concurrently.
                 match &*self.sink {
                     Sink::Log(_) => send.await,
                     Sink::Webhook(_) => drop(sending.spawn(send)),
@@ -277,13 +279,13 @@ impl Worker {
         }
     }
 
-    /// The next batch, who waits for its end, and whether it is the last.
+    /// Returns the next batch, the waiters for its end, and whether it is the last.
     async fn collect(&self, buffer: &mut mpsc::Receiver<Item>) -> (Vec<Bytes>, Option<oneshot::Sender<()>>, bool) {
         let mut events = Vec::new();
         let over = tokio::time::sleep(self.batch.wait);
         tokio::pin!(over);
         while events.len() < self.batch.size.max(1) {
-            // A batch of one is sent when it is there, whatever the time.
+            // A batch of size one is sent without delay.
             let timed = self.batch.size > 1;
             tokio::select! {
                 biased;
@@ -298,7 +300,7 @@ impl Worker {
         (events, None, false)
     }
 
-    /// Waits until another batch may be sent.
+    /// Waits until the rate limit allows another batch.
     async fn pace(&mut self) {
         let Some((rate, burst)) = self.batch.throttle.filter(|(rate, _)| *rate > 0.0) else { return };
         let (had, since) = self.tokens.unwrap_or((f64::from(burst), Instant::now()));

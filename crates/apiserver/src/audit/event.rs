@@ -1,4 +1,4 @@
-//! One event of the log, `audit.k8s.io/v1`, in the order in which upstream writes its fields.
+//! An audit event (`audit.k8s.io/v1`), with fields in upstream's order.
 
 use super::policy::Level;
 use crate::Body;
@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A longer name of a client is cut off.
+/// Maximum length of a user agent; longer ones are truncated.
 const MAX_AGENT: usize = 1024;
-/// The annotation of an event that was cut.
+/// The annotation of a truncated event.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ pub(super) struct Event {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// By which permission somebody is impersonated.
+/// The impersonation constraint.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AuthenticationMetadata {
@@ -139,7 +139,7 @@ impl Event {
         }
     }
 
-    /// What the object of a request says of itself.
+    /// Sets the object reference from the request's object.
     pub fn name_object(&mut self, object: &Value) {
         let Some(r) = &mut self.object_ref else { return };
         let m = &object["metadata"];
@@ -155,14 +155,14 @@ impl Event {
         }
     }
 
-    /// A line of the log.
+    /// Encodes the event as one line.
     pub fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
         line
     }
 
-    /// The same without the objects that it shows, and saying so.
+    /// Encodes the event without its objects, annotated as truncated.
     pub fn line_without_objects(&mut self) -> Vec<u8> {
         let objects = (self.request_object.take(), self.response_object.take());
         let marked = !self.annotations.contains_key(TRUNCATED);
@@ -178,7 +178,7 @@ impl Event {
     }
 }
 
-/// From whom a request came: all but the last can be claimed by anybody.
+/// Source IPs of a request: clients may forge all but the last.
 fn source_ips(headers: &HeaderMap, peer: Option<IpAddr>) -> Vec<String> {
     let all = |name: &str| -> Vec<IpAddr> {
         let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
@@ -194,9 +194,9 @@ fn source_ips(headers: &HeaderMap, peer: Option<IpAddr>) -> Vec<String> {
     ips.iter().map(ToString::to_string).collect()
 }
 
-/// A document of any encoding as a value; none where it is no document.
+/// Decodes a document of any encoding; none if it is invalid.
 pub(super) fn read(media: &str, body: &[u8]) -> Option<Value> {
-    // A patch is JSON whatever its media type says, but for that of an apply.
+    // A patch is JSON whatever its media type, except for apply.
     let media = match media {
         "application/apply-patch+yaml" => "application/yaml",
         m if m.ends_with("+json") => "application/json",
@@ -213,33 +213,33 @@ pub(super) fn raw(mut v: Value, without_managed_fields: bool) -> Option<Box<RawV
 }
 
 fn drop_managed_fields(v: &mut Value) {
-    let one = |v: &mut Value| {
+    let strip = |v: &mut Value| {
         if let Some(m) = v.get_mut("metadata").and_then(Value::as_object_mut) {
             m.remove("managedFields");
         }
     };
-    one(v);
+    strip(v);
     for i in v.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
-        one(i);
+        strip(i);
     }
     for r in v.get_mut("rows").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(o) = r.get_mut("object") {
-            one(o);
+            strip(o);
         }
     }
 }
 
-/// The document of an answer that is there as a whole.
+/// The document of a complete response.
 pub(super) fn answer(response: &Response<Body>) -> Option<Value> {
     let body = response.body().whole()?;
     let media = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     read(media.split(';').next().unwrap_or_default(), &body)
 }
 
-/// What is told of an answer at every level: the code, and of a `Status` what it says.
-pub(super) fn status(code: u16, said: Option<&Value>) -> Value {
+/// The response status at every level: the code, and the fields of a `Status`.
+pub(super) fn status(code: u16, object: Option<&Value>) -> Value {
     let mut v = serde_json::json!({"metadata": {}});
-    if let Some(s) = said.filter(|s| s["kind"] == "Status") {
+    if let Some(s) = object.filter(|s| s["kind"] == "Status") {
         for key in ["status", "message", "reason", "details"] {
             if !s[key].is_null() {
                 v[key] = s[key].clone();

@@ -1,7 +1,6 @@
-//! The log of `--audit-log-path`: one line of JSON per event, in files that are put away when they are large.
+//! The log of `--audit-log-path`: one line of JSON per event, in rotated files.
 //!
-//! Lines are written one after the other, in the order in which they came, by a thread that answers no requests: a disk or a
-//! pipe that takes nothing holds up those who wait for their line, and nobody else.
+//! A separate thread writes the lines in order: a slow disk or pipe delays only requests that wait for their line.
 
 use bytes::Bytes;
 use meta::Clock;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// `--audit-log-maxsize`, `-maxbackup`, `-maxage`; 0 for as much as there is, but files of 100 MB.
+/// `--audit-log-maxsize`, `-maxbackup`, `-maxage`; 0: unlimited, but files of 100 MB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rotation {
     pub megabytes: u64,
@@ -21,19 +20,19 @@ pub struct Rotation {
 }
 
 const MEGABYTE: u64 = 1024 * 1024;
-/// When a file was put away, in its name.
+/// The timestamp in the name of a rotated file.
 const TIME: &str = "%Y-%m-%dT%H-%M-%S%.3f";
-/// The size of a file when nothing is said.
+/// Default size of a file.
 const SIZE: u64 = 100;
 
 pub struct Log {
     files: Arc<Mutex<Files>>,
 }
 
-/// How long lines wait to be written, at most: longer than a disk that is busy takes.
+/// Maximum time for writing lines: longer than a busy disk takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The files, in the hands of the thread that writes.
+/// The files, owned by the writing thread.
 struct Files {
     out: Out,
     rotation: Rotation,
@@ -51,11 +50,11 @@ impl Log {
         Ok(Self { files: Arc::new(Mutex::new(Files::open(path, rotation, clock)?)) })
     }
 
-    /// Writes lines. They are in the hands of the kernel when this returns.
+    /// Writes lines. Returns once the kernel has them.
     pub async fn write(&self, lines: Vec<Bytes>) -> io::Result<()> {
         let write = async {
             let mut files = self.files.clone().lock_owned().await;
-            // Even if nobody waits for it any more, it has its turn to the end.
+            // Completes even if the caller is dropped.
             let write = move || lines.iter().try_for_each(|l| files.write(l));
             tokio::task::spawn_blocking(write).await.unwrap_or_else(|e| Err(io::Error::other(e)))
         };
@@ -99,7 +98,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes the oldest files. What cannot be removed is tried again next time.
+    /// Removes the oldest files. Retries failures at the next rotation.
     fn clear(&self, path: &Path) {
         let Some((stem, end)) = parts(path) else { return };
         let mut old: Vec<(String, PathBuf)> = Vec::new();
@@ -127,14 +126,14 @@ impl Files {
 fn append(path: &Path) -> io::Result<(File, u64)> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    // What is in it is not for everybody.
+    // The file may contain secrets.
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path)?;
     let size = file.metadata()?.len();
     Ok((file, size))
 }
 
-/// `audit` and `.log` of `/var/audit.log`.
+/// Splits `/var/audit.log` into `audit` and `.log`.
 fn parts(path: &Path) -> Option<(String, String)> {
     let stem = path.file_stem()?.to_string_lossy().into_owned();
     Some((stem, path.extension().map(|e| format!(".{}", e.to_string_lossy())).unwrap_or_default()))

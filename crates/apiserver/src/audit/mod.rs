@@ -1,7 +1,7 @@
-//! The audit log: who asked for what, when, and what came of it (`k8s.io/apiserver/pkg/audit`).
+//! The audit log: records requests and responses (`k8s.io/apiserver/pkg/audit`).
 //!
-//! A filter around everything: it reads the request as it came and the answer as it goes, and no verb knows of it. An event is
-//! made before the answer is sent; when it is delivered is for its [`backend`].
+//! A filter around all others: it reads the request before and the response after them, and no verb depends on it.
+//! Events are created before the response is sent; the [`backend`] decides when to deliver them.
 
 mod backend;
 mod event;
@@ -25,29 +25,29 @@ use http::request::Parts;
 use meta::Clock;
 use metrics::Counter;
 use parking_lot::Mutex;
-use policy::{Level, Stage, Verdict};
+use policy::{Level, RequestAuditConfig, Stage};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-/// Where a request came from. A request extension that only the socket sets.
+/// The client's address. A request extension that only the socket sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address(pub IpAddr);
 
-/// What is written down, and where.
+/// What to record, and where.
 pub struct Audit {
     pub policy: Policy,
     pub to: Vec<AuditBackend>,
 }
 
-/// Where events go, when, and how much of them.
+/// A backend with its mode and limits.
 pub struct AuditBackend {
     pub sink: Sink,
     pub mode: Mode,
-    /// None: they are never cut.
+    /// None: events are not truncated.
     pub limits: Option<Limits>,
 }
 
-/// What writes down.
+/// The audit filter.
 pub(crate) struct Auditor {
     policy: Policy,
     backends: Vec<Backend>,
@@ -57,14 +57,14 @@ pub(crate) struct Auditor {
     levels: [OnceLock<Counter>; 4],
 }
 
-/// What is written down of one request.
+/// The audit state of one request.
 pub(crate) struct Record {
     auditor: Arc<Auditor>,
-    /// Who asked.
+    /// The authenticated user.
     pub user: Box<str>,
-    verdict: Verdict,
+    audit_config: RequestAuditConfig,
     event: Mutex<Event>,
-    /// What is to be delivered before the answer goes, and to whom.
+    /// Events to deliver before the response, by backend.
     due: Mutex<Vec<(usize, Bytes)>>,
 }
 
@@ -72,9 +72,9 @@ impl Auditor {
     pub fn new(audit: Audit, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Arc<Self> {
         let events = metrics.set.counter(&AUDIT_EVENTS, &[]);
         let levels = std::array::from_fn(|_| OnceLock::new());
-        let of = metrics.clone();
+        let errors = metrics.clone();
         let lost: Lost = Arc::new(move |plugin, count, why| {
-            of.set.counter(&AUDIT_ERRORS, &[plugin]).inc_by(count as u64);
+            errors.set.counter(&AUDIT_ERRORS, &[plugin]).inc_by(count as u64);
             tracing::error!("{count} audit events are lost, {plugin}: {why}");
         });
         let start = |p: AuditBackend| Backend::start(p.sink, p.mode, p.limits, lost.clone());
@@ -82,10 +82,10 @@ impl Auditor {
         Arc::new(Self { policy: audit.policy, backends, clock, metrics, events, levels })
     }
 
-    /// None for a request of which nothing is written down.
+    /// None if the policy omits the request.
     pub fn begin(self: &Arc<Self>, id: &str, parts: &Parts, a: &Attributes) -> Option<Record> {
-        let verdict = self.policy.verdict(a);
-        let level = verdict.level;
+        let audit_config = self.policy.evaluate(a);
+        let level = audit_config.level;
         let count = || self.metrics.set.counter(&AUDIT_LEVELS, &[level.as_str()]);
         self.levels[level as usize].get_or_init(count).inc();
         if level == Level::None {
@@ -96,20 +96,20 @@ impl Auditor {
         Some(Record {
             auditor: self.clone(),
             user: a.user.name.as_str().into(),
-            verdict: verdict.clone(),
+            audit_config: audit_config.clone(),
             event: Mutex::new(event),
             due: Mutex::default(),
         })
     }
 
-    /// Returns when everything made so far was delivered, or given up.
+    /// Waits until all events so far have been delivered or dropped.
     pub async fn flush(&self) {
         for b in &self.backends {
             b.flush().await;
         }
     }
 
-    /// Nobody knows who asked.
+    /// Records that authentication failed.
     pub async fn unauthenticated(self: &Arc<Self>, id: &str, parts: &Parts, a: &Attributes) {
         let Some(record) = self.begin(id, parts, a) else { return };
         let bearer =
@@ -134,7 +134,7 @@ impl Record {
         self.write(Stage::RequestReceived);
     }
 
-    /// The caller acts as somebody else, within a constraint or without.
+    /// Records impersonation, with or without a constraint.
     pub fn impersonates(&self, user: &User, constraint: Option<String>) {
         let mut event = self.event.lock();
         event.impersonated_user = Some(AuditUser::from(user));
@@ -142,22 +142,22 @@ impl Record {
             constraint.map(|impersonation_constraint| AuthenticationMetadata { impersonation_constraint });
     }
 
-    /// A fact that plugins and authorizers tell. The first word on it stands.
+    /// Adds an annotation from a plugin or authorizer. The first value of a key is kept.
     pub fn annotate(&self, key: &str, value: &str) {
         self.event.lock().annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
     pub fn has_objects(&self) -> bool {
-        self.verdict.level >= Level::Request
+        self.audit_config.level >= Level::Request
     }
 
-    /// What was sent.
+    /// Records the request body.
     pub fn request(&self, verb: &str, media: &str, body: &Bytes) {
         if body.is_empty() {
             return;
         }
         let named = matches!(verb, "create" | "update");
-        let whole = self.verdict.level >= Level::Request;
+        let whole = self.audit_config.level >= Level::Request;
         if !named && !whole {
             return;
         }
@@ -168,25 +168,25 @@ impl Record {
                 e.name_object(&v);
             }
             if whole {
-                // A patch is written as it came.
-                e.request_object = event::raw(v, self.verdict.omit_managed_fields && verb != "patch");
+                // A patch is recorded unchanged.
+                e.request_object = event::raw(v, self.audit_config.omit_managed_fields && verb != "patch");
             }
         });
     }
 
-    /// What is answered. A resource's answer is written whole where the policy says so.
+    /// Records the response. Includes the object if the policy says so.
     pub fn response(&self, verb: &str, resource: bool, response: &Response<Body>) {
         workers::in_place(workers::Lane::Audit, size_of(response), || self.read_response(verb, resource, response));
     }
 
     fn read_response(&self, verb: &str, resource: bool, response: &Response<Body>) {
         let code = response.status().as_u16();
-        let whole = resource && self.verdict.level >= Level::RequestResponse;
-        let said = if whole || code >= 400 || verb == "delete" { event::answer(response) } else { None };
+        let whole = resource && self.audit_config.level >= Level::RequestResponse;
+        let object = if whole || code >= 400 || verb == "delete" { event::answer(response) } else { None };
         let mut e = self.event.lock();
-        e.response_status = Some(event::status(code, said.as_ref()));
-        if whole && let Some(v) = said {
-            e.response_object = event::raw(v, self.verdict.omit_managed_fields);
+        e.response_status = Some(event::status(code, object.as_ref()));
+        if whole && let Some(v) = object {
+            e.response_object = event::raw(v, self.audit_config.omit_managed_fields);
         }
     }
 
@@ -198,12 +198,12 @@ impl Record {
         self.write(Stage::ResponseComplete);
     }
 
-    /// Something is to be delivered before the answer goes.
+    /// Whether events must be delivered before the response.
     pub fn is_due(&self) -> bool {
         !self.due.lock().is_empty()
     }
 
-    /// Delivers it. False: something is lost that must not be.
+    /// Delivers pending events. Returns false if an event was lost in blocking-strict mode.
     pub async fn settle(&self) -> bool {
         let due = std::mem::take(&mut *self.due.lock());
         let mut kept = true;
@@ -215,7 +215,7 @@ impl Record {
     }
 
     fn write(&self, stage: Stage) {
-        if self.verdict.omit.contains(&stage) {
+        if self.audit_config.omit.contains(&stage) {
             return;
         }
         let mut e = self.event.lock();
@@ -226,7 +226,7 @@ impl Record {
         let line: Bytes = e.line().into();
         self.auditor.events.inc();
         for (to, backend) in self.auditor.backends.iter().enumerate() {
-            let whole = self.verdict.level >= Level::Request;
+            let whole = self.audit_config.level >= Level::Request;
             let cut = || if whole { e.line_without_objects().into() } else { line.clone() };
             let Some(fitting) = backend.fitting(&line, cut) else { continue };
             if let Err(event) = backend.take(fitting) {
@@ -236,7 +236,7 @@ impl Record {
     }
 }
 
-/// The bytes of an answer that are known before it is sent.
+/// The bytes of a response that are known before it is sent.
 pub(crate) fn size_of(response: &Response<Body>) -> usize {
     usize::try_from(http_body::Body::size_hint(response.body()).lower()).unwrap_or(usize::MAX)
 }

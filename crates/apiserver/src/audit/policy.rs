@@ -1,5 +1,5 @@
-//! The policy of `--audit-policy-file`: which requests are written down, and how much of them
-//! (`k8s.io/apiserver/pkg/audit/policy`). The first rule that a request matches decides.
+//! The policy of `--audit-policy-file`: which requests to record, and at which level
+//! (`k8s.io/apiserver/pkg/audit/policy`). The first matching rule decides.
 
 use auth::Attributes;
 use meta::{FieldError, FieldPath, Value, names};
@@ -30,7 +30,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     RequestReceived,
-    /// Of watches and streams only.
+    /// Only for watches and streams.
     ResponseStarted,
     ResponseComplete,
     Panic,
@@ -49,9 +49,9 @@ impl Stage {
     }
 }
 
-/// What a policy says of one request.
+/// The result of a policy for one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct RequestAuditConfig {
     pub level: Level,
     pub omit: Vec<Stage>,
     pub omit_managed_fields: bool,
@@ -69,17 +69,17 @@ pub enum Error {
     Empty,
 }
 
-/// A policy that was read and found good.
+/// A parsed and validated policy.
 #[derive(Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
-    otherwise: Verdict,
+    otherwise: RequestAuditConfig,
 }
 
 #[derive(Debug)]
 struct Rule {
     matches: Matches,
-    verdict: Verdict,
+    audit_config: RequestAuditConfig,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -123,7 +123,7 @@ struct Resources {
 }
 
 impl Policy {
-    /// Reads YAML or JSON.
+    /// Parses YAML or JSON.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let documents = codec::yaml::parse(text).map_err(|e| Error::Decode(e.to_string()))?;
         let value = documents.into_iter().find(|d| !d.is_null()).unwrap_or(Value::Null);
@@ -141,7 +141,10 @@ impl Policy {
             let mut omit = stages(&r.omit_stages, &path.child("omitStages"), &mut errors);
             omit.extend(&everywhere);
             let omit_managed_fields = r.omit_managed_fields.unwrap_or(file.omit_managed_fields);
-            rules.push(Rule { matches: r.matches, verdict: Verdict { level, omit, omit_managed_fields } });
+            rules.push(Rule {
+                matches: r.matches,
+                audit_config: RequestAuditConfig { level, omit, omit_managed_fields },
+            });
         }
         if !errors.is_empty() {
             return Err(Error::Invalid(errors));
@@ -149,11 +152,11 @@ impl Policy {
         if rules.is_empty() {
             return Err(Error::Empty);
         }
-        Ok(Self { rules, otherwise: Verdict { omit: everywhere, ..Verdict::default() } })
+        Ok(Self { rules, otherwise: RequestAuditConfig { omit: everywhere, ..RequestAuditConfig::default() } })
     }
 
-    pub fn verdict(&self, a: &Attributes) -> &Verdict {
-        self.rules.iter().find(|r| r.matches.all(a)).map_or(&self.otherwise, |r| &r.verdict)
+    pub fn evaluate(&self, a: &Attributes) -> &RequestAuditConfig {
+        self.rules.iter().find(|r| r.matches.all(a)).map_or(&self.otherwise, |r| &r.audit_config)
     }
 }
 
@@ -215,7 +218,7 @@ fn check(m: &Matches, path: &FieldPath, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// An empty list asks for nothing.
+/// An empty list matches everything.
 fn allows(list: &[String], value: &str) -> bool {
     list.is_empty() || list.iter().any(|v| v == value)
 }
@@ -292,7 +295,7 @@ rules:
   userGroups: [auditors]
 ";
 
-    fn ask(user: &str, verb: &str, what: &str, namespace: &str, name: &str) -> Attributes {
+    fn attributes(user: &str, verb: &str, what: &str, namespace: &str, name: &str) -> Attributes {
         let (user, group) = user.split_once('/').unwrap_or((user, "others"));
         let mut a = Attributes {
             user: User::new(user, &[group]),
@@ -316,31 +319,31 @@ rules:
     #[test]
     fn the_first_rule_that_matches_decides() {
         let p = Policy::parse(POLICY).unwrap();
-        let check = |a: Attributes, level: Level| assert_eq!(p.verdict(&a).level, level, "{a:?}");
-        check(ask("system:kube-proxy", "watch", ":services", "", ""), Level::None);
-        check(ask("x/auditors", "watch", ":services", "", ""), Level::Metadata);
-        check(ask("x", "get", "/healthz/etcd", "", ""), Level::None);
-        check(ask("x/auditors", "get", "/healthz/etcd", "", ""), Level::None);
-        check(ask("x/auditors", "get", "/metrics", "", ""), Level::Metadata);
-        check(ask("x", "get", ":secrets", "a", "s"), Level::Metadata);
-        check(ask("x", "create", ":pods:exec", "a", "p"), Level::Request);
-        check(ask("x", "get", "apps:deployments", "kube-system", "d"), Level::RequestResponse);
-        check(ask("x", "get", "apps:deployments", "default", "d"), Level::None);
-        check(ask("x", "update", "apps:deployments:scale", "kube-system", "d"), Level::RequestResponse);
-        check(ask("x", "get", "batch:jobs", "kube-system", "one"), Level::RequestResponse);
-        check(ask("x", "get", "batch:jobs", "kube-system", "two"), Level::None);
-        let secret = p.verdict(&ask("x", "get", ":secrets", "a", "s"));
+        let check = |a: Attributes, level: Level| assert_eq!(p.evaluate(&a).level, level, "{a:?}");
+        check(attributes("system:kube-proxy", "watch", ":services", "", ""), Level::None);
+        check(attributes("x/auditors", "watch", ":services", "", ""), Level::Metadata);
+        check(attributes("x", "get", "/healthz/etcd", "", ""), Level::None);
+        check(attributes("x/auditors", "get", "/healthz/etcd", "", ""), Level::None);
+        check(attributes("x/auditors", "get", "/metrics", "", ""), Level::Metadata);
+        check(attributes("x", "get", ":secrets", "a", "s"), Level::Metadata);
+        check(attributes("x", "create", ":pods:exec", "a", "p"), Level::Request);
+        check(attributes("x", "get", "apps:deployments", "kube-system", "d"), Level::RequestResponse);
+        check(attributes("x", "get", "apps:deployments", "default", "d"), Level::None);
+        check(attributes("x", "update", "apps:deployments:scale", "kube-system", "d"), Level::RequestResponse);
+        check(attributes("x", "get", "batch:jobs", "kube-system", "one"), Level::RequestResponse);
+        check(attributes("x", "get", "batch:jobs", "kube-system", "two"), Level::None);
+        let secret = p.evaluate(&attributes("x", "get", ":secrets", "a", "s"));
         assert!(secret.omit_managed_fields && secret.omit == [Stage::RequestReceived]);
-        let pod = p.verdict(&ask("x", "get", ":pods:log", "a", "p"));
+        let pod = p.evaluate(&attributes("x", "get", ":pods:log", "a", "p"));
         assert_eq!(pod.omit, [Stage::ResponseStarted, Stage::RequestReceived]);
         assert!(!pod.omit_managed_fields);
     }
 
     #[test]
     fn mistakes_are_told() {
-        let check = |text: &str, want: &str| {
-            let said = Policy::parse(text).unwrap_err().to_string();
-            assert!(said.contains(want), "{said}");
+        let check = |text: &str, expected: &str| {
+            let error = Policy::parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         };
         let head = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
         check("kind: Policy\napiVersion: audit.k8s.io/v1beta1", "unknown group version field audit.k8s.io/v1beta1");

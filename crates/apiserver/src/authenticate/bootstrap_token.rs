@@ -1,5 +1,5 @@
-//! Tokens that new nodes begin with (`k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap`): each is a secret of the
-//! type `bootstrap.kubernetes.io/token` in `kube-system`, and says what it is good for and how long.
+//! Bootstrap tokens (`k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap`): each is a secret of the type
+//! `bootstrap.kubernetes.io/token` in `kube-system`, with its usages and expiry.
 
 use async_trait::async_trait;
 use auth::{Authenticated, TokenAuthenticator, User};
@@ -11,7 +11,7 @@ use store::Key;
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const GROUP: &str = "system:bootstrappers";
 
-/// What is read of a secret.
+/// The fields read from a secret.
 static FIELDS: LazyLock<[String; 7]> = LazyLock::new(|| {
     let fields = ["auth-extra-groups", "expiration", "token-id", "token-secret", "usage-bootstrap-authentication"];
     let [groups, expiration, id, secret, usage] = fields.map(|f| format!("data.{f}"));
@@ -21,7 +21,7 @@ static FIELDS: LazyLock<[String; 7]> = LazyLock::new(|| {
 pub struct BootstrapTokens {
     clock: Arc<dyn Clock>,
     registry: OnceLock<Weak<Registry>>,
-    /// Who this server is.
+    /// The audiences of the API server.
     audiences: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl BootstrapTokens {
         Arc::new(Self { clock, registry: OnceLock::new(), audiences })
     }
 
-    /// Until then no token is known.
+    /// Until set, no token is known.
     pub fn attach(&self, registry: &Arc<Registry>) {
         let _ = self.registry.set(Arc::downgrade(registry));
     }
@@ -39,7 +39,7 @@ impl BootstrapTokens {
         let registry = self.registry.get()?.upgrade()?;
         let key = Key::new("secrets", "kube-system", &format!("bootstrap-token-{id}"));
         let entry = registry.store.snapshot().get(&key)?;
-        // Anybody may ask this way: nothing but these fields is decoded, however large the secret is.
+        // Unauthenticated clients reach this: decodes only these fields, however large the secret is.
         let fields = encode::fields(&entry.value, &*FIELDS);
         let text = |name: &str| FIELDS.iter().zip(&fields).find(|(f, _)| **f == name).map_or("", |(_, text)| &**text);
         let data = |name: &str| {
@@ -51,7 +51,7 @@ impl BootstrapTokens {
             return None;
         }
         let held = data("token-secret");
-        // In a time that does not tell how much of it is right.
+        // Constant time, to reveal nothing about the secret.
         let same = held.len() == secret.len() && held.bytes().zip(secret.bytes()).fold(0, |d, (a, b)| d | (a ^ b)) == 0;
         let ended = match &*data("expiration") {
             "" => false,

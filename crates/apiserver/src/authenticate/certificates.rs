@@ -1,5 +1,5 @@
-//! Client certificates. Every certificate is taken by the handshake; here it is decided whose it is, so that one that nobody
-//! knows is answered and not cut off, as upstream does.
+//! Client certificates. The handshake accepts every certificate; authentication decides here, so that an unknown one
+//! gets a response instead of a closed connection, as upstream does.
 
 use auth::User;
 use client::certificate::common_name;
@@ -15,7 +15,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureS
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The extension of a certificate's subject that is the user's UID.
+/// The OID of the subject attribute with the user's UID.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum PeerError {
     Verifier(String),
 }
 
-/// The authorities whose certificates are taken, which may change. Clones share them.
+/// The client CAs, which may be reloaded. Clones share them.
 #[derive(Clone, Default)]
 pub struct Certificates(Arc<RwLock<Known>>);
 
@@ -34,36 +34,36 @@ pub struct Certificates(Arc<RwLock<Known>>);
 struct Known {
     users: Option<Arc<dyn ClientCertVerifier>>,
     proxies: Option<Arc<dyn ClientCertVerifier>>,
-    /// How often they have changed.
+    /// The reload count.
     changes: u64,
 }
 
-/// Who holds a connection: its certificates, and whose they were when they were last looked at.
+/// The certificates of a connection, and the result of their last verification.
 pub(crate) struct Holder {
     chain: Vec<CertificateDer<'static>>,
     seen: Mutex<(u64, Peer)>,
 }
 
-/// Who is at the other end of a connection. A request extension.
+/// The client of a connection. A request extension.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     pub user: Option<User>,
-    /// The common name of a certificate that speaks for others.
+    /// The common name of a front proxy's certificate.
     pub proxy: Option<String>,
-    /// There is a certificate, and nobody knows whose.
+    /// There is a certificate that no CA verifies.
     pub unknown: bool,
-    /// When the certificate is over, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     pub expires: Option<i64>,
 }
 
 impl Certificates {
-    /// `users` and `proxies` are PEM, one or more authorities each.
+    /// `users` and `proxies` are PEM with one or more CAs each.
     pub fn new(users: &str, proxies: Option<&str>) -> Result<Self, PeerError> {
         let known = Known { users: Some(verifier(users)?), proxies: proxies.map(verifier).transpose()?, changes: 0 };
         Ok(Self(Arc::new(RwLock::new(known))))
     }
 
-    /// From now on these count, for connections that are open as well.
+    /// Replaces the CAs, also for open connections.
     pub fn replace(&self, users: &str, proxies: &str) -> Result<(), PeerError> {
         let (users, proxies) = (Some(verifier(users)?), Some(verifier(proxies)?));
         let mut known = self.0.write();
@@ -95,7 +95,7 @@ impl Certificates {
 }
 
 impl Holder {
-    /// Who it is now: authorities change, and certificates end.
+    /// Verifies again if the CAs have changed or the certificate has expired.
     pub fn peer(&self, certificates: &Certificates, clock: &dyn Clock) -> Peer {
         if self.chain.is_empty() {
             return Peer::default();
@@ -136,11 +136,11 @@ pub(crate) fn user_of(certificate: &[u8]) -> Option<User> {
     Some(user)
 }
 
-/// Lets every certificate through the handshake whose key the client has.
+/// Accepts every certificate in the handshake whose private key the client has.
 #[derive(Debug)]
 pub struct AnyCertificate {
     provider: Arc<CryptoProvider>,
-    /// Told to clients, so that they know which of theirs to send.
+    /// Sent to clients, to select their certificate.
     hints: Vec<DistinguishedName>,
 }
 

@@ -1,5 +1,5 @@
-//! A proxy in front of this server (`k8s.io/apiserver/pkg/authentication/request/headerrequest`): it has a certificate of an
-//! authority of its own, and says in headers for whom it speaks. From anybody else these headers mean nothing.
+//! Front proxy authentication (`k8s.io/apiserver/pkg/authentication/request/headerrequest`): a proxy with a
+//! certificate of its own CA names the user in headers. The headers are ignored from other clients.
 
 use crate::header_text::values;
 use auth::User;
@@ -8,9 +8,9 @@ use meta::Status;
 
 #[derive(Clone, Debug, Default)]
 pub struct FrontProxy {
-    /// Common names of its certificate; none: any.
+    /// Allowed common names of its certificate; none: any.
     pub allowed_names: Vec<String>,
-    /// The first that is there counts.
+    /// The first header present is used.
     pub username_headers: Vec<String>,
     pub uid_headers: Vec<String>,
     pub group_headers: Vec<String>,
@@ -18,13 +18,13 @@ pub struct FrontProxy {
 }
 
 impl FrontProxy {
-    /// The user that a proxy speaks for. `proxy` is the common name of a certificate that its authority has signed. The headers
-    /// are gone after that, whoever sent them.
+    /// Returns the user that a proxy names. `proxy` is the common name of its verified certificate. Removes the
+    /// headers, whoever sent them.
     ///
     /// # Errors
-    /// What the proxy says of the user cannot be read.
+    /// The headers of the user are not valid.
     pub fn take(&self, headers: &mut HeaderMap, proxy: Option<&str>) -> Result<Option<User>, Status> {
-        // Nearly every request has none of them.
+        // Most requests have none of these headers.
         if !headers.keys().any(|k| self.concerns(k.as_str())) {
             return Ok(None);
         }
@@ -111,7 +111,7 @@ mod tests {
         assert!(any.take(&mut sent(), Some("other")).unwrap().is_some());
         assert!(proxy.take(&mut HeaderMap::new(), Some("front")).unwrap().is_none(), "it speaks for nobody");
 
-        // A name is in any language; one that cannot be read is not left out.
+        // Names may be in any language; an unreadable one is an error.
         for name in ["x-remote-user", "x-remote-group", "x-remote-extra-acme.com%2fscope"] {
             let mut h = sent();
             h.insert(name, HeaderValue::from_bytes("jörg".as_bytes()).unwrap());

@@ -1,4 +1,4 @@
-//! `/debug/api_priority_and_fairness/`: levels, queues and requests as tables, for people (upstream `apf_controller_debug.go`).
+//! `/debug/api_priority_and_fairness/`: levels, queues and requests as tables (upstream `apf_controller_debug.go`).
 
 use super::FlowControl;
 use super::known::GovernedRequest;
@@ -50,13 +50,13 @@ const REQUESTS: [&str; 10] = [
 const DETAILS: [&str; 8] =
     ["UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource"];
 
-/// Of a request that has not begun: Go's time of nothing.
+/// Go's zero time, for a request that has not started.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
 type Table = Vec<Vec<String>>;
 
 impl FlowControl {
-    /// What is known of the way of requests; none: the path is another's, or nobody governs requests.
+    /// Serves a dump; none if the path is another one, or priority and fairness is disabled.
     pub(crate) fn dump(&self, uri: &Uri, now: Timestamp) -> Option<Response<Body>> {
         let rows = match uri.path().strip_prefix(PREFIX)? {
             "dump_requests" => {
@@ -83,7 +83,7 @@ impl FlowControl {
         Some(out)
     }
 
-    /// Level by level: those who wait, queue by queue, then those who are being answered.
+    /// The requests of each level: waiting ones by queue, then executing ones.
     fn requests(&self, detailed: bool, now: Timestamp) -> Option<Table> {
         let governed = self.governed.as_ref()?.read().clone();
         let names = REQUESTS.iter().chain(DETAILS.iter().take(if detailed { DETAILS.len() } else { 0 }));
@@ -91,27 +91,28 @@ impl FlowControl {
         for level in governed.config.levels() {
             let tags = level.tags();
             let known = self.known.all();
-            let here = |asked: &GovernedRequest| asked.schema().level.name == level.name;
-            let mut say = |asked: &GovernedRequest, queue: Option<usize>, place: Option<usize>| {
+            let here = |request: &GovernedRequest| request.schema().level.name == level.name;
+            let mut add = |request: &GovernedRequest, queue: Option<usize>, position: Option<usize>| {
                 let index = |i: Option<usize>| i.map_or("-1".to_owned(), |i| i.to_string());
-                let began = asked.begun.map_or(NEVER.to_owned(), |(at, _)| wall(at, now));
-                let (level, schema) = (level.name.clone(), asked.schema().name.clone());
-                let (seats, arrived) = (asked.seats.to_string(), wall(asked.arrived, now));
-                let flow = asked.distinguisher.clone();
-                let mut row = vec![level, schema, index(queue), index(place), flow, arrived, seats];
+                let began = request.begun.map_or(NEVER.to_owned(), |(at, _)| wall(at, now));
+                let (level, schema) = (level.name.clone(), request.schema().name.clone());
+                let (seats, arrived) = (request.seats.to_string(), wall(request.arrived, now));
+                let flow = request.distinguisher.clone();
+                let mut row = vec![level, schema, index(queue), index(position), flow, arrived, seats];
                 row.extend(["0".to_owned(), "0s".to_owned(), began]);
-                row.extend(detailed.then(|| details(asked)).into_iter().flatten());
+                row.extend(detailed.then(|| details(request)).into_iter().flatten());
                 out.push(row);
             };
             let mut last = (usize::MAX, 0);
             for (queue, tag) in tags {
                 last = if last.0 == queue { (queue, last.1 + 1) } else { (queue, 0) };
-                if let Some(asked) = known.get(tag).filter(|a| a.begun.is_none() && here(a)) {
-                    say(asked, Some(queue), Some(last.1));
+                if let Some(request) = known.get(tag).filter(|a| a.begun.is_none() && here(a)) {
+                    add(request, Some(queue), Some(last.1));
                 }
             }
-            for (asked, queue) in known.iter().filter_map(|(_, a)| a.begun.map(|(_, q)| (a, q))).filter(|a| here(a.0)) {
-                say(asked, queue, None);
+            for (request, queue) in known.iter().filter_map(|(_, a)| a.begun.map(|(_, q)| (a, q))).filter(|a| here(a.0))
+            {
+                add(request, queue, None);
             }
         }
         Some(out)
@@ -124,10 +125,18 @@ impl FlowControl {
             for (i, q) in l.snapshot().queues.into_iter().enumerate() {
                 let work = |seconds: f64| format!("{seconds:.8}ss");
                 let (waiting, executing) = (q.waiting.to_string(), q.executing.to_string());
-                let (wanted, next) = (q.seats_waiting.to_string(), work(q.next_start));
+                let (seats_waiting, next) = (q.seats_waiting.to_string(), work(q.next_start));
                 let name = l.name.clone();
-                let row =
-                    [name, i.to_string(), waiting, executing, q.seats_in_use.to_string(), next, wanted.clone(), wanted];
+                let row = [
+                    name,
+                    i.to_string(),
+                    waiting,
+                    executing,
+                    q.seats_in_use.to_string(),
+                    next,
+                    seats_waiting.clone(),
+                    seats_waiting,
+                ];
                 out.push(row.into_iter().chain([work(q.work)]).collect());
             }
         }
@@ -135,22 +144,22 @@ impl FlowControl {
     }
 }
 
-/// The wall clock's time of a moment, as Go's `RFC3339Nano` has it.
+/// The wall clock time of an instant, formatted as Go's `RFC3339Nano`.
 fn wall(moment: Instant, now: Timestamp) -> String {
     let past = i64::try_from(moment.elapsed().as_nanos()).unwrap_or(i64::MAX);
     now.checked_sub(jiff::SignedDuration::from_nanos(past)).unwrap_or(now).to_string()
 }
 
-/// What a request says of itself: who, and its first line.
-fn details(asked: &GovernedRequest) -> [String; 8] {
-    let info = RequestInfo::of_line(&asked.method, &asked.uri);
+/// The user and request line.
+fn details(request: &GovernedRequest) -> [String; 8] {
+    let info = RequestInfo::of_line(&request.method, &request.uri);
     let t = info.target;
     let version = t.group_version.as_ref().map(ToString::to_string).unwrap_or_default();
-    let (user, path) = (asked.user.clone(), asked.uri.path().to_owned());
+    let (user, path) = (request.user.clone(), request.uri.path().to_owned());
     [user, info.verb.to_owned(), path, t.namespace, t.name, version, t.resource, t.subresource]
 }
 
-/// Columns as Go's `tabwriter` sets them: at least eight wide, a blank between.
+/// Aligns columns as Go's `tabwriter`: at least eight wide, separated by a space.
 fn aligned(rows: &Table) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |i: usize| rows.iter().map(|r| r[i].len() + 2).max().unwrap_or(0).max(8);

@@ -1,5 +1,5 @@
-//! Follows FlowSchemas and PriorityLevelConfigurations: what they say holds at once, every cluster has the ones it needs, and a
-//! schema that leads nowhere says so (upstream's config consumer and config producer).
+//! Watches FlowSchemas and PriorityLevelConfigurations: applies changes immediately, creates mandatory and suggested
+//! objects, and updates the `Dangling` condition (upstream's config consumer and producer).
 
 use crate::Server;
 use crate::lookup::{Decoded, Stored};
@@ -19,12 +19,12 @@ const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 
-/// How often idle seats are lent anew, and objects looked after.
+/// Interval of borrowing idle seats and syncing objects.
 const LEND: Duration = Duration::from_secs(10);
 const KEEP: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Keeps up the configuration of a server until its store closes.
+/// Maintains the configuration until the store closes.
 pub fn run(server: Arc<Server>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(keep(server))
 }
@@ -37,7 +37,7 @@ async fn keep(server: Arc<Server>) {
     loop {
         let after = registry.store.revision();
         load(&server);
-        tell(&registry, &server).await;
+        write_conditions(&registry, &server).await;
         let scope = |plural: &str| Scope::resource(&storage_name(GROUP, plural));
         let watches = [SCHEMAS, LEVELS].map(|p| registry.store.watch(scope(p), after));
         let [Ok(mut schemas), Ok(mut levels)] = watches else {
@@ -66,7 +66,7 @@ async fn keep(server: Arc<Server>) {
             match changed {
                 Ok(_) => {
                     load(&server);
-                    tell(&registry, &server).await;
+                    write_conditions(&registry, &server).await;
                 }
                 Err(WatchError::Expired { .. } | WatchError::Engine(_)) => break,
                 Err(_) => return,
@@ -79,7 +79,7 @@ fn list(registry: &Registry, plural: &str) -> Vec<Object> {
     let decoded = Decoded::default();
     let stored = Stored { registry, decoded: &decoded };
     let all = stored.list(GROUP, plural, None);
-    // The configuration in force is made of the objects that can be read.
+    // The configuration consists of the readable objects.
     all.filter_map(|o| o.inspect_err(|s| tracing::error!("{}", s.message)).ok()).collect()
 }
 
@@ -92,8 +92,8 @@ fn options() -> WriteOptions {
     WriteOptions::by("api-priority-and-fairness-config-consumer-v1")
 }
 
-/// Says of every schema whether its level is there.
-async fn tell(registry: &Registry, server: &Server) {
+/// Updates the `Dangling` condition of every schema.
+async fn write_conditions(registry: &Registry, server: &Server) {
     let rows = registry.rows();
     let Some(row) = rows.stored(GROUP, SCHEMAS) else { return };
     for o in list(registry, SCHEMAS) {
@@ -106,8 +106,12 @@ async fn tell(registry: &Registry, server: &Server) {
             format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {what}");
         let none = Vec::new();
         let conditions = o.at(&["status", "conditions"]).and_then(Value::as_array).unwrap_or(&none);
-        let said = |c: &&Value| c["type"] == "Dangling";
-        if conditions.iter().find(said).is_some_and(|c| c["status"] == status && c["message"] == message.as_str()) {
+        let is_dangling = |c: &&Value| c["type"] == "Dangling";
+        if conditions
+            .iter()
+            .find(is_dangling)
+            .is_some_and(|c| c["status"] == status && c["message"] == message.as_str())
+        {
             continue;
         }
         let now = meta::time::format(registry.clock.now());
@@ -117,7 +121,7 @@ async fn tell(registry: &Registry, server: &Server) {
         let change = |live: Option<&Object>| {
             let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
             let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
-            let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !said(c)).cloned().collect();
+            let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !is_dangling(c)).cloned().collect();
             all.push(condition.clone());
             o.set(&["status", "conditions"], all);
             Ok(Target::Object(Box::new(o)))
@@ -129,23 +133,23 @@ async fn tell(registry: &Registry, server: &Server) {
     }
 }
 
-/// Makes what is missing, and brings back what may not be otherwise.
+/// Creates missing objects, and restores those that must not differ.
 async fn maintain(registry: &Registry) -> Result<(), Status> {
     let rows = registry.rows();
     for (kind, plural) in [(Kind::Level, LEVELS), (Kind::Schema, SCHEMAS)] {
         let Some(row) = rows.stored(GROUP, plural) else { continue };
         let live = list(registry, plural);
         for (table, mandatory) in [(MANDATORY, true), (SUGGESTED, false)] {
-            for wanted in bootstrap::objects(table, kind) {
-                let wanted = typed(row, wanted)?;
-                let request = Request::own(row.clone(), "", "", wanted.name());
-                let done = match live.iter().find(|o| o.name() == wanted.name()) {
-                    None => registry.create(&request, wanted, &options(), &AdmitAll).await.map(|_| ()),
-                    Some(o) if bootstrap::updated(o, &wanted, mandatory).is_some() => {
+            for desired in bootstrap::objects(table, kind) {
+                let desired = typed(row, desired)?;
+                let request = Request::own(row.clone(), "", "", desired.name());
+                let done = match live.iter().find(|o| o.name() == desired.name()) {
+                    None => registry.create(&request, desired, &options(), &AdmitAll).await.map(|_| ()),
+                    Some(o) if bootstrap::updated(o, &desired, mandatory).is_some() => {
                         let change = |live: Option<&Object>| {
                             let live =
                                 live.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
-                            let next = bootstrap::updated(live, &wanted, mandatory).unwrap_or_else(|| live.clone());
+                            let next = bootstrap::updated(live, &desired, mandatory).unwrap_or_else(|| live.clone());
                             Ok(Target::Object(Box::new(next)))
                         };
                         let done =
@@ -164,7 +168,7 @@ async fn maintain(registry: &Registry) -> Result<(), Status> {
     Ok(())
 }
 
-/// As a client's object would be read.
+/// Decodes an object as if a client had sent it.
 fn typed(row: &Resource, o: Object) -> Result<Object, Status> {
     let mut v = o.into_value();
     schema::typed(&mut v, &row.kind.schema).map_err(Status::internal)?;

@@ -1,4 +1,4 @@
-//! The requests that wait or are answered, for those who look for what is wrong.
+//! Registers waiting and executing requests, for debugging.
 
 use super::Governed;
 use flowcontrol::FlowSchema;
@@ -8,10 +8,10 @@ use slab::Slab;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A request that is governed. What it asks for is read from its first line again when somebody wants to know.
+/// A request under priority and fairness. Its attributes are parsed from the request line again on demand.
 pub(super) struct GovernedRequest {
     pub governed: Arc<Governed>,
-    /// The place of its schema.
+    /// The index of its schema.
     pub schema: usize,
     pub distinguisher: String,
     pub user: String,
@@ -19,7 +19,7 @@ pub(super) struct GovernedRequest {
     pub uri: Uri,
     pub seats: u32,
     pub arrived: Instant,
-    /// Since it has its seat: when, and in which queue it waited.
+    /// When it got its seat, and the queue it waited in.
     pub begun: Option<(Instant, Option<usize>)>,
 }
 
@@ -33,8 +33,8 @@ impl GovernedRequest {
 pub(super) struct ActiveRequests(Arc<Mutex<Slab<GovernedRequest>>>);
 
 impl ActiveRequests {
-    pub fn add(&self, asked: GovernedRequest) -> Entry {
-        Entry { key: self.0.lock().insert(asked), known: self.clone() }
+    pub fn add(&self, request: GovernedRequest) -> Entry {
+        Entry { key: self.0.lock().insert(request), known: self.clone() }
     }
 
     pub fn all(&self) -> MutexGuard<'_, Slab<GovernedRequest>> {
@@ -42,7 +42,7 @@ impl ActiveRequests {
     }
 }
 
-/// A request is known until this is dropped.
+/// Registers a request until dropped.
 pub(super) struct Entry {
     known: ActiveRequests,
     pub key: usize,
@@ -50,15 +50,15 @@ pub(super) struct Entry {
 
 impl Entry {
     pub fn begin(&self, queue: Option<usize>) {
-        if let Some(asked) = self.known.all().get_mut(self.key) {
-            asked.begun = Some((Instant::now(), queue));
+        if let Some(request) = self.known.all().get_mut(self.key) {
+            request.begun = Some((Instant::now(), queue));
         }
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // What it holds is given up without the lock.
+        // Drop the request after releasing the lock.
         let gone = self.known.all().try_remove(self.key);
         drop(gone);
     }

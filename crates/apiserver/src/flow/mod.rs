@@ -30,30 +30,30 @@ use tokio::time::Instant;
 pub(crate) const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 pub(crate) const LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
-/// Objects that a list reads for one seat.
+/// Objects per seat of a list.
 const OBJECTS_PER_SEAT: usize = 100;
 
-/// The configuration that holds, if requests are governed at all.
+/// The configuration in force, if priority and fairness is enabled.
 pub(crate) struct FlowControl {
     governed: Option<RwLock<Arc<Governed>>>,
     seats: u32,
-    /// How long a request waits for its seat.
+    /// Maximum time that a request waits for its seat.
     patience: Duration,
     known: ActiveRequests,
 }
 
 struct Governed {
     config: Config,
-    /// In the order of the schemas.
+    /// By index of the schema.
     counts: Vec<Counts>,
 }
 
-/// The series of one schema.
+/// The metrics of one schema.
 struct Counts {
     dispatched: Counter,
     executing: Gauge,
     seats: Gauge,
-    /// Of requests, and of watches.
+    /// For requests, and for watches.
     executed: [Histogram; 2],
     queued: Gauge,
     got: Histogram,
@@ -62,7 +62,7 @@ struct Counts {
     headers: [HeaderValue; 2],
 }
 
-/// What a request has while it is answered.
+/// What an executing request holds.
 pub(crate) struct Executing {
     _seat: SeatGuard,
     _known: Entry,
@@ -114,7 +114,7 @@ impl FlowControl {
         Self { governed, seats, patience: options.request_timeout / 4, known: ActiveRequests::default() }
     }
 
-    /// Lets a request in when its flow has a seat; an error is the seconds after which it may come again.
+    /// Waits for seats. An error is the `Retry-After` in seconds.
     pub async fn enter(
         &self,
         server: &Server,
@@ -124,7 +124,7 @@ impl FlowControl {
         trace: &Trace,
     ) -> Result<Option<Executing>, u32> {
         let Some(governed) = &self.governed else { return Ok(None) };
-        // Streams stay as long as they like; a watch is work only until it has begun.
+        // Streams last arbitrarily long; a watch occupies its seat only during initialization.
         if info.long_running && info.verb != "watch" {
             return Ok(None);
         }
@@ -208,7 +208,7 @@ impl FlowControl {
         }
     }
 
-    /// The seats of the levels, for whoever reads metrics.
+    /// Updates the metrics of seats.
     pub fn note(&self, set: &Set) {
         let Some(governed) = &self.governed else { return };
         let governed = governed.read().clone();
@@ -243,7 +243,8 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// What a request weighs: a list, and a watch that begins with one, as much as it reads (`list_work_estimator.go`).
+/// The seats of a request: for a list, and for a watch with initial events, by the objects it reads
+/// (`list_work_estimator.go`).
 fn seats(server: &Server, info: &RequestInfo, flow: &Flow<'_>) -> u32 {
     let q = &info.query;
     let revision = q.get("resourceVersion");

@@ -1,4 +1,4 @@
-//! One connection: TLS, HTTP/1.1 or HTTP/2, and how long it may be silent.
+//! One connection: TLS, HTTP/1.1 or HTTP/2, and idle timeouts.
 
 use super::Service;
 use super::sent::AnswerBody;
@@ -29,36 +29,36 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long a client may take for its handshake.
+/// Timeout of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a connection may be without a request: until the first that was authenticated, as upstream's `ReadHeaderTimeout`;
-/// then longer than Go's clients keep idle connections.
+/// Idle timeout: before the first authenticated request, as upstream's `ReadHeaderTimeout`; afterwards longer than Go
+/// clients keep idle connections.
 const UNKNOWN_IDLE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(180);
-/// How often a connection with open requests is looked at.
+/// Interval of checks of a connection with open requests.
 const LOOK: Duration = Duration::from_secs(15);
-/// A client that sends nothing for this long after it was told that the server ends is left: it may be asleep, and would never
-/// say that it has understood.
+/// Timeout for a client to react to the shutdown notice: it may be suspended and never acknowledge it.
 const QUIET: Duration = Duration::from_millis(500);
-/// The longest head of a request. No address in it is longer than 64 KiB.
+/// Maximum size of a request head. HTTP limits its URL to 64 KiB.
 const MAX_HEAD: u32 = 256 << 10;
-/// As upstream's for one connection, and more: programs of ours wait when it is reached, and do not open a second one.
+/// Maximum concurrent streams: at least upstream's. Our own clients wait at the limit instead of opening another
+/// connection.
 const MAX_STREAMS: u32 = 250;
-/// What HTTP/2 takes of a body before anybody reads it.
+/// HTTP/2 receive window of a body before it is read.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// What waits to be sent on a stream.
+/// Send buffer of a stream.
 const SEND_BUFFER: usize = 128 << 10;
-/// An answer of more than this takes room of its user until it was read; many of them may share a connection of HTTP/2. A stream
-/// takes this much, and an answer that is compressed while it is sent what its encoder holds.
+/// A response larger than this is charged to its user's budget until it is read; an HTTP/2 connection may carry many.
+/// A stream is charged this much, and a response compressed on the fly its encoder's memory.
 const LARGE: usize = 256 << 10;
 const LARGE_SHARED: usize = 8 << 10;
 const STREAM: usize = 16 << 10;
 const ENCODER: usize = 512 << 10;
-/// The most that a joined answer holds of its own.
+/// Maximum memory of a joined list beside the stored objects.
 const JOINED: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A peer that does not answer pings is gone.
+/// Timeout of HTTP/2 pings.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(30);
 
@@ -66,11 +66,11 @@ pub(super) async fn run(
     server: Arc<dyn Service>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    place: TableEntry,
+    entry: TableEntry,
     shutdown: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
-    let connection = place.0.clone();
+    let connection = entry.0.clone();
     let handshake = tokio::select! {
         accepted = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)) => accepted,
         () = connection.closed() => return,
@@ -91,21 +91,21 @@ pub(super) async fn run(
             .keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
         let requests = Requests::new(&server, &connection, &stream, true);
-        let io = TokioIo::new(Metered { stream, place });
+        let io = TokioIo::new(Metered { stream, entry });
         let conn = builder.serve_connection(io, service_fn(move |r| requests.clone().answer(r)));
         drive(conn, http2::Connection::graceful_shutdown, &*server, &connection, shutdown).await;
     } else {
         let mut builder = http1::Builder::new();
-        // What is between two requests is measured here, and not by hyper, which knows no difference between clients.
+        // Idle time between requests is measured here: hyper's timer does not distinguish clients.
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MAX_HEAD as usize);
         let requests = Requests::new(&server, &connection, &stream, false);
-        let io = TokioIo::new(Metered { stream, place });
+        let io = TokioIo::new(Metered { stream, entry });
         let conn = builder.serve_connection(io, service_fn(move |r| requests.clone().answer(r))).with_upgrades();
         drive(conn, http1::UpgradeableConnection::graceful_shutdown, &*server, &connection, shutdown).await;
     }
 }
 
-/// Serves until the client leaves, is silent for too long or takes nothing, or the server ends.
+/// Serves until the client disconnects, is idle too long or does not read, or the server shuts down.
 async fn drive<C: Future<Output = hyper::Result<()>>>(
     conn: C,
     leave: fn(Pin<&mut C>),
@@ -121,7 +121,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
             }
             return;
         }
-        // Whoever is closed for others or takes nothing has no time to say good-bye.
+        // A connection closed for others, or that does not read, gets no graceful shutdown.
         () = connection.closed() => return,
         o = overdue(connection) => o,
         _ = super::stopped(&mut shutdown) => Overdue::Server,
@@ -172,14 +172,14 @@ async fn quiet(requests: &mut watch::Receiver<usize>) {
     }
 }
 
-/// What a connection gives to each of its requests.
+/// What a connection adds to each of its requests.
 #[derive(Clone)]
 struct Requests {
     server: Arc<dyn Service>,
     connection: Arc<Connection>,
     holder: Arc<crate::authenticate::Holder>,
     address: Option<std::net::IpAddr>,
-    /// Whether many answers share the connection.
+    /// Whether responses share the connection (HTTP/2).
     streams: bool,
 }
 
@@ -215,10 +215,10 @@ impl Requests {
         if is_head {
             without_body(&mut response);
         }
-        let room = match self.room(response.body()).await {
-            Ok(room) => room,
+        let share = match self.share(response.body()).await {
+            Ok(share) => share,
             Err(s) => {
-                // A write has happened, and must not look refused: it ends as if its answer had been lost.
+                // A write has been committed and must not appear rejected: abort as if its response were lost.
                 if !reads {
                     self.connection.close();
                 }
@@ -226,27 +226,28 @@ impl Requests {
                 None
             }
         };
-        Ok(response.map(|body| AnswerBody::new(body, open, self.streams, room)))
+        Ok(response.map(|body| AnswerBody::new(body, open, self.streams, share)))
     }
 
-    /// Room for what the client may leave unread.
-    async fn room(&self, body: &Body) -> Result<Option<Share>, Status> {
+    /// Budget for what the client may leave unread.
+    async fn share(&self, body: &Body) -> Result<Option<Share>, Status> {
         let large = if self.streams { LARGE_SHARED } else { LARGE };
         let bytes = match body {
             Body::Full(b) if b.len() > large => b.len(),
             Body::Joined(j) if j.left() > large as u64 => JOINED,
             Body::Gzip(_) => ENCODER,
-            // Watches have room of their own when they need it.
+            // Watches request their budget when needed.
             Body::Stream(_) if !self.connection.user().is_empty() => STREAM,
             _ => return Ok(None),
         };
-        let room = self.server.answers().take_part(self.connection.user(), bytes, PATIENCE).await;
-        room.map(Some)
+        let share = self.server.answers().take_part(self.connection.user(), bytes, PATIENCE).await;
+        share
+            .map(Some)
             .ok_or_else(|| Status::too_many_requests("too many bytes of answers wait to be read by this user", 1))
     }
 }
 
-/// Drops the body of an answer to HEAD, and keeps its length in the header: over HTTP/2 such a body would break the protocol.
+/// Drops the body of a HEAD response but keeps its `Content-Length`: HTTP/2 forbids the body.
 fn without_body(response: &mut http::Response<Body>) {
     let size = response.body().size_hint().exact();
     *response.body_mut() = Body::empty();
@@ -255,21 +256,21 @@ fn without_body(response: &mut http::Response<Body>) {
     }
 }
 
-/// A stream whose bytes are counted while no request is open. It has the connection's place, also when it is handed over to another
-/// protocol.
+/// A stream that counts bytes read while no request is open. It holds the connection's slot, also after a protocol
+/// upgrade.
 struct Metered {
     stream: TlsStream<TcpStream>,
-    place: TableEntry,
+    entry: TableEntry,
 }
 
 impl AsyncRead for Metered {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.place.0.is_over(cx.waker()) {
+        if self.entry.0.is_over(cx.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if !self.place.0.may_read(buf.filled().len() - before) {
+        if !self.entry.0.may_read(buf.filled().len() - before) {
             return Poll::Ready(Err(io::Error::other("too much of a request that has not come to its end")));
         }
         polled

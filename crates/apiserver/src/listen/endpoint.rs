@@ -1,5 +1,5 @@
-//! An API that is not the server's own on sockets of its own: a node agent's. Its connections, heads, bodies and answers are
-//! bounded as those of the API server are, apart from them: neither takes room from the other.
+//! Serves an API other than the API server's own on separate sockets: the kubelet API. Its connections, heads, bodies
+//! and responses have the same kinds of limits, with separate budgets.
 
 use super::{Connection, Service, Table, accept};
 use crate::answer::{PER_USER, TOTAL, failure};
@@ -21,21 +21,21 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// How long open requests go on after the endpoint was told to end.
+/// How long open requests may continue after shutdown starts.
 const LAST_REQUESTS: Duration = Duration::from_millis(500);
 
-/// Decides who may send a request, and answers it.
+/// Authorizes and handles requests.
 #[async_trait]
 pub trait Handler: Send + Sync {
-    /// The name of the user who sends the request and may do so, or the refusal. Nothing of the body has been read. `owner` is the
-    /// owner of the client certificate, if an authority of clients signed it.
+    /// Authenticates and authorizes a request. Returns the user's name, or the rejection. The body has not been read.
+    /// `owner` is the owner of the client certificate, if a client CA signed it.
     async fn admit(
         &self,
         parts: &mut Parts,
         owner: Option<User>,
         address: Option<IpAddr>,
     ) -> Result<String, Response<Body>>;
-    /// Answers a request that was admitted. One that asks for another protocol has an `OnUpgrade` in its extensions.
+    /// Handles an admitted request. An upgrade request has an `OnUpgrade` in its extensions.
     async fn answer(&self, request: Request<Bytes>) -> Response<Body>;
 }
 
@@ -50,8 +50,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// `certificates` tells whose a client's certificate is. Of `max_connections`, at most half are of clients of whom no request
-    /// was admitted yet, and at most a quarter of one such address.
+    /// `certificates` authenticates client certificates. At most half of `max_connections` may be of clients without
+    /// an admitted request, and at most a quarter of one such address.
     pub fn new(
         handler: Arc<dyn Handler>,
         certificates: Certificates,
@@ -69,7 +69,7 @@ impl Endpoint {
         })
     }
 
-    /// Serves until `shutdown` turns true. New connections are taken with what `tls` is then.
+    /// Serves until `shutdown` turns true. New connections use the current value of `tls`.
     pub fn serve(
         self: &Arc<Self>,
         listener: TcpListener,

@@ -1,8 +1,8 @@
-//! The sockets: who may connect, TLS, HTTP/1.1 and HTTP/2, client certificates.
+//! Listeners: accept connections, TLS, HTTP/1.1 and HTTP/2, client certificates.
 //!
-//! `table` bounds how many connections there are and closes those that take room from others, `connection` serves one, `sent`
-//! is an answer on its way. Invariant: until a request is authenticated, its sender holds a bounded number of bytes for a
-//! bounded time, and no place that anybody known needs. [`Endpoint`] gives the same bounds to an API that is not the server's own.
+//! `table` limits connections and closes excess ones, `connection` serves one, `sent` tracks a response being sent.
+//! Invariant: before authentication, a client holds a bounded number of bytes for a bounded time, and no connection
+//! slot that an authenticated client needs. [`Endpoint`] applies the same limits to another API.
 
 mod connection;
 mod endpoint;
@@ -27,24 +27,24 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// How long the server waits for a descriptor when there is none for another connection.
+/// Delay after the process runs out of file descriptors.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(50);
 
-/// What answers the requests of a listener's connections, and what bounds these.
+/// The handler and limits of a listener.
 pub(crate) trait Service: Send + Sync {
-    /// Answers a request whose body has not been read. Its extensions say who is at the other end: [`crate::Peer`],
+    /// Handles a request whose body has not been read. Its extensions identify the client: [`crate::Peer`],
     /// [`crate::audit::Address`], [`Connection`].
     fn answer(self: Arc<Self>, request: Request<RequestBody>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
     fn connections(&self) -> &Arc<Table>;
-    /// Room for large answers.
+    /// Budget for large responses.
     fn answers(&self) -> &Budget;
     fn certificates(&self) -> &Certificates;
     fn clock(&self) -> &dyn Clock;
-    /// How long open requests go on after the listener was told to end.
+    /// How long open requests may continue after shutdown starts.
     fn longest_request(&self) -> Duration;
-    /// A client did not come through the handshake.
+    /// Called when a TLS handshake fails.
     fn handshake_failed(&self) {}
-    /// The listener takes no more connections.
+    /// Called when the listener stops accepting connections.
     fn end(&self) {}
 }
 
@@ -82,8 +82,8 @@ impl Service for Server {
     }
 }
 
-/// Serves until `shutdown` turns true, and ends when the open requests have ended, or have had their time. New connections
-/// are taken with what `tls` is then. Boxed, as [`Server::handle`] is.
+/// Serves until `shutdown` turns true and open requests have ended or timed out. New connections use the current
+/// value of `tls`. Boxed, as [`Server::handle`] is.
 pub fn serve(
     server: Arc<Server>,
     listener: TcpListener,
@@ -116,18 +116,18 @@ async fn accept(
                 continue;
             }
         };
-        // Without a place the connection is closed at once: everybody who has one is known, and waits for an answer.
-        let Some(place) = server.connections().admit(Some(address.ip())) else { continue };
+        // Without a free slot, close the connection: all slots are held by authenticated clients with open requests.
+        let Some(entry) = server.connections().admit(Some(address.ip())) else { continue };
         let (server, shutdown) = (server.clone(), shutdown.clone());
         let acceptor = TlsAcceptor::from(tls.borrow().clone());
-        open.spawn(async move { connection::run(server, acceptor, stream, place, shutdown).await });
+        open.spawn(async move { connection::run(server, acceptor, stream, entry, shutdown).await });
     }
     drop(listener);
     server.end();
     while open.join_next().await.is_some() {}
 }
 
-/// Returns when the server is to stop, or nobody can say so any more.
+/// Returns when the server shuts down, or the sender is gone.
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|s| *s).await.map(|_| ());
 }

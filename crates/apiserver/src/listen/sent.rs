@@ -1,4 +1,4 @@
-//! The body of an answer that is being sent, and how its client takes it.
+//! The body of a response while it is sent, and the client's read progress.
 
 use super::table::{Connection, Progress};
 use crate::body::{Body, CutOff};
@@ -9,17 +9,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// HTTP/1 takes a body of this size at once.
+/// HTTP/1 buffers a body of this size completely.
 const SMALL: u64 = 64 << 10;
 
 pub(super) struct AnswerBody {
     body: Body,
     progress: Option<Arc<Progress>>,
     open: Open,
-    _room: Option<Share>,
+    _share: Option<Share>,
 }
 
-/// A request of a connection, until its answer has been sent or given up.
+/// An open request of a connection, until its response has been sent or aborted.
 pub(super) struct Open(Arc<Connection>);
 
 impl Drop for Open {
@@ -34,10 +34,10 @@ impl AnswerBody {
         Open(connection.clone())
     }
 
-    pub fn new(body: Body, open: Open, streams: bool, room: Option<Share>) -> Self {
+    pub fn new(body: Body, open: Open, streams: bool, share: Option<Share>) -> Self {
         let small = body.size_hint().exact().is_some_and(|n| n <= SMALL);
         let progress = (streams || !small).then(|| open.0.follow(matches!(body, Body::Stream(_))));
-        Self { body, progress, open, _room: room }
+        Self { body, progress, open, _share: share }
     }
 }
 

@@ -1,9 +1,9 @@
-//! The open connections: how many there may be, and which one is closed when there are too many.
+//! Limits open connections and chooses which to close at the limit.
 //!
-//! A connection is *known* once a request on it has been authenticated. Invariant: connections that are not known never take
-//! the room of known ones; when there is no room for a new connection, the oldest one that is not known is closed for it, and
-//! only then a known one that has been idle longest, or else the oldest one of the user who has by far the most. A connection that
-//! has become a stream of another protocol keeps its place as long as its socket is open.
+//! A connection is *known* once a request on it has been authenticated. Invariant: connections that are not known
+//! never displace known ones. At the limit, a new connection closes the oldest connection that is not known, else the
+//! known one idle longest, else the oldest of the user with by far the most. After a protocol upgrade, a connection
+//! keeps its slot until its socket closes.
 
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
@@ -16,16 +16,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Bytes of requests that have begun and are not yet understood, of all connections; beyond that, connections that hold more
-/// than their share are closed.
+/// Budget for unparsed request bytes of all connections; above it, connections that exceed their share are closed.
 const PARTIAL: usize = 64 << 20;
 const PARTIAL_SHARE: usize = 16 << 10;
-/// An answer of which nothing was taken for so long is given up; a stream may be stopped by a person who reads.
+/// A response is aborted after no progress for this long; streams are exempt, as a person may pause reading.
 const STALLED: Duration = Duration::from_secs(60);
 const STREAM_STALLED: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) struct Table {
-    /// The most connections, the most that are not known, and the most of these from one address.
+    /// Maximum number of connections, of those not known, and of these per address.
     limits: [usize; 3],
     inner: Mutex<Inner>,
     partial: AtomicUsize,
@@ -35,7 +34,7 @@ pub(crate) struct Table {
 #[derive(Default)]
 struct Inner {
     next: u64,
-    /// In the order in which they came.
+    /// In order of arrival.
     strangers: BTreeMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
     known: BTreeMap<u64, Arc<Connection>>,
@@ -47,28 +46,28 @@ pub(crate) struct Connection {
     table: Weak<Table>,
     known: AtomicBool,
     user: OnceLock<Box<str>>,
-    /// Requests whose answers are not yet sent.
+    /// Requests with unsent responses.
     pub open: watch::Sender<usize>,
-    /// When the last request ended, in milliseconds of the table's time.
+    /// The end of the last request, in milliseconds of the table's clock.
     last: AtomicU64,
     partial: AtomicUsize,
-    /// It speaks another protocol now, whose bytes are bounded by those who read them.
+    /// Upgraded to another protocol, whose readers bound its memory.
     upgraded: AtomicBool,
     closing: AtomicBool,
     close: Notify,
-    /// Who reads the socket when nobody waits for `close` any more.
+    /// The waker of the socket's reader, after `close` is no longer awaited.
     reader: AtomicWaker,
     answers: Mutex<Vec<Weak<Progress>>>,
 }
 
-/// How an answer is taken by the client.
+/// The client's progress in reading a response.
 pub(crate) struct Progress {
-    /// When a piece was given out after which nothing was asked for yet; 0 when the answer waits for its source.
+    /// When a piece was handed out and the next has not been requested; 0 while the response waits for its source.
     given: AtomicU64,
     most: Duration,
 }
 
-/// A place in the table, until this is dropped.
+/// A slot in the table, until dropped.
 pub(crate) struct TableEntry(pub Arc<Connection>);
 
 impl Table {
@@ -81,7 +80,8 @@ impl Table {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// A place for a new connection. None when all places are taken by known connections with open requests, of many users.
+    /// Acquires a slot for a new connection. None if all are held by known connections with open requests, of many
+    /// users.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<TableEntry> {
         let address = address.map(network);
         let [most, strangers, each] = self.limits;
@@ -96,9 +96,9 @@ impl Table {
             } else if let Some(idle) = inner.longest_idle() {
                 inner.remove(&idle);
                 idle.close();
-            } else if let Some(one) = inner.oldest_of_the_greediest(each) {
-                inner.remove(&one);
-                one.close();
+            } else if let Some(connection) = inner.oldest_of_the_greediest(each) {
+                inner.remove(&connection);
+                connection.close();
             } else {
                 return None;
             }
@@ -126,7 +126,7 @@ impl Table {
         Some(TableEntry(connection))
     }
 
-    /// Makes room when the system has none for another connection.
+    /// Closes a connection when the process is out of file descriptors.
     pub fn close_one(&self) {
         let mut inner = self.inner.lock();
         if let Some(oldest) = inner.strangers.keys().next().copied() {
@@ -151,7 +151,7 @@ impl Inner {
         idle.min_by_key(|c| c.last.load(Ordering::Relaxed)).cloned()
     }
 
-    /// The oldest connection of the user who has the most, if they are `share` or more.
+    /// The oldest connection of the user with the most, if they are at least `share`.
     fn oldest_of_the_greediest(&self, share: usize) -> Option<Arc<Connection>> {
         let mut users: HashMap<&str, (usize, &Arc<Connection>)> = HashMap::new();
         for c in self.known.values() {
@@ -180,7 +180,7 @@ impl Inner {
 }
 
 impl Connection {
-    /// A request of this connection was authenticated.
+    /// Marks the connection as known.
     pub fn became_known(&self, user: &str) {
         if self.known.load(Ordering::Relaxed) || self.known.swap(true, Ordering::Relaxed) {
             return;
@@ -188,14 +188,14 @@ impl Connection {
         let _ = self.user.set(user.into());
         let Some(table) = self.table.upgrade() else { return };
         let mut inner = table.inner.lock();
-        // One that was closed meanwhile has no place any more.
+        // A connection closed meanwhile has no slot.
         if let Some(c) = inner.strangers.remove(&self.id) {
             inner.forget_address(self);
             inner.known.insert(self.id, c);
         }
     }
 
-    /// To whom large answers are charged: who was authenticated first.
+    /// The user that large responses are charged to: the first authenticated one.
     pub fn user(&self) -> &str {
         self.user.get().map_or("", |u| u)
     }
@@ -204,14 +204,14 @@ impl Connection {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Closes the connection whatever it does.
+    /// Closes the connection, whatever its state.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.close.notify_one();
         self.reader.wake();
     }
 
-    /// Its answer was that it changes to another protocol.
+    /// Marks the connection as upgraded.
     pub fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Release);
     }
@@ -220,7 +220,7 @@ impl Connection {
         self.upgraded.load(Ordering::Acquire)
     }
 
-    /// Whether an upgraded connection is to be closed; if not yet, its reader is woken when it is.
+    /// Whether to close an upgraded connection; if not, registers the reader to be woken.
     pub fn is_over(&self, reader: &Waker) -> bool {
         if !self.is_upgraded() {
             return false;
@@ -236,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// A request was understood: what was read of it is its own.
+    /// Marks a request as parsed: its bytes are no longer counted as unparsed.
     pub fn begin(&self) {
         self.open.send_modify(|n| *n += 1);
         self.understood();
@@ -257,9 +257,9 @@ impl Connection {
         self.understood();
     }
 
-    /// Counts bytes that were read. False when the connection holds more of what is not understood than it may.
+    /// Counts bytes read. Returns false if the connection exceeds its limit of unparsed bytes.
     pub fn may_read(&self, bytes: usize) -> bool {
-        // Of those who are known, bodies are bounded otherwise; the others may have them thrown away.
+        // Bodies of known clients are limited by budgets; those of others may be discarded.
         if bytes == 0 || self.is_upgraded() || (self.is_known() && *self.open.borrow() > 0) {
             return true;
         }
@@ -269,13 +269,13 @@ impl Connection {
         all <= PARTIAL || own <= PARTIAL_SHARE
     }
 
-    /// How long no request has been open, and none has ended.
+    /// Time without an open request, since the last ended.
     pub fn idle(&self) -> Option<Duration> {
         let table = self.table.upgrade().filter(|_| *self.open.borrow() == 0)?;
         Some(Duration::from_millis(table.now().saturating_sub(self.last.load(Ordering::Relaxed))))
     }
 
-    /// Watches how an answer is taken.
+    /// Tracks the progress of a response.
     pub fn follow(&self, stream: bool) -> Arc<Progress> {
         let most = if stream { STREAM_STALLED } else { STALLED };
         let progress = Arc::new(Progress { given: AtomicU64::new(0), most });
@@ -287,13 +287,13 @@ impl Connection {
         progress
     }
 
-    /// Marks that a piece of an answer was given out, or that more is asked for.
+    /// Records that a piece was handed out, or the next one requested.
     pub fn mark(&self, progress: &Progress, given: bool) {
         let now = if given { self.table.upgrade().map_or(0, |t| t.now()) } else { 0 };
         progress.given.store(now, Ordering::Relaxed);
     }
 
-    /// Whether nothing of an answer has been taken for too long.
+    /// Whether a response has made no progress for too long.
     pub fn is_stalled(&self) -> bool {
         let Some(table) = self.table.upgrade() else { return false };
         let now = table.now();
@@ -315,7 +315,7 @@ impl Drop for TableEntry {
     }
 }
 
-/// Who counts as one address: of IPv6, a network of 64 bits.
+/// The unit of per-address limits: for IPv6, a /64 network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & !u128::from(u64::MAX)).into(),
@@ -353,7 +353,7 @@ mod tests {
         assert!(is_closed(&fourth) && more.iter().all(|p| !is_closed(p)));
         more.iter().for_each(|p| p.0.became_known("jane"));
         assert!(t.inner.lock().strangers.is_empty() && t.inner.lock().by_address.is_empty());
-        // All are known: the one that has been idle longest goes, and none that answers.
+        // All are known: closes the one idle longest, and none with open requests.
         second.0.begin();
         others[1].0.last.store(0, Ordering::Relaxed);
         let newest = t.admit(ip(1)).unwrap();
@@ -362,9 +362,9 @@ mod tests {
         for p in [&second, &others[0], &others[2]].into_iter().chain(&more) {
             p.0.begin();
         }
-        let one = t.admit(ip(1)).unwrap();
-        one.0.became_known("jane");
-        one.0.begin();
+        let entry = t.admit(ip(1)).unwrap();
+        entry.0.became_known("jane");
+        entry.0.begin();
         assert!(t.admit(ip(1)).is_some() && is_closed(&second), "one user does not take all places");
     }
 
@@ -372,7 +372,7 @@ mod tests {
     async fn nobody_who_works_is_closed_for_another_but_of_who_has_by_far_the_most() {
         let t = Table::new(8);
         let all: Vec<TableEntry> = (0..8).map(|n| t.admit(ip(n)).unwrap()).collect();
-        // Those that are not known are closed for later ones: each is known at once.
+        // Closes connections that are not known for later ones, each of which becomes known.
         let all: Vec<TableEntry> = all.into_iter().filter(|p| !is_closed(p)).collect();
         for (n, p) in all.iter().enumerate() {
             p.0.became_known(&format!("user{n}"));
@@ -428,18 +428,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_takes_is_noticed() {
         let t = Table::new(8);
-        let place = t.admit(ip(1)).unwrap();
-        let (taken, left) = (place.0.follow(false), place.0.follow(false));
-        place.0.mark(&taken, true);
-        place.0.mark(&taken, false);
+        let entry = t.admit(ip(1)).unwrap();
+        let (taken, left) = (entry.0.follow(false), entry.0.follow(false));
+        entry.0.mark(&taken, true);
+        entry.0.mark(&taken, false);
         tokio::time::sleep(2 * STALLED).await;
-        assert!(!place.0.is_stalled(), "it waits for its source");
-        place.0.mark(&left, true);
+        assert!(!entry.0.is_stalled(), "it waits for its source");
+        entry.0.mark(&left, true);
         tokio::time::sleep(STALLED / 2).await;
-        assert!(!place.0.is_stalled());
+        assert!(!entry.0.is_stalled());
         tokio::time::sleep(STALLED).await;
-        assert!(place.0.is_stalled());
+        assert!(entry.0.is_stalled());
         drop(left);
-        assert!(!place.0.is_stalled());
+        assert!(!entry.0.is_stalled());
     }
 }

@@ -1,4 +1,4 @@
-//! The service level indicators of the server's health (`/metrics/slis`, `k8s.io/component-base/metrics/prometheus/slis`).
+//! Service level indicators of health checks (`/metrics/slis`, `k8s.io/component-base/metrics/prometheus/slis`).
 
 use metrics::{Row, Set};
 
@@ -25,7 +25,7 @@ impl HealthMetrics {
         self.0.gauge(&CHECK, &[name, endpoint]).set(passed.into());
     }
 
-    /// Records a check that a client asked for.
+    /// Records a check requested by a client.
     pub fn count(&self, name: &str, endpoint: &str, passed: bool) {
         self.set(name, endpoint, passed);
         let status = if passed { "success" } else { "error" };

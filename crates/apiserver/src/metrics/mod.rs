@@ -1,6 +1,6 @@
-//! `/metrics`: what operators alert on, under upstream's names ([`table`]).
+//! `/metrics`: upstream's metrics that operators alert on ([`table`]).
 //!
-//! Left out: admission plugins that ask nobody (they take less time than the clock that would measure them), and summaries.
+//! Not implemented: local admission plugins (they take less time than reading the clock), and summaries.
 
 mod health;
 mod series;
@@ -22,10 +22,10 @@ use std::time::Duration;
 /// In the order of [`Operation`].
 const OPERATIONS: [&str; 4] = ["CREATE", "UPDATE", "DELETE", "CONNECT"];
 
-/// No chain has more plugins.
+/// Maximum number of plugins in a chain.
 const PLUGINS: usize = 64;
 
-/// The place of an operation in [`OPERATIONS`].
+/// The index of an operation in [`OPERATIONS`].
 fn operation(o: admission::Operation) -> usize {
     match o {
         admission::Operation::Create => 0,
@@ -35,7 +35,7 @@ fn operation(o: admission::Operation) -> usize {
     }
 }
 
-/// What the server counts.
+/// The metrics of a server.
 pub struct Metrics {
     pub(crate) set: Arc<Set>,
     pub(crate) requests: AllSeries,
@@ -43,7 +43,7 @@ pub struct Metrics {
     authorization: [(Counter, Histogram); 3],
     users: [Counter; 3],
     steps: [OnceLock<Histogram>; 16],
-    /// Sixteen for each place of the chain.
+    /// Sixteen for each index in the chain.
     plugins: Box<[OnceLock<Histogram>]>,
     pub(crate) handshakes: Counter,
     pub(crate) health: HealthMetrics,
@@ -101,7 +101,7 @@ impl Metrics {
         n.inc();
         seconds.observe(took.as_secs_f64());
         let Some(user) = user else { return };
-        // Names of users are not told to everybody who may read metrics.
+        // User names must not be visible to everyone who may read metrics.
         let kind = match user {
             "admin" => 0,
             u if u.contains('@') => 1,
@@ -110,7 +110,7 @@ impl Metrics {
         self.users[kind].inc();
     }
 
-    /// Somebody came in with a certificate that holds for so many seconds.
+    /// Records the remaining lifetime, in seconds, of the certificate that authenticated a request.
     pub(crate) fn certified(&self, left: i64) {
         self.set.histogram(&table::CERTIFICATES, &[]).observe(left as f64);
     }
@@ -121,18 +121,18 @@ impl Metrics {
         seconds.observe(took.as_secs_f64());
     }
 
-    /// All plugins have been asked once.
+    /// Records a run of all plugins.
     pub(crate) fn admitted(&self, step: &'static str, operation: Operation, rejected: bool, took: Duration) {
-        let place = (operation as usize * 2 + usize::from(rejected)) * 2 + usize::from(step == "validate");
+        let index = (operation as usize * 2 + usize::from(rejected)) * 2 + usize::from(step == "validate");
         let make = || {
             let labels = [step, OPERATIONS[operation as usize], if rejected { "true" } else { "false" }];
             self.set.histogram(&table::ADMISSION_STEPS, &labels)
         };
-        self.steps[place].get_or_init(make).observe(took.as_secs_f64());
+        self.steps[index].get_or_init(make).observe(took.as_secs_f64());
     }
 
-    /// A plugin was asked.
-    pub(crate) fn record_plugin_run(&self, place: usize, p: &PluginRun) {
+    /// Records a run of a plugin.
+    pub(crate) fn record_plugin_run(&self, index: usize, p: &PluginRun) {
         let operation = operation(p.operation);
         let at = (operation * 2 + usize::from(p.rejected)) * 2 + usize::from(p.validating);
         let make = || {
@@ -140,12 +140,12 @@ impl Metrics {
             let labels = [p.plugin, step, OPERATIONS[operation], if p.rejected { "true" } else { "false" }];
             self.set.histogram(&table::ADMISSION_PLUGINS, &labels)
         };
-        if let Some(kept) = self.plugins.get(place * 16 + at) {
+        if let Some(kept) = self.plugins.get(index * 16 + at) {
             kept.get_or_init(make).observe(p.took.as_secs_f64());
         }
     }
 
-    /// A conversion webhook was asked.
+    /// Records a call of a conversion webhook.
     pub(crate) fn converted(&self, c: &Conversion<'_>) {
         let (took, set) = (c.took.as_secs_f64(), &self.set);
         let (result, ok) = if c.failure.is_none() { ("success", "true") } else { ("failure", "false") };
@@ -155,7 +155,7 @@ impl Metrics {
         set.counter(&table::CONVERSIONS, &labels).inc();
     }
 
-    /// A webhook was asked. It took so much longer than looking up what counts it.
+    /// Records a call of a webhook, which takes much longer than looking up the series.
     pub(crate) fn record_webhook_call(&self, a: &WebhookCall<'_>) {
         let operation = OPERATIONS[operation(a.operation)];
         let kind = if a.mutating { "admit" } else { "validating" };
@@ -179,7 +179,7 @@ impl Metrics {
         }
     }
 
-    /// A policy has decided.
+    /// Records the decision of a policy.
     pub(crate) fn record_policy_decision(&self, d: &PolicyDecision<'_>) {
         let (rows, labels) = match d.action {
             Some(action) => (&table::POLICY_CHECKS, vec![d.policy, d.binding, d.error, action]),
@@ -189,7 +189,7 @@ impl Metrics {
         self.set.histogram(&rows.1, &labels).observe(d.took.as_secs_f64());
     }
 
-    /// Conditions have spoken.
+    /// Records an evaluation of match conditions.
     pub(crate) fn record_match_evaluation(&self, m: &MatchEvaluation<'_>) {
         let labels = [m.owner.name.as_str(), m.owner.kind, m.owner.when, m.operation.as_str()];
         self.set.histogram(&table::CONDITION_SECONDS, &labels).observe(m.took.as_secs_f64());
@@ -198,13 +198,13 @@ impl Metrics {
         }
     }
 
-    /// Somebody is not asked, since his conditions do not hold.
-    pub(crate) fn record_exclusion(&self, whose: &MatchOwner, operation: admission::Operation) {
-        let labels = [whose.name.as_str(), whose.kind, whose.when, operation.as_str()];
+    /// Records that match conditions exclude a request.
+    pub(crate) fn record_exclusion(&self, owner: &MatchOwner, operation: admission::Operation) {
+        let labels = [owner.name.as_str(), owner.kind, owner.when, operation.as_str()];
         self.set.counter(&table::CONDITION_EXCLUSIONS, &labels).inc();
     }
 
-    /// Everything, with what is only looked up when it is read.
+    /// All metrics, including those computed on reads.
     pub(crate) fn text(&self, server: &Server) -> String {
         let set = &self.set;
         let store = &server.registry.store;

@@ -1,4 +1,4 @@
-//! The series of requests, resolved once per resource, verb and scope: what is left per request is a few atomics.
+//! Request metrics, resolved once per resource, verb and scope: each request only updates a few atomics.
 
 use super::table::{
     COMMIT_ERRORS, COMMIT_SECONDS, COMMITS, DEPRECATED, DURATION, LONG_RUNNING, REQUESTS, SIZES, SLI_DURATION,
@@ -17,25 +17,26 @@ use std::time::Duration;
 const VERBS: [&str; 9] = ["GET", "LIST", "WATCH", "POST", "PUT", "PATCH", "APPLY", "DELETE", "CONNECT"];
 const SCOPES: [&str; 4] = ["", "cluster", "namespace", "resource"];
 const DRY: [&str; 3] = ["", "All", "invalid"];
-/// Codes that have a place of their own; others are looked up each time.
+/// Status codes with a cached series; others are looked up each time.
 const CODES: [u16; 24] = [
     200, 201, 202, 204, 301, 304, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 429, 500, 502, 503, 504, 507,
     101,
 ];
 const COMPONENT: &str = "apiserver";
 const OPERATIONS: [&str; 3] = ["create", "update", "delete"];
-/// Questions after the server itself, which are counted by their path.
+/// Paths of health and version requests, counted by path.
 const PATHS: [&str; 4] = ["/healthz", "/livez", "/readyz", "/metrics"];
 
-/// The series of everything that was asked for so far.
+/// The metrics of all requests so far.
 pub(crate) struct AllSeries {
     set: Arc<Set>,
-    /// By the address of the row and the place of the subresource. The weak reference keeps the address from being given away.
+    /// By the address of the row and the index of the subresource. The weak reference keeps the address from being
+    /// reused.
     rows: RwLock<HashMap<(usize, usize), (Weak<Resource>, Arc<OfResource>)>>,
     paths: [Arc<OfResource>; 4],
 }
 
-/// The series of one resource or subresource.
+/// The metrics of one resource or subresource.
 pub(crate) struct OfResource {
     set: Arc<Set>,
     /// Group, version, resource, subresource.
@@ -50,14 +51,14 @@ struct Commits {
     failed: Counter,
 }
 
-/// What is counted of requests of one kind.
+/// The metrics of requests with the same labels.
 pub(crate) struct Series {
     set: Arc<Set>,
     /// Verb, dry run, group, version, resource, subresource, scope, component.
     labels: Vec<String>,
     codes: [OnceLock<Counter>; CODES.len()],
     duration: Histogram,
-    /// Not of what is only tried.
+    /// Not for dry runs.
     sli: Option<Histogram>,
     sizes: Option<Histogram>,
 }
@@ -73,11 +74,11 @@ impl AllSeries {
     }
 
     pub fn of_resource(&self, row: &Arc<Resource>, subresource: &str) -> Arc<OfResource> {
-        let place = match subresource {
+        let index = match subresource {
             "" => 0,
             s => 1 + row.kind.subresources.iter().position(|x| *x.name == *s).unwrap_or(usize::MAX - 1),
         };
-        let key = (Arc::as_ptr(row) as usize, place);
+        let key = (Arc::as_ptr(row) as usize, index);
         if let Some((_, s)) = self.rows.read().get(&key) {
             return s.clone();
         }
@@ -88,13 +89,13 @@ impl AllSeries {
             self.set.gauge(&DEPRECATED, &labels).set(1);
         }
         let mut rows = self.rows.write();
-        // Definitions of custom resources come and go.
+        // Custom resource definitions come and go.
         rows.retain(|_, (row, _)| row.strong_count() > 0);
         rows.insert(key, (Arc::downgrade(row), made.clone()));
         made
     }
 
-    /// The series of a request for no resource, if it is one that is counted.
+    /// The metrics of a non-resource request, if its path is counted.
     pub fn of_path(&self, path: &str) -> Option<Arc<Series>> {
         let root = path.match_indices('/').nth(1).map_or(path, |(i, _)| &path[..i]);
         let at = PATHS.iter().position(|p| *p == root)?;
@@ -107,7 +108,7 @@ impl OfResource {
         Self { set: set.clone(), names: names.map(str::to_owned), requests: empty(), commits: empty() }
     }
 
-    /// The series of a request for this resource.
+    /// The metrics of a request for this resource.
     pub fn request(&self, info: &RequestInfo, parts: &Parts) -> Arc<Series> {
         let t = &info.target;
         let scope = match info.verb {
@@ -138,7 +139,7 @@ impl OfResource {
     }
 
     fn series(&self, verb: usize, scope: usize, dry: usize) -> Arc<Series> {
-        let place = (verb * SCOPES.len() + scope) * DRY.len() + dry;
+        let index = (verb * SCOPES.len() + scope) * DRY.len() + dry;
         let make = || {
             let [group, version, resource, subresource] = &self.names;
             let labels = [VERBS[verb], DRY[dry], group, version, resource, subresource, SCOPES[scope], COMPONENT];
@@ -152,10 +153,10 @@ impl OfResource {
                 sizes: (verb < 2).then(|| self.set.histogram(&SIZES, &undry)),
             })
         };
-        self.requests[place].get_or_init(make).clone()
+        self.requests[index].get_or_init(make).clone()
     }
 
-    /// A write to the store.
+    /// Records a write to the store.
     pub fn committed(&self, operation: &str, took: Duration, ok: bool) {
         let Some(at) = OPERATIONS.iter().position(|o| *o == operation) else { return };
         let c = self.commits[at].get_or_init(|| {
@@ -179,13 +180,13 @@ impl Series {
         self.labels.iter().map(String::as_str).collect()
     }
 
-    /// Without the dry run.
+    /// Without the dry run label.
     fn running(&self) -> Vec<&str> {
         self.labels.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, l)| l.as_str()).collect()
     }
 
-    /// A request was answered. `outside` is the time in webhooks and queues, of which the server is innocent.
-    pub fn answered(&self, code: u16, took: Duration, outside: Duration, size: Option<u64>) {
+    /// Records a response. `waiting` is the time in webhooks and queues, excluded from the SLI.
+    pub fn answered(&self, code: u16, took: Duration, waiting: Duration, size: Option<u64>) {
         let lookup = || {
             let code = code.to_string();
             let mut labels = self.labels();
@@ -198,14 +199,14 @@ impl Series {
         }
         self.duration.observe(took.as_secs_f64());
         if let Some(sli) = &self.sli {
-            sli.observe(took.saturating_sub(outside).as_secs_f64());
+            sli.observe(took.saturating_sub(waiting).as_secs_f64());
         }
         if let (Some(sizes), Some(size)) = (&self.sizes, size) {
             sizes.observe(size as f64);
         }
     }
 
-    /// The server ended a request in self-defense.
+    /// Records a request that the server terminated.
     pub fn terminated(&self, code: u16) {
         let code = code.to_string();
         let mut labels = self.running();

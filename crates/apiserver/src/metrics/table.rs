@@ -1,4 +1,4 @@
-//! The metrics of the API server: upstream's names, labels and buckets.
+//! The metrics of the API server, with upstream's names, labels and buckets.
 
 use metrics::Row;
 
@@ -13,7 +13,7 @@ const COMMIT: &[&str] = &["operation", "group", "resource"];
 
 const POLICY: &[&str] = &["policy", "policy_binding", "error_type", "enforcement_action"];
 const CONDITION: &[&str] = &["name", "kind", "type", "operation"];
-/// From an access to a field to an expression at its limit of cost.
+/// From a field access to an expression at its cost limit.
 const EXPRESSION_SECONDS: &[f64] = &[5e-7, 0.001, 0.01, 0.1, 1.0];
 
 const SECONDS: &[f64] = &[
@@ -140,7 +140,7 @@ pub const WEBHOOK_FAIL_OPEN: Row = Row::counter(
     &["name", "type"],
     "Requests that went on though a webhook could not be asked.",
 );
-/// Checks of validating policies, and how long each expression took that did not hold.
+/// Checks of validating policies, and the duration of each failed expression.
 pub const POLICY_CHECKS: (Row, Row) = (
     Row::counter(
         "apiserver_validating_admission_policy_check_total",

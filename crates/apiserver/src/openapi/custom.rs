@@ -1,4 +1,4 @@
-//! Custom resources in OpenAPI: the schema as its definition writes it, with the fields that every object has
+//! Custom resources in OpenAPI: the schema of the definition plus the fields of every object
 //! (`k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder`).
 
 use super::descriptions::{Texts, list_descriptions, object_description};
@@ -7,9 +7,9 @@ use kinds::Kind;
 use meta::Value;
 use serde_json::{Map, json};
 
-/// How definitions are published.
+/// How to publish definitions.
 pub(super) struct Publisher<'a> {
-    /// The beginning of references to definitions.
+    /// Prefix of references to definitions.
     pub prefix: &'a str,
     pub v2: bool,
     /// Descriptions of built-in kinds.
@@ -17,9 +17,9 @@ pub(super) struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// The definitions of a kind and of its list, by their names. `name`: of the kind's definition.
+    /// The definitions of a kind and its list, by name. `name`: of the kind's definition.
     pub fn definitions(&self, name: &str, kind: &Kind, mut s: Value) -> [(String, Value); 2] {
-        // Clients of v2 take an object with any property for one that has all its properties listed, so nothing is listed.
+        // v2 clients treat listed properties as complete, even where any property is allowed, so none are listed.
         if self.v2 && s["x-kubernetes-preserve-unknown-fields"] == true {
             s = json!({"type": "object"});
         } else {
@@ -70,11 +70,11 @@ impl Publisher<'_> {
         p["metadata"] = self.reference("ObjectMeta", object_description(self.texts, "metadata"));
     }
 
-    /// The same at every place that holds whole objects.
+    /// Applied wherever a complete object is embedded.
     fn embed(&self, s: &mut Value) {
         for_children(s, &mut |s| self.embed(s));
         let is = |key: &str| s[key] == true;
-        // An object of v2 that lists properties has no others.
+        // In v2, an object that lists properties has no others.
         let open = self.v2 && is("x-kubernetes-preserve-unknown-fields");
         if open || !is("x-kubernetes-embedded-resource") {
             return;
@@ -104,7 +104,7 @@ impl Publisher<'_> {
     }
 }
 
-/// The schemas directly below this one, but for those of value validation (`allOf` and the like).
+/// The direct subschemas, except those of value validation (`allOf` and the like).
 fn for_children(s: &mut Value, f: &mut dyn FnMut(&mut Value)) {
     let Some(m) = s.as_object_mut() else { return };
     if let Some(Value::Object(p)) = m.get_mut("properties") {
@@ -117,7 +117,7 @@ fn for_children(s: &mut Value, f: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Says in OpenAPI's own words that a value is a number or a string (`structuralschema.Unfold`).
+/// Expresses int-or-string in standard OpenAPI (`structuralschema.Unfold`).
 fn unfold(s: &mut Value) {
     let either = || json!([{"type": "integer"}, {"type": "string"}]);
     if s["x-kubernetes-int-or-string"] == true && s["anyOf"] != either() && s["allOf"][0]["anyOf"] != either() {
@@ -135,7 +135,7 @@ fn unfold(s: &mut Value) {
     for_children(s, &mut unfold);
 }
 
-/// Leaves out what OpenAPI v2 cannot express, or what its clients take otherwise (`ToStructuralOpenAPIV2`, `PruneDefaults`).
+/// Removes what OpenAPI v2 cannot express, or its clients misinterpret (`ToStructuralOpenAPIV2`, `PruneDefaults`).
 fn for_v2(s: &mut Value) {
     let Some(m) = s.as_object_mut() else { return };
     for k in ["allOf", "anyOf", "oneOf", "not", "default"] {
@@ -160,7 +160,7 @@ fn for_v2(s: &mut Value) {
     for_children(s, &mut for_v2);
 }
 
-/// A field that may be null cannot be required in v2, which knows no null.
+/// A nullable field cannot be required in v2, which lacks null.
 fn require_no_nullable(m: &mut Map<String, Value>) {
     let nullable = |v: Option<&Value>| v.is_some_and(|v| v["nullable"] == true);
     let all = nullable(m.get("additionalProperties"));

@@ -1,14 +1,13 @@
-//! Descriptions of the fields that all objects and all lists have, for definitions that bring none: those of custom resources and
-//! those of lists.
+//! Descriptions of the common fields of objects and lists, for definitions without them: custom resources and lists.
 
 use super::META;
 use kinds::Kind;
 use std::collections::BTreeMap;
 
-/// Descriptions: by definition, then by field (`""` for the definition itself).
+/// Descriptions by definition, then by field (`""` for the definition itself).
 pub(super) type Texts = BTreeMap<String, BTreeMap<String, String>>;
 
-/// A built-in kind that has the fields of every object, with their descriptions.
+/// A built-in kind with descriptions of the common fields.
 const OBJECT: &str = "io.k8s.api.core.v1.Pod";
 const CONVENTIONS: &str = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 

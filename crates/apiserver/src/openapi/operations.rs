@@ -1,5 +1,5 @@
-//! The operations of every path, from the rows: what OpenAPI v2 and v3 say in their own ways ([`super::paths`]). Names and parameters
-//! are those of upstream's `endpoints/installer.go`, and of `customresource` builders for custom resources.
+//! The operations of every path, from the rows, for OpenAPI v2 and v3 ([`super::paths`]). Names and parameters are
+//! those of upstream's `endpoints/installer.go`, and of `customresource` builders for custom resources.
 
 use super::{META, place_of};
 use kinds::{Kind, Subresource};
@@ -8,10 +8,10 @@ use registry::Rows;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Methods of a path, each with what it does.
+/// The methods of a path with their operations.
 pub(super) type Methods = BTreeMap<&'static str, Operation>;
 
-/// A parameter in the path or the query.
+/// A path or query parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Parameter {
     pub name: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Parameter {
     pub in_path: bool,
 }
 
-/// What a request or an answer holds.
+/// The content of a request or response.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
     /// An object of a definition.
@@ -37,9 +37,9 @@ pub(super) struct Operation {
     pub action: Option<&'static str>,
     pub gvk: Option<Value>,
     pub parameters: Vec<Parameter>,
-    /// The `{name}` in the path is of this kind.
+    /// The description of `{name}` mentions this kind.
     pub named: Option<String>,
-    /// With whether a request without it is refused.
+    /// Whether the body is required.
     pub body: Option<(Content, bool)>,
     pub consumes: Vec<&'static str>,
     pub produces: Vec<&'static str>,
@@ -119,7 +119,7 @@ const LOG: [Parameter; 9] = [
     query("timestamps", "boolean", "Each line begins with its time."),
 ];
 
-/// What a connection to a subresource may ask for.
+/// The parameters of a connect subresource.
 fn of_connection(subresource: &str) -> Vec<Parameter> {
     let streams = || {
         vec![
@@ -151,7 +151,7 @@ const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 
-/// What all operations of one resource have in common.
+/// What the operations of one resource have in common.
 struct OperationContext<'a> {
     kind: &'a Kind,
     is_custom: bool,
@@ -166,22 +166,22 @@ pub(super) fn of_version(rows: &Rows, gv: &GroupVersion) -> BTreeMap<String, Met
     let root = format!("/{}", place_of(gv));
     add_document(&mut paths, format!("{root}/"), "get available resources", "getAPIResources", "APIResourceList");
     for r in rows.iter().filter(|r| r.kind.group_version() == *gv) {
-        let of = OperationContext {
+        let context = OperationContext {
             kind: &r.kind,
             is_custom: r.strategy.is_custom(),
             definition: r.kind.schema.name.as_deref().unwrap_or_default(),
             root: root.clone(),
         };
-        of.add(&mut paths);
+        context.add(&mut paths);
     }
     paths
 }
 
-/// The paths that name groups and versions, by the place of their document in v3.
+/// Discovery paths of groups and versions, by the path of their v3 document.
 pub(super) fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Methods>> {
     let mut out: BTreeMap<String, BTreeMap<String, Methods>> = BTreeMap::new();
-    let mut add = |place: &str, text: &str, id: &str, definition: &str| {
-        add_document(out.entry(place.to_owned()).or_default(), format!("/{place}/"), text, id, definition);
+    let mut add = |path: &str, text: &str, id: &str, definition: &str| {
+        add_document(out.entry(path.to_owned()).or_default(), format!("/{path}/"), text, id, definition);
     };
     add("api", "get available API versions", "getAPIVersions", "APIVersions");
     add("apis", "get available API versions", "getAPIVersions", "APIGroupList");
@@ -189,12 +189,12 @@ pub(super) fn of_discovery(rows: &Rows) -> BTreeMap<String, BTreeMap<String, Met
     for g in groups {
         add(&format!("apis/{g}"), "get information of a group", "getAPIGroup", "APIGroup");
     }
-    let mut add = |place: &str, text: &str, id: &str, tag: &str, content: Content| {
-        let mut o = document(&format!("/{place}/"), text, id, content);
+    let mut add = |path: &str, text: &str, id: &str, tag: &str, content: Content| {
+        let mut o = document(&format!("/{path}/"), text, id, content);
         (o.id, o.tag) = (id.to_owned(), tag.to_owned());
         o.consumes = if tag == "version" { vec!["application/json"] } else { Vec::new() };
         o.produces = vec!["application/json"];
-        out.entry(place.to_owned()).or_default().insert(format!("/{place}/"), Methods::from([("get", o)]));
+        out.entry(path.to_owned()).or_default().insert(format!("/{path}/"), Methods::from([("get", o)]));
     };
     let version = Content::Definition("io.k8s.apimachinery.pkg.version.Info".into());
     add("version", "get the version this server is built from", "getCodeVersion", "version", version);
@@ -231,7 +231,7 @@ fn document(path: &str, text: &str, id: &str, content: Content) -> Operation {
     }
 }
 
-/// The id of an operation, with the group and version of its path behind the verb, and its tag (upstream `GetOperationIDAndTags`).
+/// The ID of an operation, with the group and version after the verb, and its tag (upstream `GetOperationIDAndTags`).
 fn named_by(operation: &str, path: &str) -> (String, String) {
     const VERBS: [&str; 10] =
         ["get", "read", "list", "create", "replace", "patch", "delete", "watch", "connect", "deletecollection"];
@@ -252,7 +252,7 @@ fn named_by(operation: &str, path: &str) -> (String, String) {
     (id, tag)
 }
 
-/// Letters and digits; what follows another character begins with a capital letter.
+/// Converts to camel case: letters and digits, with a capital after any other character.
 fn word(text: &str, capital: bool) -> String {
     let mut capital = capital;
     let mut out = String::new();
@@ -269,7 +269,7 @@ fn word(text: &str, capital: bool) -> String {
     out
 }
 
-/// With `a` or `an`.
+/// Prefixes `a` or `an`.
 fn article(noun: &str) -> String {
     let vowel = noun.starts_with(['A', 'E', 'I', 'O', 'U', 'a', 'e', 'i', 'o', 'u']);
     format!("{} {noun}", if vowel { "an" } else { "a" })
@@ -431,8 +431,8 @@ impl OperationContext<'_> {
     }
 
     fn list(&self) -> String {
-        let place = self.definition.rsplit_once('.').map_or("", |(place, _)| place);
-        format!("{place}.{}", self.kind.list_kind())
+        let package = self.definition.rsplit_once('.').map_or("", |(package, _)| package);
+        format!("{package}.{}", self.kind.list_kind())
     }
 
     fn definition_of(&self, gvk: &Gvk) -> Option<String> {
@@ -446,7 +446,7 @@ impl OperationContext<'_> {
         if self.is_custom { STORED[..2].to_vec() } else { [&STORED[..], &WATCHED[..]].concat() }
     }
 
-    /// An operation that takes no object.
+    /// An operation without a body.
     fn read(&self, id: String, action: &'static str, answer: Content, parameters: &[Parameter]) -> Operation {
         let mut all = vec![PRETTY];
         if self.kind.namespaced {
@@ -486,7 +486,7 @@ impl OperationContext<'_> {
         let mut o = self.write(id, "patch", content);
         o.body = Some((Content::Definition(format!("{META}Patch")), true));
         o.parameters.push(FORCE);
-        // Custom resources have no strategic merge.
+        // Custom resources do not support strategic merge patch.
         o.consumes = PATCHES.into_iter().filter(|p| !self.is_custom || !p.contains("strategic")).collect();
         if self.is_custom {
             o.answers.truncate(1);

@@ -1,4 +1,4 @@
-//! Operations as OpenAPI v2 and v3 write them.
+//! Encodes operations as OpenAPI v2 and v3 paths.
 
 use super::operations::{Content, Methods, Operation, Parameter};
 use super::{Dialect, REF2, REF3, Texts, raw};
@@ -9,17 +9,17 @@ use serde_json::{Map, json};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Paths of v3. What they mention is added to `definitions`.
+/// Paths of v3. Adds the definitions they reference to `definitions`.
 pub(super) fn v3(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<String>) -> Texts {
     let mut text = |methods| raw(&of_path(methods, Dialect::V3, &mut |p| p, definitions));
     paths.iter().map(|(path, methods)| (path.clone(), text(methods))).collect()
 }
 
-/// Paths of v2, and the parameters they share.
+/// Paths of v2, and their shared parameters.
 pub(super) fn v2(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<String>) -> (Texts, Value) {
     let mut shared = Map::new();
     let mut share = |p: Value| {
-        // What differs from path to path is written where it stands.
+        // Parameters that differ between paths are inline.
         let is_common = match p["in"].as_str() {
             Some("body") => {
                 p["schema"]["$ref"].as_str().is_some_and(|r| r.ends_with(".Patch") || r.ends_with(".DeleteOptions"))
@@ -47,7 +47,7 @@ fn of_path(
     share: &mut dyn FnMut(Value) -> Value,
     definitions: &mut BTreeSet<String>,
 ) -> Value {
-    // What all methods take stands at the path.
+    // Parameters of all methods belong to the path.
     let mut common: Vec<Parameter> = methods.values().next().map(|o| o.parameters.clone()).unwrap_or_default();
     common.retain(|p| methods.values().all(|o| o.parameters.contains(p)));
     let named = methods.values().find_map(|o| o.named.as_deref());
@@ -115,8 +115,8 @@ fn of_operation(
         match (schema(content), dialect) {
             (schema, Dialect::V2) => r["schema"] = schema,
             (schema, Dialect::V3) => {
-                let of = |media: &&str| ((*media).to_owned(), json!({"schema": schema}));
-                r["content"] = Value::Object(o.produces.iter().map(of).collect());
+                let content = |media: &&str| ((*media).to_owned(), json!({"schema": schema}));
+                r["content"] = Value::Object(o.produces.iter().map(content).collect());
             }
         }
         responses.insert(code.to_string(), r);
@@ -153,13 +153,13 @@ fn parameter(p: &Parameter, dialect: Dialect) -> Value {
     parameter_of(p.name, if p.in_path { "path" } else { "query" }, p.ty, p.text, dialect)
 }
 
-fn parameter_of(name: &str, place: &str, ty: &str, text: &str, dialect: Dialect) -> Value {
-    let mut v = json!({"name": name, "in": place, "description": text});
+fn parameter_of(name: &str, location: &str, ty: &str, text: &str, dialect: Dialect) -> Value {
+    let mut v = json!({"name": name, "in": location, "description": text});
     match dialect {
         Dialect::V2 => (v["type"], v["uniqueItems"]) = (ty.into(), true.into()),
         Dialect::V3 => v["schema"] = json!({"type": ty, "uniqueItems": true}),
     }
-    if place == "path" {
+    if location == "path" {
         v["required"] = true.into();
     }
     v

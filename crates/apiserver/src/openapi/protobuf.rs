@@ -1,5 +1,6 @@
-//! The OpenAPI v2 document as protobuf (`openapi.v2.Document` of gnostic), which `kubectl` validates lists with, and everything
-//! before v1.25. Only what our document has is written; extensions are kept as YAML, of which JSON is a part.
+//! Encodes the OpenAPI v2 document as protobuf (`openapi.v2.Document` of gnostic), which `kubectl` uses to validate
+//! lists, and before v1.25 everything. Supports only the fields that our document has; extensions are stored as YAML,
+//! a superset of JSON.
 
 use super::{Texts, V2};
 use codec::protobuf::wire::{put_bytes, put_int};
@@ -7,12 +8,12 @@ use http::header::ACCEPT;
 use http::request::Parts;
 use meta::Value;
 
-/// As servers call it: the `@` in what clients ask for is no letter of a media type.
+/// The media type in responses: the `@` in the requested one is not valid in a media type.
 pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 pub fn is_asked_for(parts: &Parts) -> bool {
-    let mut asked = parts.headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
-    asked.any(|v| v.contains("com.github.proto-openapi.spec.v2"))
+    let mut accepted = parts.headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    accepted.any(|v| v.contains("com.github.proto-openapi.spec.v2"))
 }
 
 pub fn encode(document: &V2) -> Vec<u8> {
@@ -58,7 +59,7 @@ impl Message {
         put_bytes(&mut self.0, field, &inner.0);
     }
 
-    /// A map: its entries are messages of a name and a value.
+    /// A map: its entries are messages with a name and a value.
     fn named(&mut self, field: u32, map: &Value, write: fn(&mut Message, &Value)) {
         for (name, value) in map.as_object().into_iter().flatten() {
             self.entry(field, name, value, write);
@@ -67,7 +68,7 @@ impl Message {
 
     fn texts_named(&mut self, field: u32, all: &Texts, write: fn(&mut Message, &Value)) {
         for (name, text) in all {
-            // It was written as JSON a moment ago.
+            // The JSON was encoded here, so it is valid.
             self.entry(field, name, &serde_json::from_str(text.get()).unwrap_or_default(), write);
         }
     }
@@ -79,9 +80,9 @@ impl Message {
         });
     }
 
-    /// What begins with `x-`.
-    fn extensions(&mut self, field: u32, of: &Value) {
-        for (name, value) in of.as_object().into_iter().flatten().filter(|(n, _)| n.starts_with("x-")) {
+    /// Extensions (`x-`).
+    fn extensions(&mut self, field: u32, source: &Value) {
+        for (name, value) in source.as_object().into_iter().flatten().filter(|(n, _)| n.starts_with("x-")) {
             self.message(field, |entry| {
                 put_bytes(&mut entry.0, 1, name.as_bytes());
                 entry.message(2, |m| any(m, value));
@@ -104,9 +105,9 @@ fn path(m: &mut Message, v: &Value) {
     parameters(m, 9, v);
 }
 
-/// The parameters of a path or an operation: each is written out, or refers to a shared one.
-fn parameters(m: &mut Message, field: u32, of: &Value) {
-    for p in of["parameters"].as_array().into_iter().flatten() {
+/// The parameters of a path or operation: each inline, or a reference to a shared one.
+fn parameters(m: &mut Message, field: u32, source: &Value) {
+    for p in source["parameters"].as_array().into_iter().flatten() {
         m.message(field, |m| match p.get("$ref") {
             Some(shared) => m.message(2, |m| m.text(1, shared)),
             None => m.message(1, |m| parameter(m, p)),
@@ -126,7 +127,7 @@ fn operation(m: &mut Message, v: &Value) {
     m.extensions(13, v);
 }
 
-/// A parameter of any place: each place has a message of its own.
+/// A parameter: each location has its own message.
 fn parameter(m: &mut Message, v: &Value) {
     let common = |m: &mut Message| {
         m.boolean(1, &v["required"]);
@@ -208,7 +209,7 @@ mod tests {
     use codec::protobuf::wire::Reader;
     use serde_json::json;
 
-    /// The bytes of a field inside of fields.
+    /// The bytes of a nested field.
     fn at<'a>(bytes: &'a [u8], fields: &[u32]) -> &'a [u8] {
         let Some((first, rest)) = fields.split_first() else { return bytes };
         let mut reader = Reader(bytes);

@@ -1,4 +1,4 @@
-//! Bodies that are changed while they pass, compressed or not.
+//! Rewrites streamed bodies, compressed or not.
 
 use super::html::Rewriter;
 use super::links::Origin;
@@ -8,10 +8,10 @@ use flate2::Compression;
 use flate2::write::{DeflateDecoder, DeflateEncoder, GzDecoder, GzEncoder};
 use std::io::{self, Write};
 
-/// Compressed bytes that are unpacked together: what comes of them is held at once.
+/// Compressed bytes to decode at a time: bounds the decoded output in memory.
 const PIECE: usize = 4 << 10;
 
-/// How a body is compressed.
+/// The content encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     None,
@@ -19,12 +19,12 @@ pub enum Coding {
     Deflate,
 }
 
-/// A body with links that lead through the proxy, coded as it came.
+/// A body with rewritten links, in its original encoding.
 pub fn rewritten(body: Body, origin: Origin, coding: Coding) -> Body {
     Body::relay_changed(body, Changing::new(origin, coding))
 }
 
-/// Unpacks, rewrites and packs again.
+/// Decodes, rewrites and encodes again.
 struct Changing {
     unpack: Unpack,
     links: Rewriter<Box<dyn Fn(&str) -> String + Send + Sync>>,
@@ -123,7 +123,7 @@ mod tests {
     const WANT: &str = "<html><a href=\"/root/proxy/a\">x</a> and <a href='http://elsewhere/b'>y</a></html>";
 
     fn origin() -> Origin {
-        Origin { dialled: "10.0.0.1:80".into(), asked: String::new(), root: "/root/proxy".into() }
+        Origin { dialled: "10.0.0.1:80".into(), requested_host: String::new(), root: "/root/proxy".into() }
     }
 
     #[tokio::test]

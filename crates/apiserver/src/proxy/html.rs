@@ -1,11 +1,11 @@
-//! HTML that is changed while it passes: the values of attributes that are links.
+//! Rewrites link attributes in streamed HTML.
 //!
-//! **Invariant**: no more than one tag is held back, and no longer one than [`LONGEST`]: a longer one passes as it is.
+//! **Invariant**: buffers at most one tag of at most [`LONGEST`] bytes; a longer one passes unchanged.
 
-/// Bytes of a tag that are looked at together.
+/// Maximum size of a tag to parse, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// Attributes that are links, by tag.
+/// Link attributes by tag.
 const LINKS: &[(&str, &[&str])] = &[
     ("a", &["href"]),
     ("applet", &["codebase"]),
@@ -41,19 +41,19 @@ const RAW: &[&str] =
 /// Rewrites links with a function.
 pub struct Rewriter<F> {
     rewrite: F,
-    /// What came and is not passed on: the beginning of something that may be a tag, and how far it was looked at.
+    /// Buffered input: the beginning of a possible tag, and how far it was scanned.
     held: Vec<u8>,
     seen: TagState,
-    /// The element whose text this is.
+    /// The raw text element that is open.
     raw: Option<&'static str>,
 }
 
-/// How far the beginning of a tag was looked at, so that no byte is looked at twice, however small the pieces are.
+/// The scan state of an incomplete tag, so that no byte is scanned twice, however small the pieces are.
 #[derive(Clone, Copy, Default)]
 struct TagState {
     at: usize,
     quote: Option<u8>,
-    /// Behind a `=`: a quote opens a value.
+    /// After a `=`: a quote opens a value.
     value: bool,
 }
 
@@ -62,7 +62,7 @@ impl<F: Fn(&str) -> String> Rewriter<F> {
         Self { rewrite, held: Vec::new(), seen: TagState::default(), raw: None }
     }
 
-    /// Takes the next piece, and appends what can be passed on.
+    /// Takes the next piece, and appends what can be output.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         let mut all = std::mem::take(&mut self.held);
         all.extend_from_slice(piece);
@@ -89,21 +89,21 @@ impl<F: Fn(&str) -> String> Rewriter<F> {
         out.extend_from_slice(&all[from..]);
     }
 
-    /// What was held back to the end.
+    /// Outputs the buffer at the end.
     pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// The length of what begins with `<`; none if its end is still to come.
+    /// The length of the token that begins with `<`; none if it is incomplete.
     fn length(&mut self, text: &[u8]) -> Option<usize> {
         if let Some(raw) = self.raw {
-            // Only its end tag counts.
-            let want = [b"</", raw.as_bytes()].concat();
-            let have = text.get(..want.len()).unwrap_or(text);
-            if !have.eq_ignore_ascii_case(&want[..have.len()]) {
+            // Only the end tag matters.
+            let end_tag = [b"</", raw.as_bytes()].concat();
+            let prefix = text.get(..end_tag.len()).unwrap_or(text);
+            if !prefix.eq_ignore_ascii_case(&end_tag[..prefix.len()]) {
                 return Some(1);
             }
-            return (text.len() > want.len()).then_some(want.len());
+            return (text.len() > end_tag.len()).then_some(end_tag.len());
         }
         let seen = &mut self.seen;
         match text.get(1)? {
@@ -146,7 +146,7 @@ impl<F: Fn(&str) -> String> Rewriter<F> {
         }
     }
 
-    /// Copies a tag whose attributes begin at `at`, with other links.
+    /// Copies a tag whose attributes begin at `at`, with rewritten links.
     fn tag(&self, text: &[u8], at: usize, links: &[&str], out: &mut Vec<u8>) {
         let mut copied = 0;
         for a in attributes(text, at) {
@@ -208,7 +208,7 @@ fn attributes(text: &[u8], mut at: usize) -> Vec<Attribute> {
     }
 }
 
-/// Where a start tag ends: a `>` in a quoted value is none.
+/// The end of a start tag, ignoring `>` in quoted values.
 fn tag_length(text: &[u8], seen: &mut TagState) -> Option<usize> {
     for (i, b) in text.iter().enumerate().skip(seen.at.max(1)) {
         match (seen.quote, b) {
@@ -245,7 +245,7 @@ fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&#34;"),
             '\'' => out.push_str("&#39;"),
-            // An unquoted value ends at a blank; a link has none.
+            // An unquoted value ends at whitespace, which links do not contain.
             ' ' => out.push_str("%20"),
             c => out.push(c),
         }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn links_are_found_where_they_are() {
-        for (html, want) in [
+        for (html, expected) in [
             (r#"<a href="/a">x</a>"#, r#"<a href="/R/a">x</a>"#),
             ("<A class=b HREF='/a' >", "<A class=b HREF='/R/a' >"),
             ("<a href=/a>/b</a>", "<a href=/R/a>/b</a>"),
@@ -292,20 +292,20 @@ mod tests {
                 r#"<script>"<a href='/a'>" < 1</script><a href="/R/b">"#,
             ),
             (r#"<title><a href="/a"></title><a href="/b">"#, r#"<title><a href="/a"></title><a href="/R/b">"#),
-            // What is no tag, and what never ends.
+            // Text that is not a tag, and unterminated tags.
             (r#"1 < 2 <3 <a href="/a">"#, r#"1 < 2 <3 <a href="/R/a">"#),
             (r#"<a href="/a"#, r#"<a href="/a"#),
             ("<", "<"),
             ("<!DOCTYPE html><?xml?></a ><b>", "<!DOCTYPE html><?xml?></a ><b>"),
         ] {
-            assert_eq!(rewritten(&[html.as_bytes()]), want);
-            // However it is cut.
+            assert_eq!(rewritten(&[html.as_bytes()]), expected);
+            // In pieces of any size.
             let bytes: Vec<&[u8]> = html.as_bytes().chunks(1).collect();
-            assert_eq!(rewritten(&bytes), want, "in pieces");
+            assert_eq!(rewritten(&bytes), expected, "in pieces");
         }
     }
 
-    /// What never ends passes, in large pieces and byte by byte. It costs no more than it is long, else this takes hours.
+    /// An unterminated tag passes in linear time, in large pieces and byte by byte; otherwise this takes hours.
     #[test]
     fn what_is_held_back_is_bounded() {
         for pattern in ["<a ", "<a x=\"", "<!-- ", "</a", "<a x='>\">", "<script><"] {

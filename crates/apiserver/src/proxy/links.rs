@@ -1,22 +1,21 @@
-//! Links of what is behind the proxy, made links through it (`k8s.io/apimachinery/pkg/util/proxy/transport.go`).
+//! Rewrites links of proxied pages to lead through the proxy (`k8s.io/apimachinery/pkg/util/proxy/transport.go`).
 
-/// Where a page came from, and under which path the proxy serves its server.
+/// The backend of a page, and the proxy path that serves it.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// `host:port` as it was dialled.
+    /// The dialled `host:port`.
     pub dialled: String,
-    /// The host that the client asked for.
-    pub asked: String,
+    /// The host of the client's request.
+    pub requested_host: String,
     /// `/api/v1/namespaces/NS/services/NAME/proxy`.
     pub root: String,
 }
 
 impl Origin {
-    /// A link through the proxy: one to another host, or one that is relative, is left alone, and so is one that leads through it
-    /// already.
+    /// Rewrites a link. Leaves links to other hosts, relative ones, and those that lead through the proxy already.
     pub fn rewrite(&self, link: &str) -> String {
         let Some(parts) = split(link) else { return link.to_owned() };
-        let own = parts.host.is_empty() || parts.host == self.dialled || parts.host == self.asked;
+        let own = parts.host.is_empty() || parts.host == self.dialled || parts.host == self.requested_host;
         if !own || !parts.path.starts_with('/') {
             return link.to_owned();
         }
@@ -38,7 +37,7 @@ struct Parts<'a> {
     rest: &'a str,
 }
 
-/// None for what has a scheme and no host: `mailto:`, `javascript:`, `data:`.
+/// Splits a URL; none if it has a scheme but no host: `mailto:`, `javascript:`, `data:`.
 fn split(link: &str) -> Option<Parts<'_>> {
     let before_path = link.find(['/', '?', '#']).unwrap_or(link.len());
     let mut rest = link;
@@ -82,8 +81,9 @@ mod tests {
     #[test]
     fn links_lead_through_the_proxy() {
         let root = "/api/v1/namespaces/ns/services/s/proxy";
-        let origin = Origin { dialled: "10.0.0.7:80".into(), asked: "api.example:6443".into(), root: root.into() };
-        for (link, want) in [
+        let origin =
+            Origin { dialled: "10.0.0.7:80".into(), requested_host: "api.example:6443".into(), root: root.into() };
+        for (link, expected) in [
             ("/", "R/"),
             ("/a/b", "R/a/b"),
             ("/a/b/", "R/a/b/"),
@@ -105,7 +105,7 @@ mod tests {
             ("mailto:a@b", "mailto:a@b"),
             ("javascript:go('/a')", "javascript:go('/a')"),
         ] {
-            assert_eq!(origin.rewrite(&link.replace('R', root)), want.replace('R', root), "{link}");
+            assert_eq!(origin.rewrite(&link.replace('R', root)), expected.replace('R', root), "{link}");
         }
     }
 }

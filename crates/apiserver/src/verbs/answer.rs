@@ -1,4 +1,4 @@
-//! Objects as answers.
+//! Responses with an object.
 
 use crate::Server;
 use crate::answer::{bytes, failure_in};
@@ -11,15 +11,15 @@ use meta::Object;
 use registry::{Request, Written, encode};
 use store::Entry;
 
-/// Answers with a written object. If the stored bytes are what the client accepts, they are sent as they are.
+/// Responds with a written object. Sends the stored bytes if the client accepts them.
 pub(super) fn written(server: &Server, call: &Call, request: &Request, code: u16, written: &Written) -> Response<Body> {
     match &written.entry {
-        Some(entry) if call.wanted.is_plain() && request.resource.serves_bytes(entry) => spliced(code, entry),
+        Some(entry) if call.negotiated.is_plain() && request.resource.serves_bytes(entry) => spliced(code, entry),
         _ => answer(server, call, request, code, &written.object),
     }
 }
 
-/// Answers with an object as it is stored.
+/// Responds with a stored object.
 pub(super) fn spliced(code: u16, entry: &Entry) -> Response<Body> {
     let mut out = Vec::new();
     encode::splice(&mut out, entry);
@@ -27,14 +27,14 @@ pub(super) fn spliced(code: u16, entry: &Entry) -> Response<Body> {
     bytes(code, "application/json", out)
 }
 
-/// Answers with an object in the shape and encoding that the client accepts.
+/// Responds with an object in the negotiated representation and encoding.
 pub(super) fn answer(server: &Server, call: &Call, request: &Request, code: u16, object: &Object) -> Response<Body> {
-    if let Err(s) = table::check_object(&request.resource, &call.wanted, object) {
-        return failure_in(&call.wanted, &s);
+    if let Err(s) = table::check_object(&request.resource, &call.negotiated, object) {
+        return failure_in(&call.negotiated, &s);
     }
     let shaped;
-    let version = call.wanted.meta;
-    let v: &Object = match call.wanted.shape {
+    let version = call.negotiated.meta;
+    let v: &Object = match call.negotiated.shape {
         Shape::PartialMetadata if object.kind() != "Status" => {
             shaped = Object::from_value(table::partial(object, version)).unwrap_or_default();
             &shaped
@@ -55,11 +55,11 @@ pub(super) fn answer(server: &Server, call: &Call, request: &Request, code: u16,
 }
 
 fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
-    if call.wanted.encoding == content::Encoding::Json && !call.wanted.pretty {
+    if call.negotiated.encoding == content::Encoding::Json && !call.negotiated.pretty {
         let mut out = Vec::with_capacity(1024);
         let _ = serde_json::to_writer(&mut out, &object.0);
         out.push(b'\n');
         return ("application/json", out);
     }
-    content::write(&call.wanted, &object.clone().into_value())
+    content::write(&call.negotiated, &object.clone().into_value())
 }

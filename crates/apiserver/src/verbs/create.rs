@@ -1,4 +1,4 @@
-//! Create, also of what only a function answers.
+//! Create, including resources implemented by a function.
 
 use super::answer::{answer, written};
 use super::decode::{read_object, take_namespace};
@@ -22,7 +22,7 @@ pub async fn create(server: &Arc<Server>, call: &Call, mut request: Request) -> 
     Ok(written(server, call, &request, 201, &made))
 }
 
-/// A subresource whose store is a function (`binding`, `eviction`, `token`).
+/// A subresource implemented by a function (`binding`, `eviction`, `token`).
 pub async fn function(
     server: &Arc<Server>,
     call: &Call,

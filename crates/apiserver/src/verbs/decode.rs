@@ -1,11 +1,12 @@
-//! The object in the body of a write.
+//! Decodes the object in the body of a write.
 
 use super::options::{FieldValidation, field_validation};
 use crate::call::Call;
 use meta::{GroupVersion, Gvk, Object, Status, Value};
 use registry::{Request, Sub};
 
-/// Decodes the object of a body as the kind of the resource or subresource: validates its fields as the query asks, types and defaults it.
+/// Decodes a body as the kind of the resource or subresource: validates fields by `fieldValidation`, types and
+/// defaults.
 pub(super) fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
     let row = &request.resource;
     let accepted = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
@@ -29,7 +30,7 @@ pub(super) fn read_object(call: &Call, request: &Request) -> Result<Object, Stat
     };
     let text = |m: &meta::Map<String, Value>, k: &str| m.get(k).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (text(&map, "apiVersion"), text(&map, "kind"));
-    // Bodies may leave out what the path says.
+    // Bodies may omit what the path contains.
     if version.is_empty() && kind.is_empty() {
         map.insert("apiVersion".into(), want.api_version().into());
         map.insert("kind".into(), want.kind.clone().into());
@@ -47,7 +48,7 @@ pub(super) fn read_object(call: &Call, request: &Request) -> Result<Object, Stat
     to_typed(call, request, &want, map, sent.duplicates)
 }
 
-/// Whether a subresource takes an object of this version as well.
+/// Whether a subresource also accepts an object of this version.
 fn function_accepts(request: &Request, have: &Gvk) -> bool {
     match request.resource.strategy.subresource(&request.subresource) {
         Some(Sub::Function(f)) => f.accepts(have),
@@ -55,7 +56,7 @@ fn function_accepts(request: &Request, have: &Gvk) -> bool {
     }
 }
 
-/// The error for an object of another kind or version than that of the path (`transformDecodeError` of `handlers/rest.go`).
+/// The error for an object of another kind or version than the path's (`transformDecodeError` of `handlers/rest.go`).
 fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
     let catalog = kinds::catalog();
     let same = have.group == want.group && have.kind == want.kind;
@@ -80,11 +81,11 @@ fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
     format!("{} in version {:?} cannot be handled as a {}: {why}", have.kind, have.version, want.kind)
 }
 
-/// The Go type that upstream decodes the version and kind of an object into, as Go prints it.
+/// The Go type that upstream decodes `apiVersion` and `kind` into, as Go prints it.
 const TYPED: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
-/// The beginning of a body for a message: as text if it may be JSON, else in hexadecimal digits.
+/// The beginning of a body for an error message: text if it may be JSON, else hexadecimal.
 fn summary(body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let (head, more) = if body.len() > SHOWN { (&body[..SHOWN], " ...") } else { (body, "") };
@@ -97,7 +98,7 @@ fn summary(body: &[u8]) -> String {
 
 /// Why a document cannot be decoded as a kind.
 pub(super) enum DecodeError {
-    /// It does not match the schema, or has unknown or duplicate fields: the messages of upstream's decoder of texts and of its converter of values.
+    /// Schema mismatch, or unknown or duplicate fields: the messages of upstream's decoder and converter.
     Mismatch {
         text: String,
         value: String,
@@ -105,7 +106,7 @@ pub(super) enum DecodeError {
     Other(Status),
 }
 
-/// Types and defaults a sent object, and validates its fields as the query asks.
+/// Types and defaults an object, and validates its fields by `fieldValidation`.
 pub(super) fn to_typed(
     call: &Call,
     request: &Request,
@@ -141,7 +142,7 @@ pub(super) fn typed(
     let mismatch = |e: schema::TypeError| DecodeError::Mismatch { text: e.message, value: e.of_value };
     let found = schema::typed(&mut value, schema).map_err(mismatch)?;
     request.empties.set(found.empty);
-    // Problems of the text (YAML, a patch) come before those of its fields.
+    // Errors of the text (YAML, a patch) precede those of fields.
     let (of_text, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
     let twice = keys.iter().map(|p| format!("duplicate field {p:?}"));
@@ -158,7 +159,7 @@ pub(super) fn typed(
             FieldValidation::Ignore => {}
         }
     }
-    // More than can be stored is more than defaults may add.
+    // Defaults may not add more than can be stored.
     if !schema::fill_within(&mut value, schema, store::MAX_OBJECT) {
         let why =
             format!("Request entity too large: the defaults of {kind} take more than {} bytes", store::MAX_OBJECT);
@@ -178,10 +179,10 @@ pub(super) fn typed(
     Ok(object)
 }
 
-/// Gives the object the namespace of the path. Errors if it names another one.
+/// Sets the namespace from the path. Errors if the object has another one.
 pub(super) fn take_namespace(request: &Request, object: &mut Object) -> Result<(), Status> {
     if !request.resource.kind.namespaced {
-        // A cluster-scoped object's namespace is ignored on create, as upstream clears it.
+        // On create, a namespace in a cluster-scoped object is ignored, as upstream clears it.
         object.set_namespace("");
         return Ok(());
     }
@@ -195,7 +196,7 @@ pub(super) fn take_namespace(request: &Request, object: &mut Object) -> Result<(
     Ok(())
 }
 
-/// Errors if the object is not the one that the path names.
+/// Errors if the object is not the one in the path.
 pub(super) fn check_name(request: &Request, object: &Object) -> Result<(), Status> {
     let url = &request.name;
     let why = match object.name() {

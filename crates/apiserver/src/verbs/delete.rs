@@ -1,4 +1,4 @@
-//! Delete, of one object and of a collection.
+//! Delete, and deletecollection.
 
 use super::answer::answer;
 use super::list;
@@ -30,13 +30,13 @@ pub async fn delete(server: &Arc<Server>, call: &Call, request: Request) -> Resu
         Deleted::Waiting(o) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) if returns_object(&row) => Ok(answer(server, call, &request, 200, &o)),
         Deleted::Removed(o) => {
-            let (media, body) = content::write(&call.wanted, &success(&row, &o));
+            let (media, body) = content::write(&call.negotiated, &success(&row, &o));
             Ok(bytes(200, media, body))
         }
     }
 }
 
-/// Deletes what cannot be read, which takes a permission of its own.
+/// Deletes an object that cannot be read, which requires its own permission.
 async fn unreadable(server: &Arc<Server>, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     const VERB: &str = "unsafe-delete-ignore-read-errors";
     call.trace.annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", &"");
@@ -49,11 +49,11 @@ async fn unreadable(server: &Arc<Server>, call: &Call, request: &Request) -> Res
     server.registry.delete_unreadable(request).await?;
     let mut object = Object::default();
     object.set_name(&request.name);
-    let (media, body) = content::write(&call.wanted, &success(&request.resource, &object));
+    let (media, body) = content::write(&call.negotiated, &success(&request.resource, &object));
     Ok(bytes(200, media, body))
 }
 
-/// Some kinds answer a deletion with the object that was deleted.
+/// Some kinds return the deleted object instead of a `Status`.
 fn returns_object(row: &Resource) -> bool {
     row.kind.answers_deleted
 }
@@ -82,8 +82,8 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     let row = request.resource.clone();
     let list = serde_json::json!({"kind": format!("{}List", row.kind.kind), "apiVersion": row.kind.gvk().api_version(),
         "metadata": {"resourceVersion": page.revision.to_string()}});
-    let mut deleted = Listing::new(&call.wanted, list, "items");
-    // What cannot be read stays, is named, and holds nothing else back.
+    let mut deleted = Listing::new(&call.negotiated, list, "items");
+    // Skips unreadable objects, reports them, and deletes the others.
     let mut failed = server.registry.check_readable(&request).err();
     for e in &page.entries {
         let one = Request {
@@ -99,7 +99,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
         let admit = Admission::new(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {
             Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(vec![o.into_value()])?,
-            // Somebody else was faster.
+            // Another request deleted it first.
             Err(s) if s.is(meta::Reason::NotFound) => {}
             Err(s) if registry::encode::decode(e).is_err() => failed = failed.or(Some(s)),
             Err(s) => return Err(s),
@@ -113,8 +113,8 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
     Ok(bytes(200, media, body))
 }
 
-/// Refuses a body that says to be something else: who sends an object where options are wanted does not mean to delete without any.
-/// `DeleteOptions` are those of each group and version.
+/// Rejects a body of another kind: a client that sends an object instead of options does not intend a deletion with
+/// default options. `DeleteOptions` exist in each group and version.
 fn check_kind(sent: &Value) -> Result<(), Status> {
     let text = |k: &str| sent.get(k).and_then(Value::as_str).unwrap_or_default();
     let (kind, version) = (text("kind"), text("apiVersion"));
@@ -132,7 +132,7 @@ fn check_kind(sent: &Value) -> Result<(), Status> {
     }
 }
 
-/// The options of a deletion: the body's, then the query's.
+/// The options of a deletion: from the body, then from the query.
 fn options(call: &Call) -> Result<DeleteOptions, Status> {
     let mut options = DeleteOptions::default();
     if !call.body.is_empty() {
@@ -155,7 +155,7 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
     Ok(options)
 }
 
-/// An object that cannot be read is deleted at once or not at all.
+/// An unreadable object is deleted immediately, without a grace period.
 fn alone(o: &DeleteOptions) -> Result<(), Status> {
     if !o.ignore_read_error {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Get. An object in its stored version is spliced from its bytes, not decoded.
+//! Get. An object in its storage version is spliced from its bytes, not decoded.
 
 use super::answer::{answer, spliced};
 use crate::Server;
@@ -14,7 +14,7 @@ pub async fn get(server: &Server, call: &Call, request: &Request) -> Result<Resp
     if matches!(row.backend, Backend::Stored { .. }) {
         server.registry.check_not_older(call.query.get("resourceVersion"))?;
     }
-    if call.wanted.is_plain() && matches!(row.backend, Backend::Stored { .. }) {
+    if call.negotiated.is_plain() && matches!(row.backend, Backend::Stored { .. }) {
         let entry = server.registry.entry(request)?;
         if !row.serves_bytes(&entry) {
             let object = server.registry.from_stored(row, &entry).await?;

@@ -1,4 +1,4 @@
-//! List. In the stored version a list is the bytes of its objects, joined.
+//! List. In the storage version, a list joins the stored bytes of its objects.
 
 use super::shared;
 use crate::answer::bytes;
@@ -20,25 +20,25 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let row = &request.resource;
     if let Backend::Function(f) = &row.backend {
         let items = f.list(server.registry.env(), request).await?;
-        table::check_list(row, &call.wanted)?;
+        table::check_list(row, &call.negotiated)?;
         let mut listing = Objects::new(server, call, request, json!({"resourceVersion": ""}));
         listing.push(items)?;
         return Ok(listing.finish());
     }
     let page = server.registry.list(request, &options).await?;
-    table::check_list(row, &call.wanted)?;
-    if shared::wanted(call) {
-        return shared::list(server, row, call.wanted.shape, &page).await;
+    table::check_list(row, &call.negotiated)?;
+    if shared::negotiated(call) {
+        return shared::list(server, row, call.negotiated.shape, &page).await;
     }
-    if call.wanted.encoding == Encoding::Json && !call.wanted.pretty {
-        match call.wanted.shape {
+    if call.negotiated.encoding == Encoding::Json && !call.negotiated.pretty {
+        match call.negotiated.shape {
             Shape::Object if page.entries.iter().all(|e| row.serves_bytes(e)) => {
                 let bare = row.bare_items;
                 let splice = if bare { encode::splice_bare } else { encode::splice };
                 let length = move |e: &Entry| encode::spliced_len(e, bare);
                 return Ok(joined(&row.kind.list_kind(), &row.kind.gvk().api_version(), page, splice, length));
             }
-            Shape::PartialMetadataList if call.wanted.meta == META_V1 => {
+            Shape::PartialMetadataList if call.negotiated.meta == META_V1 => {
                 let length = |e: &Entry| {
                     let mut out = Vec::new();
                     encode::splice_metadata(&mut out, e);
@@ -68,7 +68,7 @@ fn list_meta(page: &Page) -> Value {
     m
 }
 
-/// The bytes of the objects, joined as they are sent.
+/// The objects' bytes, joined while they are sent.
 fn joined(
     kind: &str,
     version: &str,
@@ -82,10 +82,10 @@ fn joined(
     bytes(200, "application/json", Body::Joined(Box::new(joined)))
 }
 
-/// A list of decoded objects in the shape that was asked for.
+/// Encodes a list of decoded objects in the negotiated representation.
 struct Objects<'a> {
     row: &'a Resource,
-    wanted: &'a Negotiated,
+    negotiated: &'a Negotiated,
     include: &'a str,
     now: String,
     listing: Listing<'a>,
@@ -93,30 +93,30 @@ struct Objects<'a> {
 
 impl<'a> Objects<'a> {
     fn new(server: &Server, call: &'a Call, request: &'a Request, meta: Value) -> Self {
-        let (row, wanted) = (&*request.resource, &call.wanted);
+        let (row, negotiated) = (&*request.resource, &call.negotiated);
         let include = call.query.get("includeObject");
         let now = meta::time::format(server.registry.clock.now());
-        let (list, field) = match wanted.shape {
+        let (list, field) = match negotiated.shape {
             Shape::Table => {
-                let how = table::TableOptions { meta: wanted.meta, include, headers: true, now: &now };
+                let how = table::TableOptions { meta: negotiated.meta, include, headers: true, now: &now };
                 (table::table(row, &[], meta, &how), "rows")
             }
             Shape::PartialMetadata | Shape::PartialMetadataList => {
-                (json!({"kind": "PartialObjectMetadataList", "apiVersion": wanted.meta, "metadata": meta}), "items")
+                (json!({"kind": "PartialObjectMetadataList", "apiVersion": negotiated.meta, "metadata": meta}), "items")
             }
             Shape::Object => {
                 let (kind, version) = (row.kind.list_kind(), row.kind.gvk().api_version());
                 (json!({"kind": kind, "apiVersion": version, "metadata": meta}), "items")
             }
         };
-        Self { row, wanted, include, now, listing: Listing::new(wanted, list, field) }
+        Self { row, negotiated, include, now, listing: Listing::new(negotiated, list, field) }
     }
 
     fn push(&mut self, objects: Vec<Object>) -> Result<(), Status> {
-        let items = match self.wanted.shape {
+        let items = match self.negotiated.shape {
             Shape::Table => {
                 let how = table::TableOptions {
-                    meta: self.wanted.meta,
+                    meta: self.negotiated.meta,
                     include: self.include,
                     headers: true,
                     now: &self.now,
@@ -124,7 +124,7 @@ impl<'a> Objects<'a> {
                 table::rows(self.row, &objects, &how)
             }
             Shape::PartialMetadata | Shape::PartialMetadataList => {
-                objects.iter().map(|o| table::partial(o, self.wanted.meta)).collect()
+                objects.iter().map(|o| table::partial(o, self.negotiated.meta)).collect()
             }
             Shape::Object => {
                 let bare = |mut o: Object| {
@@ -146,12 +146,12 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// Requirements of the selectors of one request. Each is looked at for each object, and for each event of a watch; upstream
-/// has no limit but the length of the address.
+/// Maximum number of selector requirements per request: each is evaluated for every object and watch event. Upstream
+/// has no limit but the length of the URL.
 const MOST_REQUIREMENTS: usize = 1_000;
 
-/// The options of a list or a watch, checked.
-pub fn options(call: &Call, request: &Request, of: ListOrWatch) -> Result<ListOptions, Status> {
+/// Parses and validates the options of a list or watch.
+pub fn options(call: &Call, request: &Request, verb: ListOrWatch) -> Result<ListOptions, Status> {
     let q = &call.query;
     let labels = LabelSelector::parse(q.get("labelSelector")).map_err(Status::bad_request)?;
     let fields = FieldSelector::parse(q.get("fieldSelector")).map_err(Status::bad_request)?;
@@ -174,12 +174,12 @@ pub fn options(call: &Call, request: &Request, of: ListOrWatch) -> Result<ListOp
             .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?,
     };
     seconds(q)?;
-    // What is not kept has no revisions.
+    // Objects that are not stored have no resource versions.
     if row.stored().is_some() {
         check_revision(call)?;
     }
     let revision = q.get("resourceVersion");
-    let errors = match of {
+    let errors = match verb {
         ListOrWatch::List => list_errors(q, revision),
         ListOrWatch::Watch => watch_errors(q),
     };
@@ -203,7 +203,7 @@ pub fn options(call: &Call, request: &Request, of: ListOrWatch) -> Result<ListOp
     })
 }
 
-/// What is said of a field that nothing can be selected by. Kinds that know no field but the general ones say so.
+/// The error for an unsupported field selector. Kinds that support only the common fields have another message.
 fn unselectable(row: &Resource, field: &str) -> String {
     row.strategy.unselectable(field).unwrap_or_else(|| match row.kind.selectable.is_empty() && row.bare_items {
         true => {
@@ -213,7 +213,7 @@ fn unselectable(row: &Resource, field: &str) -> String {
     })
 }
 
-/// Whose options are read.
+/// The verb of the options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ListOrWatch {
     List,
@@ -223,7 +223,7 @@ pub enum ListOrWatch {
 const MATCH: &str = "resourceVersionMatch";
 const INITIAL: &str = "sendInitialEvents";
 
-/// What does not go together (`k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`).
+/// Rejects conflicting options (`k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`).
 fn list_errors(q: &Query, revision: &str) -> Vec<FieldError> {
     let (path, how) = (FieldPath::new(MATCH), q.get(MATCH));
     let mut errors = Vec::new();
@@ -273,7 +273,7 @@ fn watch_errors(q: &Query) -> Vec<FieldError> {
     errors
 }
 
-/// `timeoutSeconds`; 0 when nothing is said.
+/// `timeoutSeconds`; 0 by default.
 pub fn seconds(q: &Query) -> Result<u64, Status> {
     match q.get("timeoutSeconds") {
         "" => Ok(0),
@@ -284,7 +284,7 @@ pub fn seconds(q: &Query) -> Result<u64, Status> {
     }
 }
 
-/// `resourceVersion` is a number.
+/// Validates that `resourceVersion` is a number.
 pub fn check_revision(call: &Call) -> Result<(), Status> {
     let text = call.query.get("resourceVersion");
     if text.is_empty() || text.parse::<u64>().is_ok() {

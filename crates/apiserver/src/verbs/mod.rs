@@ -1,4 +1,4 @@
-//! One file per verb. Each takes a call and a row, and knows no kind.
+//! One file per verb. Each handles a call on a resource row, without knowing any kind.
 
 mod answer;
 mod create;
@@ -25,7 +25,7 @@ use meta::Status;
 use registry::{Request, Resource, Sub};
 use std::sync::Arc;
 
-/// Executes a call: finds the verb or the subresource.
+/// Executes a call: dispatches by verb or subresource.
 pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> Result<Response<Body>, Status> {
     let t = &call.target;
     let namespaced = row.kind.namespaced;
@@ -61,11 +61,11 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
     if namespaced && matches!(verb, "create" | "deletecollection") && t.namespace.is_empty() && row.stored().is_some() {
         return Err(method_not_allowed());
     }
-    // What changes one object names it.
+    // A write to one object requires its name.
     if !named && matches!(verb, "update" | "patch") {
         return Err(method_not_allowed());
     }
-    // Boxed, what a write remembers is not part of every reading request.
+    // Boxed, so that read requests do not carry the state of writes.
     match verb {
         "get" => get::get(server, &call, &request).await,
         "list" => list::list(server, &call, &request).await,

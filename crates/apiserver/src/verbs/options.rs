@@ -1,10 +1,11 @@
-//! Options of writes: the parameters of the query, and `If-Match`.
+//! Options of writes: query parameters, and `If-Match`.
 
 use crate::call::Call;
 use meta::Status;
 use registry::{Preconditions, WriteOptions};
 
-/// Reads the options of a write from the query. Errors name the parameter, as upstream validates `CreateOptions` and the like.
+/// Parses the options of a write from the query. Errors name the parameter, as upstream validates `CreateOptions` and
+/// the like.
 pub(super) fn write_options(call: &Call) -> Result<WriteOptions, Status> {
     let dry: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
     if let Some(bad) = dry.iter().find(|v| **v != "All") {
@@ -25,7 +26,7 @@ pub(super) fn write_options(call: &Call) -> Result<WriteOptions, Status> {
     Ok(WriteOptions { dry_run: !dry.is_empty(), manager: call.manager(), ..WriteOptions::default() })
 }
 
-/// The kind that the query of a write is read as.
+/// The kind of options for a verb.
 fn options_kind(call: &Call) -> meta::GroupKind {
     let kind = match call.parts.method {
         http::Method::PUT => "UpdateOptions",
@@ -35,7 +36,7 @@ fn options_kind(call: &Call) -> meta::GroupKind {
     meta::GroupKind { group: "meta.k8s.io".into(), kind: kind.into() }
 }
 
-/// Reads `If-Match`: the revision that the object must have, as the documentation of managed fields uses it. Quotes are allowed.
+/// Parses `If-Match`: the expected resource version, as documented for managed fields. Quotes are optional.
 pub(super) fn preconditions(call: &Call) -> Preconditions {
     let text = call.parts.headers.get(http::header::IF_MATCH).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let revision = text.trim().trim_matches('"');

@@ -1,4 +1,4 @@
-//! Patch: JSON, merge and strategic merge patches. The patch is read once and applied to whatever is live at each attempt.
+//! Patch: JSON, merge and strategic merge patches. Decoded once, and applied to the live object at each attempt.
 
 use super::answer::written;
 use super::decode::{DecodeError, take_namespace, to_typed, typed};
@@ -22,7 +22,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const APPLY_CBOR: &str = "application/apply-patch+cbor";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// What a patch of this kind of resource may be.
+/// The patch types that the resource supports.
 fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
     let mut all = vec![JSON, MERGE, APPLY];
     if request.resource.bare_items {
@@ -34,7 +34,7 @@ fn supported(call: &Call, request: &Request) -> Vec<&'static str> {
     all
 }
 
-/// Whether a configuration is to be applied.
+/// Whether the request is server-side apply.
 pub(super) fn is_apply(call: &Call) -> bool {
     call.media_type() == APPLY || call.cbor && call.media_type() == APPLY_CBOR
 }
@@ -45,10 +45,10 @@ enum Patch {
     Strategic(meta::Map<String, Value>),
 }
 
-/// A patch as it was sent.
+/// A decoded patch.
 pub(super) struct SentPatch {
     patch: Patch,
-    /// What strict reading finds in it.
+    /// Warnings or errors of strict decoding.
     found: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
 }
 
 impl SentPatch {
-    /// The live object, patched and read as its kind.
+    /// Applies the patch to the live object and decodes the result as its kind.
     pub(super) fn onto(
         &self,
         call: &Call,
@@ -89,11 +89,11 @@ impl SentPatch {
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
             DecodeError::Other(s) => s,
             DecodeError::Mismatch { text, value } => {
-                // What a strategic patch makes is converted, and never was a text.
+                // The result of a strategic merge patch is converted, not decoded from text.
                 let why = if matches!(self.patch, Patch::Strategic(_)) { value } else { text };
                 let shown = match &self.patch {
                     Patch::Strategic(p) => go_map(p),
-                    // Only what is refused is written as text, and patched once more for it.
+                    // Only a rejected result is patched again as text, for its error message.
                     _ => {
                         let whole = Value::Object(apply(&self.patch, live, schema).unwrap_or_default());
                         codec::json::to_string(&whole, codec::json::Html::Escape)
@@ -106,7 +106,7 @@ impl SentPatch {
     }
 }
 
-/// A value as Go's `%+v` writes it: upstream shows strategic patches so, and what became of the others as JSON.
+/// Formats a value as Go's `%+v`, as upstream does for strategic merge patches; for others, the result as JSON.
 fn go_value(v: &Value) -> String {
     match v {
         Value::Null => "<nil>".to_owned(),
@@ -124,14 +124,14 @@ fn go_map(m: &meta::Map<String, Value>) -> String {
     format!("map[{}]", all.join(" "))
 }
 
-/// What is applied, by whom.
+/// The applied configuration, and its manager.
 pub(super) struct Applied<'a> {
     pub configuration: Object,
     pub manager: &'a str,
     pub force: Force,
 }
 
-/// Reads a configuration that is to be applied, and how.
+/// Decodes an applied configuration and its options.
 pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOptions, Applied<'a>), Status> {
     let options = WriteOptions { applied: true, ..write_options(call)? };
     let manager = call.query.get("fieldManager");
@@ -163,7 +163,7 @@ pub(super) fn applied<'a>(call: &'a Call, request: &Request) -> Result<(WriteOpt
     Ok((options, Applied { configuration, manager, force }))
 }
 
-/// Server-side apply: creates or merges, and tracks who manages what.
+/// Server-side apply: creates or merges the object, and tracks field managers.
 async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
     let (options, Applied { configuration, manager, force }) = applied(call, &request)?;
     if call.target.subresource.is_empty() {
@@ -194,7 +194,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
     Ok(written(server, call, &request, code, &updated.into_written()))
 }
 
-/// Applying or putting what is not there creates it, which must be allowed as well.
+/// Applying or updating a missing object creates it, which requires the permission `create`.
 pub(super) async fn authorize_create(server: &Arc<Server>, call: &Call) -> Result<(), Status> {
     let mut a = (*call.attributes).clone();
     a.verb = "create".into();
@@ -215,7 +215,7 @@ fn exists(server: &Arc<Server>, call: &Call) -> bool {
     key.is_some_and(|k| server.registry.store.snapshot().get(&k).is_some())
 }
 
-/// Reads a patch and how it is to be taken.
+/// Decodes a patch by its media type.
 pub(super) fn read(call: &Call, request: &Request) -> Result<SentPatch, Status> {
     if call.query.has("force") {
         let e = FieldError::forbidden(&FieldPath::new("force"), "may not be specified for non-apply patch");
@@ -251,15 +251,15 @@ pub(super) fn read(call: &Call, request: &Request) -> Result<SentPatch, Status> 
     Ok(SentPatch { patch, found })
 }
 
-/// What stands before the words of a decoder that reads a patch strictly.
+/// Prefix of the errors of strict decoding.
 const DECODING: &str = "error decoding patch: ";
 
-/// That a patch is no object.
+/// The error for a patch that is not an object.
 fn no_map(v: &Value) -> String {
     format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", schema::typed::have(v))
 }
 
-/// The patched document, not yet typed.
+/// Returns the patched document, not yet typed.
 fn apply(patch: &Patch, live: &Object, schema: &Schema) -> Result<meta::Map<String, Value>, Status> {
     match patch {
         Patch::Json(p) => {

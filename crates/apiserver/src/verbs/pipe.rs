@@ -1,7 +1,7 @@
-//! The way from a watch to its connection, and when a client that does not read is left.
+//! Sends watch events to a connection, and drops clients that do not read.
 //!
-//! Invariant: a watch that is not read holds a few pieces for a second, then only what fits into its user's room, and that for
-//! half a minute. Who reads loses nothing, and a client that was left goes on from the last revision it has seen.
+//! Invariant: an unread watch buffers a few pieces for a second, then only what its user's budget allows, for half a
+//! minute. A client that reads loses nothing, and a dropped one resumes from its last revision.
 
 use crate::Server;
 use crate::call::Call;
@@ -13,28 +13,28 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::timeout;
 
-/// Pieces that wait for a connection.
+/// Buffered pieces per connection.
 const PENDING: usize = 4;
-/// Small events are sent together up to this size.
+/// Small events are batched up to this size.
 pub(super) const PIECE: usize = 32 << 10;
-/// From this size on, an event is sent as the bytes that the store or another watcher has of it.
+/// From this size on, an event is sent as shared bytes of the store or the encoding cache.
 pub(super) const SHARED: usize = 8 << 10;
-/// A client may be slow for this long without taking room.
+/// How long a client may be slow without using budget.
 const BRIEF: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(30);
-/// What a connection keeps of an answer that is not read.
+/// How long an unread response may use budget.
 const IN_CONNECTION: usize = 256 << 10;
 
 pub(super) struct Pipe {
     server: Arc<Server>,
     sender: mpsc::Sender<Bytes>,
-    /// None in this process, where everybody reads.
+    /// None in the same process, whose clients always read.
     connection: Option<Arc<Connection>>,
     user: String,
     left: metrics::Counter,
 }
 
-/// Nobody reads any more.
+/// The receiver is gone.
 pub(super) struct ClientGone;
 
 impl Pipe {
@@ -44,12 +44,12 @@ impl Pipe {
         (Self { server: server.clone(), sender, connection, user: call.user.name.clone(), left }, receiver)
     }
 
-    /// Returns when nobody reads any more.
+    /// Returns when the receiver is gone.
     pub async fn closed(&self) {
         self.sender.closed().await;
     }
 
-    /// Sends a piece. `held` are the bytes that stay in memory while it waits.
+    /// Sends a piece. `held` are the bytes kept in memory while it waits.
     pub async fn send(&self, piece: Bytes, held: usize) -> Result<(), ClientGone> {
         let piece = match self.sender.try_send(piece) {
             Ok(()) => return Ok(()),
@@ -75,7 +75,7 @@ impl Pipe {
             Err(_) => {
                 tracing::debug!(user = self.user, "a watch was left: its client does not read");
                 self.left.inc();
-                // What the connection has taken already goes with it.
+                // Includes what the connection has buffered already.
                 connection.close();
                 Err(ClientGone)
             }

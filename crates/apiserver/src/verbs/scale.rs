@@ -1,4 +1,4 @@
-//! The `scale` subresource: `autoscaling/v1` Scale over an object that has replicas.
+//! The `scale` subresource: `autoscaling/v1` Scale of an object with replicas.
 
 use super::answer::answer;
 use super::decode::{check_name, read_object, take_namespace};
@@ -93,7 +93,7 @@ async fn write(
         let mut object = live.clone();
         let path: Vec<&str> = paths.spec_replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
-        // Only a revision that the client named ties the write.
+        // Only a resource version from the client makes the write conditional.
         object.set_resource_version(scale.resource_version());
         Ok(Target::Object(Box::new(object)))
     };
@@ -102,7 +102,7 @@ async fn write(
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }
 
-/// The same request, of the object itself (it is a scale only towards the client) or of another part of it.
+/// The request for the object itself, which is a Scale only for clients, or for another subresource.
 fn seen_as(request: &Request, subresource: &str) -> Request {
     Request {
         user: request.user.clone(),
@@ -131,8 +131,8 @@ fn replicas_of(scale: &Object, name: &str) -> Result<i64, Status> {
     Err(Status::invalid(&gk, name, &errors))
 }
 
-/// Server-side apply of a scale: a configuration of the object that has nothing but the replicas, whose owner is remembered
-/// with the subresource.
+/// Server-side apply of a Scale: applies a configuration of the object with only its replicas; the managed fields
+/// entry has the subresource.
 async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scale) -> Result<Response<Body>, Status> {
     let (options, applied) = patch::applied(call, &request)?;
     let schema = schema_of_scale()?;
@@ -162,7 +162,7 @@ async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scal
     Ok(answer(server, call, &request, 200, &scale_of(&updated.into_written().object, paths)))
 }
 
-/// Admission sees what the client sees.
+/// Admission receives the Scale, as the client sent it.
 struct ScaleAdmission<'a> {
     inner: Admission<'a>,
     paths: &'a Scale,

@@ -1,4 +1,5 @@
-//! Lists and watches for informers of the same process: the stored objects themselves change hands, see [`client::shared`].
+//! Lists and watches for informers of the same process: shares the stored objects without encoding, see
+//! [`client::shared`].
 
 use crate::Server;
 use crate::answer::bytes;
@@ -19,12 +20,12 @@ use std::time::Duration;
 use store::Entry;
 use tokio::sync::mpsc;
 
-/// Batches that wait for an informer.
+/// Buffered batches per informer.
 const PENDING: usize = 16;
 
-/// Whether the objects themselves are asked for. Metadata alone is a part of them.
-pub fn wanted(call: &Call) -> bool {
-    let shape = call.wanted.encoding == Encoding::Json && call.wanted.shape != Shape::Table;
+/// Whether the request is for shared objects or their metadata.
+pub fn negotiated(call: &Call) -> bool {
+    let shape = call.negotiated.encoding == Encoding::Json && call.negotiated.shape != Shape::Table;
     shape && call.parts.extensions.get::<Ask>().is_some()
 }
 
@@ -46,7 +47,8 @@ fn hand_over<T: Send + 'static>(thing: T) -> Response<Body> {
     response
 }
 
-/// The stored form in the served version. For metadata alone the stored version will do: only a webhook may change it between versions.
+/// The stored bytes in the served version. For metadata the storage version suffices: only a webhook may change
+/// metadata in a conversion.
 async fn all_stored(
     server: &Server,
     row: &Resource,
@@ -80,7 +82,7 @@ fn stored(e: &Entry, value: Bytes, mark: usize) -> Result<Stored, Status> {
     Stored::new(name, labels, value, mark, e.revision).map_err(Status::internal)
 }
 
-/// A watch that hands over until its time is up, the server ends or nobody takes any more.
+/// Watches until the timeout, server shutdown, or the receiver is gone.
 pub fn watch(
     server: &Arc<Server>,
     trace: &Arc<Trace>,
@@ -121,7 +123,7 @@ async fn follow(
     tokio::pin!(drained);
     loop {
         let batch = tokio::select! {
-            // In this order, so that a run in virtual time can be repeated.
+            // Biased, so that runs in virtual time are reproducible.
             biased;
             () = sender.closed() => return,
             () = &mut end => return,

@@ -22,7 +22,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     if creates {
         super::patch::authorize_create(server, call).await?;
     }
-    // An update that names a revision is not tried again once it has lost a race, and needs no copy of its object.
+    // A conditional update is not retried after a conflict, and so needs no copy of its object.
     let conditional = !matches!(object.resource_version(), "" | "0") && !creates;
     let object = Mutex::new(Some(Box::new(object)));
     let change = |live: Option<&Object>| {

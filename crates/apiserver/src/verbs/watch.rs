@@ -1,4 +1,4 @@
-//! Watch: a stream of events, each encoded from the bytes of its object.
+//! Watch: a stream of events, each encoded from the stored bytes.
 
 use super::list::{self, ListOrWatch};
 use super::pipe::{ClientGone, PIECE, Pipe, SHARED};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Entry;
 
-/// How often a quiet watch says how far it is.
+/// Interval of bookmarks on a quiet watch.
 const BOOKMARK: Duration = Duration::from_secs(60);
 
 pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Response<Body>, Status> {
@@ -38,12 +38,12 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     };
     let options = WatchOptions { list, initial };
     let watch = server.registry.watch(&request, &options);
-    if shared::wanted(call) {
+    if shared::negotiated(call) {
         return match watch {
             Err(s) if !matches!(s.code, 410 | 504) => Err(s),
             watch => {
-                let of = (request.resource.clone(), call.wanted.shape);
-                Ok(shared::watch(server, &call.trace, of, watch, timeout, BOOKMARK))
+                let representation = (request.resource.clone(), call.negotiated.shape);
+                Ok(shared::watch(server, &call.trace, representation, watch, timeout, BOOKMARK))
             }
         };
     }
@@ -55,7 +55,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     let stream = Stream {
         server: server.clone(),
         request,
-        wanted: call.wanted,
+        negotiated: call.negotiated,
         include: q.get("includeObject").to_owned(),
         bookmarks: q.is_true("allowWatchBookmarks"),
         pipe,
@@ -66,11 +66,11 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     };
     match watch {
         Ok(w) => drop(tokio::spawn(stream.run(w, timeout))),
-        // A request that was understood has a stream, even if all it says is that the revision is gone.
+        // A valid request gets a stream, even if its only event is an expired resource version.
         Err(s) if matches!(s.code, 410 | 504) => drop(tokio::spawn(stream.fail(s))),
         Err(s) => return Err(s),
     }
-    let media = match call.wanted.encoding {
+    let media = match call.negotiated.encoding {
         Encoding::Yaml => "application/yaml;stream=watch",
         Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
         Encoding::Cbor => "application/cbor-seq",
@@ -79,7 +79,7 @@ pub fn watch(server: &Arc<Server>, call: &Call, request: Request) -> Result<Resp
     Ok(bytes(200, media, Body::stream(receiver)))
 }
 
-/// How long a watch lives when the client does not say. Those that began together do not end together.
+/// The default timeout of a watch, randomised to spread reconnects.
 fn lifetime(server: &Server) -> Duration {
     let least = server.options.min_request_timeout;
     let share = server.registry.rng.next_u64() >> 32;
@@ -89,19 +89,19 @@ fn lifetime(server: &Server) -> Duration {
 struct Stream {
     server: Arc<Server>,
     request: Request,
-    wanted: Negotiated,
+    negotiated: Negotiated,
     include: String,
     bookmarks: bool,
     pipe: Pipe,
-    /// What is sent with the next piece.
+    /// The buffer of the next piece.
     out: Vec<u8>,
-    /// The columns of a table are said once.
+    /// Only the first table has column definitions.
     headers_sent: bool,
     sent: metrics::Counter,
     sizes: metrics::Histogram,
 }
 
-/// How an entry is sent to watchers without being decoded.
+/// How to encode an entry for watchers without decoding it.
 #[derive(Clone, Copy)]
 enum Splice {
     Whole,
@@ -116,7 +116,7 @@ impl Stream {
         tick.reset();
         let server = self.server.clone();
         let drained = server.lifecycle.drained();
-        // Built-in rows stay.
+        // Built-in rows are never removed.
         let gone = (!self.request.resource.bare_items).then(|| self.server.registry.gone(&self.request.resource));
         let gone = async move {
             match gone {
@@ -127,25 +127,27 @@ impl Stream {
         tokio::pin!(drained, gone);
         loop {
             let sent = tokio::select! {
-                // In this order: an end or a bookmark is not put off by a busy watch, and a run in virtual time can be repeated.
+                // Biased: a busy watch must not delay its end or bookmarks, and runs in virtual time are
+                // reproducible.
                 biased;
                 () = self.pipe.closed() => return,
                 () = &mut end => return,
                 () = &mut drained => return,
                 _ = tick.tick(), if self.bookmarks => self.bookmark(watch.revision(), false).await,
                 batch = watch.next(&server.registry) => match batch {
-                    // No object is a list: upstream ends such a stream at the first of them.
-                    Ok(Batch::Events(_)) if self.wanted.shape == Shape::PartialMetadataList => return,
+                    // `PartialObjectMetadataList` cannot represent an object: like upstream, ends the stream at the
+                    // first event.
+                    Ok(Batch::Events(_)) if self.negotiated.shape == Shape::PartialMetadataList => return,
                     Ok(Batch::Events(events)) => match self.all_events(&events).await {
                         Ok(sent) => sent,
-                        // Whoever went on would never hear of what could not be told.
+                        // Continuing would silently skip an event that cannot be encoded.
                         Err(s) => return self.fail(s).await,
                     },
                     Ok(Batch::InitialEnd(revision)) if self.bookmarks => self.bookmark(revision, true).await,
                     Ok(Batch::InitialEnd(_)) => Ok(()),
                     Err(s) => return self.fail(s).await,
                 },
-                // After what is still to be said: the objects went before their definition.
+                // After pending events: the objects were deleted before their definition.
                 () = &mut gone => return,
             };
             if sent.is_err() {
@@ -154,7 +156,7 @@ impl Stream {
         }
     }
 
-    /// Piece by piece, since many large objects may have to be decoded.
+    /// In chunks, since many large objects may need decoding.
     async fn all_events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), ClientGone>, Status> {
         for (number, piece) in pieces_by(events, |e| e.entry.value.len()).enumerate() {
             if number > 0 {
@@ -170,11 +172,11 @@ impl Stream {
 
     async fn events(&mut self, events: &[ObjectEvent]) -> Result<Result<(), ClientGone>, Status> {
         let (server, row) = (self.server.clone(), self.request.resource.clone());
-        let wanted = self.wanted;
+        let negotiated = self.negotiated;
         let made = |e: &ObjectEvent| {
-            server.encoded.get(&EventSource { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted })
+            server.encoded.get(&EventSource { row: &row, entry: &e.entry, kind: e.kind, negotiated: &negotiated })
         };
-        // Of each event that is not spliced, what another watcher has made of it.
+        // Cached encodings from other watchers, per event that is not spliced.
         let mut shared: Vec<Option<Bytes>> = Vec::new();
         let mut others: Vec<Arc<Entry>> = Vec::new();
         for e in events.iter().filter(|e| self.spliced(&e.entry).is_none()) {
@@ -220,8 +222,9 @@ impl Stream {
                             let shaped = self.shape(&object);
                             let mut out = Vec::new();
                             self.write(&mut out, e.kind.as_str(), shaped);
-                            let of = EventSource { row: &row, entry: &e.entry, kind: e.kind, wanted: &wanted };
-                            server.encoded.keep(&of, out.into())
+                            let source =
+                                EventSource { row: &row, entry: &e.entry, kind: e.kind, negotiated: &negotiated };
+                            server.encoded.keep(&source, out.into())
                         }
                     };
                     let size = event.len();
@@ -243,7 +246,7 @@ impl Stream {
         Ok(self.flush(0).await)
     }
 
-    /// Sends what is collected.
+    /// Sends the buffer.
     async fn flush(&mut self, held: usize) -> Result<(), ClientGone> {
         if self.out.is_empty() {
             return Ok(());
@@ -252,40 +255,41 @@ impl Stream {
         self.pipe.send(piece.into(), held).await
     }
 
-    /// Ends the stream with an error.
+    /// Ends the stream with an error event.
     async fn fail(mut self, s: Status) {
         let mut out = std::mem::take(&mut self.out);
         self.error(&mut out, &s);
         let _ = self.pipe.send(out.into(), 0).await;
     }
 
-    /// How an entry is told without being decoded, where that is possible.
+    /// How to encode an entry without decoding it, if possible.
     fn spliced(&self, e: &Entry) -> Option<Splice> {
-        match self.wanted.shape {
-            _ if self.wanted.encoding != Encoding::Json || encode::check_form(e).is_err() => None,
+        match self.negotiated.shape {
+            _ if self.negotiated.encoding != Encoding::Json || encode::check_form(e).is_err() => None,
             Shape::Object if self.request.resource.serves_bytes(e) => Some(Splice::Whole),
-            Shape::PartialMetadata if self.wanted.meta == META_V1 => Some(Splice::Metadata),
+            Shape::PartialMetadata if self.negotiated.meta == META_V1 => Some(Splice::Metadata),
             _ => None,
         }
     }
 
     fn shape(&mut self, object: &Object) -> Value {
-        match self.wanted.shape {
+        match self.negotiated.shape {
             Shape::Object | Shape::PartialMetadataList => object.clone().into_value(),
-            Shape::PartialMetadata => table::partial(object, self.wanted.meta),
+            Shape::PartialMetadata => table::partial(object, self.negotiated.meta),
             Shape::Table => {
                 let now = meta::time::format(self.server.registry.clock.now());
                 let list = json!({"resourceVersion": object.resource_version()});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
-                let how = table::TableOptions { meta: self.wanted.meta, include: &self.include, headers, now: &now };
+                let how =
+                    table::TableOptions { meta: self.negotiated.meta, include: &self.include, headers, now: &now };
                 table::table(&self.request.resource, std::slice::from_ref(object), list, &how)
             }
         }
     }
 
     fn write(&self, out: &mut Vec<u8>, kind: &str, object: Value) {
-        if self.wanted.encoding == Encoding::Protobuf {
-            // What has no messages is said to be an error rather than left out.
+        if self.negotiated.encoding == Encoding::Protobuf {
+            // Without a protobuf encoding, sends an error instead of skipping the event.
             let bytes = content::to_protobuf(&object).map(|b| codec::protobuf::watch_event(kind, &b)).or_else(|| {
                 let s = Status::not_acceptable("the kind has no protobuf");
                 Some(codec::protobuf::watch_event("ERROR", &content::to_protobuf(&s.to_value())?))
@@ -293,20 +297,20 @@ impl Stream {
             out.extend_from_slice(&bytes.unwrap_or_default());
             return;
         }
-        if self.wanted.encoding == Encoding::Cbor {
+        if self.negotiated.encoding == Encoding::Cbor {
             return codec::cbor::write_event(out, kind, &object);
         }
-        if self.wanted.encoding == Encoding::Yaml {
+        if self.negotiated.encoding == Encoding::Yaml {
             let event = json!({"type": kind, "object": object});
             out.extend_from_slice(b"---\n");
-            out.extend_from_slice(&content::write(&self.wanted, &event).1);
+            out.extend_from_slice(&content::write(&self.negotiated, &event).1);
         } else {
             order::write_event(out, kind, &object);
         }
     }
 
     async fn bookmark(&mut self, revision: u64, initial_end: bool) -> Result<(), ClientGone> {
-        if self.wanted.shape == Shape::PartialMetadataList {
+        if self.negotiated.shape == Shape::PartialMetadataList {
             return Err(ClientGone);
         }
         let row = &self.request.resource;
