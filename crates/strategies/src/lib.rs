@@ -1,6 +1,7 @@
-//! What single kinds do that their schema cannot say: one file per kind that needs one, under its group.
+//! What single kinds do that their description cannot say: one file per kind that needs one, under its group.
 //!
-//! A kind without a file has no peculiarities; what can be said of one field is a rule in the description instead.
+//! A kind without a file has no peculiarities; what can be said of one field is a rule in the description instead. The module `table` says how
+//! a kind finds its file.
 
 #[macro_use]
 mod table;
@@ -39,6 +40,7 @@ mod testing;
 pub use rows::{Config, builtin_rows, selectable_fields};
 pub use runtime_config::RuntimeConfig;
 
+// The directories of groups.
 groups! {
     admissionregistration,
     apiextensions,
