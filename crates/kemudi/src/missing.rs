@@ -14,7 +14,10 @@ pub const MISSING: &[(&str, &str)] = &[
     ("images from registries", "not pulled: `kemudi image import` brings them from files"),
     ("more than one node", "a control plane takes agents of other programs; ours runs beside it only"),
     ("IPv6 for pods", "services have it; pods have IPv4 addresses"),
-    ("resizing running pods", "admitted; no node carries it out"),
+    (
+        "limits of `ephemeral-storage`, and `sizeLimit` of `emptyDir` volumes on disk",
+        "admitted; a pod that exceeds them is not evicted",
+    ),
 ];
 
 /// The table as lines of text.
