@@ -3,8 +3,10 @@
 //! Where something happens often the series is resolved once ([`Set::counter`] and the like) and kept: counting is then a few
 //! atomics. What is not counted but read when somebody asks is a [`Scrape`]. Left out: what the rows are, which those say who count.
 
+mod health;
 mod scrape;
 
+pub use health::HealthChecks;
 pub use prometheus::{Gauge as RealGauge, Histogram, IntCounter as Counter, IntGauge as Gauge};
 pub use scrape::Scrape;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::Informer;
-use metrics::{Row, Set};
+use metrics::{HealthChecks, Row, Set};
 use runtime::{ContainerState, PodState, Runtime};
 use tokio::time::Instant;
 
@@ -76,10 +76,6 @@ const PROBE_SECONDS: Row = Row::histogram(
     "Duration in seconds for a probe response.",
 );
 
-const CHECK: Row =
-    Row::gauge("kubernetes_healthcheck", &["name", "type"], "The result of a health check: 1 if it passed.");
-const CHECKS: Row =
-    Row::counter("kubernetes_healthchecks_total", &["name", "status", "type"], "The results of all health checks.");
 const HEALTHZ: &str = "healthz";
 
 const RESULTS: [&str; 2] = ["successful", "failed"];
@@ -99,7 +95,7 @@ pub struct PodLabels {
 pub(crate) struct Known {
     agent: Set,
     probes: Set,
-    checks: Set,
+    checks: HealthChecks,
     /// The pods of the node, once the agent runs.
     pub pods: OnceLock<Informer<Whole>>,
     begun: Instant,
@@ -117,7 +113,7 @@ impl Known {
         Self {
             agent,
             probes,
-            checks: Set::new(&[CHECK, CHECKS]),
+            checks: HealthChecks::default(),
             pods: OnceLock::new(),
             begun: Instant::now(),
             started: meta::time::format(now),
@@ -160,11 +156,9 @@ impl Known {
         self.agent.counter(&TERMINATED, &[kind, &exit_code.to_string(), reason]).inc();
     }
 
-    /// A check of `/healthz` was made.
+    /// Records the result of a check of `/healthz`.
     pub fn checked(&self, name: &str, passed: bool) {
-        self.checks.gauge(&CHECK, &[name, HEALTHZ]).set(i64::from(passed));
-        let status = if passed { "success" } else { "error" };
-        self.checks.counter(&CHECKS, &[name, status, HEALTHZ]).inc();
+        self.checks.count(name, HEALTHZ, passed);
     }
 
     /// Counts a request until this is dropped. `path` is the label of the metric, one of a few.

@@ -2,7 +2,6 @@
 //!
 //! Not implemented: local admission plugins (they take less time than reading the clock), and summaries.
 
-mod health;
 mod series;
 pub(crate) mod table;
 
@@ -11,9 +10,8 @@ pub(crate) use series::{AllSeries, Series};
 use crate::Server;
 use crate::health::VERSION;
 use admission::{MatchEvaluation, MatchOwner, Outcome, PluginRun, PolicyDecision, WebhookCall};
-use health::HealthMetrics;
 use meta::Operation;
-use metrics::{Counter, Histogram, Set};
+use metrics::{Counter, HealthChecks, Histogram, Set};
 use registry::convert::Conversion;
 use registry::{CommitObserver, Resource};
 use std::sync::{Arc, OnceLock};
@@ -46,7 +44,7 @@ pub struct Metrics {
     /// Sixteen for each index in the chain.
     plugins: Box<[OnceLock<Histogram>]>,
     pub(crate) handshakes: Counter,
-    pub(crate) health: HealthMetrics,
+    pub(crate) health: HealthChecks,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +89,7 @@ impl Metrics {
             steps: std::array::from_fn(|_| OnceLock::new()),
             plugins: (0..PLUGINS * 16).map(|_| OnceLock::new()).collect(),
             handshakes: set.counter(&table::HANDSHAKES, &[]),
-            health: HealthMetrics::new(),
+            health: HealthChecks::default(),
             set,
         })
     }

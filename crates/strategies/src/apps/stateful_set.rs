@@ -129,7 +129,7 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// What a stateful set says that is not meant so. The path of a claim differs when it is said again, as upstream has it.
+/// Errors of a stateful set that upstream reports twice, the second time with another path of the claim.
 fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     let mut out = Vec::new();
     let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array);

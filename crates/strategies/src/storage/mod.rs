@@ -35,7 +35,7 @@ pub fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_SIZE_MAX: usize = 256 * 1024;
 
-/// What a driver is told of a class: not too much, and nothing without a name.
+/// Validates the parameters of a class: their total size, and that each has a name.
 fn parameters(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("parameters");
     let Some(all) = o.get("parameters").and_then(Value::as_object) else { return };

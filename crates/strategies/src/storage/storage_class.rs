@@ -1,4 +1,4 @@
-//! StorageClass: what a driver is told, and where volumes may be.
+//! StorageClass: the parameters for a driver, and the topology of its volumes.
 
 use super::{old_keys, parameters};
 use crate::Config;

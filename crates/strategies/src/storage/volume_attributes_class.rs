@@ -1,4 +1,4 @@
-//! VolumeAttributesClass: the driver, and what it is told.
+//! VolumeAttributesClass: the driver and its parameters.
 
 use super::parameters;
 use crate::Config;

@@ -1,6 +1,6 @@
 //! Service level indicators of health checks (`/metrics/slis`, `k8s.io/component-base/metrics/prometheus/slis`).
 
-use metrics::{Row, Set};
+use crate::{Row, Set};
 
 const CHECK: Row = Row::gauge(
     "kubernetes_healthcheck",
@@ -13,25 +13,29 @@ const CHECKS: Row = Row::counter(
     "Health checks made, by name, result (success or error) and the endpoint that lists them.",
 );
 
-pub(crate) struct HealthMetrics(Set);
+/// The health checks of a server, by their name and the endpoint that lists them (`healthz`, `livez` or `readyz`).
+pub struct HealthChecks(Set);
 
-impl HealthMetrics {
-    pub fn new() -> Self {
+impl Default for HealthChecks {
+    fn default() -> Self {
         Self(Set::new(&[CHECK, CHECKS]))
     }
+}
 
-    /// Records the result of a check. `endpoint`: `healthz`, `livez` or `readyz`.
+impl HealthChecks {
+    /// Records the result of a check that no client requested.
     pub fn set(&self, name: &str, endpoint: &str, passed: bool) {
         self.0.gauge(&CHECK, &[name, endpoint]).set(passed.into());
     }
 
-    /// Records a check requested by a client.
+    /// Records the result of a check that a client requested.
     pub fn count(&self, name: &str, endpoint: &str, passed: bool) {
         self.set(name, endpoint, passed);
         let status = if passed { "success" } else { "error" };
         self.0.counter(&CHECKS, &[name, status, endpoint]).inc();
     }
 
+    /// All indicators in Prometheus' text format.
     pub fn text(&self) -> String {
         self.0.text()
     }

@@ -1,0 +1,195 @@
+//! A node with an agent, the embedded runtime and a small API, in a network namespace of its own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::fake::{self, Fake};
+use kemudi_node::{Agent, DnsOptions, Handle, Options};
+use network::PodNetwork;
+use runtime::Embedded;
+use serde_json::{Value, json};
+
+pub static NEXT: AtomicU32 = AtomicU32::new(0);
+pub const PODS: &str = "api/v1/pods";
+
+/// The time, and this many seconds.
+pub struct Wall(i64);
+
+impl meta::Clock for Wall {
+    fn now(&self) -> jiff::Timestamp {
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).unwrap();
+        jiff::Timestamp::new(now.tv_sec() + self.0, now.tv_nsec() as i32).unwrap()
+    }
+}
+
+pub struct Count(AtomicU64);
+
+impl meta::Rng for Count {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}
+
+pub struct Machine {
+    pub directory: tempfile::TempDir,
+    pub api: Fake,
+    pub runtime: runtime::Options,
+    pub network: network::Options,
+    pub embedded: Embedded,
+    pub node: PathBuf,
+    pub seccomp_default: kemudi_node::SeccompDefault,
+    pub max_pods: u32,
+    /// Seconds by which the agent's clock is ahead of that of its shims.
+    pub ahead: i64,
+    pub agent: Option<(client::Trigger, tokio::task::JoinHandle<()>)>,
+    pub handle: Option<Handle>,
+    /// In place of the runtime, if there is one.
+    pub held: Option<Arc<fake::held::Held>>,
+}
+
+impl Machine {
+    pub async fn new() -> Machine {
+        assert!(nix::unistd::geteuid().is_root(), "these tests start containers: run them as root");
+        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let directory = tempfile::Builder::new().prefix("kemudi-node-").tempdir_in(target).unwrap();
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("kemudi-node-test-{}-{n}", std::process::id());
+        let clock: runtime::Clock = Arc::new(|| {
+            let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).unwrap();
+            runtime::Timestamp { secs: now.tv_sec() as u64, nanos: now.tv_nsec() as u32 }
+        });
+        let mut options = runtime::Options::new(directory.path().join("runtime"), prefix, clock);
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_kemudi-node-testbed"));
+        options.shim_program = program.clone();
+        let embedded = Embedded::open(options.clone()).await.unwrap();
+        embedded.images().ensure_builtin("kemudi.local/demo", &program).unwrap();
+        let node = directory.path().join("node-netns");
+        network::namespace::create(&node, || Ok(())).unwrap();
+        let up = ["--net", node.to_str().unwrap(), "ip", "link", "set", "lo", "up"];
+        let up = std::process::Command::new("nsenter").arg(format!("--net={}", up[1])).args(&up[2..]).status();
+        assert!(up.unwrap().success());
+        let network = network::Options {
+            id: format!("t{:x}", std::process::id() as u64 * 16 + u64::from(n)),
+            state_directory: directory.path().join("network"),
+            namespace_directory: directory.path().join("netns"),
+            node_namespace: Some(node.clone()),
+            pod_range: "10.201.0.0/24".parse().unwrap(),
+            cluster_range: "10.201.0.0/16".parse().unwrap(),
+            service_range: "10.202.0.0/16".parse().unwrap(),
+            more_devices: Vec::new(),
+            mtu: None,
+            masquerade: false,
+            forward: false,
+        };
+        let mut machine = Machine {
+            directory,
+            api: Fake::new(),
+            runtime: options,
+            network,
+            embedded,
+            node,
+            seccomp_default: kemudi_node::SeccompDefault::default(),
+            max_pods: 110,
+            ahead: 0,
+            agent: None,
+            handle: None,
+            held: None,
+        };
+        machine.start().await;
+        machine
+    }
+
+    pub async fn start(&mut self) {
+        let network = PodNetwork::open(self.network.clone()).await.unwrap();
+        let agent = Agent::new(Options {
+            client: self.api.client(),
+            node_name: "n1".into(),
+            node_ip: "192.0.2.7".parse().unwrap(),
+            hostname: "machine".into(),
+            runtime: match &self.held {
+                Some(held) => held.clone(),
+                None => Arc::new(self.embedded.clone()),
+            },
+            host: Arc::new(self.embedded.clone()),
+            network: Some(network),
+            node_namespace: Some(self.node.clone()),
+            data_dir: self.directory.path().to_owned(),
+            log_dir: self.directory.path().join("logs"),
+            dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
+            pod_cidr: Some("10.201.0.0/24".into()),
+            max_pods: self.max_pods,
+            sysctls: kemudi_node::Allowlist::default(),
+            seccomp_default: self.seccomp_default,
+            pod_pids_limit: None,
+            address: [0, 0, 0, 0].into(),
+            port: 10250,
+            own_ports: vec![network::HostPort {
+                address: None,
+                protocol: network::Protocol::Tcp,
+                port: 6443,
+                target: 6443,
+            }],
+            version: "v1.36.0".into(),
+            labels: BTreeMap::new(),
+            clock: Arc::new(Wall(self.ahead)),
+            rng: Arc::new(Count(AtomicU64::new(1))),
+        });
+        self.handle = Some(agent.handle());
+        let (trigger, shutdown) = client::shutdown();
+        let task = tokio::spawn(async move { agent.run(shutdown).await.unwrap() });
+        self.agent = Some((trigger, task));
+    }
+
+    pub async fn stop(&mut self) {
+        let (trigger, task) = self.agent.take().unwrap();
+        trigger.trigger();
+        task.await.unwrap();
+    }
+
+    pub fn pod(&self, name: &str, spec: Value) -> Value {
+        let mut spec = spec;
+        spec["nodeName"] = "n1".into();
+        self.api.put(PODS, json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec}))
+    }
+
+    pub async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.api.until(PODS, "default", name, |p| p.is_some_and(&wanted)).await.unwrap()
+    }
+
+    pub async fn gone(&self, name: &str) {
+        self.api.until(PODS, "default", name, |p| p.is_none()).await;
+    }
+
+    pub async fn finish(mut self) {
+        self.stop().await;
+        for e in std::fs::read_dir(self.directory.path().join("pods")).into_iter().flatten().flatten() {
+            for kind in std::fs::read_dir(e.path().join("volumes")).into_iter().flatten().flatten() {
+                for v in std::fs::read_dir(kind.path()).into_iter().flatten().flatten() {
+                    let _ = nix::mount::umount2(&v.path(), nix::mount::MntFlags::MNT_DETACH);
+                }
+            }
+        }
+        Embedded::purge(&self.runtime).await.unwrap();
+        PodNetwork::purge(&self.network).await.unwrap();
+        network::namespace::remove(&self.node).unwrap();
+    }
+}
+
+pub fn demo(name: &str, args: Value) -> Value {
+    json!({"name": name, "image": "kemudi.local/demo", "args": args})
+}
+
+pub fn is_ready(p: &Value) -> bool {
+    let conditions = p["status"]["conditions"].as_array();
+    conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+pub async fn body(m: &Machine, path: &str) -> (u16, String) {
+    use http_body_util::BodyExt;
+    let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
+    let (head, body) = m.handle.as_ref().unwrap().handle(request).await.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    (head.status.as_u16(), String::from_utf8(bytes.to_vec()).unwrap())
+}

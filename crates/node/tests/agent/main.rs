@@ -1,0 +1,10 @@
+//! An agent with the embedded runtime, in a network namespace of its own, against a small API.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod fake;
+mod lifecycle;
+mod machine;
+mod probes;
+mod resize;
+mod room;
+mod server;
