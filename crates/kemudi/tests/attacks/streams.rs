@@ -94,7 +94,7 @@ fn nobody_reads(s: &Story) {
         "--",
         "sh",
         "-c",
-        "(while :; do /bin/busybox nc -l -p 7000 -e /bin/cat /dev/zero; done) >/dev/null 2>&1 &",
+        "/bin/busybox nc -ll -p 7000 -e /bin/cat /dev/zero >/dev/null 2>&1 &",
     ]);
     let mut forwarding = Client(s.command(&forward).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();

@@ -57,8 +57,7 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// What comes over a WebSocket until a command says how it ended.
-    /// What a WebSocket says until `end` is in it.
+    /// Reads a WebSocket until `end` has come; returns everything that came.
     fn web_socket(&self, path: &str, protocol: &str, end: &str) -> Vec<u8> {
         let r = Request::get(path)
             .header("connection", "Upgrade")
@@ -72,7 +71,8 @@ impl<'a> Agent<'a> {
             let mut said = Vec::new();
             while !String::from_utf8_lossy(&said).contains(end) {
                 let read = tokio::time::timeout(Duration::from_secs(60), stream.read_buf(&mut said)).await;
-                assert!(read.unwrap().unwrap() > 0, "{path}: {said:?}");
+                let n = read.unwrap_or_else(|_| panic!("{path}: nothing more came after {said:?}")).unwrap();
+                assert!(n > 0, "{path}: closed after {said:?}");
             }
             said
         })
@@ -272,7 +272,7 @@ fn commands(s: &Story) {
         assert!(is(b"\x01inside\n") && is(b"\"status\":\"Success\""), "{protocol}: {said:?}");
     }
     // Ports forwarded by messages: each channel begins with the port, here in base64.
-    s.sh("p", "(while :; do /bin/busybox nc -l -p 7000 -e /bin/busybox echo from-the-port; done) >/dev/null 2>&1 &");
+    s.sh("p", "/bin/busybox nc -ll -p 7000 -e /bin/busybox echo from-the-port >/dev/null 2>&1 &");
     s.eventually("the port listens", || {
         s.k(&["exec", "p", "--", "/bin/busybox", "grep", ":1B58", "/proc/net/tcp", "/proc/net/tcp6"])
             .status
