@@ -10,6 +10,7 @@ use http::request::Parts;
 use meta::Status;
 use parking_lot::Mutex;
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Named conditions for readiness.
@@ -64,7 +65,7 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
         "metrics" if check == Some("slis") => {
             for root in ["healthz", "livez", "readyz"] {
                 for (name, holds) in checks(server, root) {
-                    server.metrics.health.set(name, root, holds);
+                    server.metrics.health.set(&name, root, holds);
                 }
             }
             Some(Ok(bytes(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics.health.text())))
@@ -76,8 +77,9 @@ pub(crate) fn answer(server: &Server, parts: &Parts) -> Option<Result<Response<B
     }
 }
 
-/// The checks of `/healthz`, `/livez` or `/readyz`, in upstream's order.
-fn checks(server: &Server, root: &str) -> Vec<(&'static str, bool)> {
+/// The checks of `/healthz`, `/livez` or `/readyz`, in upstream's order. `/healthz` adds one per supervised service of this process; the other
+/// two concern the API server alone, and whoever restarts or avoids it because of them.
+fn checks(server: &Server, root: &str) -> Vec<(Cow<'static, str>, bool)> {
     // The store is called `etcd` for compatibility.
     let mut checks = vec![("ping", true), ("log", true), ("etcd", server.registry.store.is_alive())];
     if root == "readyz" {
@@ -86,6 +88,11 @@ fn checks(server: &Server, root: &str) -> Vec<(&'static str, bool)> {
     checks.extend(server.start_steps.complete.lock().iter().map(|name| (*name, true)));
     if root == "readyz" {
         checks.push(("shutdown", server.lifecycle.is_ready()));
+    }
+    let mut checks: Vec<_> = checks.into_iter().map(|(name, holds)| (Cow::Borrowed(name), holds)).collect();
+    if root == "healthz" {
+        let services = server.registry.supervisor.statuses();
+        checks.extend(services.iter().map(|s| (format!("service/{}/{}", s.component, s.name).into(), s.is_healthy())));
     }
     checks
 }
@@ -107,12 +114,12 @@ fn health(server: &Server, parts: &Parts, root: &str, check: Option<&str>) -> Re
         };
     }
     let unknown: Vec<&str> = excluded.iter().copied().filter(|e| !checks.iter().any(|(n, _)| n == e)).collect();
-    let failed = checks.iter().any(|(n, ok)| !ok && !excluded.contains(n));
+    let failed = checks.iter().any(|(n, ok)| !ok && !excluded.contains(&&**n));
     let mut text = String::new();
     if failed || query.has("verbose") {
         for (n, ok) in &checks {
             text += &match ok {
-                _ if excluded.contains(n) => format!("[+]{n} excluded: ok\n"),
+                _ if excluded.contains(&&**n) => format!("[+]{n} excluded: ok\n"),
                 true => format!("[+]{n} ok\n"),
                 false => format!("[-]{n} failed: reason withheld\n"),
             };

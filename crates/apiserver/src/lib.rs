@@ -73,6 +73,8 @@ pub use rbac_cache::RbacCache;
 use parking_lot::RwLock;
 use registry::Registry;
 use std::sync::Arc;
+use supervisor::Shutdown;
+use tokio::runtime::Handle;
 
 /// The state shared by all requests.
 pub struct Server {
@@ -139,7 +141,11 @@ impl Server {
         let audit = options.audit.take();
         let workers = workers::Workers::new(options.workers.take(), options.request_timeout);
         let governed = options.priority_and_fairness;
-        let auditor = audit.map(|a| audit::Auditor::new(a, registry.clock.clone(), metrics.clone()));
+        let auditor = audit.map(|a| {
+            // Ends with the process: the last events are those of the shutdown.
+            let component = registry.supervisor.component("audit", &Shutdown::never(), &Handle::current());
+            audit::Auditor::new(a, registry.clock.clone(), metrics.clone(), &component)
+        });
         Arc::new(Self {
             started: registry.clock.now(),
             ids: ids::Ids::new(&*registry.rng),

@@ -6,7 +6,6 @@
 
 mod correlate;
 
-use crate::panics::caught;
 use crate::{Api, ApiResource, Client, Error, Patch, Shutdown, WriteOptions};
 use correlate::{Correlator, Send, Told};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -14,6 +13,7 @@ use meta::{Clock, Object};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::panics::caught;
 use tokio::sync::mpsc;
 
 /// How many events may wait to be sent.

@@ -14,13 +14,17 @@ pub use cache::{Cache, Change, Entry, Key, Labels, Meta, Owner, or_default};
 pub use factory::{Informers, Scope};
 pub use pooled::Pooled;
 
-use crate::flag::Flag;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use supervisor::Flag;
 
 /// The fields a reader needs, as a serde struct over the object's JSON. `()` for metadata alone.
 pub trait View: DeserializeOwned + Send + Sync + 'static {}
 impl<T: DeserializeOwned + Send + Sync + 'static> View for T {}
+
+/// A handler of changes, which is called until this is dropped.
+#[derive(Debug)]
+pub struct Subscription(Arc<()>);
 
 /// The cache of one resource and its handlers. Cheap to clone.
 pub struct Informer<V> {
@@ -40,9 +44,17 @@ impl<V: View> Informer<V> {
         self.shared.read()
     }
 
-    /// Calls `f` for every object there is and for every change after. It must not block and not touch this cache's writer.
+    /// Calls `f` for every object in the cache and for every later change, as long as the informer runs. `f` must not block.
     pub fn on_change(&self, f: impl Fn(&Change<V>) + Send + Sync + 'static) {
-        self.shared.subscribe(Arc::new(f));
+        self.shared.subscribe(Arc::downgrade(&self.shared.forever), Arc::new(f));
+    }
+
+    /// Calls `f` as [`Self::on_change`] does, until the subscription is dropped.
+    #[must_use]
+    pub fn subscribe(&self, f: impl Fn(&Change<V>) + Send + Sync + 'static) -> Subscription {
+        let subscription = Subscription(Arc::new(()));
+        self.shared.subscribe(Arc::downgrade(&subscription.0), Arc::new(f));
+        subscription
     }
 
     /// Keeps an index from what `f` says of an object to the objects that say it; see [`Cache::by_index`].

@@ -11,7 +11,6 @@ pub mod discovery;
 pub mod error;
 pub mod events;
 pub mod expectations;
-mod flag;
 pub mod https;
 pub mod informer;
 pub mod keyed_limit;
@@ -22,12 +21,10 @@ pub mod lookups;
 pub mod metrics;
 pub mod options;
 pub mod pace;
-pub mod panics;
 pub mod program;
 pub mod queue;
 pub mod resource;
 pub mod shared;
-pub mod shutdown;
 pub mod transport;
 pub mod watch;
 
@@ -47,6 +44,6 @@ pub use options::{
 pub use pace::{Pace, Tokens};
 pub use queue::{Outcome, WorkQueue};
 pub use resource::ApiResource;
-pub use shutdown::{Shutdown, Trigger, shutdown};
+pub use supervisor::{Shutdown, Trigger, panics, shutdown};
 pub use transport::{Body, Duplex, InProcess, Transport, Upgrade, Upgraded};
 pub use watch::{Events, RawEvents, WatchEvent};

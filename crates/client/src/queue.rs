@@ -4,12 +4,12 @@
 //! two workers at a time. Keys come out in the order they went in. Timers are tokio's, so the queue runs in virtual time.
 
 use crate::metrics::{self, OfQueue, Working};
-use crate::panics::{Panicked, caught};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use supervisor::panics::{Panicked, caught};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -1,14 +1,18 @@
-//! What every controller is handed.
+//! What every controller receives.
 
 use client::{ApiResource, Client, Entry, Informers, Recorder, Shutdown, Source};
 use jiff::Timestamp;
 use meta::{Clock, Object, Rng};
 use std::sync::Arc;
+use std::time::Duration;
+use supervisor::panics::{Everything, caught};
 
-/// A controller's way to the world: its own identity for writing, the process's informers for reading, time and randomness.
+/// A controller's name, its identity for writing, the informers of the process for reading, time and randomness.
 #[derive(Clone)]
 pub struct Context {
-    /// Under the controller's own identity.
+    /// The name of the controller: of its service account in `kube-system`, its queue, its events and its log lines.
+    pub name: &'static str,
+    /// A client with the controller's own identity.
     pub client: Client,
     pub informers: Informers,
     pub clock: Arc<dyn Clock>,
@@ -21,27 +25,43 @@ impl Context {
         self.clock.now()
     }
 
-    /// A recorder that writes as `component`.
-    pub fn recorder(&self, component: &str) -> Recorder {
+    /// A recorder of events whose source is the controller.
+    pub fn recorder(&self) -> Recorder {
+        self.recorder_as(self.name)
+    }
+
+    /// A recorder of events whose source upstream calls otherwise than the controller.
+    pub fn recorder_as(&self, component: &str) -> Recorder {
         Recorder::start(&self.client, Source::component(component), self.clock.clone(), self.shutdown.clone())
+    }
+
+    /// Runs `round` now and `period` after the end of each round, until shutdown. A round that panics is logged, and the next one runs.
+    pub async fn every<F: Future<Output = ()>>(&self, period: Duration, round: impl Fn() -> F) {
+        let rounds = async {
+            loop {
+                let _ = caught(self.name, Everything, async { round().await }).await;
+                tokio::time::sleep(period).await;
+            }
+        };
+        self.shutdown.race(rounds).await;
     }
 }
 
-/// The object behind an entry, with the type that list items lack.
+/// Decodes the object of an entry, with its type, which list items lack.
 pub(crate) fn object<V>(resource: &ApiResource, entry: &Entry<V>) -> Result<Object, client::Error> {
     let mut o: Object = entry.decode()?;
     o.set_gvk(&resource.gvk());
     Ok(o)
 }
 
-/// Why a key could not be brought to its wish; it is tried again.
+/// Why a key could not be reconciled; it is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Api(#[from] client::Error),
     #[error("{what}: {why}")]
     Invalid { what: &'static str, why: String },
-    /// Not yet: something has to happen first.
+    /// Something has to happen first.
     #[error("{0}")]
     Waiting(String),
 }

@@ -1,13 +1,14 @@
 //! The controllers.
 //!
-//! Every controller is a folder of the same shape: `run(context)` sets it up, `reconcile(key)` brings one object to its wish, and
-//! what to do is decided by pure functions beside it. Each acts under its own identity. Invariant: level-based; what an event
-//! said is forgotten, only its key is kept.
+//! Every controller is a module of the same form: `run` watches objects and enqueues keys with a [`controller::Builder`],
+//! [`controller::Reconcile`] brings the object of one key to its desired state, and pure functions beside it decide what to do. Each acts
+//! with its own identity. [`start`] lists them; a controller's name stands there and nowhere else.
 
 pub mod bootstrap;
 pub mod certificates;
 pub mod clusterroleaggregation;
 pub mod context;
+pub mod controller;
 pub mod deployment;
 pub mod discovery;
 pub mod endpointslice;

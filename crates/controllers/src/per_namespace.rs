@@ -1,40 +1,33 @@
-//! What every namespace has: its `default` service account (upstream `serviceaccounts_controller.go`) and the cluster's CA
-//! (`root-ca-cert-publisher`). One code: an object that is made where it is missing and, if asked, kept as it was made.
+//! Objects that every namespace has: its `default` service account (upstream `serviceaccounts_controller.go`) and the cluster's CA
+//! (`root-ca-cert-publisher`). One controller for both creates an object where it is missing and, if so configured, undoes changes to it.
 
 use crate::context::{Context, Error};
-use client::{ApiResource, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use crate::controller::{Builder, Reconcile};
+use client::{ApiResource, Informer, Key, Outcome, Scope, WriteOptions};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use meta::Object;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a namespace is to have.
+/// An object that each namespace has.
 #[derive(Clone)]
-pub struct Wish {
-    pub component: &'static str,
+pub struct Desired {
     pub resource: ApiResource,
     pub name: &'static str,
-    /// Beside the metadata.
+    /// The fields beside the metadata.
     pub content: Value,
-    /// Changes by others are undone.
+    /// Whether changes by others are undone.
     pub kept: bool,
 }
 
 /// The service account that pods run as when they name none.
-pub fn default_service_account() -> Wish {
-    Wish {
-        component: "service-account-controller",
-        resource: ApiResource::of::<ServiceAccount>(),
-        name: "default",
-        content: json!({}),
-        kept: false,
-    }
+pub fn default_service_account() -> Desired {
+    Desired { resource: ApiResource::of::<ServiceAccount>(), name: "default", content: json!({}), kept: false }
 }
 
-/// The certificate that pods trust the API server by.
-pub fn root_ca(pem: &str) -> Wish {
-    Wish {
-        component: "root-ca-cert-publisher",
+/// The CA certificate with which pods verify the API server.
+pub fn root_ca(pem: &str) -> Desired {
+    Desired {
         resource: ApiResource::of::<ConfigMap>(),
         name: "kube-root-ca.crt",
         content: json!({"data": {"ca.crt": pem}}),
@@ -43,67 +36,54 @@ pub fn root_ca(pem: &str) -> Wish {
 }
 
 struct Controller {
-    wish: Wish,
+    desired: Desired,
     context: Context,
     namespaces: Informer<()>,
     objects: Informer<()>,
 }
 
 /// Runs until shutdown.
-pub async fn run(wish: Wish, context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let c = Arc::new(Controller {
-        namespaces: context.informers.informer(&ApiResource::of::<Namespace>(), &Scope::default()),
-        // Of a kind that may have many objects, only those of this name are of interest.
-        objects: context.informers.informer(
-            &wish.resource,
-            &Scope { field_selector: format!("metadata.name={}", wish.name), ..Scope::default() },
-        ),
-        wish,
-        context,
-    });
-    let q = queue.clone();
-    c.namespaces.on_change(move |n| q.add(n.key()));
-    let q = queue.clone();
-    c.objects.on_change(move |o| q.add(Key::new("", o.key().namespace.clone())));
-    c.namespaces.synced().await;
-    c.objects.synced().await;
-    let (component, shutdown) = (c.wish.component, c.context.shutdown.clone());
-    client::queue::work(component, queue, 1, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+pub async fn run(desired: Desired, context: Context) {
+    let mut builder = Builder::new(&context);
+    let namespaces = builder.watch::<()>(&ApiResource::of::<Namespace>());
+    // The kind may have many objects; only those of this name matter.
+    let scope = Scope { field_selector: format!("metadata.name={}", desired.name), ..Scope::default() };
+    let objects = builder.watch_scope::<()>(&desired.resource, &scope);
+    builder.enqueue(&namespaces);
+    builder.on_change(&objects, |o, queue| queue.add(Key::new("", o.key().namespace)));
+    builder.run(1, Arc::new(Controller { desired, context, namespaces, objects })).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(ns) = self.namespaces.get(&key) else { return Ok(Outcome::Done) };
         if ns.meta.is_deleting() {
             return Ok(Outcome::Done);
         }
-        let api = self.context.client.dynamic(&self.wish.resource).namespace(&key.name);
-        let known = self.objects.get(&Key::new(key.name.clone(), self.wish.name));
-        let mut o = Object::from_value(self.wish.content.clone()).unwrap_or_default();
-        o.set_gvk(&self.wish.resource.gvk());
-        o.set_name(self.wish.name);
+        let api = self.context.client.dynamic(&self.desired.resource).namespace(&key.name);
+        let known = self.objects.get(&Key::new(key.name.clone(), self.desired.name));
+        let mut o = Object::from_value(self.desired.content.clone()).unwrap_or_default();
+        o.set_gvk(&self.desired.resource.gvk());
+        o.set_name(self.desired.name);
         o.set_namespace(&key.name);
         match known {
             None => match api.create(&WriteOptions::default(), &o).await {
                 Ok(_) => {}
-                // Somebody else was faster, or the namespace is going.
+                // Another client was faster, or the namespace is being deleted.
                 Err(e) if e.is_already_exists() || e.is_not_found() || e.is_forbidden() => {}
                 Err(e) => return Err(e.into()),
             },
-            Some(entry) if self.wish.kept => {
+            Some(entry) if self.desired.kept => {
                 let mut live: Object = entry.decode()?;
                 let same = o.0.iter().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "kind" | "apiVersion"));
                 if same.clone().any(|(k, v)| live.get(k) != Some(v)) {
                     for (k, v) in same {
                         live.0.insert(k.clone(), v.clone());
                     }
-                    live.set_gvk(&self.wish.resource.gvk());
-                    api.update(self.wish.name, &WriteOptions::default(), &live).await?;
+                    live.set_gvk(&self.desired.resource.gvk());
+                    api.update(self.desired.name, &WriteOptions::default(), &live).await?;
                 }
             }
             Some(_) => {}

@@ -1,4 +1,4 @@
-//! Starting all controllers, each as itself.
+//! All controllers, each with its own identity.
 
 use crate::context::Context;
 use crate::endpointslice::Form;
@@ -8,90 +8,116 @@ use crate::{
     namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens, servicecidrs,
     storageprotection, validatingadmissionpolicystatus,
 };
-use client::{Client, Informers, Shutdown};
+use client::{Client, Informers};
 use meta::{Clock, Rng};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::task::JoinSet;
+use supervisor::{Component, OnEnd};
 
 /// What all controllers share.
 #[derive(Clone)]
 pub struct Options {
-    /// Under the identity that reads for all of them (`system:kube-controller-manager`).
+    /// Informers of the identity that reads for all controllers (`system:kube-controller-manager`).
     pub informers: Informers,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
-    pub shutdown: Shutdown,
     /// The certificate authority of the API server, PEM.
     pub root_ca: String,
-    /// Signs certificates for those who ask for them by CertificateSigningRequests.
+    /// Signs the certificates of CertificateSigningRequests. None: they are approved, but not signed.
     pub authority: Option<Arc<certificates::Authority>>,
-    /// Makes the tokens of service accounts that are kept in secrets.
+    /// Issues the tokens of service accounts that are kept in secrets.
     pub issue: serviceaccounttokens::Issue,
-    /// Ended pods that may stay.
+    /// How many terminated pods are kept.
     pub terminated_pods: usize,
-    /// Under the identity of the API server itself, for what it does beside its requests.
+    /// A client with the identity of the API server, for the controllers that upstream runs in it.
     pub server: Client,
-    /// The ranges that services have their addresses from; none: they are not looked after.
+    /// The ranges of service addresses (`--service-cluster-ip-range`). Empty: the default ServiceCIDR is not kept.
     pub service_ranges: Vec<String>,
 }
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Every controller: the name of its service account in `kube-system`, and how it is run.
-type Row = (&'static str, fn(Context, &Options) -> Running);
+/// As whom a controller acts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Identity {
+    /// The service account in `kube-system` that has the controller's name.
+    ServiceAccount,
+    /// The API server (`system:apiserver`).
+    ApiServer,
+}
 
-const ALL: &[Row] = &[
-    ("namespace-controller", |c, _| Box::pin(namespace::run(c))),
-    ("service-account-controller", |c, _| Box::pin(per_namespace::run(per_namespace::default_service_account(), c))),
-    ("root-ca-cert-publisher", |c, o| Box::pin(per_namespace::run(per_namespace::root_ca(&o.root_ca), c))),
-    ("replicaset-controller", |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
-    ("replication-controller", |c, _| Box::pin(replicaset::run(Family::ReplicationController, c))),
-    ("deployment-controller", |c, _| Box::pin(deployment::run(c))),
-    ("generic-garbage-collector", |c, _| Box::pin(garbagecollector::run(c))),
-    ("endpointslice-controller", |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
-    ("endpoint-controller", |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
-    ("endpointslicemirroring-controller", |c, _| Box::pin(endpointslice::mirror::run(c))),
-    ("node-controller", |c, _| Box::pin(nodelifecycle::run(c))),
-    ("resourcequota-controller", |c, _| Box::pin(resourcequota::run(c))),
-    ("serviceaccount-token-controller", |c, o| {
+/// A controller: its name, its identity, and how it runs.
+struct Row(&'static str, Identity, fn(Context, &Options) -> Running);
+
+use Identity::{ApiServer, ServiceAccount};
+
+/// Every controller. A new one is a module with `run`, and a row here.
+const CONTROLLERS: &[Row] = &[
+    Row("namespace-controller", ServiceAccount, |c, _| Box::pin(namespace::run(c))),
+    Row("service-account-controller", ServiceAccount, |c, _| {
+        Box::pin(per_namespace::run(per_namespace::default_service_account(), c))
+    }),
+    Row("root-ca-cert-publisher", ServiceAccount, |c, o| {
+        Box::pin(per_namespace::run(per_namespace::root_ca(&o.root_ca), c))
+    }),
+    Row("replicaset-controller", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
+    Row("replication-controller", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicationController, c))),
+    Row("deployment-controller", ServiceAccount, |c, _| Box::pin(deployment::run(c))),
+    Row("generic-garbage-collector", ServiceAccount, |c, _| Box::pin(garbagecollector::run(c))),
+    Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
+    Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
+    Row("endpointslicemirroring-controller", ServiceAccount, |c, _| Box::pin(endpointslice::mirror::run(c))),
+    Row("node-controller", ServiceAccount, |c, _| Box::pin(nodelifecycle::run(c))),
+    Row("resourcequota-controller", ServiceAccount, |c, _| Box::pin(resourcequota::run(c))),
+    Row("serviceaccount-token-controller", ServiceAccount, |c, o| {
         Box::pin(serviceaccounttokens::run(c, o.issue.clone(), o.root_ca.clone()))
     }),
-    ("legacy-service-account-token-cleaner", |c, _| Box::pin(serviceaccounttokens::clean(c))),
-    ("bootstrap-signer", |c, _| Box::pin(bootstrap::signer::run(c))),
-    ("token-cleaner", |c, _| Box::pin(bootstrap::cleaner::run(c))),
-    ("certificate-controller", |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
-    ("clusterrole-aggregation-controller", |c, _| Box::pin(clusterroleaggregation::run(c))),
-    ("validatingadmissionpolicy-status-controller", |c, _| Box::pin(validatingadmissionpolicystatus::run(c))),
-    ("pvc-protection-controller", |c, _| Box::pin(storageprotection::run(storageprotection::claims(), c))),
-    ("pv-protection-controller", |c, _| Box::pin(storageprotection::run(storageprotection::volumes(), c))),
-    ("volumeattributesclass-protection-controller", |c, _| {
+    Row("legacy-service-account-token-cleaner", ServiceAccount, |c, _| Box::pin(serviceaccounttokens::cleaner::run(c))),
+    Row("bootstrap-signer", ServiceAccount, |c, _| Box::pin(bootstrap::signer::run(c))),
+    Row("token-cleaner", ServiceAccount, |c, _| Box::pin(bootstrap::cleaner::run(c))),
+    Row("certificate-controller", ServiceAccount, |c, o| Box::pin(certificates::run(c, o.authority.clone()))),
+    Row("clusterrole-aggregation-controller", ServiceAccount, |c, _| Box::pin(clusterroleaggregation::run(c))),
+    Row("validatingadmissionpolicy-status-controller", ServiceAccount, |c, _| {
+        Box::pin(validatingadmissionpolicystatus::run(c))
+    }),
+    Row("pvc-protection-controller", ServiceAccount, |c, _| {
+        Box::pin(storageprotection::run(storageprotection::claims(), c))
+    }),
+    Row("pv-protection-controller", ServiceAccount, |c, _| {
+        Box::pin(storageprotection::run(storageprotection::volumes(), c))
+    }),
+    Row("volumeattributesclass-protection-controller", ServiceAccount, |c, _| {
         Box::pin(storageprotection::run(storageprotection::classes(), c))
     }),
-    (servicecidrs::COMPONENT, |c, _| Box::pin(servicecidrs::run(c))),
-    ("pod-garbage-collector", |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
+    Row("service-cidrs-controller", ServiceAccount, |c, _| Box::pin(servicecidrs::run(c))),
+    Row("pod-garbage-collector", ServiceAccount, |c, o| Box::pin(podgc::run(c, o.terminated_pods))),
+    Row("ipallocator-repair-controller", ApiServer, |c, _| Box::pin(ipallocator::run(c))),
+    Row("kubernetes-service-cidr-controller", ApiServer, |c, o| {
+        Box::pin(ipallocator::default_range::run(c, o.service_ranges.clone()))
+    }),
 ];
 
 /// The service accounts (in `kube-system`) that controllers act as.
 pub fn service_accounts() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
+    CONTROLLERS.iter().filter(|Row(_, identity, _)| *identity == ServiceAccount).map(|Row(name, ..)| *name)
 }
 
-/// Starts all controllers. `client_for` makes a client that acts as the service account of that name. They end with `shutdown`;
-/// the set is empty then.
-pub fn start(options: &Options, client_for: &dyn Fn(&str) -> Client) -> JoinSet<()> {
-    let mut set = JoinSet::new();
-    let context = |client: Client| Context {
-        client,
-        informers: options.informers.clone(),
-        clock: options.clock.clone(),
-        rng: options.rng.clone(),
-        shutdown: options.shutdown.clone(),
-    };
-    for (name, run) in ALL {
-        set.spawn(run(context(client_for(name)), options));
+/// Starts all controllers as services of `component`. `client_for` returns a client that acts as the service account of that name.
+pub fn start(options: &Options, component: &Component, client_for: &dyn Fn(&str) -> Client) {
+    for Row(name, identity, run) in CONTROLLERS {
+        let context = Context {
+            name,
+            client: match identity {
+                ServiceAccount => client_for(name),
+                ApiServer => options.server.clone(),
+            },
+            informers: options.informers.clone(),
+            clock: options.clock.clone(),
+            rng: options.rng.clone(),
+            shutdown: component.shutdown().clone(),
+        };
+        let options = options.clone();
+        component.spawn(name, OnEnd::Restart, move || run(context.clone(), &options));
     }
-    set.spawn(ipallocator::run(context(options.server.clone()), options.service_ranges.clone()));
-    set
 }

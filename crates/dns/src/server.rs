@@ -3,7 +3,6 @@
 use crate::request_queue::RequestQueue;
 use crate::zone::{Answer, Kind, Record as ZoneRecord, ServiceView, SliceView, Zone};
 use client::KeyedLimit;
-use client::panics::caught_now;
 use client::{ApiResource, Change, Informer, Informers, Scope, Shutdown};
 use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, CNAME, PTR, SOA, SRV};
@@ -17,6 +16,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::panics::caught_now;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;

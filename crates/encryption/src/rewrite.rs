@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{CommitError, Key, SnapshotError, Store, Str};
-use tokio::sync::watch;
+use supervisor::Shutdown;
 
 /// Objects written between two lines of progress.
 const STEP: usize = 1_000;
@@ -29,8 +29,8 @@ enum Problem {
 }
 
 impl Encryption {
-    /// Writes again what is not stored as it would be now, then looks for new rules from time to time, until shutdown.
-    pub async fn run(self: Arc<Self>, store: Store, every: Duration, mut shutdown: watch::Receiver<bool>) {
+    /// Writes values again that the configuration would now encrypt otherwise, and reads the configuration every `every`, until shutdown.
+    pub async fn run(self: Arc<Self>, store: Store, every: Duration, shutdown: Shutdown) {
         let mut said = String::new();
         while store.is_alive() {
             for resource in self.take_stale() {
@@ -41,12 +41,8 @@ impl Encryption {
                     self.note_stale(&resource);
                 }
             }
-            tokio::select! {
-                () = tokio::time::sleep(every) => {}
-                ended = shutdown.wait_for(|stop| *stop) => {
-                    drop(ended);
-                    return;
-                }
+            if shutdown.race(tokio::time::sleep(every)).await.is_none() {
+                return;
             }
             match self.reload(&store).await {
                 Ok(()) => said.clear(),

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::*;
-use tokio::sync::watch;
 
 /// Different numbers, which is all that nonces and names want here.
 struct Count(AtomicU64);
@@ -186,10 +185,10 @@ async fn what_was_plain_is_encrypted_after_the_start() {
     store.close().await;
 
     let (store, encryption) = place.start(None).await;
-    let (stop, shutdown) = watch::channel(false);
+    let (stop, shutdown) = supervisor::shutdown();
     let running = tokio::spawn(encryption.run(store.clone(), Duration::from_millis(5), shutdown));
     eventually("all is encrypted", async || store.stale("secrets").await.unwrap().is_empty()).await;
-    stop.send(true).unwrap();
+    stop.trigger();
     running.await.unwrap();
     assert_eq!(store.revision(), before + 1_500, "each was written once");
     assert_eq!(value(&store, "secrets", "s77"), "{\"n\":77}");
@@ -198,7 +197,8 @@ async fn what_was_plain_is_encrypted_after_the_start() {
     assert_eq!(place.stored("configmaps").await, [("c".to_owned(), b"{}".to_vec())]);
     // Nothing is left to do at the next start.
     let (store, encryption) = place.start(None).await;
-    let (stop, shutdown) = watch::channel(true);
+    let (stop, shutdown) = supervisor::shutdown();
+    stop.trigger();
     encryption.run(store.clone(), Duration::from_millis(5), shutdown).await;
     drop(stop);
     assert_eq!(store.revision(), before + 1_500);
@@ -239,13 +239,13 @@ async fn keys_are_changed_while_secrets_are_written() {
 
     configure(&file, &[("aescbc", &["a"]), ("identity", &[])]);
     let (store, encryption) = place.start(Some(&file)).await;
-    let (stop, shutdown) = watch::channel(false);
-    let running = tokio::spawn(encryption.run(store.clone(), Duration::from_millis(5), shutdown));
+    let (stop, shutdown) = supervisor::shutdown();
+    let running = tokio::spawn(encryption.run(store.clone(), Duration::from_millis(5), shutdown.clone()));
     let writer = {
-        let (store, stop) = (store.clone(), stop.subscribe());
+        let (store, ended) = (store.clone(), shutdown);
         tokio::spawn(async move {
             let mut round = 0;
-            while !*stop.borrow() {
+            while !ended.is_triggered() {
                 store.commit(vec![put("secrets", &format!("new{}", round % 50), &format!("{round}"))]).await.unwrap();
                 round += 1;
             }
@@ -292,7 +292,7 @@ async fn keys_are_changed_while_secrets_are_written() {
     eventually("plain", plain).await;
     configure(&file, &[("aesgcm", &["f"]), ("identity", &[])]);
     eventually("encrypted", async || prefix("k8s:enc:aesgcm:v1:f:").await == (true, true)).await;
-    stop.send(true).unwrap();
+    stop.trigger();
     running.await.unwrap();
     writer.await.unwrap();
     let count = store.snapshot().count("secrets", None);

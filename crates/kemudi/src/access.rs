@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strategies::authentication::service_account::{ServiceAccountTokens, Settings};
+use supervisor::{Component, OnEnd};
 
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
@@ -179,6 +180,7 @@ impl Access {
         admin: &str,
         clock: &Arc<dyn Clock>,
         rng: &Arc<dyn Rng>,
+        component: &Component,
     ) -> Result<Self, Error> {
         let issuers = if o.service_account_issuer.is_empty() {
             vec![ISSUER.to_owned()]
@@ -228,17 +230,18 @@ impl Access {
         let deciding = Arc::new(Deciding::new(union(modes, &rbac, &node, clock).await?));
         let authorizer: Arc<dyn Authorizer> = deciding.clone();
         if let (Some(path), Some(seen)) = (&o.authentication_config, file) {
-            tokio::spawn(follow_issuers(path.clone(), seen, issuers, audiences.clone(), clock.clone()));
+            let (path, audiences, clock) = (path.clone(), audiences.clone(), clock.clone());
+            component.spawn("authentication-configuration", OnEnd::Restart, move || {
+                follow_issuers(path.clone(), seen.clone(), issuers.clone(), audiences.clone(), clock.clone())
+            });
         }
         if let Some(path) = &o.authorization_config {
-            tokio::spawn(follow_authorizers(
-                path.clone(),
-                read(path)?,
-                deciding,
-                rbac.clone(),
-                node.clone(),
-                clock.clone(),
-            ));
+            let (path, seen) = (path.clone(), read(path)?);
+            let (rbac, node, clock) = (rbac.clone(), node.clone(), clock.clone());
+            component.spawn("authorization-configuration", OnEnd::Restart, move || {
+                let (path, seen, deciding) = (path.clone(), seen.clone(), deciding.clone());
+                follow_authorizers(path, seen, deciding, rbac.clone(), node.clone(), clock.clone())
+            });
         }
         Ok(Self {
             tokens: Arc::new(Tokens { all, audiences }),

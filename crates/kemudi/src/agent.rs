@@ -14,9 +14,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use supervisor::{Component, OnEnd};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
@@ -120,15 +119,16 @@ pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
     Ok(PodNetwork::open(config.network()).await?)
 }
 
-/// Starts everything of the node, its agent on the threads. The agent's sockets serve until `shutdown` turns true; what is returned ends then.
+/// Starts the services of the node: its agent on the threads of `runtime`, the API of the agent, the service proxy and the DNS server.
+/// Returns the listeners of the agent's API, which end when the last request has been answered after the shutdown.
 pub async fn start(
     config: &Config,
     network: PodNetwork,
     sockets: Sockets,
     parts: &Parts,
     informers: &Informers,
-    (threads, shutdown): (&Handle, watch::Receiver<bool>),
-) -> Result<JoinSet<()>, Error> {
+    runtime: &Handle,
+) -> Result<Component, Error> {
     let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
     if let Err(e) = runtime::terminals::raise(TERMINALS) {
         tracing::warn!("the number of terminals of this machine cannot be raised: {e}");
@@ -151,7 +151,7 @@ pub async fn start(
     }
     // Logs are written and read without following a link, so no link may be in their own path.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
-    let runtime = Arc::new(embedded.clone());
+    let containers = Arc::new(embedded.clone());
     let own_ports = vec![
         own_port(None, Protocol::Tcp, config.api_port),
         own_port(None, Protocol::Tcp, listens.port()),
@@ -163,7 +163,7 @@ pub async fn start(
         node_name: config.node_name.clone(),
         node_ip: gateway,
         hostname: config.node_name.clone(),
-        runtime,
+        runtime: containers,
         host: Arc::new(embedded),
         network: Some(network),
         node_namespace: None,
@@ -187,34 +187,33 @@ pub async fn start(
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
     });
-    let serving = sockets.serve(agent.handle(), IpAddr::V4(gateway), shutdown).await;
-    let serving = serving.map_err(|(socket, e)| Error::Port(socket, e))?;
-    let shutdown = parts.shutdown.clone();
-    threads.spawn(async move {
-        if let Err(e) = agent.run(shutdown).await {
-            tracing::error!("the node agent ended: {e}");
-        }
+    let listeners = parts.component("kubelet-listeners", &Handle::current());
+    let listening = sockets.serve(agent.handle(), IpAddr::V4(gateway), &listeners).await;
+    listening.map_err(|(socket, e)| Error::Port(socket, e))?;
+    let (agent, shutdown) = (Arc::new(agent), parts.shutdown.clone());
+    let node = parts.component("node", &Handle::current());
+    node.on(runtime).spawn("kubelet", OnEnd::Restart, move || agent.clone().run(shutdown.clone()));
+    let rules = Arc::new(ServiceRules::open(config.services(own_ports))?);
+    let (shared, name, shutdown) = (informers.clone(), config.node_name.clone(), parts.shutdown.clone());
+    node.spawn("service-proxy", OnEnd::Restart, move || {
+        proxy::run(proxy::Options {
+            informers: shared.clone(),
+            rules: rules.clone(),
+            node_name: name.clone(),
+            shutdown: shutdown.clone(),
+        })
     });
-    let rules = ServiceRules::open(config.services(own_ports))?;
-    tokio::spawn(proxy::run(proxy::Options {
-        informers: informers.clone(),
-        rules,
-        node_name: config.node_name.clone(),
-        shutdown: parts.shutdown.clone(),
-    }));
-    let dns = dns::Options {
-        informers: informers.clone(),
-        domain: DOMAIN.into(),
-        address: SocketAddr::from((gateway, DNS_PORT)),
-        namespace: None,
-        shutdown: parts.shutdown.clone(),
-    };
-    tokio::spawn(async move {
-        if let Err(e) = dns::run(dns).await {
-            tracing::error!("the DNS server ended: {e}");
-        }
+    let (shared, shutdown) = (informers.clone(), parts.shutdown.clone());
+    node.spawn("dns", OnEnd::Restart, move || {
+        dns::run(dns::Options {
+            informers: shared.clone(),
+            domain: DOMAIN.into(),
+            address: SocketAddr::from((gateway, DNS_PORT)),
+            namespace: None,
+            shutdown: shutdown.clone(),
+        })
     });
-    Ok(serving)
+    Ok(listeners)
 }
 
 fn runtime_clock(parts: &Parts) -> runtime::Clock {

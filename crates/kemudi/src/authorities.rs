@@ -35,14 +35,14 @@ pub fn clients(pki: &Pki, file: &str) -> String {
 
 impl Authorities {
     /// For good, as far as there are files.
-    pub async fn follow(mut self, mut clients_file: Option<Followed>, mut proxies_file: Option<Followed>) {
+    pub async fn follow(&mut self, clients_file: &mut Option<Followed>, proxies_file: &mut Option<Followed>) {
         loop {
             tokio::select! {
-                file = changed(&mut clients_file) => {
+                file = changed(clients_file) => {
                     let taken = self.take(clients(&self.pki, &file), self.proxies.clone()).await;
                     clients_file.iter().for_each(|f| f.told(taken.clone()));
                 }
-                file = changed(&mut proxies_file) => {
+                file = changed(proxies_file) => {
                     let taken = self.take(self.clients.clone(), file).await;
                     proxies_file.iter().for_each(|f| f.told(taken.clone()));
                 }

@@ -1,32 +1,34 @@
-//! The components of the control plane, each under its own identity through authorization and admission.
+//! The controllers and the scheduler, each with its own identity, subject to authorization and admission.
 
 use apiserver::Server;
 use apiserver::as_identity;
 use auth::User;
 use bytes::Bytes;
-use client::{Client, InProcess, Informers, Shutdown};
+use client::{Client, InProcess, Informers};
 use http::Request;
 use meta::{Clock, Rng};
 use std::sync::Arc;
 use strategies::authentication::service_account::ServiceAccountTokens;
+use supervisor::{Component, OnEnd, Shutdown};
+use tokio::runtime::Handle;
 
 /// Terminated pods that are kept, as upstream's default.
 const TERMINATED_PODS: usize = 12_500;
 
-/// What components are made of.
+/// What components need.
 #[derive(Clone)]
 pub struct Parts {
     pub server: Arc<Server>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub shutdown: Shutdown,
-    /// The CA that pods trust the API by.
+    /// The CA with which pods verify the API server.
     pub ca_pem: String,
-    /// Signs what is asked for by CertificateSigningRequests.
+    /// Signs the certificates of CertificateSigningRequests.
     pub authority: Arc<controllers::certificates::Authority>,
-    /// Makes the tokens that are kept in secrets.
+    /// Issues the tokens that are kept in secrets.
     pub accounts: Arc<ServiceAccountTokens>,
-    /// Where services have their addresses from.
+    /// The ranges of service addresses.
     pub service_ranges: Vec<String>,
 }
 
@@ -39,6 +41,11 @@ impl Parts {
             async move { server.handle(as_identity(request, user)).await }
         };
         Client::new(InProcess(handler), agent)
+    }
+
+    /// A component whose services end with the process.
+    pub fn component(&self, name: &'static str, runtime: &Handle) -> Component {
+        self.server.registry.supervisor.component(name, &self.shutdown, runtime)
     }
 
     fn informers(&self, user: &str) -> Informers {
@@ -54,14 +61,13 @@ impl Parts {
     }
 }
 
-/// Starts the controllers and the scheduler. Their caches are shared: one per kind in this process.
-pub fn start(parts: &Parts) -> Informers {
+/// Starts the controllers and the scheduler on the threads of `runtime`. They share one cache per kind.
+pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
     let informers = parts.informers("system:kube-controller-manager");
     let options = controllers::Options {
         informers: informers.clone(),
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
-        shutdown: parts.shutdown.clone(),
         root_ca: parts.ca_pem.clone(),
         authority: Some(parts.authority.clone()),
         issue: Arc::new({
@@ -72,24 +78,15 @@ pub fn start(parts: &Parts) -> Informers {
         server: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
         service_ranges: parts.service_ranges.clone(),
     };
-    let mut running = controllers::start(&options, &|name| parts.controller(name));
+    let _entered = runtime.enter();
+    controllers::start(&options, &parts.component("controller-manager", runtime), &|name| parts.controller(name));
     parts.server.start_steps.complete(&["poststarthook/start-service-ip-repair-controllers"]);
-    let components = parts.server.registry.components.clone();
-    let mut healthy = Some(components.run("controller-manager"));
-    tokio::spawn(async move {
-        while let Some(ended) = running.join_next().await {
-            if let Err(e) = ended {
-                tracing::error!("a controller ended: {e}");
-                healthy.take();
-            }
-        }
-    });
     let client = parts.client(User::new("system:kube-scheduler", &[]), "kube-scheduler");
-    let options = scheduler::Options::new(client, informers.clone(), parts.clock.clone(), parts.rng.clone());
-    let (healthy, shutdown) = (components.run("scheduler"), parts.shutdown.clone());
-    tokio::spawn(async move {
-        scheduler::run(options, shutdown).await;
-        drop(healthy);
+    let (clock, rng, shutdown) = (parts.clock.clone(), parts.rng.clone(), parts.shutdown.clone());
+    let shared = informers.clone();
+    parts.component("scheduler", runtime).spawn("scheduler", OnEnd::Restart, move || {
+        let options = scheduler::Options::new(client.clone(), shared.clone(), clock.clone(), rng.clone());
+        scheduler::run(options, shutdown.clone())
     });
     informers
 }

@@ -6,20 +6,22 @@ use crate::bootstrap::{self, Place};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use apiserver::{Authenticators, Certificates, NodeDialer, Server};
-use client::panics::restarted;
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
+use parking_lot::Mutex;
 use registry::{Registry, encode};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{EngineError, Lmdb, LmdbOptions, Options, Retention, Store};
+use strategies::apiextensions::Definitions;
 use strategies::authentication::service_account::ServiceAccountTokens;
 use strategies::networking::Cidr;
+use supervisor::{Component, OnEnd, Supervisor};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// How often the configuration of encryption is looked at.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
@@ -64,8 +66,8 @@ pub struct Config {
 }
 
 pub struct ControlPlane {
-    /// Ends when the last request has been answered after a shutdown.
-    pub serving: JoinSet<()>,
+    /// The listeners. They end when the last request has been answered after the shutdown.
+    pub listeners: Component,
     pub server: Arc<Server>,
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
@@ -88,7 +90,8 @@ impl ControlPlane {
         store: Store,
         plugins: admission::Chain,
         mut options: apiserver::Options,
-        shutdown: watch::Receiver<bool>,
+        component: &Component,
+        supervisor: &Supervisor,
     ) -> Result<Self, Error> {
         let dir = &config.data_dir;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -96,7 +99,7 @@ impl ControlPlane {
         let address = listener.local_addr().map_err(|e| Error::Port(SocketAddr::new(config.bind, 0), e))?;
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
-        let access = Access::new(&config.access, &pki, &admin_token, &clock, &rng).await?;
+        let access = Access::new(&config.access, &pki, &admin_token, &clock, &rng, component).await?;
         let rows = strategies::builtin_rows(&strategies::Config {
             service_cidrs: config.service_cidrs.clone(),
             node_ports: 30000..=32767,
@@ -106,7 +109,9 @@ impl ControlPlane {
             event_ttl: config.event_ttl,
             runtime: config.runtime.clone(),
         });
-        let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
+        let mut registry = Registry::new(store, clock.clone(), rng.clone(), rows);
+        registry.supervisor = supervisor.clone();
+        let registry = Arc::new(registry);
         access.attach(&registry);
         let cluster_ip = config.service_cidrs.first().map_or(config.advertise, |r| r.nth(1));
         let place = Place {
@@ -120,16 +125,17 @@ impl ControlPlane {
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
         access.rbac.load(&registry);
-        let definitions = strategies::apiextensions::Definitions::load(&registry);
-        // Schemas and rules are compiled where large requests are worked on.
-        match &options.workers {
-            Some(threads) => threads.spawn(definitions.run()),
-            None => tokio::spawn(definitions.run()),
-        };
-        let of = registry.clone();
-        tokio::spawn(async move { restarted("expiry", || registry::expiry::run(of.clone())).await });
-        let (rbac, of) = (access.rbac.clone(), registry.clone());
-        tokio::spawn(async move { restarted("RBAC rules", || rbac.clone().run(of.clone())).await });
+        let first = Mutex::new(Some(Definitions::load(&registry)));
+        // Schemas and rules are compiled on the threads for large requests.
+        let threads = options.workers.clone().unwrap_or_else(Handle::current);
+        let on = registry.clone();
+        component.on(&threads).spawn("custom-resource-definitions", OnEnd::Restart, move || {
+            first.lock().take().unwrap_or_else(|| Definitions::load(&on)).run()
+        });
+        let on = registry.clone();
+        component.spawn("expiry", OnEnd::Complete, move || registry::expiry::run(on.clone()));
+        let (rbac, on) = (access.rbac.clone(), registry.clone());
+        component.spawn("rbac-rules", OnEnd::Restart, move || rbac.clone().run(on.clone()));
         let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
         // Pods read the keys too: a loopback address would be their own.
@@ -171,10 +177,10 @@ impl ControlPlane {
         if access.by_roles {
             server.start_steps.complete(&["poststarthook/rbac/bootstrap-roles"]);
         }
-        let of = server.clone();
-        tokio::spawn(async move { restarted("priority and fairness", || apiserver::flow::run(of.clone())).await });
-        let of = server.clone();
-        tokio::spawn(async move { restarted("API services", || apiserver::aggregate::run(of.clone())).await });
+        let on = server.clone();
+        component.spawn("priority-and-fairness", OnEnd::Restart, move || apiserver::flow::run(on.clone()));
+        let on = server.clone();
+        component.spawn("api-services", OnEnd::Restart, move || apiserver::aggregate::run(on.clone()));
         server.start_steps.complete(&FOLLOWING);
         let names = [
             "localhost",
@@ -185,7 +191,6 @@ impl ControlPlane {
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
-        let mut serving = JoinSet::new();
         let pair = pki.server(&names, &addresses)?;
         let (changes, tls) = watch::channel(pki.tls(&pair, &[&access.client_ca, &access.proxy_ca])?);
         let (certificates, client_ca) = (access.certificates.clone(), access.client_ca.clone());
@@ -199,14 +204,30 @@ impl ControlPlane {
             clients: access.client_ca,
             proxies: access.proxy_ca,
         };
-        tokio::spawn(authorities.follow(access.client_ca_file, access.proxy_ca_file));
+        let files = (access.client_ca_file, access.proxy_ca_file);
+        let authorities = Arc::new(tokio::sync::Mutex::new((authorities, files)));
+        component.spawn("client-authorities", OnEnd::Restart, move || {
+            let authorities = authorities.clone();
+            async move {
+                let (authorities, (clients, proxies)) = &mut *authorities.lock().await;
+                authorities.follow(clients, proxies).await;
+            }
+        });
+        let listeners = supervisor.component("listeners", component.shutdown(), &Handle::current());
+        let listen = |name, listener: TcpListener| {
+            let (server, listener, tls) = (server.clone(), Arc::new(listener), tls.clone());
+            let shutdown = component.shutdown().clone();
+            listeners.spawn_graceful(name, OnEnd::Restart, move || {
+                apiserver::listen::serve(server.clone(), listener.clone(), tls.clone(), shutdown.clone())
+            });
+        };
         if let Some(inside) = config.inside.filter(|_| !config.bind.is_unspecified()) {
             let socket = SocketAddr::new(inside, address.port());
             let second = TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))?;
-            serving.spawn(apiserver::listen::serve(server.clone(), second, tls.clone(), shutdown.clone()));
+            listen("api-for-pods", second);
         }
-        serving.spawn(apiserver::listen::serve(server.clone(), listener, tls, shutdown));
-        Ok(Self { serving, server, address, pki, certificates, client_ca, admin_token, accounts, clock, rng })
+        listen("api", listener);
+        Ok(Self { listeners, server, address, pki, certificates, client_ca, admin_token, accounts, clock, rng })
     }
 }
 
@@ -256,14 +277,14 @@ pub async fn listen(bind: IpAddr, port: u16) -> Result<TcpListener, Error> {
 
 /// Opens the data of a directory, which must be ours to read before anything else is begun. `file` is an
 /// `EncryptionConfiguration` to use instead of the keys in the directory.
-pub async fn open(dir: &Path, file: Option<PathBuf>, shutdown: watch::Receiver<bool>) -> Result<Store, Error> {
+pub async fn open(dir: &Path, file: Option<PathBuf>, component: &Component) -> Result<Store, Error> {
     let source = encryption::Source { directory: dir.join("keys"), file };
     let encryption = Encryption::load(source, Arc::new(SystemRng))?;
     let store = open_store(dir, encryption.clone()).await?;
     encryption.keep()?;
-    let of = store.clone();
-    tokio::spawn(async move {
-        restarted("encryption", || encryption.clone().run(of.clone(), KEYS_EVERY, shutdown.clone())).await;
+    let (on, shutdown) = (store.clone(), component.shutdown().clone());
+    component.spawn("encryption-at-rest", OnEnd::Restart, move || {
+        encryption.clone().run(on.clone(), KEYS_EVERY, shutdown.clone())
     });
     Ok(store)
 }

@@ -15,9 +15,9 @@ use meta::Clock;
 use node::{Handle, Sender};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use supervisor::{Component, OnEnd};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// What the agent's sockets are made of.
 pub struct Sockets {
@@ -52,29 +52,35 @@ impl Sockets {
         self.listener.local_addr()
     }
 
-    /// Serves until `shutdown` turns true; also on `inside`, if that is another address than everything.
+    /// Serves until shutdown; also on `inside`, if the listener is not bound to that address. Fails if that address cannot be bound.
     pub async fn serve(
         self,
         handle: Handle,
         inside: IpAddr,
-        shutdown: watch::Receiver<bool>,
-    ) -> Result<JoinSet<()>, (SocketAddr, std::io::Error)> {
+        listeners: &Component,
+    ) -> Result<(), (SocketAddr, std::io::Error)> {
         let endpoint = Endpoint::new(Arc::new(Agent(handle)), self.certificates, self.clock, self.max_connections);
-        let mut serving = JoinSet::new();
         let bound = self.listener.local_addr().map_err(|e| (SocketAddr::new(inside, 0), e))?;
+        // The certificate stays the same, so the sender is only kept for its receivers.
+        let tls = Arc::new(self.tls);
+        let serve = |name, listener: TcpListener| {
+            let (endpoint, listener, tls) = (endpoint.clone(), Arc::new(listener), tls.clone());
+            let shutdown = listeners.shutdown().clone();
+            listeners.spawn_graceful(name, OnEnd::Restart, move || {
+                let tls = tls.clone();
+                let served = endpoint.serve(listener.clone(), tls.subscribe(), shutdown.clone());
+                async move {
+                    let _tls = tls;
+                    served.await;
+                }
+            });
+        };
         if !bound.ip().is_unspecified() && bound.ip() != inside {
             let socket = SocketAddr::new(inside, bound.port());
-            let second = TcpListener::bind(socket).await.map_err(|e| (socket, e))?;
-            serving.spawn(endpoint.serve(second, self.tls.subscribe(), shutdown.clone()));
+            serve("kubelet-for-pods", TcpListener::bind(socket).await.map_err(|e| (socket, e))?);
         }
-        let tls = self.tls.subscribe();
-        let served = endpoint.serve(self.listener, tls, shutdown);
-        // The certificate is what it is as long as there are sockets.
-        serving.spawn(async move {
-            let _tls = self.tls;
-            served.await;
-        });
-        Ok(serving)
+        serve("kubelet", self.listener);
+        Ok(())
     }
 }
 

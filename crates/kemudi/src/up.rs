@@ -21,9 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strategies::networking::Cidr;
+use supervisor::Supervisor;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 #[derive(Args)]
 pub struct Options {
@@ -118,6 +117,8 @@ pub enum Error {
     Runtime(std::io::Error),
     #[error(transparent)]
     Agent(#[from] agent::Error),
+    #[error(transparent)]
+    Service(#[from] supervisor::Failure),
     #[error("{0}")]
     Admission(String),
     #[error("{0}")]
@@ -295,9 +296,11 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         None => None,
     };
     crate::namespace::record(&options.data_dir).map_err(directory)?;
-    let (stop, shutdown) = watch::channel(false);
+    let (trigger, shutdown) = supervisor::shutdown();
+    let supervisor = Supervisor::default();
+    let component = supervisor.component("apiserver", &shutdown, &Handle::current());
     let encryption = options.encryption_provider_config.clone();
-    let store = control_plane::open(&options.data_dir, encryption, shutdown.clone()).await?;
+    let store = control_plane::open(&options.data_dir, encryption, &component).await?;
     if let Some(gateway) = options.cluster_cidr.nth(1).filter(|_| node.is_some()) {
         check_free(std::net::SocketAddr::from((gateway, 53)))?;
     }
@@ -315,7 +318,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         runtime,
         access: options.access.clone(),
     };
-    let mut plane = ControlPlane::start(&config, listener, store, plugins, server_options, shutdown.clone()).await?;
+    let plane = ControlPlane::start(&config, listener, store, plugins, server_options, &component, &supervisor).await?;
     let pid = options.data_dir.join(PID_FILE);
     std::fs::write(&pid, std::process::id().to_string()).map_err(|source| Error::File { path: pid.clone(), source })?;
     let path = options.write_kubeconfig.clone().unwrap_or_else(|| options.data_dir.join("kubeconfig"));
@@ -324,28 +327,23 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     crate::output::note!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
     crate::output::say!("export KUBECONFIG={}", path.display());
     crate::output::note!("{}", crate::missing::table());
-    let (trigger, ending) = client::shutdown();
     let parts = Parts {
         server: plane.server.clone(),
         clock: plane.clock.clone(),
         rng: plane.rng.clone(),
-        shutdown: ending,
+        shutdown,
         ca_pem: plane.pki.ca_pem.clone(),
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
     };
-    let informers = {
-        let _behind = threads.behind.enter();
-        components::start(&parts)
-    };
-    let mut agent_serving = JoinSet::new();
+    let informers = components::start(&parts, threads.behind);
+    let mut agent_listeners = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
         let gateway = IpAddr::V4(network.gateway());
         let sockets = Sockets::new(listener, &plane, &node.node_name, gateway, of_agent)?;
         bootstrap::dns(&plane.server.registry, IpAddr::V4(node.dns), gateway).await.map_err(Error::Dns)?;
-        agent_serving =
-            agent::start(node, network, sockets, &parts, &informers, (threads.node, shutdown.clone())).await?;
+        agent_listeners = Some(agent::start(node, network, sockets, &parts, &informers, threads.node).await?);
         crate::output::note!("node {} started after {} ms", node.node_name, started.elapsed().as_millis());
     }
     tokio::spawn(async {
@@ -354,7 +352,10 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
             tracing::debug!("the program's code: {e}");
         }
     });
-    signals.requested().await;
+    let failure = tokio::select! {
+        () = signals.requested() => None,
+        failure = supervisor.failure() => Some(failure),
+    };
     plane.server.leave();
     if node.is_some() {
         crate::output::note!("stopping; pods keep running, and `kemudi down --purge` ends them and removes all data");
@@ -365,14 +366,15 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         () = signals.requested() => {}
     }
     trigger.trigger();
-    let _ = stop.send(true);
-    while plane.serving.join_next().await.is_some() {}
-    while agent_serving.join_next().await.is_some() {}
+    plane.listeners.ended().await;
+    if let Some(listeners) = agent_listeners {
+        listeners.ended().await;
+    }
     // Events that nobody takes any more do not hold it up for long.
     let _ = tokio::time::timeout(LAST_EVENTS, plane.server.flush_audit()).await;
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
-    Ok(())
+    failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 async fn plugins(options: &Options) -> Result<admission::Chain, String> {

@@ -193,13 +193,13 @@ impl Agent {
         Handle::new(self.options.clone(), self.known.clone())
     }
 
-    /// Runs until `shutdown`. Containers go on after it.
-    pub fn run(self, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+    /// Runs until `shutdown`. Containers keep running after it.
+    pub fn run(self: Arc<Self>, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         Box::pin(self.work(shutdown))
     }
 
-    async fn work(self, shutdown: Shutdown) -> Result<(), Error> {
-        let Self { options, known } = self;
+    async fn work(self: Arc<Self>, shutdown: Shutdown) -> Result<(), Error> {
+        let (options, known) = (self.options.clone(), self.known.clone());
         let capacity = Capacity::read(&options.data_dir, options.max_pods).map_err(Error::Capacity)?;
         let client = options.client.clone();
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
@@ -260,8 +260,7 @@ impl Agent {
             &ApiResource::of::<Pod>(),
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
-        // An agent runs once.
-        let _ = known.pods.set(pods.clone());
+        *known.pods.write() = Some(pods.clone());
         let node = informers.informer::<Whole>(
             &ApiResource::of::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },

@@ -1,7 +1,7 @@
 //! What the agent counts: `/metrics` and `/metrics/probes` of the kubelet, under upstream's names
 //! (`pkg/kubelet/metrics/metrics.go`, `pkg/kubelet/prober`).
 
-use std::sync::OnceLock;
+use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) struct Known {
     probes: Set,
     checks: HealthChecks,
     /// The pods of the node, once the agent runs.
-    pub pods: OnceLock<Informer<Whole>>,
+    pub pods: RwLock<Option<Informer<Whole>>>,
     begun: Instant,
     /// The same as others know time.
     started: String,
@@ -114,7 +114,7 @@ impl Known {
             agent,
             probes,
             checks: HealthChecks::default(),
-            pods: OnceLock::new(),
+            pods: RwLock::default(),
             begun: Instant::now(),
             started: meta::time::format(now),
             beat: AtomicU64::new(0),

@@ -7,6 +7,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use supervisor::Trigger;
 use testkit::Cluster;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,7 +26,7 @@ struct Listener {
     runtime: Runtime,
     port: u16,
     roots: RootCertStore,
-    _stop: watch::Sender<bool>,
+    _stop: Trigger,
 }
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -43,12 +44,12 @@ impl Listener {
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let mut roots = RootCertStore::empty();
         roots.add(certificate.der().clone())?;
-        let (stop, shutdown) = watch::channel(false);
+        let (stop, shutdown) = supervisor::shutdown();
         let port = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             let port = listener.local_addr()?.port();
             let server = Cluster::start(1).await.server;
-            tokio::spawn(listen::serve(server, listener, watch::channel(Arc::new(tls)).1, shutdown));
+            tokio::spawn(listen::serve(server, Arc::new(listener), watch::channel(Arc::new(tls)).1, shutdown));
             Ok::<_, std::io::Error>(port)
         })?;
         Ok(Self { runtime, port, roots, _stop: stop })

@@ -7,7 +7,6 @@ mod desired;
 
 pub use desired::{Desired, Excess, Slice, View, desired};
 
-use client::panics::{Everything, caught};
 use client::{ApiResource, Informers, Scope, Shutdown};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,6 +15,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::panics::{Everything, caught};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ const WARN_AGAIN: Duration = Duration::from_secs(60);
 pub struct Options {
     /// As `system:kube-proxy`.
     pub informers: Informers,
-    pub rules: ServiceRules,
+    pub rules: Arc<ServiceRules>,
     pub node_name: String,
     pub shutdown: Shutdown,
 }

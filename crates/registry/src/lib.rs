@@ -6,7 +6,6 @@
 pub mod admit;
 pub mod amount;
 mod commit_observer;
-mod components;
 pub mod convert;
 pub mod converted;
 mod create;
@@ -29,7 +28,6 @@ mod watch;
 
 pub use admit::{Admit, AdmitAll, Charge};
 pub use commit_observer::CommitObserver;
-pub use components::{Components, Running};
 pub use convert::{Converter, WebhookTransport};
 pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, not_a_number};
@@ -48,6 +46,7 @@ use meta::{Clock, Rng};
 use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 use store::Store;
+use supervisor::Supervisor;
 use tokio::sync::watch::Sender;
 
 /// All resources and their store.
@@ -63,7 +62,8 @@ pub struct Registry {
     pub commit_observer: OnceLock<Arc<dyn CommitObserver>>,
     /// The transport for conversion webhooks.
     pub outside: OnceLock<Arc<dyn WebhookTransport>>,
-    pub components: Components,
+    /// The long-running parts of the process.
+    pub supervisor: Supervisor,
 }
 
 impl Registry {
@@ -77,7 +77,7 @@ impl Registry {
             changes: Sender::new(()),
             commit_observer: OnceLock::new(),
             outside: OnceLock::new(),
-            components: Components::default(),
+            supervisor: Supervisor::default(),
         }
     }
 

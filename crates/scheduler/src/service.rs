@@ -7,7 +7,6 @@ use crate::framework::{Event, Plugin};
 use crate::plugins::default_plugins;
 use crate::pod::{Pod, PodInfo};
 use crate::queue::{Queue, Taken};
-use client::panics::{caught, caught_now};
 use client::{
     ApiResource, Client, Error, Informers, Patch, Recorder, Regarding, Scope, Severity, Shutdown, Source, WriteOptions,
 };
@@ -16,6 +15,7 @@ use meta::{Clock, Object, Rng};
 use serde_json::json;
 use std::pin::Pin;
 use std::sync::Arc;
+use supervisor::panics::{caught, caught_now};
 use tokio::sync::{Semaphore, mpsc};
 
 /// What a scheduler is made of.

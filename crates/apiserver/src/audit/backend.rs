@@ -11,6 +11,7 @@ use bytes::Bytes;
 use meta::Rng;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::{Component, OnEnd};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -168,15 +169,24 @@ enum Item {
 }
 
 impl Backend {
-    /// In batch mode, must be called inside a runtime.
-    pub fn start(sink: Sink, mode: Mode, limits: Option<Limits>, lost: Lost) -> Self {
+    /// Starts a backend. In batch mode a service of `component` sends the batches.
+    pub fn start(sink: Sink, mode: Mode, limits: Option<Limits>, lost: Lost, component: &Component) -> Self {
         let sink = Arc::new(sink);
         let buffer = match &mode {
             Mode::Batch(batch) => {
                 let (sender, receiver) = mpsc::channel(batch.buffer.max(1));
                 let (sink, batch, lost) = (sink.clone(), batch.clone(), lost.clone());
                 let worker = Worker { sink, batch, limits, lost, tokens: None };
-                tokio::spawn(worker.run(receiver));
+                let name = worker.sink.name();
+                let state = Arc::new(tokio::sync::Mutex::new((worker, receiver)));
+                // Until the process ends: the last events are those of the shutdown.
+                component.spawn_graceful(name, OnEnd::Complete, move || {
+                    let state = state.clone();
+                    async move {
+                        let (worker, receiver) = &mut *state.lock().await;
+                        worker.run(receiver).await;
+                    }
+                });
                 Some(sender)
             }
             _ => None,
@@ -248,10 +258,11 @@ struct Worker {
 }
 
 impl Worker {
-    async fn run(mut self, mut buffer: mpsc::Receiver<Item>) {
+    /// Sends batches until the backend is dropped.
+    async fn run(&mut self, buffer: &mut mpsc::Receiver<Item>) {
         let mut sending: JoinSet<()> = JoinSet::new();
         loop {
-            let (events, flush, ended) = self.collect(&mut buffer).await;
+            let (events, flush, ended) = self.collect(buffer).await;
             while sending.try_join_next().is_some() {}
             if !events.is_empty() {
                 self.pace().await;

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use policy::{Level, RequestAuditConfig, Stage};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use supervisor::Component;
 
 /// The client's address. A request extension that only the socket sets.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,7 @@ pub(crate) struct Record {
 }
 
 impl Auditor {
-    pub fn new(audit: Audit, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(audit: Audit, clock: Arc<dyn Clock>, metrics: Arc<Metrics>, component: &Component) -> Arc<Self> {
         let events = metrics.set.counter(&AUDIT_EVENTS, &[]);
         let levels = std::array::from_fn(|_| OnceLock::new());
         let errors = metrics.clone();
@@ -77,7 +78,7 @@ impl Auditor {
             errors.set.counter(&AUDIT_ERRORS, &[plugin]).inc_by(count as u64);
             tracing::error!("{count} audit events are lost, {plugin}: {why}");
         });
-        let start = |p: AuditBackend| Backend::start(p.sink, p.mode, p.limits, lost.clone());
+        let start = |p: AuditBackend| Backend::start(p.sink, p.mode, p.limits, lost.clone(), component);
         let backends = audit.to.into_iter().map(start).collect();
         Arc::new(Self { policy: audit.policy, backends, clock, metrics, events, levels })
     }

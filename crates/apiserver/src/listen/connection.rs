@@ -23,6 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use supervisor::Shutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -67,7 +68,7 @@ pub(super) async fn run(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     entry: TableEntry,
-    shutdown: watch::Receiver<bool>,
+    shutdown: Shutdown,
 ) {
     let _ = stream.set_nodelay(true);
     let connection = entry.0.clone();
@@ -111,7 +112,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     leave: fn(Pin<&mut C>),
     server: &dyn Service,
     connection: &Connection,
-    mut shutdown: watch::Receiver<bool>,
+    shutdown: Shutdown,
 ) {
     tokio::pin!(conn);
     let overdue = tokio::select! {
@@ -124,7 +125,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
         // A connection closed for others, or that does not read, gets no graceful shutdown.
         () = connection.closed() => return,
         o = overdue(connection) => o,
-        _ = super::stopped(&mut shutdown) => Overdue::Server,
+        () = shutdown.wait() => Overdue::Server,
     };
     let longest = match overdue {
         Overdue::Stalled => return,

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::Shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -69,12 +70,12 @@ impl Endpoint {
         })
     }
 
-    /// Serves until `shutdown` turns true. New connections use the current value of `tls`.
+    /// Serves until shutdown. New connections use the current value of `tls`.
     pub fn serve(
         self: &Arc<Self>,
-        listener: TcpListener,
+        listener: Arc<TcpListener>,
         tls: watch::Receiver<Arc<rustls::ServerConfig>>,
-        shutdown: watch::Receiver<bool>,
+        shutdown: Shutdown,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(accept(self.clone(), listener, tls, shutdown))
     }

@@ -22,6 +22,7 @@ use meta::Clock;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::Shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -82,29 +83,29 @@ impl Service for Server {
     }
 }
 
-/// Serves until `shutdown` turns true and open requests have ended or timed out. New connections use the current
+/// Serves until shutdown, when open requests have ended or timed out. New connections use the current
 /// value of `tls`. Boxed, as [`Server::handle`] is.
 pub fn serve(
     server: Arc<Server>,
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     tls: watch::Receiver<Arc<rustls::ServerConfig>>,
-    shutdown: watch::Receiver<bool>,
+    shutdown: Shutdown,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(accept(server, listener, tls, shutdown))
 }
 
 async fn accept(
     server: Arc<dyn Service>,
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     tls: watch::Receiver<Arc<rustls::ServerConfig>>,
-    mut shutdown: watch::Receiver<bool>,
+    shutdown: Shutdown,
 ) {
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}
         let accepted = tokio::select! {
             a = listener.accept() => a,
-            _ = stopped(&mut shutdown) => break,
+            () = shutdown.wait() => break,
         };
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
@@ -125,9 +126,4 @@ async fn accept(
     drop(listener);
     server.end();
     while open.join_next().await.is_some() {}
-}
-
-/// Returns when the server shuts down, or the sender is gone.
-async fn stopped(shutdown: &mut watch::Receiver<bool>) {
-    let _ = shutdown.wait_for(|s| *s).await.map(|_| ());
 }

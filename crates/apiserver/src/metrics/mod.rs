@@ -225,6 +225,11 @@ impl Metrics {
             let dotted = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
             set.gauge(&table::STORAGE_OBJECTS, &[&dotted]).set(n);
         }
+        for s in server.registry.supervisor.statuses() {
+            set.gauge(&table::SERVICE_UP, &[s.component, s.name]).set(s.is_healthy().into());
+            let restarts = set.counter(&table::SERVICE_RESTARTS, &[s.component, s.name]);
+            restarts.inc_by(s.restarts.saturating_sub(restarts.get()));
+        }
         set.text() + &client::metrics::text()
     }
 }

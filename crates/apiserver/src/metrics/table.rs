@@ -296,6 +296,16 @@ pub const BUILD: Row = Row::gauge(
     ],
     "The version of this program; always 1.",
 );
+pub const SERVICE_UP: Row = Row::gauge(
+    "kemudi_service_up",
+    &["component", "service"],
+    "Whether a long-running part of this process runs: 0 while it waits to be started again.",
+);
+pub const SERVICE_RESTARTS: Row = Row::counter(
+    "kemudi_service_restarts_total",
+    &["component", "service"],
+    "How often a long-running part of this process ended and was started again.",
+);
 pub const REVISION: Row = Row::gauge("kemudi_store_revision", &[], "The newest revision.");
 pub const TRANSACTIONS: Row = Row::gauge("kemudi_store_transactions", &[], "Transactions since the start.");
 pub const SYNCS: Row = Row::gauge("kemudi_store_syncs", &[], "Syncs of the disk that transactions shared.");
@@ -362,4 +372,6 @@ pub const ALL: &[Row] = &[
     REVISION,
     TRANSACTIONS,
     SYNCS,
+    SERVICE_UP,
+    SERVICE_RESTARTS,
 ];

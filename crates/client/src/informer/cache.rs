@@ -1,7 +1,6 @@
 //! What an informer holds.
 
 use super::View;
-use crate::panics::caught_now;
 use crate::shared::Stored;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -15,7 +14,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Bound, Deref};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
+use supervisor::panics::caught_now;
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -350,26 +350,30 @@ struct Store<V> {
 pub(super) struct Shared<V> {
     store: RwLock<Store<V>>,
     /// Held while an event is delivered, so that a new handler misses none and gets none twice.
-    handlers: Mutex<Vec<Handler<V>>>,
+    handlers: Mutex<Vec<(Weak<()>, Handler<V>)>>,
+    /// Keeps handlers alive that have no subscription.
+    pub(super) forever: Arc<()>,
 }
 
 impl<V: View> Shared<V> {
     pub(super) fn new() -> Self {
         let store = Store { entries: BTreeSet::new(), by_controller: BTreeMap::new(), indexes: BTreeMap::new() };
-        Self { store: RwLock::new(store), handlers: Mutex::new(Vec::new()) }
+        Self { store: RwLock::new(store), handlers: Mutex::new(Vec::new()), forever: Arc::new(()) }
     }
 
     pub(super) fn read(&self) -> Cache<'_, V> {
         Cache(self.store.read())
     }
 
-    pub(super) fn subscribe(&self, f: Handler<V>) {
+    /// Calls `f` until what `alive` points to is dropped.
+    pub(super) fn subscribe(&self, alive: Weak<()>, f: Handler<V>) {
         let mut handlers = self.handlers.lock();
+        handlers.retain(|(alive, _)| alive.strong_count() > 0);
         let all: Vec<_> = self.store.read().entries.iter().map(|s| s.0.clone()).collect();
         for e in all {
             f(&Change { old: None, new: Some(e) });
         }
-        handlers.push(f);
+        handlers.push((alive, f));
     }
 
     pub(super) fn add_index(&self, name: &'static str, of: IndexOf<V>) {
@@ -430,8 +434,8 @@ impl<V: View> Shared<V> {
     }
 }
 
-fn deliver<V>(handlers: &[Handler<V>], change: &Change<V>) {
-    for h in handlers {
+fn deliver<V>(handlers: &[(Weak<()>, Handler<V>)], change: &Change<V>) {
+    for (_, h) in handlers.iter().filter(|(alive, _)| alive.strong_count() > 0) {
         // One reader's mistake is not the others' loss, nor the end of the watch.
         let _ = caught_now("informer", change.key(), || h(change));
     }

@@ -4,13 +4,13 @@ use super::cache::Shared;
 use super::reflector::Reflector;
 use super::{Informer, View};
 use crate::client::{PARTIAL_METADATA, PARTIAL_METADATA_LIST};
-use crate::flag::flag;
 use crate::{ApiResource, Client, Shutdown};
 use meta::Rng;
 use parking_lot::Mutex;
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use supervisor::flag;
 
 /// Which objects of a resource. `Default` is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,8 +4,6 @@ use super::View;
 use super::cache::{Entry, Shared};
 use crate::api::{Listed, Watched};
 use crate::backoff::{Backoff, unit};
-use crate::flag::Setter;
-use crate::panics::caught;
 use crate::shared::{Batch, Batches, Kind, Stored};
 use crate::watch::RawEvents;
 use crate::{Api, Error, ListOptions, WatchEvent, WatchOptions};
@@ -14,6 +12,8 @@ use futures::StreamExt;
 use meta::{Object, Rng};
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::Setter;
+use supervisor::panics::caught;
 use tokio::time::Instant;
 
 /// A watch that ends sooner than this without an event is a failure in disguise.

@@ -164,6 +164,25 @@ async fn lists_then_follows() {
     assert_eq!(*late.lock(), 1);
 }
 
+/// A controller that was started again would react twice to each change.
+#[tokio::test(start_paused = true)]
+async fn a_handler_ends_with_its_subscription() {
+    let t = start();
+    t.informer.synced().await;
+    t.expect(&["d/a ->1", "d/b ->2"]).await;
+    let calls: Arc<Mutex<usize>> = Arc::default();
+    let c = calls.clone();
+    let subscription = t.informer.subscribe(move |_| *c.lock() += 1);
+    assert_eq!(*calls.lock(), 2, "a call per object in the cache");
+    t.server.lock().put("a", 5, "x");
+    t.expect(&["d/a 1>5"]).await;
+    assert_eq!(*calls.lock(), 3);
+    drop(subscription);
+    t.server.lock().put("a", 6, "x");
+    t.expect(&["d/a 5>6"]).await;
+    assert_eq!(*calls.lock(), 3, "no call after the end");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_broken_watch_goes_on_where_it_was() {
     let t = start();

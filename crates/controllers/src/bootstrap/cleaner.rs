@@ -1,8 +1,9 @@
-//! Tokens that have ended go.
+//! Deletes expired bootstrap tokens.
 
-use super::{NAMESPACE, Token, tokens};
+use super::{NAMESPACE, Token, watch_tokens};
 use crate::context::{Context, Error};
-use client::{ApiResource, DeleteOptions, Informer, Key, Outcome, WorkQueue};
+use crate::controller::{Builder, Reconcile};
+use client::{ApiResource, DeleteOptions, Informer, Key, Outcome};
 use k8s_openapi::api::core::v1::Secret;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +15,18 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let c = Arc::new(Controller { tokens: tokens(&context.informers), context });
-    let q = queue.clone();
-    c.tokens.on_change(move |change| q.add(change.key()));
-    c.tokens.synced().await;
-    let shutdown = c.context.shutdown.clone();
-    client::queue::work("token-cleaner", queue, 1, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    let mut builder = Builder::new(&context);
+    let tokens = watch_tokens(&mut builder);
+    builder.enqueue(&tokens);
+    builder.run(1, Arc::new(Controller { tokens, context })).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(token) = self.tokens.get(&key).filter(|t| !t.meta.is_deleting()) else { return Ok(Outcome::Done) };
-        let Some(end) = token.view.ends() else { return Ok(Outcome::Done) };
+        let Some(end) = token.view.expires() else { return Ok(Outcome::Done) };
         let left = end.duration_since(self.context.now());
         if let Ok(left) = Duration::try_from(left)
             && !left.is_zero()

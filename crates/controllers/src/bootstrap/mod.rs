@@ -1,12 +1,13 @@
-//! Tokens that new nodes begin with (upstream `pkg/controller/bootstrap`): the signer lets whoever has one believe the ConfigMap
-//! `cluster-info`, and the cleaner removes those that have ended.
+//! Bootstrap tokens of new nodes (upstream `pkg/controller/bootstrap`): the signer signs the ConfigMap `cluster-info` with them, so
+//! that their holders can verify it; the cleaner deletes expired ones.
 
 pub mod cleaner;
 pub mod signer;
 
+use crate::controller::Builder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use client::{ApiResource, Entry, Informer, Informers, Scope};
+use client::{ApiResource, Entry, Informer, Scope};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
@@ -28,27 +29,27 @@ impl Token {
         bytes.and_then(|b| String::from_utf8(b).ok()).unwrap_or_default()
     }
 
-    /// When it ends; none for never. What cannot be read has ended.
-    fn ends(&self) -> Option<Timestamp> {
+    /// When it expires; none for never. One that cannot be parsed has expired.
+    fn expires(&self) -> Option<Timestamp> {
         let text = self.text("expiration");
         (!text.is_empty()).then(|| text.parse().unwrap_or(Timestamp::MIN))
     }
 }
 
-fn tokens(informers: &Informers) -> Informer<Token> {
+fn watch_tokens(builder: &mut Builder) -> Informer<Token> {
     let scope = Scope {
         namespace: Some(NAMESPACE.into()),
         field_selector: "type=bootstrap.kubernetes.io/token".into(),
         ..Scope::default()
     };
-    informers.informer(&ApiResource::of::<Secret>(), &scope)
+    builder.watch_scope(&ApiResource::of::<Secret>(), &scope)
 }
 
-/// What the token of a secret signs with, under its identifier; none for one that may not sign, or not any more.
-fn signing(entry: &Entry<Token>, now: Timestamp) -> Option<(String, String)> {
+/// The identifier and the key of a token that may sign; none if it may not, or has expired.
+fn signing_key(entry: &Entry<Token>, now: Timestamp) -> Option<(String, String)> {
     let t = &entry.view;
     let (id, secret) = (t.text("token-id"), t.text("token-secret"));
     let named = !id.is_empty() && *entry.meta.name == *format!("bootstrap-token-{id}");
     let good = named && !secret.is_empty() && t.text("usage-bootstrap-signing") == "true";
-    (good && t.ends().is_none_or(|end| end > now) && !entry.meta.is_deleting()).then_some((id, secret))
+    (good && t.expires().is_none_or(|end| end > now) && !entry.meta.is_deleting()).then_some((id, secret))
 }

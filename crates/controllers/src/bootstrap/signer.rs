@@ -1,12 +1,13 @@
-//! `cluster-info` in `kube-public` tells how to reach the cluster. Each token that may sign has a signature of its own beside it
-//! (a detached JWS), by which its holder sees that nobody has changed it.
+//! Signs the ConfigMap `cluster-info` in `kube-public`, which says how to reach the cluster. It has one signature (a detached JWS) for each
+//! token that may sign, with which the holder of the token verifies it.
 
-use super::{Token, signing, tokens};
+use super::{Token, signing_key, watch_tokens};
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as B64;
-use client::{ApiResource, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Informer, Key, Outcome, Scope, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use meta::Object;
@@ -28,44 +29,36 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
+    let mut builder = Builder::new(&context);
     let scope = Scope {
         namespace: Some(NAMESPACE.into()),
         field_selector: format!("metadata.name={NAME}"),
         ..Scope::default()
     };
-    let info = context.informers.informer(&ApiResource::of::<ConfigMap>(), &scope);
-    let c = Arc::new(Controller { info, tokens: tokens(&context.informers), context });
-    // Whatever changes, all signatures are looked at.
-    let only = || Key::new(NAMESPACE, NAME);
-    let q = queue.clone();
-    c.info.on_change(move |_| q.add(only()));
-    let q = queue.clone();
-    c.tokens.on_change(move |_| q.add(only()));
-    c.info.synced().await;
-    c.tokens.synced().await;
-    let shutdown = c.context.shutdown.clone();
-    client::queue::work("bootstrap-signer", queue, 1, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    let info = builder.watch_scope::<()>(&ApiResource::of::<ConfigMap>(), &scope);
+    let tokens = watch_tokens(&mut builder);
+    // Any change concerns all signatures.
+    builder.on_change(&info, |_, queue| queue.add(Key::new(NAMESPACE, NAME)));
+    builder.on_change(&tokens, |_, queue| queue.add(Key::new(NAMESPACE, NAME)));
+    builder.run(1, Arc::new(Controller { info, tokens, context })).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.info.get(&key) else { return Ok(Outcome::Done) };
         let now = self.context.now();
         let all: Vec<_> = self.tokens.cache().all().cloned().collect();
-        let keys: BTreeMap<String, String> = all.iter().filter_map(|t| signing(t, now)).collect();
+        let keys: BTreeMap<String, String> = all.iter().filter_map(|t| signing_key(t, now)).collect();
         let resource = ApiResource::of::<ConfigMap>();
         let mut o = crate::context::object(&resource, &entry)?;
         if sign(&mut o, &keys) {
             let api = self.context.client.dynamic(&resource).namespace(NAMESPACE);
             api.update(NAME, &WriteOptions::default(), &o).await?;
         }
-        // A signature goes when its token ends.
-        let ends = all.iter().filter_map(|t| t.view.ends()).filter(|end| *end > now).min();
+        // The signature of a token is removed when the token expires.
+        let ends = all.iter().filter_map(|t| t.view.expires()).filter(|end| *end > now).min();
         Ok(ends.and_then(|end| until(end, now)).map_or(Outcome::Done, Outcome::After))
     }
 }

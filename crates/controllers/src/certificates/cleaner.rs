@@ -1,36 +1,35 @@
-//! Requests that are over (upstream `csrcleaner`): issued, denied or failed an hour ago, unanswered for a day, or for a certificate
-//! that has ended.
+//! Deletes old requests (upstream `csrcleaner`): those that were issued, denied or failed an hour ago, that are pending for a day, or whose
+//! certificate has expired.
 
 use super::Said;
 use crate::context::{Context, object};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use client::panics::caught_now;
 use client::{ApiResource, DeleteOptions, Informer};
 use jiff::{SignedDuration, Timestamp};
 use meta::Object;
 use std::time::Duration;
+use supervisor::panics::caught_now;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-const EVERY: Duration = Duration::from_secs(3600);
+pub const PERIOD: Duration = Duration::from_secs(3600);
 const ANSWERED: SignedDuration = SignedDuration::from_hours(1);
 const UNANSWERED: SignedDuration = SignedDuration::from_hours(24);
 
-pub async fn run(context: &Context, resource: &ApiResource, requests: &Informer<()>) {
-    loop {
-        let all: Vec<_> = requests.cache().all().cloned().collect();
-        for entry in all {
-            let over = || object(resource, &entry).is_ok_and(|o| is_over(&o, context.now()));
-            if !caught_now("certificate-cleaner", entry.key(), over).unwrap_or(false) {
-                continue;
-            }
-            let options = DeleteOptions::uid(&entry.meta.uid);
-            match context.client.dynamic(resource).delete(&entry.meta.name, &options).await {
-                Err(e) if !e.is_not_found() => tracing::warn!("removing the request {}: {e}", entry.meta.name),
-                _ => {}
-            }
+pub async fn clean(context: &Context, resource: &ApiResource, requests: &Informer<()>) {
+    let all: Vec<_> = requests.cache().all().cloned().collect();
+    for entry in all {
+        let over = || object(resource, &entry).is_ok_and(|o| is_over(&o, context.now()));
+        if !caught_now(context.name, entry.key(), over).unwrap_or(false) {
+            continue;
         }
-        tokio::time::sleep(EVERY).await;
+        let options = DeleteOptions::uid(&entry.meta.uid);
+        match context.client.dynamic(resource).delete(&entry.meta.name, &options).await {
+            Err(e) if !e.is_not_found() => {
+                tracing::warn!(request = &*entry.meta.name, "deleting an old request failed: {e}")
+            }
+            _ => {}
+        }
     }
 }
 

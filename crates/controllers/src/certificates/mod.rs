@@ -1,5 +1,5 @@
-//! Certificate signing requests (upstream `pkg/controller/certificates`): those of agents of nodes are approved after a question
-//! to authorization, what is approved is signed by the signer it names, and what is over is removed.
+//! Certificate signing requests (upstream `pkg/controller/certificates`): those of node agents are approved if authorization allows it,
+//! approved ones are signed by the signer they name, and old ones are deleted.
 
 mod authority;
 mod cleaner;
@@ -8,9 +8,10 @@ mod request;
 pub use authority::{Authority, Error as AuthorityError};
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use client::{ApiResource, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Informer, Key, Outcome, WriteOptions};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use meta::{Object, Value};
@@ -22,29 +23,19 @@ struct Controller {
     context: Context,
     resource: ApiResource,
     requests: Informer<()>,
-    /// None: nothing is signed here.
+    /// None: requests are not signed here.
     authority: Option<Arc<Authority>>,
 }
 
 /// Runs until shutdown.
 pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
+    let mut builder = Builder::new(&context);
     let resource = ApiResource::of::<CertificateSigningRequest>();
-    let requests = context.informers.informer(&resource, &Scope::default());
-    let c = Arc::new(Controller { requests, resource, context, authority });
-    let q = queue.clone();
-    c.requests.on_change(move |change| q.add(change.key()));
-    c.requests.synced().await;
-    let shutdown = c.context.shutdown.clone();
-    let cleaner = cleaner::run(&c.context, &c.resource, &c.requests);
-    let work = client::queue::work("certificate-controller", queue, 5, shutdown.clone(), {
-        let c = c.clone();
-        move |key| {
-            let c = c.clone();
-            async move { c.reconcile(key).await }
-        }
-    });
-    tokio::join!(work, shutdown.race(cleaner));
+    let requests = builder.watch::<()>(&resource);
+    builder.enqueue(&requests);
+    let cleaner = context.every(cleaner::PERIOD, || cleaner::clean(&context, &resource, &requests));
+    let (requests, resource, context) = (requests.clone(), resource.clone(), context.clone());
+    tokio::join!(builder.run(5, Arc::new(Controller { requests, resource, context, authority })), cleaner);
 }
 
 /// What has been said of a request.
@@ -60,7 +51,9 @@ impl<'a> Said<'a> {
     }
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.requests.get(&key).filter(|r| !r.meta.is_deleting()) else { return Ok(Outcome::Done) };
         let o = object(&self.resource, &entry)?;
@@ -109,8 +102,10 @@ impl Controller {
         api.update_status(o.name(), &WriteOptions::default(), &new).await?;
         Ok(Outcome::Done)
     }
+}
 
-    /// An agent may have a certificate if whoever asks may ask for one, or for the one that is its own.
+impl Controller {
+    /// Approves the request of a node agent if its user may request such certificates for all nodes, or for itself.
     async fn approve(&self, o: &Object, wanted: &Request) -> Result<(), Error> {
         let own = o.str_at(&["spec", "username"]) == Some(&wanted.common_name);
         let ways = [

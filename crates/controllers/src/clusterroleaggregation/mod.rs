@@ -1,16 +1,15 @@
-//! Roles that are made of others (upstream `pkg/controller/clusterroleaggregation`): the rules of a ClusterRole with an
-//! `aggregationRule` are those of all roles that its selectors select, and nobody else's.
+//! Aggregated roles (upstream `pkg/controller/clusterroleaggregation`): a ClusterRole with an `aggregationRule` has exactly the rules of
+//! all roles that its selectors select.
 
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use client::informer::Labels;
-use client::{ApiResource, Informer, Key, Outcome, Patch, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Informer, Key, Outcome, Patch, WriteOptions};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use meta::{LabelSelector, Object, Value};
 use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
-
-const NAME: &str = "clusterrole-aggregation-controller";
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -35,47 +34,43 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
+    let mut builder = Builder::new(&context);
     let resource = ApiResource::of::<ClusterRole>();
-    let c = Arc::new(Controller { roles: context.informers.informer(&resource, &Scope::default()), resource, context });
-    let (roles, q) = (c.roles.clone(), queue.clone());
-    // Whatever changes may be part of any of those that gather; there are few.
-    c.roles.on_change(move |_| {
-        roles.cache().all().filter(|r| r.view.aggregation_rule.is_some()).for_each(|r| q.add(r.key()));
+    let roles = builder.watch::<Role>(&resource);
+    let all = roles.clone();
+    // A changed role may be part of any aggregated one; there are few of those.
+    builder.on_change(&roles, move |_, queue| {
+        all.cache().all().filter(|r| r.view.aggregation_rule.is_some()).for_each(|r| queue.add(r.key()));
     });
-    c.roles.synced().await;
-    let shutdown = c.context.shutdown.clone();
-    client::queue::work(NAME, queue, 5, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.run(5, Arc::new(Controller { roles, resource, context })).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(role) = self.roles.get(&key).filter(|r| !r.meta.is_deleting()) else { return Ok(Outcome::Done) };
         let Some(aggregation) = &role.view.aggregation_rule else { return Ok(Outcome::Done) };
         let all: Vec<_> = self.roles.cache().all().cloned().collect();
         let others = all.iter().filter(|r| r.meta.name != role.meta.name);
         let others = others.map(|r| (&*r.meta.name, &r.meta.labels, &r.view.rules[..]));
-        let rules = gathered(&aggregation.cluster_role_selectors, others)
+        let rules = aggregated_rules(&aggregation.cluster_role_selectors, others)
             .map_err(|why| Error::Invalid { what: "aggregationRule", why })?;
         if rules == role.view.rules {
             return Ok(Outcome::Done);
         }
         let gvk = self.resource.gvk();
-        let wish = json!({"apiVersion": gvk.api_version(), "kind": gvk.kind, "metadata": {"name": role.meta.name},
+        let desired = json!({"apiVersion": gvk.api_version(), "kind": gvk.kind, "metadata": {"name": role.meta.name},
             "rules": rules});
-        let options = WriteOptions { field_manager: NAME.into(), force: true, ..WriteOptions::default() };
+        let options = WriteOptions { field_manager: self.context.name.into(), force: true, ..WriteOptions::default() };
         let api = self.context.client.dynamic(&self.resource);
-        let _: Object = api.patch(&role.meta.name, &options, &Patch::Apply(wish)).await?;
+        let _: Object = api.patch(&role.meta.name, &options, &Patch::Apply(desired)).await?;
         Ok(Outcome::Done)
     }
 }
 
-/// The rules of all roles that a selector selects, each once: in the order of the selectors, then of the names.
-fn gathered<'a>(
+/// The rules of all roles that a selector selects, each once, ordered by selector and then by role name.
+fn aggregated_rules<'a>(
     selectors: &[Value],
     roles: impl Iterator<Item = (&'a str, &'a Labels, &'a [Value])>,
 ) -> Result<Vec<Value>, String> {
@@ -99,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_gathered_in_order_and_once() {
+    fn aggregates_rules_in_order_and_once() {
         let rule = |v: &str| json!({"verbs": [v], "apiGroups": [""], "resources": ["pods"]});
         let labels = |k: &str| Labels::from_sorted([(k.into(), "true".into())].into());
         let (a, b) = (labels("a"), labels("b"));
@@ -108,13 +103,13 @@ mod tests {
         let roles = [("second", &a, &second[..]), ("first", &a, &first[..]), ("other", &b, &other[..])];
         let select = |k: &str| json!({"matchLabels": {k: "true"}});
         let check = |selectors: &[Value], expect: &[&Value]| {
-            let out = gathered(selectors, roles.into_iter()).unwrap();
+            let out = aggregated_rules(selectors, roles.into_iter()).unwrap();
             assert_eq!(out.iter().collect::<Vec<_>>(), expect);
         };
         check(&[select("a")], &[&get, &list]);
         check(&[select("b"), select("a")], &[&watch, &get, &list]);
         check(&[select("none")], &[]);
         let bad = json!({"matchExpressions": [{"key": "a", "operator": "Like"}]});
-        assert!(gathered(&[bad], roles.into_iter()).is_err());
+        assert!(aggregated_rules(&[bad], roles.into_iter()).is_err());
     }
 }

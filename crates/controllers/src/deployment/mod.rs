@@ -1,17 +1,18 @@
 //! Deployments: replica sets that replace each other (upstream `pkg/controller/deployment`).
 //!
-//! Sizes and statuses are decided in [`rolling`] and [`status`]; here they are carried out. Invariant: at most one step of a
-//! rollout per reconcile, each decided from what the cache says, so that a stale cache delays and never oversteps.
+//! [`rolling`] decides sizes and [`status`] statuses; this module carries them out. Invariant: at most one step of a rollout per
+//! reconcile, each decided from the cache, so that a stale cache delays a rollout and never lets it exceed its limits.
 
 pub mod rolling;
 pub mod sets;
 pub mod status;
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use crate::ownership::Claims;
 use crate::views::{Pod, Selects, pods};
 use client::{
-    Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Pace, Recorder, Regarding, Scope, WorkQueue,
+    Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Pace, Recorder, Regarding, WorkQueue,
     WriteOptions,
 };
 use meta::{LabelSelector, Map, Object, Value};
@@ -46,7 +47,6 @@ struct Controller {
     deployments: Informer<DeploymentView>,
     sets: Informer<()>,
     pods: Informer<Pod>,
-    queue: Arc<WorkQueue<Key>>,
     pace: Pace<Key>,
     recorder: Recorder,
 }
@@ -61,25 +61,19 @@ fn replica_sets() -> ApiResource {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let controller = Arc::new(Controller {
-        deployments: context.informers.informer(&deployments(), &Scope::default()),
-        sets: context.informers.informer(&replica_sets(), &Scope::default()),
-        pods: context.informers.informer(&pods(), &Scope::default()),
-        queue: Arc::default(),
+    let mut builder = Builder::new(&context);
+    let c = Arc::new(Controller {
+        deployments: builder.watch(&deployments()),
+        sets: builder.watch(&replica_sets()),
+        pods: builder.watch(&pods()),
         pace: Pace::default(),
-        recorder: context.recorder("deployment-controller"),
+        recorder: context.recorder(),
         context,
     });
-    controller.listen();
-    controller.deployments.synced().await;
-    controller.sets.synced().await;
-    controller.pods.synced().await;
-    let (queue, shutdown) = (controller.queue.clone(), controller.context.shutdown.clone());
-    client::queue::work("deployment", queue, 5, shutdown, move |key| {
-        let c = controller.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.enqueue(&c.deployments);
+    builder.handle(&c, &c.sets, Controller::set_changed);
+    builder.handle(&c, &c.pods, Controller::pod_changed);
+    builder.run(5, c).await;
 }
 
 /// The replica sets of one deployment in one reconcile.
@@ -95,34 +89,16 @@ impl Owned {
 }
 
 impl Controller {
-    fn listen(self: &Arc<Self>) {
-        let queue = self.queue.clone();
-        self.deployments.on_change(move |c| queue.add(c.key()));
-        let weak = Arc::downgrade(self);
-        self.sets.on_change(move |c| {
-            if let Some(this) = weak.upgrade() {
-                this.set_changed(c);
-            }
-        });
-        let weak = Arc::downgrade(self);
-        self.pods.on_change(move |c| {
-            // Recreate waits until the last old pod is gone.
-            if let (Some(this), Some(old), None) = (weak.upgrade(), &c.old, &c.new) {
-                this.pod_gone(&old.meta);
-            }
-        });
-    }
-
     fn owner_of(&self, set: &Meta) -> Option<Key> {
         let owner = set.controller().filter(|o| o.kind == "Deployment")?;
         let key = Key::new(set.namespace.clone(), owner.name.as_str());
         (self.deployments.get(&key)?.meta.uid == owner.uid).then_some(key)
     }
 
-    fn set_changed(&self, c: &Change<()>) {
+    fn set_changed(&self, c: &Change<()>, queue: &WorkQueue<Key>) {
         for meta in [&c.old, &c.new].into_iter().flatten().map(|e| &e.meta) {
             if let Some(key) = self.owner_of(meta) {
-                self.queue.add(key);
+                queue.add(key);
             }
         }
         let Some(new) = &c.new else { return };
@@ -134,20 +110,26 @@ impl Controller {
         if relabelled {
             for d in self.deployments.cache().in_namespace(&new.meta.namespace) {
                 if d.view.spec.selector.selects(&new.meta) {
-                    self.queue.add(d.key());
+                    queue.add(d.key());
                 }
             }
         }
     }
 
-    fn pod_gone(&self, pod: &Meta) {
-        let Some(owner) = pod.controller().filter(|o| o.kind == "ReplicaSet") else { return };
-        let Some(set) = self.sets.get(&Key::new(pod.namespace.clone(), owner.name.as_str())) else { return };
+    /// The Recreate strategy waits until the last old pod is gone.
+    fn pod_changed(&self, c: &Change<Pod>, queue: &WorkQueue<Key>) {
+        let (Some(old), None) = (&c.old, &c.new) else { return };
+        let Some(owner) = old.meta.controller().filter(|o| o.kind == "ReplicaSet") else { return };
+        let Some(set) = self.sets.get(&Key::new(old.meta.namespace.clone(), owner.name.as_str())) else { return };
         let Some(key) = self.owner_of(&set.meta) else { return };
         if self.deployments.get(&key).is_some_and(|d| d.view.spec.strategy.r#type == "Recreate") {
-            self.queue.add(key);
+            queue.add(key);
         }
     }
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.deployments.get(&key) else {

@@ -1,10 +1,11 @@
-//! Slices of services whose Endpoints somebody writes by hand (upstream `pkg/controller/endpointslicemirroring`).
+//! Copies Endpoints that users write to slices (upstream `pkg/controller/endpointslicemirroring`).
 
 use super::reconcile::{Desired, Group};
 use super::slices::Slices;
 use super::{MANAGED_BY, SERVICE, Selectable};
 use crate::context::{Context, Error, object};
-use client::{ApiResource, Informer, Key, Outcome, Recorder, Regarding, Scope, WorkQueue};
+use crate::controller::{Builder, Reconcile};
+use client::{ApiResource, Informer, Key, Outcome, Recorder, Regarding};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use meta::{Object, Value};
 use serde_json::json;
@@ -14,13 +15,13 @@ use std::sync::Arc;
 const COMPONENT: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Annotations that say something of the Endpoints object only.
+/// Annotations that concern the Endpoints object only.
 const NOT_COPIED: [&str; 2] =
     ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
-/// The most addresses that are copied from one subset, as upstream's default.
+/// The limit of addresses that are copied from one subset (upstream's default).
 const PER_SUBSET: usize = 1000;
 
-/// The most slices of one Endpoints object: each has all its labels and annotations.
+/// The limit of slices for one Endpoints object, of which each slice has all labels and annotations.
 const MOST_SLICES: usize = 100;
 
 struct Controller {
@@ -36,37 +37,28 @@ fn endpoints() -> ApiResource {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let shutdown = context.shutdown.clone();
+    let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
-        services: context.informers.informer(&ApiResource::of::<Service>(), &Scope::default()),
-        endpoints: context.informers.informer(&endpoints(), &Scope::default()),
-        recorder: context.recorder("endpoint-slice-mirroring-controller"),
-        slices: Slices::new(context, COMPONENT),
+        services: builder.watch(&ApiResource::of::<Service>()),
+        endpoints: builder.watch(&endpoints()),
+        recorder: context.recorder_as("endpoint-slice-mirroring-controller"),
+        slices: Slices::new(&mut builder, context, COMPONENT),
     });
-    let q = queue.clone();
-    c.services.on_change(move |s| q.add(s.key()));
-    let q = queue.clone();
-    c.endpoints.on_change(move |e| q.add(e.key()));
-    let q = queue.clone();
-    c.slices.written.on_change(move |w| {
-        for meta in [&w.old, &w.new].into_iter().flatten().map(|e| &e.meta) {
+    builder.enqueue(&c.services);
+    builder.enqueue(&c.endpoints);
+    builder.on_change(&c.slices.written, |change, queue| {
+        for meta in [&change.old, &change.new].into_iter().flatten().map(|e| &e.meta) {
             if let (Some(COMPONENT), Some(service)) = (meta.label(MANAGED_BY), meta.label(SERVICE)) {
-                q.add(Key::new(meta.namespace.clone(), service));
+                queue.add(Key::new(meta.namespace.clone(), service));
             }
         }
     });
-    c.services.synced().await;
-    c.endpoints.synced().await;
-    c.slices.written.synced().await;
-    client::queue::work("endpoint-slice-mirroring-controller", queue, 2, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.run(2, c).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let mut wanted = Desired::default();
         if let (Some(service), Some(e)) = (self.services.get(&key), self.endpoints.get(&key))
@@ -82,7 +74,9 @@ impl Controller {
         self.slices.write(&key, wanted).await?;
         Ok(Outcome::Done)
     }
+}
 
+impl Controller {
     fn tell(&self, endpoints: &Object, m: &Mirrored) {
         let about = || Regarding::object(endpoints);
         if m.invalid > 0 {

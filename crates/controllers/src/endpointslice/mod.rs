@@ -1,6 +1,6 @@
 //! EndpointSlices and Endpoints of services that select pods (upstream `endpointslice_controller.go`,
-//! `endpoints_controller.go`). One code for both: what is behind a service is decided once, and written in two forms. What others
-//! write as Endpoints is copied to slices by [`mirror`].
+//! `endpoints_controller.go`). Two controllers share the decision which endpoints a service has, and write it in two forms. [`mirror`]
+//! copies Endpoints that users write to slices.
 
 mod decide;
 pub mod mirror;
@@ -9,8 +9,9 @@ mod slices;
 mod tracker;
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use crate::views::{Pod, PodEntry, Selects, pods};
-use client::{ApiResource, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Change, DeleteOptions, Informer, Key, Outcome, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use meta::Object;
@@ -61,66 +62,54 @@ impl Form {
             Self::Endpoints => ApiResource::of::<Endpoints>(),
         }
     }
-
-    fn component(self) -> &'static str {
-        match self {
-            Self::Slices => "endpointslice-controller",
-            Self::Endpoints => "endpoint-controller",
-        }
-    }
 }
 
 /// Runs until shutdown.
 pub async fn run(form: Form, context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
+    let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
         form,
-        services: context.informers.informer(&ApiResource::of::<Service>(), &Scope::default()),
-        pods: context.informers.informer(&pods(), &Scope::default()),
-        written: context.informers.informer(&form.resource(), &Scope::default()),
-        slices: Slices::new(context.clone(), COMPONENT),
+        services: builder.watch(&ApiResource::of::<Service>()),
+        pods: builder.watch(&pods()),
+        written: builder.watch(&form.resource()),
+        slices: Slices::new(&mut builder, context.clone(), COMPONENT),
         context,
     });
-    let q = queue.clone();
-    c.services.on_change(move |s| q.add(s.key()));
-    let (q, services) = (queue.clone(), c.services.clone());
-    c.pods.on_change(move |p| {
-        if let (Some(old), Some(new)) = (&p.old, &p.new)
+    builder.enqueue(&c.services);
+    builder.handle(&c, &c.pods, Controller::pod_changed);
+    builder.on_change(&c.written, |change, queue| {
+        // Changes and deletions by others are undone, and leftovers are removed.
+        let meta = &change.latest().meta;
+        let service = meta.label(SERVICE).unwrap_or(&meta.name).to_owned();
+        queue.add(Key::new(meta.namespace.clone(), service));
+    });
+    builder.run(2, c).await;
+}
+
+impl Controller {
+    /// Enqueues the services that select the pod, or did before the change.
+    fn pod_changed(&self, change: &Change<Pod>, queue: &WorkQueue<Key>) {
+        if let (Some(old), Some(new)) = (&change.old, &change.new)
             && !decide::is_relevant(old, new)
         {
             return;
         }
-        for entry in [&p.old, &p.new].into_iter().flatten() {
-            let meta = &entry.meta;
-            for s in services.cache().in_namespace(&meta.namespace) {
-                if s.view.spec.selector.as_ref().is_some_and(|sel| sel.selects(meta)) {
-                    q.add(s.key());
+        for entry in [&change.old, &change.new].into_iter().flatten() {
+            for s in self.services.cache().in_namespace(&entry.meta.namespace) {
+                if s.view.spec.selector.as_ref().is_some_and(|selector| selector.selects(&entry.meta)) {
+                    queue.add(s.key());
                 }
             }
         }
-    });
-    let q = queue.clone();
-    c.written.on_change(move |w| {
-        // What others change or remove is looked at again; so is what was left behind.
-        let meta = &w.latest().meta;
-        let service = meta.label(SERVICE).unwrap_or(&meta.name).to_owned();
-        q.add(Key::new(meta.namespace.clone(), service));
-    });
-    c.services.synced().await;
-    c.pods.synced().await;
-    c.written.synced().await;
-    let (component, shutdown) = (form.component(), c.context.shutdown.clone());
-    client::queue::work(component, queue, 2, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    }
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let service = self.services.get(&key);
-        let wanted = match service.as_ref().and_then(|s| Some((s, s.view.spec.selector.as_ref()?.selector()?))) {
+        let desired = match service.as_ref().and_then(|s| Some((s, s.view.spec.selector.as_ref()?.selector()?))) {
             Some((s, sel)) if !s.meta.is_deleting() => {
                 let service = object(&ApiResource::of::<Service>(), s)?;
                 let cache = self.pods.cache();
@@ -132,22 +121,24 @@ impl Controller {
         };
         match self.form {
             Form::Slices => {
-                self.slices.write(&key, wanted.map(|(b, s)| decide::desired_slices(&s, &b)).unwrap_or_default()).await
+                self.slices.write(&key, desired.map(|(b, s)| decide::desired_slices(&s, &b)).unwrap_or_default()).await
             }
-            Form::Endpoints => self.write_endpoints(&key, wanted).await,
+            Form::Endpoints => self.write_endpoints(&key, desired).await,
         }?;
         Ok(Outcome::Done)
     }
+}
 
-    async fn write_endpoints(&self, key: &Key, wanted: Option<(Vec<Backend>, Object)>) -> Result<(), Error> {
+impl Controller {
+    async fn write_endpoints(&self, key: &Key, desired: Option<(Vec<Backend>, Object)>) -> Result<(), Error> {
         let resource = self.form.resource();
         let api = self.context.client.dynamic(&resource).namespace(&key.namespace);
         let have = match self.written.get(key) {
             Some(e) => Some(object(&resource, &e)?),
             None => None,
         };
-        let Some((backends, service)) = wanted else {
-            // Only ours are removed: a service without a selector has endpoints that somebody else writes.
+        let Some((backends, service)) = desired else {
+            // Only those of this controller are deleted: users write the endpoints of services without a selector.
             let ours = have.filter(|h| h.label("endpoints.kubernetes.io/managed-by") == Some("endpoint-controller"));
             if let (Some(_), None) = (ours, self.services.get(key)) {
                 match api.delete(&key.name, &DeleteOptions::default()).await {

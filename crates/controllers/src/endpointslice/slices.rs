@@ -1,10 +1,11 @@
-//! Writing the slices that one controller manages.
+//! The slices that one controller manages.
 
 use super::reconcile::{Desired, Plan, plan};
 use super::tracker::Tracker;
 use super::{MANAGED_BY, SERVICE};
 use crate::context::{Context, Error, object};
-use client::{ApiResource, DeleteOptions, Informer, Key, Meta, Scope, WriteOptions};
+use crate::controller::Builder;
+use client::{ApiResource, DeleteOptions, Informer, Key, Meta, WriteOptions};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use meta::Object;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 /// The index of slices by the service that they belong to.
 const BY_SERVICE: &str = "service";
 
-/// The slices of one controller, which it knows by their label.
+/// The slices that have the label of one controller.
 pub(super) struct Slices {
     context: Context,
     pub(super) written: Informer<()>,
@@ -30,12 +31,12 @@ impl Slices {
         ApiResource::of::<EndpointSlice>()
     }
 
-    pub(super) fn new(context: Context, managed_by: &'static str) -> Self {
-        let written: Informer<()> = context.informers.informer(&Self::resource(), &Scope::default());
+    pub(super) fn new(builder: &mut Builder, context: Context, managed_by: &'static str) -> Self {
+        let written: Informer<()> = builder.watch(&Self::resource());
         written.index(BY_SERVICE, |e| service(&e.meta).map(|s| s.to_string()).into_iter().collect());
         let tracker: Arc<Tracker> = Arc::default();
         let observed = tracker.clone();
-        written.on_change(move |c| {
+        builder.on_change(&written, move |c, _| {
             if let (None, Some(old)) = (&c.new, &c.old)
                 && let Some(service) = service(&old.meta)
             {
@@ -45,8 +46,8 @@ impl Slices {
         Self { context, written, managed_by, tracker }
     }
 
-    /// Brings the slices of a service to what they should hold. Errors while the cache does not show what was written before: a decision
-    /// on it would make slices twice.
+    /// Writes the slices of a service. Fails while the cache does not show earlier writes: a decision on such a cache would create slices
+    /// twice.
     pub(super) async fn write(&self, service: &Key, desired: Desired) -> Result<(), Error> {
         let resource = Self::resource();
         let api = self.context.client.dynamic(&resource).namespace(&service.namespace);
@@ -140,14 +141,15 @@ mod tests {
         }
     }
 
-    /// Each reconciliation on a late cache made the slices of the service again.
+    /// Each reconciliation on a late cache created the slices of the service again.
     #[tokio::test]
-    async fn a_late_cache_makes_no_slices_twice() {
+    async fn a_late_cache_creates_no_slices_twice() {
         let (server, (_trigger, shutdown)) = (Late::default(), client::shutdown());
         let client = Client::new(server.clone(), "test");
         let (rng, clock) = (Arc::new(Fixed), Arc::new(Fixed));
         let informers = Informers::new(client.clone(), rng.clone(), shutdown.clone());
-        let slices = Slices::new(Context { client, informers, clock, rng, shutdown }, "test");
+        let context = Context { name: "test", client, informers, clock, rng, shutdown };
+        let slices = Slices::new(&mut Builder::new(&context), context, "test");
         slices.written.synced().await;
         let group = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
         let desired = || Desired { groups: vec![group.clone()], per_slice: 100, ..Desired::default() };

@@ -1,15 +1,15 @@
-//! Objects go when their owners are gone (upstream `pkg/controller/garbagecollector`), for every resource that discovery names.
+//! Deletes objects whose owners are gone (upstream `pkg/controller/garbagecollector`), of every resource in discovery.
 //!
-//! A [`graph`] of metadata says what might have to go; before anything is deleted the server is asked whether the object and its
-//! owners are as the graph says. Left out: events, which have no owners.
+//! A [`graph`] of metadata yields candidates. Before a deletion the controller reads the object and its owners from the server. Events have
+//! no owners and are not watched.
 
 mod decide;
 mod graph;
 
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use crate::discovery::{self, Served};
 use client::client::PARTIAL_METADATA;
-use client::panics::{Panicked, caught};
 use client::{
     Api, ApiResource, DeleteOptions, Informer, Meta, Outcome, Patch, Propagation, Recorder, Regarding, Scope,
     WorkQueue, WriteOptions,
@@ -22,37 +22,36 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 
-/// So many owners of one object are asked for in one go; then others have their turn.
+/// How many owners of one object are read before other keys have their turn.
 const ASKED_AT_ONCE: usize = 500;
-/// And after so many, whoever else runs on this thread.
+/// After how many owners other tasks of the thread have their turn.
 const YIELD_AFTER: usize = 20;
 
 /// How long the first lists may take (upstream's `initialSyncTimeout`).
 const INITIAL_SYNC: Duration = Duration::from_secs(30);
 
-/// How often discovery is asked for resources that came or went.
+/// How often discovery is read for new and removed resources.
 const DISCOVERY: Duration = Duration::from_secs(30);
 
-/// What the graph says of an owner.
+/// An owner in the graph.
 enum Known {
     Stands(Standing),
-    /// The reference makes no sense.
+    /// The reference is invalid.
     Invalid,
-    /// Nothing.
+    /// It is not in the graph.
     No,
 }
 
 struct Collector {
     context: Context,
     graph: Mutex<Graph>,
-    queue: WorkQueue<Item>,
+    queue: Arc<WorkQueue<Item>>,
     /// Every resource by group and kind.
     kinds: Mutex<BTreeMap<(String, String), ApiResource>>,
     watched: Mutex<BTreeMap<ApiResource, Informer<()>>>,
-    /// Owners that are not there, by the object that names them, while not all of its owners have been asked for. An owner that is not there
-    /// never comes: its uid is given to nobody else.
+    /// Owners that do not exist, by the object that names them, while not all of its owners have been read. Such an owner never appears: no
+    /// other object gets its UID.
     absent: Mutex<BTreeMap<(Uid, ApiResource), BTreeSet<String>>>,
     recorder: Recorder,
 }
@@ -63,52 +62,57 @@ fn scope() -> Scope {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
+    let builder = Builder::new(&context);
     let c = Arc::new(Collector {
         graph: Mutex::default(),
-        queue: WorkQueue::default(),
+        queue: builder.queue(),
         kinds: Mutex::default(),
         watched: Mutex::default(),
         absent: Mutex::default(),
-        recorder: context.recorder("garbage-collector-controller"),
+        recorder: context.recorder_as("garbage-collector-controller"),
         context,
     });
-    let shutdown = c.context.shutdown.clone();
-    let work = async {
+    let start = async {
         while !c.discover().await {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         let informers: Vec<Informer<()>> = c.watched.lock().values().cloned().collect();
-        // A resource that cannot be listed holds up nobody's deletions.
+        // A resource that cannot be listed does not delay deletions of others.
         let synced = async {
             for i in informers {
                 i.synced().await;
             }
         };
         if tokio::time::timeout(INITIAL_SYNC, synced).await.is_err() {
-            tracing::warn!("some resources cannot be listed; the garbage collector begins without them");
+            tracing::warn!("some resources cannot be listed; the garbage collector starts without them");
         }
-        let rediscover = async {
-            loop {
-                tokio::time::sleep(DISCOVERY).await;
-                let _ = caught("garbage-collector", "discovery", c.discover()).await;
-            }
-        };
-        let mut workers = JoinSet::new();
-        for _ in 0..10 {
-            workers.spawn(c.clone().work());
-        }
-        let workers = async { while workers.join_next().await.is_some() {} };
-        futures::future::join(rediscover, workers).await;
     };
-    shutdown.race(work).await;
+    if c.context.shutdown.race(start).await.is_none() {
+        return;
+    }
+    let discovery = c.context.every(DISCOVERY, || async {
+        c.discover().await;
+    });
+    tokio::join!(discovery, builder.run(10, c.clone()));
 }
 
 fn is_event(r: &ApiResource) -> bool {
     r.gvr().resource == "events" && matches!(r.gvr().group.as_str(), "" | "events.k8s.io")
 }
 
+impl Reconcile for Collector {
+    type Key = Item;
+
+    async fn reconcile(&self, item: Item) -> Result<Outcome, Error> {
+        match &item {
+            Item::Dependent(uid) => self.dependents(uid).await,
+            Item::Owner(uid) => self.owners(uid).await,
+        }
+    }
+}
+
 impl Collector {
-    /// Watches what discovery names, and nothing else. Whether discovery answered.
+    /// Watches the resources in discovery, and stops watching others. Returns whether discovery answered.
     async fn discover(self: &Arc<Self>) -> bool {
         let found = match discovery::preferred(&self.context.client).await {
             Ok(found) => found,
@@ -124,21 +128,21 @@ impl Collector {
         let kinds =
             served.iter().map(|s| ((s.resource.gvr().group.clone(), s.resource.kind().to_owned()), s.resource.clone()));
         {
-            // Of groups that do not answer, what was known before stays known.
+            // Resources of groups that do not answer stay known.
             let mut known = self.kinds.lock();
             known.retain(|(group, _), _| found.has_failed(group));
             known.extend(kinds);
         }
         let collected = |s: &&Served| s.can("list") && s.can("watch") && s.can("delete") && !is_event(&s.resource);
-        let wanted: Vec<ApiResource> = served.iter().filter(collected).map(|s| s.resource.clone()).collect();
+        let desired: Vec<ApiResource> = served.iter().filter(collected).map(|s| s.resource.clone()).collect();
         let mut watched = self.watched.lock();
         let gone: Vec<ApiResource> =
-            watched.keys().filter(|r| !wanted.contains(r) && !found.has_failed(&r.gvr().group)).cloned().collect();
+            watched.keys().filter(|r| !desired.contains(r) && !found.has_failed(&r.gvr().group)).cloned().collect();
         for r in gone {
             watched.remove(&r);
             self.context.informers.stop::<()>(&r, &scope());
         }
-        for r in wanted {
+        for r in desired {
             if watched.contains_key(&r) {
                 continue;
             }
@@ -163,34 +167,12 @@ impl Collector {
         true
     }
 
-    async fn work(self: Arc<Self>) {
-        while let Some(item) = self.queue.get().await {
-            let work = async {
-                match &item {
-                    Item::Dependent(uid) => self.dependents(uid).await,
-                    Item::Owner(uid) => self.owners(uid).await,
-                }
-            };
-            let r = caught("garbage-collector", &item, work).await;
-            match r {
-                Ok(Ok(Outcome::Done)) => self.queue.forget(&item),
-                Ok(Ok(Outcome::After(d))) => self.queue.add_after(item.clone(), d),
-                Err(Panicked) => self.queue.add_rate_limited(item.clone()),
-                Ok(Err(e)) => {
-                    tracing::debug!(?item, "collecting: {e}");
-                    self.queue.add_rate_limited(item.clone());
-                }
-            }
-            self.queue.done(&item);
-        }
-    }
-
     fn api(&self, resource: &ApiResource, namespace: &str) -> Api<Object> {
         let api = self.context.client.dynamic(resource).accept(PARTIAL_METADATA);
         if resource.namespaced() { api.namespace(namespace) } else { api }
     }
 
-    /// The object as the server has it now, if it is still that one.
+    /// Reads the object from the server; none if it is gone or has another UID.
     async fn live(&self, n: &Node) -> Result<Option<Object>, Error> {
         let live = self.api(&n.resource, &n.meta().namespace).get_opt(&n.meta().name).await?;
         Ok(live.filter(|o| o.uid() == &*n.meta().uid))

@@ -1,44 +1,41 @@
-//! The range that `--service-cluster-ip-range` says is there, as the ServiceCIDR `kubernetes`. It is made again when it is gone,
-//! and never changed: what differs is told of.
+//! The range of `--service-cluster-ip-range` as the ServiceCIDR `kubernetes`. It is created where it is missing and never changed: a
+//! difference is reported by an event.
 
 use crate::context::{Context, Error};
 use crate::servicecidrs::{condition, ready, resource};
-use client::panics::caught;
 use client::{Recorder, Regarding, WriteOptions};
 use meta::{Object, Value};
+use parking_lot::Mutex;
 use serde_json::json;
 use std::time::Duration;
 
-const COMPONENT: &str = "kubernetes-service-cidr-controller";
 const NAME: &str = "kubernetes";
-const EVERY: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_secs(10);
 
-/// What is told once.
-#[derive(Default)]
-struct Told {
+/// Which problems were reported.
+#[derive(Clone, Copy, Default)]
+struct Reported {
     differs: bool,
     not_ready: bool,
 }
 
-/// Looks after it until shutdown.
-pub async fn keep(context: Context, ranges: Vec<String>) {
+/// Runs until shutdown. Without ranges it does nothing.
+pub async fn run(context: Context, ranges: Vec<String>) {
     if ranges.is_empty() {
-        return;
+        return context.shutdown.wait().await;
     }
-    let (recorder, mut told) = (context.recorder(COMPONENT), Told::default());
-    let work = async {
-        loop {
-            let synced = caught("default-service-range", NAME, sync(&context, &recorder, &ranges, &mut told)).await;
-            if let Ok(Err(e)) = synced {
-                tracing::debug!("the default range of services: {e}");
-            }
-            tokio::time::sleep(EVERY).await;
+    let (recorder, reported) = (context.recorder(), Mutex::new(Reported::default()));
+    let round = || async {
+        let mut now = *reported.lock();
+        if let Err(e) = sync(&context, &recorder, &ranges, &mut now).await {
+            tracing::debug!("synchronizing the default ServiceCIDR failed: {e}");
         }
+        *reported.lock() = now;
     };
-    context.shutdown.race(work).await;
+    context.every(PERIOD, round).await;
 }
 
-async fn sync(context: &Context, recorder: &Recorder, ranges: &[String], told: &mut Told) -> Result<(), Error> {
+async fn sync(context: &Context, recorder: &Recorder, ranges: &[String], reported: &mut Reported) -> Result<(), Error> {
     let api = context.client.dynamic(&resource());
     let live = match api.get_opt(NAME).await? {
         Some(live) => live,
@@ -53,7 +50,7 @@ async fn sync(context: &Context, recorder: &Recorder, ranges: &[String], told: &
     }
     let has = live.at(&["spec", "cidrs"]).and_then(Value::as_array).cloned().unwrap_or_default();
     if has != ranges {
-        if !std::mem::replace(&mut told.differs, true) {
+        if !std::mem::replace(&mut reported.differs, true) {
             let (has, flags): (Vec<&str>, _) = (has.iter().filter_map(Value::as_str).collect(), ranges.join(" "));
             let has = has.join(" ");
             let why =
@@ -65,13 +62,13 @@ async fn sync(context: &Context, recorder: &Recorder, ranges: &[String], told: &
     match ready(&live) {
         Some(("True", _)) => {}
         Some(("False", message)) => {
-            if !std::mem::replace(&mut told.not_ready, true) {
+            if !std::mem::replace(&mut reported.not_ready, true) {
                 let why = format!("Configuration matches, but {message}");
                 recorder.warning(Regarding::object(&live), "KubernetesDefaultServiceCIDRError", why);
             }
         }
         _ => {
-            let options = WriteOptions { force: true, ..WriteOptions::manager(COMPONENT) };
+            let options = WriteOptions { force: true, ..WriteOptions::manager(context.name) };
             let patch = condition(NAME, "True", None, "Kubernetes default Service CIDR is ready", context.now());
             api.patch_status(NAME, &options, &patch).await?;
         }

@@ -1,19 +1,17 @@
-//! What upstream's API server keeps right about addresses of services beside its requests: the first range is there
-//! (`pkg/controlplane/controller/defaultservicecidr`), and every address of a service is an IPAddress that says so
+//! Repairs the allocations of service addresses, as controllers in upstream's API server do: the default range exists
+//! (`pkg/controlplane/controller/defaultservicecidr`), and each address of a service has an IPAddress object that refers to it
 //! (`pkg/registry/core/service/ipallocator/controller`).
 //!
-//! A service and its address are written together; this is for addresses that somebody changed by hand. Invariant: before
-//! anything is changed the server is asked, since the caches of services and addresses do not move together.
+//! The API server writes a service and its IPAddress together; this repairs what was changed by hand. Invariant: before a change the
+//! controller reads from the server, since the caches of services and addresses are not in step.
 
-mod default_range;
+pub mod default_range;
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use crate::servicecidrs::ranges::ServiceCidr;
 use crate::servicecidrs::resource as ranges;
-use client::{
-    ApiResource, DeleteOptions, Entry, Informer, Key, Outcome, Recorder, Regarding, Scope, Severity, WorkQueue,
-    WriteOptions,
-};
+use client::{ApiResource, DeleteOptions, Entry, Informer, Key, Outcome, Recorder, Regarding, Severity, WriteOptions};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::IPAddress;
 use meta::{Object, Value};
@@ -22,11 +20,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-const COMPONENT: &str = "ipallocator-repair-controller";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
-/// So long an address may be without the service it is for.
+/// How long an address may exist without its service.
 const GRACE: Duration = Duration::from_secs(60);
 
 pub fn addresses() -> ApiResource {
@@ -51,41 +48,37 @@ struct Controller {
     ranges: Informer<ServiceCidr>,
 }
 
-/// Runs until shutdown. `first` are the ranges of the range that is always there; none: it is not looked after.
-pub async fn run(context: Context, first: Vec<String>) {
-    let informers = &context.informers;
-    let services: Informer<()> = informers.informer(&ApiResource::of::<Service>(), &Scope::default());
-    let all: Informer<()> = informers.informer(&addresses(), &Scope::default());
-    let ranges: Informer<ServiceCidr> = informers.informer(&ranges(), &Scope::default());
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let q = queue.clone();
-    services.on_change(move |change| q.add(change.key()));
-    let q = queue.clone();
-    all.on_change(move |change| {
-        q.add(change.key());
-        // Whose it was or is misses it, or has it now.
+/// Runs until shutdown.
+pub async fn run(context: Context) {
+    let mut builder = Builder::new(&context);
+    let services = builder.watch::<()>(&ApiResource::of::<Service>());
+    let addresses = builder.watch::<()>(&addresses());
+    let ranges = builder.watch::<ServiceCidr>(&ranges());
+    builder.enqueue(&services);
+    builder.on_change(&addresses, |change, queue| {
+        queue.add(change.key());
+        // The service that the address belongs to, or belonged to.
         if let Ok(o) = change.latest().decode::<Object>() {
             let (_, namespace, name) = parent(&o);
             if !namespace.is_empty() {
-                q.add(Key::new(namespace, name));
+                queue.add(Key::new(namespace, name));
             }
         }
     });
-    services.synced().await;
-    all.synced().await;
-    ranges.synced().await;
-    let recorder = context.recorder(COMPONENT);
-    let shutdown = context.shutdown.clone();
-    let keep = default_range::keep(context.clone(), first);
-    let c = Arc::new(Controller { context, recorder, services, addresses: all, ranges });
-    let work = client::queue::work("ipallocator-repair", queue, 5, shutdown, move |key| {
-        let c = c.clone();
-        async move { if key.namespace.is_empty() { c.address(key).await } else { c.service(key).await } }
-    });
-    tokio::join!(work, keep);
+    let recorder = context.recorder();
+    builder.run(5, Arc::new(Controller { context, recorder, services, addresses, ranges })).await;
 }
 
-/// Whose an address is: `group/resource`, namespace and name.
+impl Reconcile for Controller {
+    /// Of a service, or of an address, which has no namespace.
+    type Key = Key;
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        if key.namespace.is_empty() { self.address(key).await } else { self.service(key).await }
+    }
+}
+
+/// The owner of an address: `group/resource`, namespace and name.
 fn parent(address: &Object) -> (String, &str, &str) {
     let text = |k: &str| address.str_at(&["spec", "parentRef", k]).unwrap_or_default();
     (format!("{}/{}", text("group"), text("resource")), text("namespace"), text("name"))

@@ -1,14 +1,15 @@
-//! Namespaces on their way out: all their content is deleted, then their finalizer is taken off (upstream
-//! `namespaced_resources_deleter.go`). What is left and why is told in the conditions of the namespace.
+//! Deletes the content of terminating namespaces, then removes their finalizer (upstream `namespaced_resources_deleter.go`). Conditions
+//! of the namespace say what is left and why.
 
 mod conditions;
 
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use crate::discovery::{self, Served};
 use crate::views::{Pod, pods};
 use client::{
-    Api, ApiResource, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope, WorkQueue,
-    WriteOptions,
+    Api, ApiResource, Change, Client, DeleteOptions, Informer, Key, ListOptions, Outcome, Propagation, Scope,
+    WorkQueue, WriteOptions,
 };
 use conditions::Progress;
 use meta::Object;
@@ -22,7 +23,6 @@ struct Controller {
     context: Context,
     namespaces: Informer<()>,
     pods: Informer<Pod>,
-    queue: Arc<WorkQueue<Key>>,
 }
 
 fn namespaces() -> ApiResource {
@@ -31,36 +31,35 @@ fn namespaces() -> ApiResource {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let c = Arc::new(Controller {
-        namespaces: context.informers.informer(&namespaces(), &Scope::default()),
-        pods: context.informers.informer(&pods(), &Scope::default()),
-        queue: Arc::default(),
-        context,
-    });
-    let queue = c.queue.clone();
-    c.namespaces.on_change(move |change| {
+    let mut builder = Builder::new(&context);
+    let namespaces = builder.watch::<()>(&namespaces());
+    // Not waited for: a namespace is deleted also while pods cannot be listed.
+    let pods = context.informers.informer::<Pod>(&pods(), &Scope::default());
+    let c = Arc::new(Controller { namespaces, pods, context });
+    builder.on_change(&c.namespaces, |change, queue| {
         if change.new.as_ref().is_some_and(|n| n.meta.is_deleting()) {
             queue.add(change.key());
         }
     });
-    let (queue, namespaces) = (c.queue.clone(), c.namespaces.clone());
-    c.pods.on_change(move |change| {
-        // The rest waits for the last pod.
-        let gone = change.new.is_none().then(|| Key::new("", change.latest().meta.namespace.clone()));
-        if let Some(key) = gone.filter(|k| namespaces.get(k).is_some_and(|n| n.meta.is_deleting())) {
-            queue.add(key);
-        }
-    });
-    c.namespaces.synced().await;
-    let (queue, shutdown) = (c.queue.clone(), c.context.shutdown.clone());
-    client::queue::work("namespace", queue, 10, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.handle(&c, &c.pods, Controller::pod_changed);
+    builder.run(10, c).await;
 }
 
 impl Controller {
+    /// The rest of a namespace waits for its last pod.
+    fn pod_changed(&self, change: &Change<Pod>, queue: &WorkQueue<Key>) {
+        if change.new.is_none() {
+            let key = Key::new("", change.key().namespace);
+            if self.namespaces.get(&key).is_some_and(|n| n.meta.is_deleting()) {
+                queue.add(key);
+            }
+        }
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let client = &self.context.client;
         let api = client.dynamic(&namespaces());

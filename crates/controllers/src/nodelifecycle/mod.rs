@@ -1,19 +1,19 @@
-//! Nodes that fall silent: their conditions become unknown, they are tainted, and their pods leave after the time they tolerate
-//! (upstream `pkg/controller/nodelifecycle` and `tainteviction`).
+//! Nodes that send no heartbeats: their conditions become Unknown, they are tainted, and their pods are evicted after the time they
+//! tolerate (upstream `pkg/controller/nodelifecycle` and `tainteviction`).
 //!
-//! Whether a node is silent is judged by when this process last saw its lease or its Ready condition change, never by the node's
-//! clock. How many nodes' pods may leave at a time depends on how many nodes are silent ([`zones`]).
+//! A heartbeat is a change of the node's lease or Ready condition that this process saw; the clock of the node does not matter. The
+//! eviction rate depends on how many nodes are not ready ([`zones`]).
 
 mod evict;
 mod health;
 mod zones;
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use crate::views::{Pod, PodEntry, pods};
-use client::panics::{Everything, caught_now};
 use client::{
-    ApiResource, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue, WriteOptions,
-    optional,
+    ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue,
+    WriteOptions, optional,
 };
 use evict::{Stay, Taint};
 use health::{GRACE, Ready, STARTUP_GRACE};
@@ -31,7 +31,7 @@ use zones::Zones;
 const EVERY: Duration = Duration::from_secs(5);
 const LEASES: &str = "kube-node-lease";
 
-/// A node's own words.
+/// The fields of a node that the controller reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeView {
@@ -54,19 +54,19 @@ struct NodeStatus {
     conditions: Vec<Value>,
 }
 
-/// A lease, as a sign of life.
+/// The lease of a node, which is its heartbeat.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct LeaseView {
     spec: Value,
 }
 
-/// What was last heard of a node, and when.
+/// The last heartbeat of a node, and when it was seen.
 struct Heard {
     heartbeat: Value,
     renewed: Value,
     at: Instant,
-    /// Nothing but its creation.
+    /// There was none since its creation.
     never: bool,
 }
 
@@ -77,9 +77,7 @@ struct Controller {
     pods: Informer<Pod>,
     heard: Mutex<BTreeMap<Key, Heard>>,
     zones: Zones,
-    queue: Arc<WorkQueue<Key>>,
-    evictions: Arc<WorkQueue<Key>>,
-    /// Pods that tolerate taints for a while: their uids, and since when they were seen to.
+    /// Pods that tolerate taints for a time: their UIDs, and when this began.
     tolerating: Mutex<BTreeMap<Key, (String, Timestamp)>>,
     recorder: Recorder,
 }
@@ -92,112 +90,49 @@ fn nodes() -> ApiResource {
 pub async fn run(context: Context) {
     let leases = ApiResource::of::<k8s_openapi::api::coordination::v1::Lease>();
     let lease_scope = Scope { namespace: Some(LEASES.into()), ..Scope::default() };
+    let (mut health, mut evictions) = (Builder::new(&context), Builder::new(&context));
     let c = Arc::new(Controller {
-        nodes: context.informers.informer(&nodes(), &Scope::default()),
-        leases: context.informers.informer(&leases, &lease_scope),
-        pods: context.informers.informer(&pods(), &Scope::default()),
+        nodes: health.watch(&nodes()),
+        leases: health.watch_scope(&leases, &lease_scope),
+        pods: health.watch(&pods()),
         heard: Mutex::default(),
         zones: Zones::default(),
-        queue: Arc::default(),
-        evictions: Arc::default(),
         tolerating: Mutex::default(),
-        recorder: context.recorder("node-controller"),
+        recorder: context.recorder(),
         context,
     });
+    evictions.wait_for(&c.nodes);
+    evictions.wait_for(&c.pods);
     c.pods.index("node", |p| match &*p.view.spec.node_name {
         "" => Vec::new(),
         n => vec![n.to_owned()],
     });
-    let weak = Arc::downgrade(&c);
-    c.nodes.on_change(move |change| {
-        if let Some(c) = weak.upgrade() {
-            c.queue.add(change.key());
-            let tainted = |e: &Arc<client::Entry<NodeView>>| e.view.spec.taints.clone();
-            if change.old.as_ref().map(tainted) != change.new.as_ref().map(tainted) {
-                for p in c.pods.cache().by_index("node", &change.latest().meta.name) {
-                    c.evictions.add(p.key());
-                }
-            }
-        }
-    });
-    let evictions = c.evictions.clone();
-    c.pods.on_change(move |change| {
+    health.enqueue(&c.nodes);
+    evictions.handle(&c, &c.nodes, Controller::taints_changed);
+    evictions.on_change(&c.pods, |change, queue| {
         if let Some(p) = &change.new
             && !p.view.spec.node_name.is_empty()
             && change.old.as_ref().is_none_or(|o| {
                 o.view.spec.node_name != p.view.spec.node_name || o.view.spec.tolerations != p.view.spec.tolerations
             })
         {
-            evictions.add(p.key());
+            queue.add(p.key());
         }
     });
-    c.nodes.synced().await;
-    c.leases.synced().await;
-    c.pods.synced().await;
-    let shutdown = c.context.shutdown.clone();
-    let monitor = async {
-        loop {
-            let _ = caught_now("node-lifecycle", Everything, || {
-                c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
-                c.count();
-                let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
-                for k in all {
-                    c.queue.add(k);
-                }
-            });
-            tokio::time::sleep(EVERY).await;
-        }
-    };
-    let (a, b) = (c.clone(), c.clone());
-    let health = client::queue::work("node-lifecycle", c.queue.clone(), 8, shutdown.clone(), move |key| {
-        let c = a.clone();
-        async move { c.reconcile(key).await }
+    let nodes = health.queue();
+    let monitor = c.context.every(EVERY, || async {
+        c.nodes.synced().await;
+        c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
+        c.count();
+        let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
+        all.into_iter().for_each(|k| nodes.add(k));
     });
-    let evict = client::queue::work("taint-eviction", c.evictions.clone(), 8, shutdown.clone(), move |key| {
-        let c = b.clone();
-        async move { c.evict(key).await }
-    });
-    shutdown.race(async { tokio::join!(monitor, health, evict) }).await;
+    let evict = evictions.run_as("taint-eviction", 8, Arc::new(Evictions(c.clone())));
+    tokio::join!(monitor, health.run(8, c.clone()), evict);
 }
 
-impl Controller {
-    /// Counts which nodes are ready, by zone.
-    fn count(&self) {
-        let all: Vec<_> = self.nodes.cache().all().cloned().collect();
-        let ready = |n: &client::Entry<NodeView>| {
-            let conditions = &n.view.status.conditions;
-            health::ready(conditions) == Some(Ready::True) && !self.is_silent(&n.key(), conditions)
-        };
-        if self.zones.count(all.iter().map(|n| (&n.meta, ready(n)))) {
-            tracing::warn!(
-                "either all nodes have become not ready, or some are ready again: pods stay on them, or may leave again"
-            );
-        }
-    }
-
-    /// Whether the node has said nothing for too long.
-    fn is_silent(&self, key: &Key, conditions: &[Value]) -> bool {
-        let heartbeat = conditions
-            .iter()
-            .find(|c| c["type"] == "Ready")
-            // What this controller wrote is no sign of life, so times it sets are not looked at.
-            .map(|c| c["lastHeartbeatTime"].clone())
-            .unwrap_or_default();
-        let lease = self.leases.get(&Key::new(LEASES, key.name.clone()));
-        let renewed = lease.map(|l| l.view.spec["renewTime"].clone()).unwrap_or_default();
-        let never = heartbeat.is_null() && renewed.is_null();
-        let mut heard = self.heard.lock();
-        let h = heard.entry(key.clone()).or_insert_with(|| Heard {
-            heartbeat: heartbeat.clone(),
-            renewed: renewed.clone(),
-            at: Instant::now(),
-            never,
-        });
-        if h.renewed != renewed || (h.heartbeat != heartbeat && health::ready(conditions) != Some(Ready::Unknown)) {
-            *h = Heard { heartbeat, renewed, at: Instant::now(), never };
-        }
-        h.at.elapsed() > if h.never { STARTUP_GRACE } else { GRACE }
-    }
+impl Reconcile for Controller {
+    type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.nodes.get(&key) else {
@@ -244,6 +179,67 @@ impl Controller {
             self.mark_pods(&key).await?;
         }
         Ok(Outcome::Done)
+    }
+}
+
+/// Reconciles pods with the taints of their nodes.
+struct Evictions(Arc<Controller>);
+
+impl Reconcile for Evictions {
+    type Key = Key;
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
+        self.0.evict(key).await
+    }
+}
+
+impl Controller {
+    /// Enqueues the pods of a node with other taints than before.
+    fn taints_changed(&self, change: &Change<NodeView>, evictions: &WorkQueue<Key>) {
+        let taints = |e: &Arc<client::Entry<NodeView>>| e.view.spec.taints.clone();
+        if change.old.as_ref().map(taints) != change.new.as_ref().map(taints) {
+            for p in self.pods.cache().by_index("node", &change.key().name) {
+                evictions.add(p.key());
+            }
+        }
+    }
+
+    /// Counts which nodes are ready, by zone.
+    fn count(&self) {
+        let all: Vec<_> = self.nodes.cache().all().cloned().collect();
+        let ready = |n: &client::Entry<NodeView>| {
+            let conditions = &n.view.status.conditions;
+            health::ready(conditions) == Some(Ready::True) && !self.is_silent(&n.key(), conditions)
+        };
+        if self.zones.count(all.iter().map(|n| (&n.meta, ready(n)))) {
+            tracing::warn!(
+                "either all nodes have become not ready, or some are ready again: pods stay on them, or may leave again"
+            );
+        }
+    }
+
+    /// Whether the node has said nothing for too long.
+    fn is_silent(&self, key: &Key, conditions: &[Value]) -> bool {
+        let heartbeat = conditions
+            .iter()
+            .find(|c| c["type"] == "Ready")
+            // What this controller wrote is no sign of life, so times it sets are not looked at.
+            .map(|c| c["lastHeartbeatTime"].clone())
+            .unwrap_or_default();
+        let lease = self.leases.get(&Key::new(LEASES, key.name.clone()));
+        let renewed = lease.map(|l| l.view.spec["renewTime"].clone()).unwrap_or_default();
+        let never = heartbeat.is_null() && renewed.is_null();
+        let mut heard = self.heard.lock();
+        let h = heard.entry(key.clone()).or_insert_with(|| Heard {
+            heartbeat: heartbeat.clone(),
+            renewed: renewed.clone(),
+            at: Instant::now(),
+            never,
+        });
+        if h.renewed != renewed || (h.heartbeat != heartbeat && health::ready(conditions) != Some(Ready::Unknown)) {
+            *h = Heard { heartbeat, renewed, at: Instant::now(), never };
+        }
+        h.at.elapsed() > if h.never { STARTUP_GRACE } else { GRACE }
     }
 
     /// The node's version, if its taints are those of the cache.

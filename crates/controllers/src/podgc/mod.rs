@@ -1,26 +1,26 @@
-//! Pods that nobody needs any more (upstream `pkg/controller/podgc`): ended pods beyond a number, pods of nodes that are gone, and
-//! pods that were deleted before they had a node.
+//! Garbage collection of pods (upstream `pkg/controller/podgc`): terminated pods beyond a threshold, pods of nodes that no longer exist,
+//! and pods that were deleted before they were scheduled.
 
 use crate::context::Context;
 use crate::views::{Pod, PodEntry, pods};
-use client::panics::{Everything, caught};
 use client::{Api, ApiResource, DeleteOptions, Error, Informer, Key, Patch, Scope, WriteOptions};
 use jiff::Timestamp;
 use meta::Object;
+use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-const EVERY: Duration = Duration::from_secs(20);
-/// A node has to be missing for so long before its pods are.
+const PERIOD: Duration = Duration::from_secs(20);
+/// How long a node must be missing before its pods are deleted.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
-/// Ended pods that may stay. None: all of them.
+/// How many terminated pods are kept (upstream's default).
 pub const DEFAULT_THRESHOLD: usize = 12_500;
 
-/// The ended pods to delete: the oldest, evicted ones before others, until `threshold` are left.
+/// The terminated pods to delete so that `threshold` are left: evicted ones first, then the oldest.
 pub fn excess<'a>(pods: impl Iterator<Item = &'a Arc<PodEntry>>, threshold: usize) -> Vec<Arc<PodEntry>> {
     let mut ended: Vec<_> = pods.filter(|p| p.view.is_terminal() && !p.meta.is_deleting()).cloned().collect();
     let n = ended.len().saturating_sub(threshold);
@@ -30,62 +30,81 @@ pub fn excess<'a>(pods: impl Iterator<Item = &'a Arc<PodEntry>>, threshold: usiz
     ended
 }
 
+struct Collector {
+    context: Context,
+    threshold: usize,
+    pods: Informer<Pod>,
+    nodes: Informer<()>,
+    /// Nodes that pods name and that do not exist, since when.
+    missing: Mutex<BTreeMap<Box<str>, Instant>>,
+}
+
 /// Runs until shutdown.
 pub async fn run(context: Context, threshold: usize) {
-    let pod_cache: Informer<Pod> = context.informers.informer(&pods(), &Scope::default());
-    let node_resource = ApiResource::of::<k8s_openapi::api::core::v1::Node>();
-    let nodes: Informer<()> = context.informers.informer(&node_resource, &Scope::default());
-    let shutdown = context.shutdown.clone();
-    let work = async {
-        pod_cache.synced().await;
-        nodes.synced().await;
-        let mut missing: BTreeMap<Box<str>, Instant> = BTreeMap::new();
-        let mut round = async || {
-            let all: Vec<Arc<PodEntry>> = pod_cache.cache().all().cloned().collect();
-            for p in excess(all.iter(), threshold) {
-                log(&p, remove(&context, &p, None).await);
+    let c = Collector {
+        pods: context.informers.informer(&pods(), &Scope::default()),
+        nodes: context.informers.informer(&nodes(), &Scope::default()),
+        missing: Mutex::default(),
+        threshold,
+        context,
+    };
+    c.context.every(PERIOD, || c.collect()).await;
+}
+
+fn nodes() -> ApiResource {
+    ApiResource::of::<k8s_openapi::api::core::v1::Node>()
+}
+
+impl Collector {
+    async fn collect(&self) {
+        self.pods.synced().await;
+        self.nodes.synced().await;
+        let all: Vec<Arc<PodEntry>> = self.pods.cache().all().cloned().collect();
+        for p in excess(all.iter(), self.threshold) {
+            log(&p, remove(&self.context, &p, None).await);
+        }
+        for name in self.gone_nodes(&all).await {
+            for p in all.iter().filter(|p| p.view.spec.node_name == name) {
+                log(p, remove(&self.context, p, Some("PodGC: node no longer exists")).await);
             }
-            let used: BTreeSet<&str> = all.iter().map(|p| &*p.view.spec.node_name).filter(|n| !n.is_empty()).collect();
-            missing.retain(|n, _| used.contains(&**n) && nodes.get(&Key::new("", &**n)).is_none());
-            for n in used.iter().filter(|n| nodes.get(&Key::new("", **n)).is_none()) {
+        }
+        for p in all.iter().filter(|p| p.meta.is_deleting() && p.view.spec.node_name.is_empty()) {
+            log(p, remove(&self.context, p, None).await);
+        }
+    }
+
+    /// The nodes that pods name and that have been missing for the quarantine.
+    async fn gone_nodes(&self, pods: &[Arc<PodEntry>]) -> Vec<Box<str>> {
+        let named: BTreeSet<&str> = pods.iter().map(|p| &*p.view.spec.node_name).filter(|n| !n.is_empty()).collect();
+        let is_missing = |name: &str| self.nodes.get(&Key::new("", name)).is_none();
+        let candidates: Vec<Box<str>> = {
+            let mut missing = self.missing.lock();
+            missing.retain(|n, _| named.contains(&**n) && is_missing(n));
+            for n in named.iter().filter(|n| is_missing(n)) {
                 missing.entry((*n).into()).or_insert_with(Instant::now);
             }
-            for (name, since) in &missing {
-                if since.elapsed() < QUARANTINE {
-                    continue;
-                }
-                // The cache may be behind; the server is asked.
-                match context.client.dynamic(&node_resource).get_opt(name).await {
-                    Ok(None) => {}
-                    Ok(Some(_)) => continue,
-                    Err(e) => {
-                        tracing::debug!(node = &**name, "looking for a node: {e}");
-                        continue;
-                    }
-                }
-                for p in all.iter().filter(|p| p.view.spec.node_name == *name) {
-                    log(p, remove(&context, p, Some("PodGC: node no longer exists")).await);
-                }
-            }
-            for p in all.iter().filter(|p| p.meta.is_deleting() && p.view.spec.node_name.is_empty()) {
-                log(p, remove(&context, p, None).await);
-            }
+            missing.iter().filter(|(_, since)| since.elapsed() >= QUARANTINE).map(|(n, _)| n.clone()).collect()
         };
-        loop {
-            let _ = caught("pod-garbage-collector", Everything, round()).await;
-            tokio::time::sleep(EVERY).await;
+        let mut gone = Vec::new();
+        for name in candidates {
+            // The cache may be stale.
+            match self.context.client.dynamic(&nodes()).get_opt(&name).await {
+                Ok(None) => gone.push(name),
+                Ok(Some(_)) => {}
+                Err(e) => tracing::debug!(node = &*name, "reading a missing node failed: {e}"),
+            }
         }
-    };
-    shutdown.race(work).await;
+        gone
+    }
 }
 
 fn log(p: &PodEntry, r: Result<(), Error>) {
     if let Err(e) = r {
-        tracing::debug!(pod = %p.key(), "collecting: {e}");
+        tracing::debug!(pod = %p.key(), "deleting a pod failed: {e}");
     }
 }
 
-/// Deletes at once; a pod that did not end is marked failed before, with why it was disrupted.
+/// Deletes a pod without grace period. Marks one that has not terminated as failed before, with the reason of its disruption.
 async fn remove(context: &Context, p: &PodEntry, disrupted: Option<&str>) -> Result<(), Error> {
     let api = context.client.dynamic(&pods()).namespace(&p.meta.namespace);
     if !p.view.is_terminal() {
@@ -95,9 +114,14 @@ async fn remove(context: &Context, p: &PodEntry, disrupted: Option<&str>) -> Res
     Ok(())
 }
 
-async fn mark_failed(api: &Api<Object>, p: &PodEntry, why: Option<&str>, now: Timestamp) -> Result<Object, Error> {
+async fn mark_failed(
+    api: &Api<Object>,
+    p: &PodEntry,
+    disruption: Option<&str>,
+    now: Timestamp,
+) -> Result<Object, Error> {
     let mut status = json!({"phase": "Failed"});
-    if let Some(message) = why {
+    if let Some(message) = disruption {
         status["conditions"] = json!([{
             "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": message,
             "lastTransitionTime": meta::time::format(now),
@@ -113,7 +137,7 @@ mod tests {
 
     /// Clauses: P11.threshold
     #[test]
-    fn the_oldest_ended_pods_beyond_the_threshold() {
+    fn selects_the_oldest_pods_beyond_the_threshold() {
         let pod = |name: &str, phase: &str, reason: &str, hour: u8| {
             let v = json!({
                 "metadata": {"name": name, "creationTimestamp": format!("2026-01-01T0{hour}:00:00Z")},

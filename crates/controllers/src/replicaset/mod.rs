@@ -1,18 +1,18 @@
-//! ReplicaSets and ReplicationControllers: as many pods as wished (upstream `replica_set.go`).
+//! ReplicaSets and ReplicationControllers keep the desired number of pods (upstream `replica_set.go`).
 //!
-//! One code for both: a [`Family`] says what differs. Invariant: while creations or deletions are not yet seen in the cache,
-//! none are made.
+//! Two controllers share this module; a [`Family`] says in what they differ. Invariant: no pod is created or deleted while the cache does
+//! not show earlier creations and deletions.
 
 mod rank;
 mod status;
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use crate::ownership::Claims;
 use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
 use crate::views::{Pod, PodEntry, Selects, is_active, pods};
 use client::{
-    Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, Recorder, Scope, WorkQueue,
-    WriteOptions,
+    Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, Recorder, WorkQueue, WriteOptions,
 };
 use futures::future::join_all;
 use meta::{LabelSelector, Object, Value};
@@ -39,13 +39,6 @@ impl Family {
         }
     }
 
-    fn component(self) -> &'static str {
-        match self {
-            Self::ReplicaSet => "replicaset-controller",
-            Self::ReplicationController => "replication-controller",
-        }
-    }
-
     /// An empty selector of a ReplicationController selects nothing.
     fn selector(self, selector: Option<&Value>) -> Result<LabelSelector, Error> {
         match self {
@@ -62,7 +55,7 @@ impl Family {
     }
 }
 
-/// A replica set, as its controller sees it in the cache.
+/// The fields of a replica set that its controller reads from the cache.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SetView {
@@ -81,7 +74,6 @@ struct Controller {
     resource: ApiResource,
     sets: Informer<SetView>,
     pods: Informer<Pod>,
-    queue: Arc<WorkQueue<Key>>,
     expected: Arc<Expectations<Key>>,
     supply: Supply,
     recorder: Recorder,
@@ -89,43 +81,26 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(family: Family, context: Context) {
+    let mut builder = Builder::new(&context);
     let resource = family.resource();
-    let pods = context.informers.informer(&pods(), &Scope::default());
-    let controller = Arc::new(Controller {
+    let pods = builder.watch(&pods());
+    let c = Arc::new(Controller {
         family,
-        sets: context.informers.informer(&resource, &Scope::default()),
+        sets: builder.watch(&resource),
         supply: Supply::new(&pods),
         pods,
-        queue: Arc::default(),
         expected: Arc::default(),
-        recorder: context.recorder(family.component()),
+        recorder: context.recorder(),
         resource,
         context,
     });
-    controller.listen();
-    controller.sets.synced().await;
-    controller.pods.synced().await;
-    let (queue, shutdown) = (controller.queue.clone(), controller.context.shutdown.clone());
-    client::queue::work(family.component(), queue, 5, shutdown, move |key| {
-        let c = controller.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.enqueue(&c.sets);
+    builder.handle(&c, &c.pods, Controller::pod_changed);
+    builder.run(5, c).await;
 }
 
 impl Controller {
-    fn listen(self: &Arc<Self>) {
-        let queue = self.queue.clone();
-        self.sets.on_change(move |c| queue.add(c.key()));
-        let weak = Arc::downgrade(self);
-        self.pods.on_change(move |c| {
-            if let Some(this) = weak.upgrade() {
-                this.pod_changed(c);
-            }
-        });
-    }
-
-    /// The key of a pod's owner, if that is of this family and still the one the pod means.
+    /// The key of a pod's owner, if it is of this family and has the UID that the pod names.
     fn owner_of(&self, pod: &Meta) -> Option<Key> {
         let owner = pod.controller().filter(|o| o.kind == self.resource.kind())?;
         let key = Key::new(pod.namespace.clone(), owner.name.as_str());
@@ -133,7 +108,7 @@ impl Controller {
         (known.meta.uid == owner.uid).then_some(key)
     }
 
-    fn pod_changed(&self, c: &Change<Pod>) {
+    fn pod_changed(&self, c: &Change<Pod>, queue: &WorkQueue<Key>) {
         let (old, new) = (c.old.as_ref(), c.new.as_ref());
         let gone = match new {
             None => true,
@@ -149,29 +124,33 @@ impl Controller {
             self.expected.creation_observed(key);
         }
         if let Some(key) = &owner {
-            self.queue.add(key.clone());
+            queue.add(key.clone());
         }
-        // Whoever owned it before has one less.
+        // The previous owner has one pod less.
         if let Some(before) = old.and_then(|o| self.owner_of(&o.meta))
             && Some(&before) != owner.as_ref()
         {
-            self.queue.add(before);
+            queue.add(before);
         }
         if latest.meta.controller().is_none() && !gone {
             let relabelled = old.is_none_or(|o| o.meta.labels != latest.meta.labels || o.meta.controller().is_some());
             if relabelled {
-                self.enqueue_matching(&latest.meta);
+                self.enqueue_matching(&latest.meta, queue);
             }
         }
     }
 
-    fn enqueue_matching(&self, orphan: &Meta) {
+    fn enqueue_matching(&self, orphan: &Meta, queue: &WorkQueue<Key>) {
         for set in self.sets.cache().in_namespace(&orphan.namespace) {
             if set.view.spec.selector.selects(orphan) {
-                self.queue.add(set.key());
+                queue.add(set.key());
             }
         }
     }
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.sets.get(&key) else {
@@ -230,7 +209,9 @@ impl Controller {
             _ => Outcome::Done,
         })
     }
+}
 
+impl Controller {
     /// Makes or deletes pods until there are as many as wished. Gives how long to wait where none may be made now.
     async fn manage(
         &self,

@@ -1,10 +1,11 @@
-//! What quotas say is used (upstream `pkg/controller/resourcequota`). Admission charges every write exactly; here is counted what
-//! was there before a quota, and what is gone since.
+//! The usage in the status of quotas (upstream `pkg/controller/resourcequota`). Admission charges each write; this controller counts
+//! objects that existed before the quota, and those that were deleted.
 //!
-//! Invariant: a quota is read before the objects are listed and written at that revision. Whoever charges it in between makes the
-//! write fail, so no object is ever missed.
+//! Invariant: a quota is read before the objects are listed, and written at the revision that was read. A charge in between makes the
+//! write fail, so that no object is missed.
 
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use crate::discovery;
 use crate::views::{Pod, pods};
 use admission::quota::{self, Amounts, Quota};
@@ -19,18 +20,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Counted again, whatever was noticed.
+/// How often usage is counted without a change.
 const RESYNC: Duration = Duration::from_secs(300);
 
 struct Controller {
     context: Context,
     quotas: Informer<()>,
     queue: Arc<WorkQueue<Key>>,
-    /// What quotas count beside pods and services: watched from when the first quota does.
+    /// The informers of resources that quotas count beside pods and services. They start with the first such quota.
     watched: Mutex<HashMap<Gvr, Informer<()>>>,
 }
 
-/// The kinds that quotas count under names of their own.
+/// The resources that quotas count under names of their own.
 fn known() -> [ApiResource; 7] {
     [
         pods(),
@@ -45,49 +46,43 @@ fn known() -> [ApiResource; 7] {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
+    let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
-        quotas: context.informers.informer(&ApiResource::of::<ResourceQuota>(), &Scope::default()),
-        queue: Arc::default(),
+        quotas: builder.watch(&ApiResource::of::<ResourceQuota>()),
+        queue: builder.queue(),
         watched: Mutex::default(),
         context,
     });
-    let queue = c.queue.clone();
-    c.quotas.on_change(move |change| queue.add(change.key()));
-    let informers = &c.context.informers;
-    let pod_cache: Informer<Pod> = informers.informer(&pods(), &Scope::default());
+    builder.enqueue(&c.quotas);
+    // Not waited for: usage is counted with the server's lists.
+    let pod_cache: Informer<Pod> = c.context.informers.informer(&pods(), &Scope::default());
+    let services: Informer<()> = c.context.informers.informer(&ApiResource::of::<Service>(), &Scope::default());
     let recount = c.recount();
-    pod_cache.on_change(move |change| {
+    builder.on_change(&pod_cache, move |change, _| {
         let ended = |p: &Option<Arc<client::Entry<Pod>>>| p.as_ref().is_none_or(|p| p.view.is_terminal());
         if change.old.is_some() && ended(&change.new) && !ended(&change.old) || change.new.is_none() {
             recount(&change.key().namespace);
         }
     });
-    let services: Informer<()> = informers.informer(&ApiResource::of::<Service>(), &Scope::default());
     let recount = c.recount();
-    // The type of a service may change, and with it what it takes.
-    services.on_change(move |change| {
+    // The type of a service may change, and with it what the service counts for.
+    builder.on_change(&services, move |change, _| {
         if change.old.is_some() {
             recount(&change.key().namespace);
         }
     });
-    c.quotas.synced().await;
-    let (queue, shutdown) = (c.queue.clone(), c.context.shutdown.clone());
-    client::queue::work("resourcequota", queue, 5, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.run(5, c).await;
 }
 
 impl Controller {
-    /// Lets all quotas of a namespace be counted again.
-    fn recount(self: &Arc<Self>) -> impl Fn(&str) + Send + Sync + use<> {
+    /// Returns a function that enqueues all quotas of a namespace.
+    fn recount(&self) -> impl Fn(&str) + Send + Sync + use<> {
         let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
         move |namespace| quotas.cache().in_namespace(namespace).for_each(|q| queue.add(q.key()))
     }
 
-    /// Notices when an object of a resource is gone.
-    fn watch(self: &Arc<Self>, resource: &ApiResource) {
+    /// Enqueues quotas when objects of a resource are deleted.
+    fn watch(&self, resource: &ApiResource) {
         if *resource == pods() || *resource == ApiResource::of::<Service>() {
             return;
         }
@@ -104,8 +99,12 @@ impl Controller {
         });
         watched.insert(resource.gvr().clone(), informer);
     }
+}
 
-    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<Outcome, Error> {
+impl Reconcile for Controller {
+    type Key = Key;
+
+    async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let client = &self.context.client;
         let api = client.dynamic(&ApiResource::of::<ResourceQuota>()).namespace(&key.namespace);
         let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
@@ -131,7 +130,9 @@ impl Controller {
         }
         Ok(Outcome::After(RESYNC))
     }
+}
 
+impl Controller {
     /// The resources whose objects a quota counts.
     async fn counted(&self, quota: &Quota) -> Result<Vec<ApiResource>, Error> {
         let tracked = |r: &ApiResource, k: &String| quota::tracks(&r.gvr().group, &r.gvr().resource, k);
@@ -140,7 +141,7 @@ impl Controller {
         let others: Vec<&String> = quota.desired.keys().filter(|k| !out.iter().any(|r| tracked(r, k))).collect();
         if others.iter().any(|k| quota::counted(k).is_some()) {
             let found = discovery::preferred(&self.context.client).await?;
-            // What cannot be seen is not counted as none.
+            // Objects of a group that does not answer are not counted as none.
             if let Some(why) = found.failure()
                 && others.iter().any(|k| found.failed_groups().any(|group| k.ends_with(&format!(".{group}"))))
             {

@@ -1,10 +1,9 @@
-//! Tokens in secrets that nobody uses. Which day one was last used its label says; what has none has not been used since the day
-//! the server began to write them. After a year it is marked, which ends it, and after another it goes.
+//! Deletes unused tokens in secrets. A label has the day of the last use; a token without the label was not used since the server began
+//! to write labels. After a year without use a token is marked as invalid, and after another year it is deleted.
 
 use super::{NAME, scope};
 use crate::context::{Context, object};
 use crate::views::{Pod, pods};
-use client::panics::{Everything, caught};
 use client::{ApiResource, DeleteOptions, Informer, Patch, Scope, WriteOptions};
 use jiff::civil::Date;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
@@ -12,30 +11,31 @@ use meta::{Object, Value};
 use serde_json::json;
 use std::time::Duration;
 
-const EVERY: Duration = Duration::from_secs(24 * 3600);
+const PERIOD: Duration = Duration::from_secs(24 * 3600);
 const UNUSED_DAYS: i32 = 365;
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-pub async fn run(context: &Context) {
+/// Runs until shutdown.
+pub async fn run(context: Context) {
     let resource = ApiResource::of::<Secret>();
     let secrets: Informer<()> = context.informers.informer(&resource, &scope());
     let running: Informer<Pod> = context.informers.informer(&pods(), &Scope::default());
     let accounts: Informer<Value> = context.informers.informer(&ApiResource::of::<ServiceAccount>(), &Scope::default());
-    secrets.synced().await;
-    running.synced().await;
-    accounts.synced().await;
-    let round = async || {
+    let round = || async {
+        secrets.synced().await;
+        running.synced().await;
+        accounts.synced().await;
         let all: Vec<_> = secrets.cache().all().cloned().collect();
         let today = context.now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        // Since when it is known what is used.
+        // When the server began to write labels.
         let since =
             context.client.dynamic(&ApiResource::of::<ConfigMap>()).namespace("kube-system").get_opt(TRACKING).await;
         let since: Option<Date> = since.ok().flatten().and_then(|o| o.str_at(&["data", "since"])?.parse().ok());
         for entry in all.iter().filter(|_| since.is_some_and(|s| days(s, today) >= UNUSED_DAYS)) {
             let Ok(secret) = object(&resource, entry) else { continue };
-            // One that no account names was made by hand, and one that is mounted is used without being sent here.
+            // Users created those that no account lists, and mounted ones are used outside the API.
             let named = accounts.cache().in_namespace(&entry.meta.namespace).any(|a| {
                 let list = |k: &str| a.view[k].as_array().cloned().unwrap_or_default();
                 list("secrets").iter().any(|s| s["name"] == *secret.name())
@@ -62,14 +62,11 @@ pub async fn run(context: &Context) {
                 Fate::Goes => api.delete(secret.name(), &DeleteOptions::uid(secret.uid())).await.map(|_| ()),
             };
             if let Err(e) = done {
-                tracing::warn!("the unused token {}: {e}", entry.key());
+                tracing::warn!(secret = %entry.key(), "cleaning up an unused token failed: {e}");
             }
         }
     };
-    loop {
-        let _ = caught("legacy-token-cleaner", Everything, round()).await;
-        tokio::time::sleep(EVERY).await;
-    }
+    context.every(PERIOD, round).await;
 }
 
 #[derive(Debug, PartialEq, Eq)]

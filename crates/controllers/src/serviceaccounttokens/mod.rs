@@ -1,13 +1,14 @@
-//! Secrets that keep the token of a service account (upstream `tokens_controller.go` and
-//! `legacy_serviceaccount_token_cleaner.go`): they are filled where somebody makes them, go with their account, and go after a
-//! year in which nobody has used them, having been out of use for another.
+//! Secrets with the token of a service account (upstream `tokens_controller.go` and
+//! `legacy_serviceaccount_token_cleaner.go`). The controller fills those that users create and deletes them with their account; the
+//! [`cleaner`] invalidates those that were unused for a year, and deletes them after another.
 
-mod cleaner;
+pub mod cleaner;
 
 use crate::context::{Context, Error, object};
+use crate::controller::{Builder, Reconcile};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use client::{ApiResource, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use meta::Object;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
 
-/// Makes the token that a secret keeps for an account.
+/// Issues the token of an account for a secret.
 pub type Issue = Arc<dyn Fn(&Object, &Object) -> Result<String, String> + Send + Sync>;
 
 struct Controller {
@@ -26,48 +27,38 @@ struct Controller {
     root_ca: String,
 }
 
-/// The secrets that keep tokens.
+/// The secrets that contain tokens.
 fn scope() -> Scope {
     Scope { field_selector: "type=kubernetes.io/service-account-token".into(), ..Scope::default() }
 }
 
 /// Runs until shutdown.
 pub async fn run(context: Context, issue: Issue, root_ca: String) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let (secrets, accounts) = (ApiResource::of::<Secret>(), ApiResource::of::<ServiceAccount>());
+    let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
-        secrets: context.informers.informer(&secrets, &scope()),
-        accounts: context.informers.informer(&accounts, &Scope::default()),
+        secrets: builder.watch_scope(&ApiResource::of::<Secret>(), &scope()),
+        accounts: builder.watch(&ApiResource::of::<ServiceAccount>()),
         issue,
         root_ca,
         context,
     });
-    let q = queue.clone();
-    c.secrets.on_change(move |change| q.add(change.key()));
-    // An account that comes or goes decides about the secrets of its namespace; there are few.
-    let (of, q) = (c.secrets.clone(), queue.clone());
-    c.accounts.on_change(move |change| {
-        if change.old.is_none() || change.new.is_none() {
-            of.cache().in_namespace(&change.key().namespace).for_each(|s| q.add(s.key()));
-        }
-    });
-    c.secrets.synced().await;
-    c.accounts.synced().await;
-    let shutdown = c.context.shutdown.clone();
-    client::queue::work("serviceaccount-token-controller", queue, 5, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
-}
-
-/// Takes away what nobody uses; runs until shutdown.
-pub async fn clean(context: Context) {
-    let shutdown = context.shutdown.clone();
-    shutdown.race(cleaner::run(&context)).await;
+    builder.enqueue(&c.secrets);
+    builder.handle(&c, &c.accounts, Controller::account_changed);
+    builder.run(5, c).await;
 }
 
 impl Controller {
+    /// An account that is created or deleted concerns the secrets of its namespace; there are few.
+    fn account_changed(&self, change: &Change<()>, queue: &WorkQueue<Key>) {
+        if change.old.is_none() || change.new.is_none() {
+            self.secrets.cache().in_namespace(&change.key().namespace).for_each(|s| queue.add(s.key()));
+        }
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let resource = ApiResource::of::<Secret>();
         let Some(entry) = self.secrets.get(&key).filter(|s| !s.meta.is_deleting()) else { return Ok(Outcome::Done) };
@@ -78,11 +69,11 @@ impl Controller {
         let known = self.accounts.get(&Key::new(key.namespace.clone(), name));
         let account = match known {
             Some(a) => Some(object(&accounts, &a)?),
-            // The cache may be behind; the server is asked.
+            // The cache may be stale.
             None => self.context.client.dynamic(&accounts).namespace(&key.namespace).get_opt(name).await?,
         };
-        let mine = |a: &Object| secret.annotation(UID).is_none_or(|uid| uid.is_empty() || uid == a.uid());
-        let Some(account) = account.filter(mine) else {
+        let is_owner = |a: &Object| secret.annotation(UID).is_none_or(|uid| uid.is_empty() || uid == a.uid());
+        let Some(account) = account.filter(is_owner) else {
             return match secrets.delete(secret.name(), &DeleteOptions::uid(secret.uid())).await {
                 Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e.into()),
                 _ => Ok(Outcome::Done),
@@ -90,13 +81,15 @@ impl Controller {
         };
         let Some(filled) = self.filled(&secret, &account)? else { return Ok(Outcome::Done) };
         match secrets.update(secret.name(), &WriteOptions::default(), &filled).await {
-            // Whoever changed it has woken us as well.
+            // The change that caused the conflict enqueued the key.
             Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e.into()),
             _ => Ok(Outcome::Done),
         }
     }
+}
 
-    /// The secret with what it lacks; none when it lacks nothing.
+impl Controller {
+    /// The secret with the fields that it lacks; none if it lacks none.
     fn filled(&self, secret: &Object, account: &Object) -> Result<Option<Object>, Error> {
         let mut new = secret.clone();
         let has = |k: &str| secret.str_at(&["data", k]).is_some_and(|v| !v.is_empty());

@@ -1,14 +1,15 @@
-//! Ranges that services have their addresses from (upstream `pkg/controller/servicecidrs`): who uses one can count on it, so one
-//! that was deleted stays until each of its addresses is free, or in another range too.
+//! Ranges of service addresses (upstream `pkg/controller/servicecidrs`). A deleted range keeps its finalizer until each of its addresses is
+//! free, or is in another range too.
 //!
-//! `ranges` says what is within what. Invariant: nothing is allocated from a range that is being deleted (the API server sees to
-//! that), and whoever allocated just before is waited for.
+//! [`ranges`] compares ranges. Invariant: the API server allocates nothing from a range that is being deleted, and allocations just before
+//! the deletion are waited for.
 
 pub mod ranges;
 
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use crate::ipallocator::{is_managed, ours};
-use client::{ApiResource, Entry, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Entry, Informer, Key, Outcome, Patch, Recorder, Regarding, WorkQueue, WriteOptions};
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use meta::{Object, Value};
 use ranges::{ServiceCidr, may_go};
@@ -17,9 +18,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const COMPONENT: &str = "service-cidrs-controller";
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// How long a range that was deleted stays at least, so that every server knows of it.
+/// How long a deleted range stays at least, so that every server knows of the deletion.
 const GRACE: Duration = Duration::from_secs(10);
 const READY: &str = "Kubernetes Service CIDR is ready";
 const IN_USE: &str =
@@ -38,37 +38,31 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let ranges: Informer<ServiceCidr> = context.informers.informer(&resource(), &Scope::default());
-    let addresses: Informer<()> = context.informers.informer(&ApiResource::of::<IPAddress>(), &Scope::default());
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let (q, all) = (queue.clone(), ranges.clone());
-    let near = move |like: &dyn Fn(&ServiceCidr) -> bool| {
-        all.cache().all().filter(|r| like(&r.view)).for_each(|r| q.add(r.key()));
-    };
-    let (q, of_addresses) = (queue.clone(), near.clone());
-    ranges.on_change(move |change| {
-        q.add(change.key());
-        // Another range may set one free, or no longer do so.
+    let mut builder = Builder::new(&context);
+    let ranges = builder.watch::<ServiceCidr>(&resource());
+    let addresses = builder.watch::<()>(&ApiResource::of::<IPAddress>());
+    let all = ranges.clone();
+    builder.on_change(&ranges, move |change, queue| {
+        queue.add(change.key());
+        // Another range may release one that overlaps it, or hold it.
         if change.old.is_none() != change.new.is_none() {
-            let it = change.latest().clone();
-            near(&|other| other.overlaps(&it.view));
+            let changed = change.latest();
+            enqueue_ranges(&all, queue, |other| other.overlaps(&changed.view));
         }
     });
-    addresses.on_change(move |change| {
-        let it = change.latest();
-        if let Some(ip) = ours(it).filter(|_| change.old.is_none() != change.new.is_none()) {
-            of_addresses(&|range| range.has(ip));
+    let all = ranges.clone();
+    builder.on_change(&addresses, move |change, queue| {
+        let is_new_or_gone = change.old.is_none() != change.new.is_none();
+        if let Some(ip) = ours(change.latest()).filter(|_| is_new_or_gone) {
+            enqueue_ranges(&all, queue, |range| range.has(ip));
         }
     });
-    ranges.synced().await;
-    addresses.synced().await;
-    let (recorder, shutdown) = (context.recorder(COMPONENT), context.shutdown.clone());
-    let c = Arc::new(Controller { context, recorder, ranges, addresses });
-    client::queue::work("servicecidrs", queue, 5, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    let recorder = context.recorder();
+    builder.run(5, Arc::new(Controller { context, recorder, ranges, addresses })).await;
+}
+
+fn enqueue_ranges(ranges: &Informer<ServiceCidr>, queue: &WorkQueue<Key>, matches: impl Fn(&ServiceCidr) -> bool) {
+    ranges.cache().all().filter(|r| matches(&r.view)).for_each(|r| queue.add(r.key()));
 }
 
 /// The condition `Ready` of a range: its status and its message.
@@ -89,7 +83,9 @@ pub fn condition(name: &str, status: &str, reason: Option<&str>, message: &str, 
         "status": {"conditions": [c]}}))
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.ranges.get(&key) else { return Ok(Outcome::Done) };
         let held = entry.meta.finalizers.iter().any(|f| f == FINALIZER);
@@ -98,7 +94,7 @@ impl Controller {
         let options = WriteOptions::default();
         if let Some(since) = entry.meta.deletion_timestamp {
             if !self.may_go(&entry) {
-                self.say(&entry, "False", Some("Terminating"), IN_USE).await?;
+                self.set_ready(&entry, "False", Some("Terminating"), IN_USE).await?;
                 return Ok(Outcome::Done);
             }
             let waited = Duration::try_from(self.context.now().duration_since(since)).unwrap_or_default();
@@ -114,7 +110,7 @@ impl Controller {
         if !held {
             client::optional(api.patch(&key.name, &options, &finalizers(json!({"finalizers": [FINALIZER]}))).await)?;
         }
-        if let Err(e) = self.say(&entry, "True", None, READY).await {
+        if let Err(e) = self.set_ready(&entry, "True", None, READY).await {
             let about = Regarding::of("networking.k8s.io/v1", "ServiceCIDR", &entry.meta);
             let message = "The ServiceCIDR Status can not be set to Ready=True";
             self.recorder.warning(about, "KubernetesServiceCIDRError", message);
@@ -122,9 +118,11 @@ impl Controller {
         }
         Ok(Outcome::Done)
     }
+}
 
-    /// Sets the condition, unless it says so already.
-    async fn say(
+impl Controller {
+    /// Sets the condition if it differs.
+    async fn set_ready(
         &self,
         entry: &Entry<ServiceCidr>,
         status: &str,
@@ -134,7 +132,7 @@ impl Controller {
         if ready(&entry.decode()?) == Some((status, message)) {
             return Ok(());
         }
-        let options = WriteOptions { force: true, ..WriteOptions::manager(COMPONENT) };
+        let options = WriteOptions { force: true, ..WriteOptions::manager(self.context.name) };
         let patch = condition(&entry.meta.name, status, reason, message, self.context.now());
         let api = self.context.client.dynamic(&resource());
         client::optional(api.patch_status(&entry.meta.name, &options, &patch).await)?;

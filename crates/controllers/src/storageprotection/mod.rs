@@ -1,13 +1,14 @@
-//! Volumes, claims and their classes that were deleted stay until nothing uses them (upstream
+//! Protects volumes, claims and volume attributes classes from deletion while they are in use (upstream
 //! `pkg/controller/volume/{pvcprotection,pvprotection,vacprotection}`).
 //!
-//! Each carries a finalizer from its creation on, which is taken off here. Invariant: whoever waits for its users is in
-//! `waiting` before the users are looked at, so that none can go unnoticed in between.
+//! Each has a finalizer from its creation on, which this controller removes. Invariant: an object is in `waiting` before its users are
+//! read, so that no user can go unnoticed in between.
 
 use crate::context::{Context, Error};
+use crate::controller::{Builder, Reconcile};
 use crate::views::{Pod, pods};
 use client::informer::View;
-use client::{ApiResource, Change, Informer, Informers, Key, ListOptions, Outcome, Scope, WorkQueue, WriteOptions};
+use client::{ApiResource, Change, Informer, Informers, Key, ListOptions, Outcome, Scope, WriteOptions};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use meta::{Object, Value};
@@ -15,30 +16,28 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Objects of one kind, and what keeps them.
+/// The protection of one kind.
 pub struct Guard {
-    component: &'static str,
     resource: ApiResource,
     finalizer: &'static str,
     users: Vec<User>,
-    /// Whether an object says itself that it is in use.
+    /// Whether the status of an object says that it is in use.
     bound: fn(&Object) -> bool,
 }
 
-/// Objects that may use guarded ones: by name, those of a namespace in the same namespace.
+/// A kind of objects that may use protected ones. They name them; a namespaced one is in the namespace of its user.
 struct User {
     resource: ApiResource,
     uses: fn(&Object) -> Vec<String>,
-    follow: fn(&Informers, &User, Left),
+    follow: fn(&mut Builder, &Informers, &User, Released),
 }
 
-/// Told of the namespace of each object that changed or went, and how to learn what it used before.
-type Left = Arc<dyn Fn(&str, &dyn Fn() -> Vec<String>) + Send + Sync>;
+/// Called with the namespace of each user that changed or was deleted, and a function that returns what it used before.
+type Released = Arc<dyn Fn(&str, &dyn Fn() -> Vec<String>) + Send + Sync>;
 
-/// Claims, which scheduled pods use: no other is started with a claim that is going.
+/// Claims, which scheduled pods use. A pod whose claim is being deleted is not scheduled.
 pub fn claims() -> Guard {
     Guard {
-        component: "pvc-protection-controller",
         resource: ApiResource::of::<PersistentVolumeClaim>(),
         finalizer: "kubernetes.io/pvc-protection",
         users: vec![User { resource: pods(), uses: claims_of, follow: follow::<Pod> }],
@@ -46,10 +45,9 @@ pub fn claims() -> Guard {
     }
 }
 
-/// Volumes, while they are bound.
+/// Volumes that are bound.
 pub fn volumes() -> Guard {
     Guard {
-        component: "pv-protection-controller",
         resource: ApiResource::of::<PersistentVolume>(),
         finalizer: "kubernetes.io/pv-protection",
         users: Vec::new(),
@@ -57,11 +55,10 @@ pub fn volumes() -> Guard {
     }
 }
 
-/// Classes of attributes, which claims and volumes have.
+/// Volume attributes classes, which claims and volumes use.
 pub fn classes() -> Guard {
     let user = |resource, uses| User { resource, uses, follow: follow::<()> };
     Guard {
-        component: "volumeattributesclass-protection-controller",
         resource: ApiResource::of::<VolumeAttributesClass>(),
         finalizer: "kubernetes.io/vac-protection",
         users: vec![
@@ -79,7 +76,7 @@ fn claims_of(pod: &Object) -> Vec<String> {
     let all = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
     let name = |v: &Value| match v["persistentVolumeClaim"]["claimName"].as_str() {
         Some(n) => Some(n.to_owned()),
-        // A volume that lives as long as its pod is a claim as well.
+        // An ephemeral volume is a claim with the name of its pod.
         None => {
             v["ephemeral"].is_object().then(|| format!("{}-{}", pod.name(), v["name"].as_str().unwrap_or_default()))
         }
@@ -96,12 +93,12 @@ fn classes_of(o: &Object) -> Vec<String> {
     places.iter().filter_map(|p| o.str_at(p)).filter(|n| !n.is_empty()).map(str::to_owned).collect()
 }
 
-fn follow<V: View>(informers: &Informers, user: &User, left: Left) {
+fn follow<V: View>(builder: &mut Builder, informers: &Informers, user: &User, released: Released) {
     let informer: Informer<V> = informers.informer(&user.resource, &Scope::default());
     let uses = user.uses;
-    informer.on_change(move |change: &Change<V>| {
+    builder.on_change(&informer, move |change: &Change<V>, _| {
         let Some(old) = &change.old else { return };
-        left(&old.meta.namespace, &|| old.decode().map(|o| uses(&o)).unwrap_or_default());
+        released(&old.meta.namespace, &|| old.decode().map(|o| uses(&o)).unwrap_or_default());
     });
 }
 
@@ -114,12 +111,12 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(guard: Guard, context: Context) {
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let objects = context.informers.informer(&guard.resource, &Scope::default());
+    let mut builder = Builder::new(&context);
+    let objects = builder.watch::<()>(&guard.resource);
     let c = Arc::new(Controller { guard, context, objects, waiting: Mutex::default() });
     for user in &c.guard.users {
-        let (weak, q) = (Arc::downgrade(&c), queue.clone());
-        let left = move |namespace: &str, uses: &dyn Fn() -> Vec<String>| {
+        let (weak, queue) = (Arc::downgrade(&c), builder.queue());
+        let released = move |namespace: &str, uses: &dyn Fn() -> Vec<String>| {
             let Some(c) = weak.upgrade() else { return };
             let waiting = c.waiting.lock();
             let mut near = waiting.iter().filter(|k| k.namespace.is_empty() || *k.namespace == *namespace).peekable();
@@ -127,22 +124,17 @@ pub async fn run(guard: Guard, context: Context) {
                 return;
             }
             let used = uses();
-            near.filter(|k| used.iter().any(|u| **u == *k.name)).for_each(|k| q.add(k.clone()));
+            near.filter(|k| used.iter().any(|u| **u == *k.name)).for_each(|k| queue.add(k.clone()));
         };
-        (user.follow)(&c.context.informers, user, Arc::new(left));
+        (user.follow)(&mut builder, &c.context.informers, user, Arc::new(released));
     }
-    let q = queue.clone();
-    c.objects.on_change(move |o| q.add(o.key()));
-    c.objects.synced().await;
-    let (component, shutdown) = (c.guard.component, c.context.shutdown.clone());
-    client::queue::work(component, queue, 1, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    builder.enqueue(&c.objects);
+    builder.run(1, c).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let finalizer = self.guard.finalizer;
         let entry = self.objects.get(&key);
@@ -169,7 +161,9 @@ impl Controller {
         client::optional(api.update(&key.name, &WriteOptions::default(), &live).await)?;
         Ok(Outcome::Done)
     }
+}
 
+impl Controller {
     /// The server is asked: a cache may not know the newest user yet.
     async fn is_used(&self, key: &Key) -> Result<bool, Error> {
         for user in &self.guard.users {

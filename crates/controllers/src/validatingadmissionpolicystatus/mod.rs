@@ -1,15 +1,16 @@
-//! What the types of the objects say about the expressions of a policy (upstream
-//! `pkg/controller/validatingadmissionpolicystatus`): warnings in its status, which change nothing about what it does.
+//! Type checks of the expressions of validating admission policies (upstream `pkg/controller/validatingadmissionpolicystatus`). The
+//! results are warnings in the status of the policy; they do not change what it does.
 //!
-//! `types` makes types of the schemas of built-in kinds, `custom` those of others, `decide` checks. A policy is checked when it was
-//! written: a definition that comes later changes nothing.
+//! `types` derives types from the schemas of built-in kinds, `custom` from those of custom resources; `decide` checks. A policy is checked
+//! once for each generation; a definition that is created later changes nothing.
 
 mod custom;
 mod decide;
 mod types;
 
 use crate::context::{Context, Error};
-use client::{ApiResource, Informer, Key, Outcome, Scope, WorkQueue, WriteOptions};
+use crate::controller::{Builder, Reconcile};
+use client::{ApiResource, Key, Outcome, WriteOptions};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::json;
 use std::sync::Arc;
@@ -21,22 +22,16 @@ struct Controller {
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
+    let mut builder = Builder::new(&context);
     let resource = ApiResource::of::<ValidatingAdmissionPolicy>();
-    let policies: Informer<()> = context.informers.informer(&resource, &Scope::default());
-    let queue: Arc<WorkQueue<Key>> = Arc::default();
-    let q = queue.clone();
-    policies.on_change(move |p| q.add(p.key()));
-    policies.synced().await;
-    let shutdown = context.shutdown.clone();
-    let c = Arc::new(Controller { context, resource });
-    client::queue::work("validatingadmissionpolicy-status", queue, 1, shutdown, move |key| {
-        let c = c.clone();
-        async move { c.reconcile(key).await }
-    })
-    .await;
+    let policies = builder.watch::<()>(&resource);
+    builder.enqueue(&policies);
+    builder.run(1, Arc::new(Controller { context, resource })).await;
 }
 
-impl Controller {
+impl Reconcile for Controller {
+    type Key = Key;
+
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let api = self.context.client.dynamic(&self.resource);
         let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };

@@ -27,6 +27,12 @@ fn raw_paths(s: &Story) {
         assert!(checks.contains(&format!("[+]poststarthook/{step} ok\n")), "{step} in {checks}");
         assert_eq!(s.ok(&["get", "--raw", &format!("/healthz/poststarthook/{step}")]).trim(), "ok");
     }
+    let checks = s.ok(&["get", "--raw", "/healthz?verbose"]);
+    for service in
+        ["controller-manager/deployment-controller", "scheduler/scheduler", "node/kubelet", "node/dns", "listeners/api"]
+    {
+        assert!(checks.contains(&format!("[+]service/{service} ok\n")), "{service} in {checks}");
+    }
     let indicators = s.ok(&["get", "--raw", "/metrics/slis"]);
     for line in [
         "kubernetes_healthcheck{name=\"etcd\",type=\"readyz\"} 1",

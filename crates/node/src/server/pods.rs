@@ -14,7 +14,7 @@ fn list(items: Vec<Value>) -> Response<Body> {
 
 pub(super) fn bound(handle: &Handle) -> Result<Response<Body>, Error> {
     let mut items = Vec::new();
-    if let Some(pods) = handle.known.pods.get() {
+    if let Some(pods) = handle.known.pods.read().clone() {
         for entry in pods.cache().all() {
             let mut pod: Value = entry.decode().map_err(|e| Error::Internal(e.to_string()))?;
             // The list says what its items are.

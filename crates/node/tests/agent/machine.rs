@@ -138,7 +138,7 @@ impl Machine {
         });
         self.handle = Some(agent.handle());
         let (trigger, shutdown) = client::shutdown();
-        let task = tokio::spawn(async move { agent.run(shutdown).await.unwrap() });
+        let task = tokio::spawn(async move { Arc::new(agent).run(shutdown).await.unwrap() });
         self.agent = Some((trigger, task));
     }
 

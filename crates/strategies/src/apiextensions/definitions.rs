@@ -6,7 +6,6 @@
 use super::definition::{self, Defined};
 use super::naming::{self, Taken};
 use super::{CLEANUP, is_true};
-use client::panics::caught;
 use meta::{Gvr, Object, Status, time};
 use registry::{
     AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions, encode,
@@ -16,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Entry, Key, Scope, WatchError};
+use supervisor::panics::caught;
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// How long to wait before something that failed is tried again.

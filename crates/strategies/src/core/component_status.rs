@@ -1,4 +1,4 @@
-//! ComponentStatus: the health of the parts of the control plane, asked when it is listed.
+//! ComponentStatus: the health of the control plane components at the time of the request.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -15,9 +15,9 @@ pub fn row(_: &Config) -> Row {
 
 pub struct ComponentStatuses;
 
-/// The parts that upstream lists: those of this process, and the store.
+/// The components that upstream lists: those of this process, and the store.
 fn all(env: Env<'_>) -> Vec<Object> {
-    let runs = |name: &str| env.registry.components.is_running(name);
+    let runs = |name: &str| env.registry.supervisor.is_healthy(name);
     let one = |name: &str, healthy: bool| {
         let (status, message) = if healthy { ("True", "ok") } else { ("False", "not running") };
         Object::from_value(json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},

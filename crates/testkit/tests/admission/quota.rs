@@ -8,6 +8,8 @@ use meta::Value;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::Supervisor;
+use tokio::runtime::Handle;
 
 const QUOTAS: &str = "/api/v1/namespaces/golden/resourcequotas";
 const PODS: &str = "/api/v1/namespaces/golden/pods";
@@ -27,7 +29,6 @@ impl Plane {
             informers: Informers::new(client.clone(), c.rng.clone(), shutdown.clone()),
             clock: c.clock.clone(),
             rng: c.rng.clone(),
-            shutdown,
             root_ca: "PEM".into(),
             authority: None,
             issue: Arc::new(|_, _| Err("no tokens are made here".into())),
@@ -35,7 +36,8 @@ impl Plane {
             server: client.clone(),
             service_ranges: vec!["10.96.0.0/16".into()],
         };
-        controllers::start(&options, &|name| client.clone().with_user_agent(name)).detach_all();
+        let component = Supervisor::default().component("controller-manager", &shutdown, &Handle::current());
+        controllers::start(&options, &component, &|name| client.clone().with_user_agent(name));
         Self { c, _trigger: trigger }
     }
 

@@ -9,6 +9,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use supervisor::Supervisor;
+use tokio::runtime::Handle;
 
 pub struct Plane {
     pub cluster: Cluster,
@@ -54,7 +56,6 @@ impl Plane {
             informers: informers.clone(),
             clock: cluster.clock.clone(),
             rng: cluster.rng.clone(),
-            shutdown: shutdown.clone(),
             root_ca: "PEM".into(),
             authority: Some(Arc::new(authority)),
             issue: Arc::new({
@@ -65,7 +66,8 @@ impl Plane {
             server: client.clone(),
             service_ranges: vec!["10.96.0.0/16".into()],
         };
-        controllers::start(&options, &|name| client.clone().with_user_agent(name)).detach_all();
+        let component = Supervisor::default().component("controller-manager", &shutdown, &Handle::current());
+        controllers::start(&options, &component, &|name| client.clone().with_user_agent(name));
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
         tokio::spawn(scheduler::run(s, shutdown));
         let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };

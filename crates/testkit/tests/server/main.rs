@@ -18,4 +18,5 @@ mod limits;
 mod metrics;
 mod paths;
 mod socket;
+mod supervision;
 mod zpages;

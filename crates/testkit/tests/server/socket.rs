@@ -8,6 +8,7 @@ use kemudi_testkit::Cluster;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::sync::Arc;
+use supervisor::Trigger;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -44,7 +45,7 @@ pub fn admitting(cluster: &Cluster, chain: admission::Chain, options: Options) -
 pub struct Socket {
     pub port: u16,
     pub ca: String,
-    stop: watch::Sender<bool>,
+    stop: Trigger,
     pub serving: JoinHandle<()>,
 }
 
@@ -63,9 +64,13 @@ impl Socket {
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (stop, shutdown) = watch::channel(false);
-        let serving =
-            tokio::spawn(apiserver::listen::serve(server, listener, watch::channel(Arc::new(tls)).1, shutdown));
+        let (stop, shutdown) = supervisor::shutdown();
+        let serving = tokio::spawn(apiserver::listen::serve(
+            server,
+            Arc::new(listener),
+            watch::channel(Arc::new(tls)).1,
+            shutdown,
+        ));
         Self { port, ca: cert.pem(), stop, serving }
     }
 
@@ -77,6 +82,6 @@ impl Socket {
     }
 
     pub fn stop(&self) {
-        self.stop.send_replace(true);
+        self.stop.trigger();
     }
 }

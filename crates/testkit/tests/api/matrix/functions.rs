@@ -38,10 +38,14 @@ async fn components(w: &mut Walk<'_>) {
     let healthy: Vec<&Value> =
         list["items"].as_array().into_iter().flatten().map(|o| &o["conditions"][0]["status"]).collect();
     w.check(healthy == ["False", "False", "True"], format!("their health: {healthy:?}"));
-    let running = w.cluster.server.registry.components.run("scheduler");
+    let supervisor = &w.cluster.server.registry.supervisor;
+    let (trigger, shutdown) = supervisor::shutdown();
+    let component = supervisor.component("scheduler", &shutdown, &tokio::runtime::Handle::current());
+    component.spawn("scheduler", supervisor::OnEnd::Restart, std::future::pending::<()>);
     let one = w.expect(200, "GET", &w.kind.object("scheduler"), &Value::Null, "get").await;
     w.check(one["conditions"] == json!([{"type": "Healthy", "status": "True", "message": "ok"}]), "a part that runs");
-    drop(running);
+    trigger.trigger();
+    component.ended().await;
     let first = list["items"][0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let one = w.expect(200, "GET", &w.kind.object(&first), &Value::Null, "get").await;
     w.same(&one["conditions"], &list["items"][0]["conditions"], "a component in the list and alone");

@@ -1,7 +1,7 @@
-//! What keeps a loop going when the work for one key panics.
+//! Keeps a loop running when the work for one key panics.
 //!
-//! A panic is a bug, and it concerns the key that it met: it is logged, and the caller tries that key again later, as after an
-//! error. Work that is caught here holds no lock that others need after it (`parking_lot` frees its locks on the way).
+//! A panic is a bug that concerns the key it met: it is logged, and the caller tries that key again later, as after an error. Work
+//! that is caught here holds no lock that others need afterwards (`parking_lot` releases its locks while unwinding).
 
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,15 +9,14 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long a loop that panicked rests.
-const AGAIN: Duration = Duration::from_secs(1);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// The work panicked; that was logged.
+/// Error of work that panicked. The panic was logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the work panicked")]
 pub struct Panicked;
 
-/// Does the work for a key. A panic is logged under the name, with the key.
+/// Runs the work for a key. Logs a panic with `name` and the key.
 pub async fn caught<T>(name: &str, key: impl Debug, work: impl Future<Output = T>) -> Result<T, Panicked> {
     let mut work = pin!(work);
     let done = std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
@@ -28,15 +27,15 @@ pub async fn caught<T>(name: &str, key: impl Debug, work: impl Future<Output = T
     done.await.map_err(|cause| log(name, &key, &*cause))
 }
 
-/// The same for work that does not wait.
+/// Like [`caught`], for work that is not async.
 pub fn caught_now<T>(name: &str, key: impl Debug, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|cause| log(name, &key, &*cause))
 }
 
-/// Runs a loop until it ends. One that panics is begun anew, from what it reads then.
-pub async fn restarted<F: Future<Output = ()>>(name: &str, begin: impl Fn() -> F) {
-    while caught(name, Everything, begin()).await.is_err() {
-        tokio::time::sleep(AGAIN).await;
+/// Runs a loop that is part of a service until it returns. After a panic it starts again, a second later.
+pub async fn restarted<F: Future<Output = ()>>(name: &str, start: impl Fn() -> F) {
+    while caught(name, Everything, async { start().await }).await.is_err() {
+        tokio::time::sleep(RESTART_DELAY).await;
     }
 }
 
@@ -47,7 +46,7 @@ fn log(name: &str, key: &dyn Debug, cause: &(dyn std::any::Any + Send)) -> Panic
     Panicked
 }
 
-/// What has no key: the loop as a whole.
+/// The key of work that has none: a loop as a whole.
 pub struct Everything;
 
 impl Debug for Everything {
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_panics_at_once_or_later_is_told_apart_from_what_is_done() {
+    async fn panics_become_errors_whenever_they_happen() {
         assert_eq!(caught("test", 1, async { 7 }).await, Ok(7));
         let at_once = caught("test", 2, async { assert_eq!(1 + 1, 3) }).await;
         let later = caught("test", 3, async {
@@ -70,13 +69,12 @@ mod tests {
             none.expect("a value")
         });
         assert_eq!((at_once, later.await), (Err(Panicked), Err(Panicked)));
+        assert_eq!(caught_now("test", Everything, || -> u8 { panic!("no") }), Err(Panicked));
         let rounds = std::cell::Cell::new(0);
-        let thrice = restarted("test", async || {
+        let third = restarted("test", async || {
             rounds.set(rounds.get() + 1);
             assert_eq!(rounds.get(), 3);
         });
-        thrice.await;
-        assert_eq!(rounds.get(), 3);
-        assert_eq!(caught_now("test", Everything, || -> u8 { panic!("no") }), Err(Panicked));
+        third.await;
     }
 }

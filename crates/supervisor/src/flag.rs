@@ -1,7 +1,7 @@
-//! Something that happens once, and those who wait for it.
+//! A flag that is set once, and its waiters.
 //!
-//! Waiters are woken in the order in which they began to wait, so that a run in virtual time can be repeated: tokio's own
-//! `watch` wakes them in an order by chance.
+//! Waiters are woken in the order in which they began to wait, so that a run in virtual time can be repeated. Tokio's `watch`
+//! wakes them in a random order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,25 +10,27 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 struct State {
     set: AtomicBool,
-    /// It is set, or nobody is left who could set it.
+    /// The flag is set, or its setter was dropped.
     over: AtomicBool,
     waiters: Notify,
 }
 
-/// Sets the flag. Dropped, it lets those go who wait in vain.
+/// Sets the flag. Dropping it wakes the waiters without setting the flag.
 #[derive(Debug)]
 pub struct Setter(Arc<State>);
 
-/// Waits for the flag. Cheap to clone.
-#[derive(Clone, Debug)]
+/// Waits for the flag. Cheap to clone. The default one is never set.
+#[derive(Clone, Debug, Default)]
 pub struct Flag(Arc<State>);
 
+/// Returns a flag that is not set, with its setter.
 pub fn flag() -> (Setter, Flag) {
     let state = Arc::new(State::default());
     (Setter(state.clone()), Flag(state))
 }
 
 impl Setter {
+    /// Sets the flag and wakes all waiters.
     pub fn set(&self) {
         self.0.set.store(true, Ordering::Release);
         self.end();
@@ -47,16 +49,17 @@ impl Drop for Setter {
 }
 
 impl Flag {
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.set.load(Ordering::Acquire)
     }
 
-    /// It is set, or will never be.
+    /// Whether the flag is set, or can no longer be.
     pub fn is_over(&self) -> bool {
         self.0.over.load(Ordering::Acquire)
     }
 
-    /// Returns when it is over, at once when it is already.
+    /// Waits until the flag is set or can no longer be.
     pub async fn wait(&self) {
         loop {
             let changed = self.0.waiters.notified();

@@ -1,0 +1,115 @@
+//! The frame of every controller: watch objects, enqueue the keys that their changes concern, reconcile each key with a number of
+//! workers.
+//!
+//! Rate limits, back-off of failed keys, panics of a key and metrics of the queue are those of [`client::queue`]. Invariant:
+//! level-based. No key is reconciled before all watched informers have synced; what an event contained is not kept, only its key.
+
+use crate::context::{Context, Error};
+use client::informer::{Subscription, View};
+use client::{ApiResource, Change, Informer, Key, Outcome, Scope, WorkQueue};
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What a controller does with a key.
+pub trait Reconcile: Send + Sync + 'static {
+    /// Names what is reconciled at a time, usually an object.
+    type Key: Ord + Clone + Debug + Send + Sync + 'static;
+
+    /// Brings the object of `key` to its desired state. The key comes again after an error, later each time, and after a change.
+    fn reconcile(&self, key: Self::Key) -> impl Future<Output = Result<Outcome, Error>> + Send;
+}
+
+/// Builds and runs a controller.
+pub struct Builder<K = Key> {
+    context: Context,
+    queue: Arc<WorkQueue<K>>,
+    synced: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Handlers of changes end with the controller, so that one that is started again has each once.
+    subscriptions: Vec<Subscription>,
+}
+
+impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
+    pub fn new(context: &Context) -> Self {
+        Self { context: context.clone(), queue: Arc::default(), synced: Vec::new(), subscriptions: Vec::new() }
+    }
+
+    /// The queue, for keys that no change brings.
+    pub fn queue(&self) -> Arc<WorkQueue<K>> {
+        self.queue.clone()
+    }
+
+    /// The informer of all objects of a resource.
+    pub fn watch<V: View>(&mut self, resource: &ApiResource) -> Informer<V> {
+        self.watch_scope(resource, &Scope::default())
+    }
+
+    /// The informer of the objects of a resource that are in `scope`.
+    pub fn watch_scope<V: View>(&mut self, resource: &ApiResource, scope: &Scope) -> Informer<V> {
+        let informer = self.context.informers.informer(resource, scope);
+        self.wait_for(&informer);
+        informer
+    }
+
+    /// Reconciles nothing before `informer` has synced.
+    pub fn wait_for<V: View>(&mut self, informer: &Informer<V>) {
+        let informer = informer.clone();
+        self.synced.push(Box::pin(async move { informer.synced().await }));
+    }
+
+    /// Calls `enqueue` for each change; it adds the keys that the change concerns. It must not block.
+    pub fn on_change<V: View>(
+        &mut self,
+        informer: &Informer<V>,
+        enqueue: impl Fn(&Change<V>, &WorkQueue<K>) + Send + Sync + 'static,
+    ) {
+        let queue = self.queue.clone();
+        self.subscriptions.push(informer.subscribe(move |change| enqueue(change, &queue)));
+    }
+
+    /// Calls a method of the controller for each change, as [`Self::on_change`] does.
+    pub fn handle<C: Send + Sync + 'static, V: View>(
+        &mut self,
+        controller: &Arc<C>,
+        informer: &Informer<V>,
+        enqueue: fn(&C, &Change<V>, &WorkQueue<K>),
+    ) {
+        let controller = Arc::downgrade(controller);
+        self.on_change(informer, move |change, queue| {
+            if let Some(controller) = controller.upgrade() {
+                enqueue(&controller, change, queue);
+            }
+        });
+    }
+
+    /// Reconciles keys with `workers` workers until shutdown, under the name of the controller.
+    pub async fn run(self, workers: usize, controller: Arc<impl Reconcile<Key = K>>) {
+        let name = self.context.name;
+        self.run_as(name, workers, controller).await;
+    }
+
+    /// The same for a controller with several queues, of which each has its own name in metrics and logs.
+    pub async fn run_as(self, queue: &'static str, workers: usize, controller: Arc<impl Reconcile<Key = K>>) {
+        let shutdown = self.context.shutdown.clone();
+        let synced = async {
+            for informer in self.synced {
+                informer.await;
+            }
+        };
+        if shutdown.race(synced).await.is_none() {
+            return;
+        }
+        client::queue::work(queue, self.queue, workers, shutdown, move |key| {
+            let controller = controller.clone();
+            async move { controller.reconcile(key).await }
+        })
+        .await;
+    }
+}
+
+impl Builder<Key> {
+    /// Enqueues the key of each changed object.
+    pub fn enqueue<V: View>(&mut self, informer: &Informer<V>) {
+        self.on_change(informer, |change, queue| queue.add(change.key()));
+    }
+}
