@@ -23,6 +23,7 @@ mod documents;
 mod elsewhere;
 mod encoded;
 mod events;
+mod filters;
 pub mod flow;
 mod gzip;
 mod handle;
