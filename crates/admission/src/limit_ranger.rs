@@ -1,8 +1,8 @@
 //! Defaults and bounds of resources from the LimitRanges of a namespace (upstream `plugin/pkg/admission/limitranger`).
 
-use crate::quota::{Amounts, amounts, total};
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::{Map, Object, Quantity, Status, Value};
+use quota::{Amounts, amounts, total};
 use std::collections::BTreeMap;
 
 pub struct LimitRanger;

@@ -1,7 +1,7 @@
 //! PodResize: a running pod may be resized only on a Linux node, within the node's capacity (upstream
 //! `plugin/pkg/admission/podresize`).
 
-use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest, quota};
+use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::status::Cause;
 use meta::{Object, Quantity, Status};
 

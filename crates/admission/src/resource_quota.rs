@@ -3,10 +3,10 @@
 //! deletions (`k8s.io/apiserver/pkg/admission/plugin/resourcequota`).
 
 use crate::configuration::{Fields, Form, Kind, TEXT, TEXTS, aggregate};
-use crate::quota::{self, Amounts, ChargeRequest, Quota, Scope};
 use crate::{Lookup, Operation, Plugin, ReadScope, Review, WriteRequest};
 use meta::status::Reason;
 use meta::{FieldError, FieldPath, Object, Status, Value};
+use quota::{self, Amounts, ChargeRequest, Quota, Scope};
 use std::collections::BTreeSet;
 
 #[derive(Default)]

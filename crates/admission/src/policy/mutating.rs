@@ -3,7 +3,7 @@
 use super::params;
 use super::read::{Binding, Bound, Family, Form, Mutation, Policies, Policy};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
-use crate::expressions::{Composed, EvalError, Matched, Subject};
+use crate::evaluation::{Composed, EvalError, Matched, Subject};
 use crate::grown;
 use crate::matching::is_exempt_of_policies;
 use crate::pace;

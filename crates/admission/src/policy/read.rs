@@ -1,13 +1,12 @@
 //! Policies and bindings, parsed and compiled once and cached until their objects change.
 
 use super::params;
-use crate::expressions::{
-    self, Conditions, ExpectedType, Expression, Params, Variables, compile, message_env, policy_env,
-};
+use crate::evaluation::{Conditions, Expression, Variables};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, MatchOwner, WriteRequest};
 use crate::remembered::{LastResult, ResultPerObject};
 use cel::{Env, Program, Type};
+use expressions::{ExpectedType, Params, compile, message_env, policy_env};
 use meta::{Gvk, LabelSelector, Object, Status, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -204,7 +203,7 @@ fn policy(o: &Object) -> Policy {
         matcher: Matcher::of_constraints(&spec["matchConstraints"]),
         ignores_failure: spec["failurePolicy"] == "Ignore",
         param_kind,
-        conditions: Conditions::read(&spec["matchConditions"], &expressions::policy_env(params), owner),
+        conditions: Conditions::read(&spec["matchConditions"], &policy_env(params), owner),
         validations: validations.collect(),
         annotations,
         variables,

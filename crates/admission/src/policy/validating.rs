@@ -3,7 +3,7 @@
 use super::params;
 use super::read::{Action, Binding, Bound, Family, Policies, Policy, Validation};
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
-use crate::expressions::{Composed, EvalError, INVALID, Matched, Subject};
+use crate::evaluation::{Composed, EvalError, INVALID, Matched, Subject};
 use crate::matching::is_exempt_of_policies;
 use crate::pace;
 use crate::plugin::{Lookup, PolicyDecision, Remote, Review, WriteRequest};

@@ -2,7 +2,7 @@
 
 use super::call::versioned;
 use super::select::Invocation;
-use crate::expressions::{Matched, Subject};
+use crate::evaluation::{Matched, Subject};
 use crate::pace;
 use crate::plugin::Review;
 use meta::{Object, Status};

@@ -1,11 +1,12 @@
 //! Webhooks of the stored configurations, parsed once and cached until a configuration changes.
 
 use crate::configuration::{Fields, Kind, STATIC_MANIFESTS, TEXT, without_manifests};
-use crate::expressions::{self, Conditions};
+use crate::evaluation::Conditions;
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, MatchOwner};
 use crate::remembered::{LastResult, ResultPerObject};
 use auth::{Callers, Endpoint};
+use expressions::webhook_env;
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ fn hook(configuration: &str, index: usize, h: &Value, when: &'static str) -> Hoo
         timeout: Duration::from_secs(h["timeoutSeconds"].as_u64().unwrap_or(10)),
         reinvoked: h["reinvocationPolicy"] == "IfNeeded",
         versions: texts(h, "admissionReviewVersions"),
-        conditions: Conditions::read(&h["matchConditions"], &expressions::webhook_env(), owner),
+        conditions: Conditions::read(&h["matchConditions"], &webhook_env(), owner),
     }
 }
 

@@ -8,13 +8,13 @@ use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::discovery;
 use crate::views::{Pod, pods};
-use admission::quota::{self, Amounts, Quota};
 use client::{ApiResource, Informer, Key, ListOptions, Outcome, Scope, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, ReplicationController, ResourceQuota, Secret, Service,
 };
 use meta::{Gvr, Object, Quantity};
 use parking_lot::Mutex;
+use quota::{self, Amounts, Quota};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;

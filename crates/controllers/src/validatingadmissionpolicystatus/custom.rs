@@ -1,10 +1,10 @@
 //! The types of kinds that are not built in, as the server publishes them (upstream `ClientDiscoveryResolver`).
 
-use super::types;
 use crate::context::Context;
 use crate::discovery;
 use cel::{Field, Type};
 use client::ApiResource;
+use expressions::{metadata_type, schema_type};
 use meta::{GroupVersion, Gvk, Gvr, Value};
 
 const METADATA: &str = "metadata";
@@ -51,13 +51,12 @@ impl Custom {
             all.iter().any(|g| g["group"] == *kind.group && g["version"] == *kind.version && g["kind"] == *kind.kind)
         };
         let schema = schemas.values().find(|s| is(s))?;
-        let Type::Object(made) = strategies::apiextensions::type_of(&resolved(schema, schemas, &mut Vec::new()))?
-        else {
+        let Type::Object(made) = schema_type(&resolved(schema, schemas, &mut Vec::new()))? else {
             return None;
         };
         // What every object has is the same for all kinds.
         let mut object = (*made).clone();
-        if let Some(decl) = types::metadata().filter(|_| object.fields.contains_key(METADATA)) {
+        if let Some(decl) = metadata_type().filter(|_| object.fields.contains_key(METADATA)) {
             object.fields.insert(METADATA.into(), Field { json: METADATA.into(), decl: decl.into() });
         }
         Some(Type::Object(object.into()))

@@ -1,9 +1,8 @@
 //! The warnings about a policy.
 
 use super::custom::Custom;
-use super::types;
-use admission::expressions::{ExpectedType, Params, compile, policy_env};
 use cel::{Env, Type};
+use expressions::{ExpectedType, Params, compile, kind_type, policy_env};
 use meta::{GroupVersion, Gvk, Gvr, Object, Value};
 use serde_json::json;
 
@@ -50,7 +49,7 @@ pub fn versions(policy: &Object) -> Vec<GroupVersion> {
     let spec = policy.get("spec").unwrap_or(&none);
     let known = |gvr: &Gvr| kinds::catalog().resource(gvr).is_some();
     let of_rules = resources(spec).into_iter().filter(|r| !known(r)).map(|r| GroupVersion::new(r.group, r.version));
-    let of_params = param_kind(spec).filter(|k| types::of(k).is_none()).map(|k| GroupVersion::new(k.group, k.version));
+    let of_params = param_kind(spec).filter(|k| kind_type(k).is_none()).map(|k| GroupVersion::new(k.group, k.version));
     let mut out: Vec<GroupVersion> = Vec::new();
     for gv in of_rules.chain(of_params).filter(|gv| !gv.group.is_empty()) {
         if !out.contains(&gv) {
@@ -69,7 +68,7 @@ fn param_kind(spec: &Value) -> Option<Gvk> {
 }
 
 fn env(spec: &Value, kind: &Gvk, custom: &Custom) -> Option<Env> {
-    let type_of = |k: &Gvk| types::of(k).or_else(|| custom.type_of(k));
+    let type_of = |k: &Gvk| kind_type(k).or_else(|| custom.type_of(k));
     let object = type_of(kind)?;
     let params = param_kind(spec);
     let mut env = policy_env(if params.is_some() { Params::Some } else { Params::None });

@@ -6,7 +6,6 @@
 
 mod custom;
 mod decide;
-mod types;
 
 use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};

@@ -1,8 +1,8 @@
 //! Expressions of webhooks and policies: what does not compile is refused.
 
 use crate::read::{is_set, items, text};
-use admission::expressions::{self, ExpectedType, Params, compile, message_env, policy_env};
 use cel::{Env, Type};
+use expressions::{self, ExpectedType, Params, compile, message_env, policy_env};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 

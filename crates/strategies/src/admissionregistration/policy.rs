@@ -1,8 +1,8 @@
 //! What policies have in common. Their expressions are compiled next door.
 
 use super::match_resources;
-use crate::apiextensions::rules::types::RESERVED;
 use crate::read::{is_set, items, text};
+use expressions::RESERVED;
 use kinds::columns::{Cell, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};

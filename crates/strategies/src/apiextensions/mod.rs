@@ -16,7 +16,6 @@ mod spec;
 mod structural;
 
 pub use definitions::Definitions;
-pub use rules::type_of;
 
 use meta::{Object, Value};
 

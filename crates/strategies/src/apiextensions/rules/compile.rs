@@ -1,10 +1,10 @@
 //! From texts to rules. What upstream refuses when a definition is written is reported, at the path of the rule.
 
 use super::super::field_path;
-use super::types::{self, Typed};
 use super::{Reason, Rule, Rules};
 use crate::read::shown;
 use cel::{Compiled, Env, Issues, Type, UNBOUNDED};
+use expressions::{self as types, Typed};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 
@@ -132,7 +132,7 @@ impl Compiler {
         let old = if optional_old { Type::optional(t.decl.clone()) } else { t.decl.ty.clone() };
         let old = cel::Decl::new(old, t.decl.max);
         let env = || Env::default().with("self", t.decl.clone()).with("oldSelf", old.clone());
-        let times = place.times.unwrap_or_else(|| types::most(t.least));
+        let times = place.times.unwrap_or_else(|| types::max_occurrences(t.least));
         let compiled = self.expression(&env(), rule, r, &at.child("rule"), Wanted::Bool, times)?;
         let uses_old = compiled.program.uses("oldSelf");
         if uses_old && let Some(where_) = &place.uncorrelated {

@@ -1,22 +1,16 @@
 //! `x-kubernetes-validations`: rules of a definition about its objects (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel`).
 //!
-//! `types` says what a schema is to an expression, `compile` makes rules of texts and reports what is wrong with them, `evaluate`
-//! asks them about an object. [`super::custom::Custom`] does so after the schema, as upstream does, unless an error of the schema
-//! makes the question meaningless ([`blocks`]). Rules below `allOf` and the like are none: such a schema is refused, as upstream's.
+//! `expressions` has the types of a schema, `compile` compiles rules and reports their errors, `evaluate` evaluates them for an object.
+//! [`super::custom::Custom`] evaluates them after the schema's own validation, as upstream does, unless an error of that makes rules
+//! meaningless ([`blocks`]). A schema with rules below `allOf` and the like is invalid, as upstream's.
 
 mod compile;
 mod evaluate;
-pub(crate) mod types;
 
 use cel::{Program, Shape};
 use meta::field::{ErrorList, ErrorType};
 
 pub use compile::{compile, rules};
-
-/// What objects of a schema without references are to an expression; none where it says nothing.
-pub fn type_of(schema: &meta::Value) -> Option<cel::Type> {
-    types::typed(schema, false).map(|t| t.decl.ty)
-}
 
 /// A part of a schema with rules, or with parts that have some. Parts without any are not kept.
 #[derive(Default)]

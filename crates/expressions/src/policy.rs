@@ -1,4 +1,4 @@
-//! The variables of admission and their types. Objects are `dyn`: a policy may be about kinds of any shape.
+//! The variables of admission expressions and their types. Objects are `dyn`: a policy may apply to kinds of any shape.
 
 use cel::{Decl, Env, Field, Object, Type};
 use std::sync::Arc;
@@ -6,7 +6,9 @@ use std::sync::Arc;
 /// Whether a policy has parameters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Params {
+    /// The variable `params` does not exist.
     None,
+    /// The variable `params` exists.
     Some,
 }
 

@@ -1,25 +1,25 @@
-//! The types of built-in kinds.
+//! The CEL types of built-in kinds.
 
 use cel::{Decl, Field, Object, Type};
 use meta::Gvk;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What objects of a kind are to expressions; none of a kind that is not built in.
-pub fn of(kind: &Gvk) -> Option<Type> {
+/// The type of objects of a built-in kind; none for other kinds.
+pub fn kind_type(kind: &Gvk) -> Option<Type> {
     let schema = &kinds::catalog().kind(kind)?.schema;
     Some(Maker::default().make(schema))
 }
 
-/// What the metadata of every object are.
-pub fn metadata() -> Option<Type> {
-    match of(&Gvk::new("", "v1", "ConfigMap"))? {
+/// The type of the metadata of every object.
+pub fn metadata_type() -> Option<Type> {
+    match kind_type(&Gvk::new("", "v1", "ConfigMap"))? {
         Type::Object(o) => o.fields.get("metadata").map(|f| f.decl.ty.clone()),
         _ => None,
     }
 }
 
-/// Definitions that were made, and (without a type) those that are being made: a type that contains itself ends there.
+/// Types that were built, and (none) those that are being built: a type that contains itself is `dyn` there.
 #[derive(Default)]
 struct Maker {
     made: HashMap<Arc<str>, Option<Type>>,

@@ -1,7 +1,7 @@
 //! Charges a new or changed object to the quotas of its namespace
 //! (`k8s.io/apiserver/pkg/admission/plugin/resourcequota`).
 
-use super::{Amounts, Quota, Scope, tracks, usage};
+use crate::{Amounts, Quota, Scope, tracks, usage};
 use meta::{Object, Quantity};
 
 /// An object to write.
@@ -27,7 +27,7 @@ impl ChargeRequest<'_> {
 
     /// The increase in usage.
     pub fn more(&self, usage: &Amounts) -> Amounts {
-        let before = self.old.map(|o| super::usage(self.group, self.resource, o, None)).unwrap_or_default();
+        let before = self.old.map(|o| crate::usage(self.group, self.resource, o, None)).unwrap_or_default();
         let more = usage.iter().map(|(k, q)| match before.get(k) {
             Some(b) if q > b => (k.clone(), *q - *b),
             Some(_) => (k.clone(), Quantity::from_int(0)),
@@ -68,7 +68,7 @@ impl Quota {
     }
 
     /// The matching scopes, whatever the quota's resources.
-    pub(crate) fn scopes_of<'a>(&'a self, request: &'a ChargeRequest<'_>) -> impl Iterator<Item = &'a Scope> {
+    pub fn scopes_of<'a>(&'a self, request: &'a ChargeRequest<'_>) -> impl Iterator<Item = &'a Scope> {
         self.scopes.iter().filter(|s| s.holds(request.group, request.resource, request.object))
     }
 

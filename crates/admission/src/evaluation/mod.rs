@@ -1,52 +1,14 @@
-//! CEL expressions of admission: their variables, types and evaluation
-//! (`k8s.io/apiserver/pkg/admission/plugin/cel`).
+//! Evaluation of admission expressions (`k8s.io/apiserver/pkg/admission/plugin/cel`). [`::expressions`] has their types.
 
-mod env;
 mod subject;
 
 use crate::plugin::{MatchEvaluation, MatchOwner, Review};
-use cel::{Budget, Env, Error, MATCH_BUDGET, Program, Type, Val, Vars};
+use cel::{Budget, Env, Error, MATCH_BUDGET, Program, Val, Vars};
+use expressions::{ExpectedType, compile};
 use meta::Value;
 use tokio::time::Instant;
 
-pub use env::{Params, message_env, policy_env, webhook_env};
 pub use subject::{Composed, Subject, Variables};
-
-/// The result type that an expression must have.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ExpectedType {
-    Bool,
-    Text,
-    TextOrNull,
-    Any,
-    Object,
-    Patches,
-}
-
-/// Compiles an expression. Errors with upstream's message.
-pub fn compile(env: &Env, text: &str, expected: ExpectedType) -> Result<(Program, Type), String> {
-    let c = env.compile(text).map_err(|e| format!("compilation failed: {e}"))?;
-    let is_object = |t: &Type, name: &str| matches!(t, Type::Object(o) if o.name == name);
-    let (fits, name) = match expected {
-        ExpectedType::Any => (true, ""),
-        ExpectedType::Bool => (matches!(c.ty, Type::Bool | Type::Dyn), "bool"),
-        ExpectedType::Text => (matches!(c.ty, Type::String | Type::Dyn), "string"),
-        ExpectedType::TextOrNull => (matches!(c.ty, Type::String | Type::Null | Type::Dyn), "string or null_type"),
-        ExpectedType::Object => (is_object(&c.ty, "Object") || c.ty.is_dyn(), "Object"),
-        ExpectedType::Patches => {
-            let well = match &c.ty {
-                Type::List(items) => is_object(&items.ty, "JSONPatch") || items.ty.is_dyn(),
-                t => t.is_dyn(),
-            };
-            (well, "list(JSONPatch)")
-        }
-    };
-    match fits {
-        true => Ok((c.program, c.ty)),
-        false if expected == ExpectedType::TextOrNull => Err("must evaluate to one of [string null_type]".into()),
-        false => Err(format!("must evaluate to {name}")),
-    }
-}
 
 /// The source text of an expression, and its program or compile error.
 pub(crate) struct Expression {

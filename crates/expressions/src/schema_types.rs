@@ -1,24 +1,31 @@
-//! What a structural schema is to an expression: types with their bounds, and shapes (`k8s.io/apiserver/pkg/cel/common/schemas.go`).
+//! The CEL types of structural schemas: types with their size bounds, and shapes (`k8s.io/apiserver/pkg/cel/common/schemas.go`).
 
 use cel::{Decl, Field, ListKind, Object, Shape, Type};
 use meta::Value;
 use std::sync::Arc;
 
-/// The largest request there is; nothing in one is larger.
+/// The limit of a request body in bytes, and thus of every value in one.
 const REQUEST: u64 = 3 * 1024 * 1024;
 
-/// A type, and how many characters of JSON a value has at least.
+/// A type with the minimum length of its values.
 pub struct Typed {
+    /// The type and its maximum size.
     pub decl: Decl,
+    /// The minimum number of characters of a value in JSON.
     pub least: u64,
 }
 
-/// How often a value can be in a request.
-pub fn most(least: u64) -> u64 {
+/// The maximum number of values in a request, if each has at least `least` characters.
+pub fn max_occurrences(least: u64) -> u64 {
     REQUEST / (least + 1)
 }
 
-/// The type of a part of a schema; none where it says nothing.
+/// The type of objects of a schema without references; none where the schema has no type.
+pub fn schema_type(schema: &Value) -> Option<Type> {
+    typed(schema, false).map(|t| t.decl.ty)
+}
+
+/// The type of a part of a schema; none where the schema has no type. `root`: the part is a whole object with metadata.
 pub fn typed(s: &Value, root: bool) -> Option<Typed> {
     let limit = |k: &str| s[k].as_u64();
     let made = |ty: Type, max: u64, least: u64| Some(Typed { decl: Decl::new(ty, max), least });
@@ -97,7 +104,7 @@ fn object(s: &Value, resource: bool) -> Option<Typed> {
     Some(Typed { decl: Decl::new(Type::Object(Arc::new(o)), 0), least })
 }
 
-/// Identifiers that the language keeps for itself.
+/// Reserved words of the language.
 pub const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -122,7 +129,7 @@ pub const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// The name of a property in expressions; none when it cannot be written there.
+/// The name of a property in expressions; none if an expression cannot contain it.
 pub fn escape(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("__{name}__"));
@@ -140,7 +147,7 @@ pub fn escape(name: &str) -> Option<String> {
     )
 }
 
-/// What JSON does not say of the values of a schema.
+/// How expressions see JSON values of a schema, where that is not as JSON has them.
 pub fn shape(s: &Value) -> Option<Shape> {
     if s["x-kubernetes-int-or-string"] == true {
         return None;
@@ -174,7 +181,7 @@ pub fn shape(s: &Value) -> Option<Shape> {
     }
 }
 
-/// The keys of a list that is a map.
+/// The keys of a list of the type `map`.
 pub fn keys(s: &Value) -> Vec<Box<str>> {
     s["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(|k| Some(k.as_str()?.into())).collect()
 }

@@ -5,8 +5,8 @@ mod scopes;
 mod usage;
 
 pub use charge::ChargeRequest;
-pub(crate) use scopes::{Scope, is_terminating};
-pub(crate) use usage::is_ignored;
+pub use scopes::{Scope, is_terminating};
+pub use usage::is_ignored;
 pub use usage::{counted, is_idle, total, tracks, usage};
 
 use meta::{Map, Object, Quantity, Value};

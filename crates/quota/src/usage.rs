@@ -1,6 +1,6 @@
 //! The usage of one object by resource name.
 
-use super::{Amounts, add};
+use crate::{Amounts, add};
 use meta::{Object, Quantity, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ fn alias(group: &str, resource: &str) -> Option<&'static str> {
 /// Stored resources that quotas never count (upstream `pkg/quota/v1/install`).
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
-pub(crate) fn is_ignored(group: &str, resource: &str) -> bool {
+pub fn is_ignored(group: &str, resource: &str) -> bool {
     IGNORED.contains(&(group, resource))
 }
 
@@ -203,7 +203,7 @@ fn whole(q: Quantity) -> Quantity {
 }
 
 /// Requests and limits that containers omit although a quota on CPU or memory requires them.
-pub(super) fn missing(names: &[&str], pod: &Object) -> Option<String> {
+pub(crate) fn missing(names: &[&str], pod: &Object) -> Option<String> {
     let must = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for c in containers(pod, "containers").chain(containers(pod, "initContainers")) {

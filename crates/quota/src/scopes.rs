@@ -4,7 +4,7 @@ use meta::{Object, Value};
 use std::fmt;
 
 /// `ScopedResourceSelectorRequirement`.
-pub(crate) struct Scope {
+pub struct Scope {
     name: String,
     operator: String,
     values: Vec<String>,
@@ -17,7 +17,7 @@ impl fmt::Display for Scope {
     }
 }
 
-pub(super) fn read_scopes(quota: &Object) -> Vec<Scope> {
+pub(crate) fn read_scopes(quota: &Object) -> Vec<Scope> {
     let list = |path: &[&str]| quota.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
     let plain = list(&["spec", "scopes"]).into_iter().map(|s| Scope {
         name: s.as_str().unwrap_or_default().to_owned(),
@@ -29,7 +29,7 @@ pub(super) fn read_scopes(quota: &Object) -> Vec<Scope> {
 }
 
 /// Whether a pod has an active deadline (scope `Terminating`).
-pub(crate) fn is_terminating(pod: &Object) -> bool {
+pub fn is_terminating(pod: &Object) -> bool {
     pod.int_at(&["spec", "activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
 }
 
