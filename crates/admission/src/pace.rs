@@ -7,8 +7,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use auth::aside;
 use parking_lot::Mutex;
+use stored::in_place;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -43,7 +43,7 @@ impl Turn {
     pub(crate) fn take<T>(self, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = match &self.place {
-            Some(_) => aside::run(work),
+            Some(_) => in_place::long(work),
             None => work(),
         };
         if begun.elapsed() > SLOW {

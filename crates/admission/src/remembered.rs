@@ -1,10 +1,10 @@
 //! Caches values derived from stored objects until the objects change.
 
-use auth::aside;
 use meta::Object;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
+use stored::in_place;
 use tokio::sync::{Mutex, MutexGuard};
 
 /// A cached value with fingerprint `K`. If the objects change during the computation, the fingerprint is of the older
@@ -62,7 +62,7 @@ impl<T> Computation<'_, T> {
             Some((then, made)) if then == version => made,
             _ => {
                 tokio::task::yield_now().await;
-                Arc::new(aside::run(|| make(o)))
+                Arc::new(in_place::long(|| make(o)))
             }
         };
         self.now.insert(o.name().to_owned(), (version, made.clone()));

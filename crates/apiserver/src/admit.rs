@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, Limited};
 use merge::typed::{self, TypeRef};
 use meta::{Gvk, Gvr, MutatedBy, Object, Operation, Status, Value};
 use parking_lot::Mutex;
-use registry::{Admit, Charge, Request, WriteOptions, encode};
+use registry::{Admit, Charge, Request, WriteOptions};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use store::{Action, Expect, Key, Op};
+use stored::encode;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 

@@ -9,13 +9,12 @@ use crate::body::Body;
 use crate::budget::{Budget, Share};
 use crate::connect::{ConnectError, NodeConnector};
 use crate::proxy::{answer, exchange, outgoing};
-use crate::workers;
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::https::{ClientIdentity, Reach, Roots, dial, handshake_error};
 use http::{Request, Response};
 use meta::{Object, Value};
-use registry::{Registry, Views};
+use registry::Registry;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -24,6 +23,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use store::Key;
+use stored::Views;
+use stored::in_place;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -128,7 +129,7 @@ impl NodeConnector for NodeDialer {
         let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
         let entry = entry.ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
         // A large node object must not slow down others.
-        let found = workers::view(&self.places, &entry, |node| {
+        let found = in_place::view(&self.places, &entry, |node| {
             let address = agent_address(node);
             let bytes = address.as_ref().map_or(0, |(host, _)| host.len());
             (address, bytes)

@@ -3,13 +3,13 @@
 //! Invariant: a document is built once per change of its sources, one at a time, without blocking other requests;
 //! responses share its bytes. The cache is bounded.
 
-use crate::workers::{self, Lane};
 use bytes::Bytes;
 use meta::Value;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use stored::in_place::{self, Lane};
 
 /// Several times the group versions of a cluster.
 const KEPT: usize = 8192;
@@ -31,9 +31,7 @@ impl Documents {
     pub fn get(&self, key: &str, change: u64, make: impl FnOnce() -> Bytes) -> Document {
         let line = if key.starts_with("/openapi/") { Lane::Schemas } else { Lane::Discovery };
         self.kept(key, change).unwrap_or_else(|| {
-            workers::in_place(line, usize::MAX, || {
-                self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make()))
-            })
+            in_place::run(line, usize::MAX, || self.kept(key, change).unwrap_or_else(|| self.keep(key, change, make())))
         })
     }
 

@@ -1,16 +1,17 @@
 //! Looks up stored objects for admission plugins and other server components.
 
 use crate::Server;
-use crate::workers::{Lane, in_place};
 use admission::{FoundObject, Labels, Lookup, ReadScope};
 use meta::{Gvk, Gvr, LabelSelector, Object, Status};
 use parking_lot::Mutex;
-use registry::encode::Unreadable;
-use registry::{Registry, Resource, amount, encode};
+use registry::{Registry, Resource};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use store::{Entry, Key};
+use stored::encode::Unreadable;
+use stored::in_place::{self, Lane};
+use stored::{amount, encode};
 
 /// The stored size of the named object in bytes; none if it does not exist.
 pub(crate) fn stored_size(server: &Server, row: &Resource, namespace: &str, name: &str) -> Option<usize> {
@@ -36,7 +37,7 @@ const DECODED_SIZE: usize = 4096;
 /// Decodes an object for a plugin. A large one exceeds the estimate ([`Lookup::bytes`]), and must not block other
 /// requests.
 fn decode(entry: &Entry) -> Result<Object, Unreadable> {
-    in_place(Lane::Objects, entry.value.len(), || encode::decode(entry))
+    in_place::run(Lane::Objects, entry.value.len(), || encode::decode(entry))
 }
 
 impl Decoded {

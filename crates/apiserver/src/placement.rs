@@ -10,12 +10,13 @@ use crate::content::{CBOR, Encoding, PROTOBUF, Shape};
 use crate::info::is_stream;
 use crate::lookup::{Stored, stored_size};
 use crate::verbs;
-use crate::workers::LARGE;
 use admission::WriteRequest;
 use http::{Method, Response};
 use meta::Status;
-use registry::{Resource, Sub, amount};
+use registry::{Resource, Sub};
 use std::sync::Arc;
+use stored::amount;
+use stored::in_place::LARGE;
 
 /// Lists that decode at least this many objects are long.
 const MANY: usize = amount::MANY;

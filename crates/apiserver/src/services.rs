@@ -1,12 +1,13 @@
 //! Resolves the services of webhooks and APIServices to endpoints. Each call resolves its service; services and
 //! endpoint slices are decoded once per revision into small cached views.
 
-use crate::workers;
 use meta::{Object, Value};
-use registry::{Registry, Views};
+use registry::Registry;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use store::{Entry, Key, Snapshot};
+use stored::Views;
+use stored::in_place;
 
 /// Maximum size of the caches of services and of slices, in bytes.
 const KEPT: usize = 8 << 20;
@@ -51,7 +52,7 @@ impl Services {
     /// The view of a stored service.
     pub fn service(&self, snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<Service>> {
         let entry = snapshot.get(&Key::new("services", namespace, name))?;
-        workers::view(&self.services, &entry, Service::read).inspect_err(|e| tracing::error!("{e}")).ok()
+        in_place::view(&self.services, &entry, Service::read).inspect_err(|e| tracing::error!("{e}")).ok()
     }
 
     /// The slices of a service; decodes no others.
@@ -74,7 +75,7 @@ impl Services {
         };
         let all = snapshot.range(SLICES, Some(namespace), None);
         all.filter(of_service).take_while(fits).filter_map(move |e| {
-            workers::view(&self.slices, e, Slice::read).inspect_err(|e| tracing::error!("{e}")).ok()
+            in_place::view(&self.slices, e, Slice::read).inspect_err(|e| tracing::error!("{e}")).ok()
         })
     }
 
@@ -158,10 +159,10 @@ impl Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use registry::encode;
     use serde_json::json;
     use std::collections::HashMap;
     use store::{Action, Expect, Memory, Op, Options, Retention, Store};
+    use stored::encode;
 
     async fn put(store: &Store, resource: &str, name: &str, text: String) {
         let op = Op {

@@ -7,20 +7,15 @@
 //! preemption.
 
 use crate::budget::{Budget, Share};
-use meta::{Object, Status};
+use meta::Status;
 use parking_lot::Mutex;
-use registry::encode::Unreadable;
-use registry::{Views, encode};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use store::Entry;
-use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use stored::in_place::{self, LARGE};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-/// Work on at least this many bytes is long.
-pub(crate) const LARGE: usize = 64 << 10;
 /// Capacity in KiB processed at a time: a few bodies of maximum size.
 const CAPACITY: usize = 16 << 10;
 /// Capacity in KiB of requests that await a remote response (of a webhook). Their objects stay in memory without
@@ -30,61 +25,15 @@ const WAITING_CAPACITY: usize = 64 << 10;
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 const TOO_MANY: &str = "too many large requests of this user are being worked on";
 
-thread_local! {
-    /// Whether this thread is a worker.
-    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Creates the worker threads: half as many as cores, to leave the others for short requests, but at least two.
 pub fn runtime() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Builder::new_multi_thread()
         .worker_threads(cores.div_ceil(2).max(2))
         .thread_name("large-requests")
-        .on_thread_start(|| IS_WORKER.set(true))
+        .on_thread_start(in_place::mark_worker)
         .enable_all()
         .build()
-}
-
-/// Lanes of work run with [`in_place`]. Work of one lane is serialized; lanes do not wait for each other.
-#[derive(Clone, Copy)]
-pub(crate) enum Lane {
-    Audit,
-    Discovery,
-    /// OpenAPI documents.
-    Schemas,
-    /// Objects with a small cached view.
-    Views,
-    /// Objects that admission plugins look up.
-    Objects,
-}
-
-/// Runs synchronous work on the current thread. Large work (`size` in bytes) waits for its lane and lets other tasks
-/// move to another thread.
-pub(crate) fn in_place<T>(lane: Lane, size: usize, work: impl FnOnce() -> T) -> T {
-    static LANES: [Mutex<()>; Lane::Objects as usize + 1] = [const { Mutex::new(()) }; Lane::Objects as usize + 1];
-    let many = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if size < LARGE || !many || IS_WORKER.get() {
-        return work();
-    }
-    tokio::task::block_in_place(|| {
-        let _turn = LANES[lane as usize].lock();
-        work()
-    })
-}
-
-/// Returns the cached view of a stored object. Decodes it once per revision, with [`in_place`] if large. `make`
-/// returns the view and its size in bytes. Errors if the object cannot be decoded.
-pub(crate) fn view<T>(
-    views: &Views<T>,
-    entry: &Entry,
-    make: impl FnOnce(&Object) -> (T, usize),
-) -> Result<Arc<T>, Unreadable> {
-    if let Some(known) = views.known(entry) {
-        return Ok(known);
-    }
-    // Only one of several concurrent requests decodes it.
-    in_place(Lane::Views, entry.value.len(), || views.try_get(entry, |e| Ok(make(&encode::decode(e)?))))
 }
 
 /// The worker threads and their capacity.
@@ -117,7 +66,7 @@ impl Workers {
 
     /// Whether worker threads exist and this is not one of them.
     pub fn accepts(&self) -> bool {
-        self.threads.is_some() && !IS_WORKER.get()
+        self.threads.is_some() && !in_place::is_worker()
     }
 
     /// Number of requests, or parts of requests, sent to worker threads.
@@ -125,7 +74,7 @@ impl Workers {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Waits for a user's turn to decode something large with [`in_place`]: only few do so at a time, to block few
+    /// Waits for a user's turn to decode something large with [`in_place::run`]: only few do so at a time, to block few
     /// threads.
     pub async fn turn(&self, user: &str, size: usize) -> Result<Option<Share>, Status> {
         if size < LARGE {

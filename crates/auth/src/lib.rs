@@ -4,7 +4,6 @@
 //! socket can set.
 
 pub mod abac;
-pub mod aside;
 pub mod attributes;
 mod callers;
 pub mod claims;
@@ -13,6 +12,7 @@ pub mod config;
 pub mod endpoint;
 mod expression;
 pub mod jwt;
+pub mod node;
 pub mod oidc;
 pub mod rbac;
 pub mod reloaded;
@@ -25,5 +25,7 @@ pub mod webhook;
 pub use attributes::{Attributes, Authorizer, Decision};
 pub use callers::{Caller, Callers};
 pub use endpoint::{Endpoint, EndpointAddress};
+pub use node::NodeAuthorizer;
+pub use rbac::cache::RbacCache;
 pub use token::{Authenticated, TokenAuthenticator, Tokens};
 pub use user::{GROUP_SERVICE_ACCOUNTS, User};

@@ -1,13 +1,14 @@
 //! Role-based access control (`k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac`).
 
+pub mod cache;
 pub mod cover;
 
-use crate::aside;
 use crate::{Attributes, Authorizer, Decision, User};
 use imbl::{HashMap, OrdMap};
 use meta::{Object, Value};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use stored::in_place;
 
 /// All roles and bindings, indexed for lookups. Cheap to clone.
 #[derive(Clone, Default)]
@@ -242,7 +243,7 @@ impl Authorizer for Rbac {
             }
             looked_at += role.1.len();
             if looked_at > MANY {
-                break aside::run(|| roles.find(allows));
+                break in_place::long(|| roles.find(allows));
             }
         };
         found.map_or(Decision::NoOpinion(String::new()), |(grant, _)| Decision::Allow(grant.why()))

@@ -1,6 +1,6 @@
 //! Whatever is written, its evaluation ends, and spends no more than it was given.
 
-use kemudi_cel::{Budget, Env, Error, Type, Val, Vars};
+use cel::{Budget, Env, Error, Type, Val, Vars};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Expressions, and what becomes of them.
 
-use kemudi_cel::{Budget, Decl, Env, Error, Field, Object, Range, Shape, Type, Val, Vars};
+use cel::{Budget, Decl, Env, Error, Field, Object, Range, Shape, Type, Val, Vars};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -285,7 +285,7 @@ fn names_and_formats_of_a_schema() {
 
 #[test]
 fn lists_that_are_sets_or_maps() {
-    use kemudi_cel::ListKind;
+    use cel::ListKind;
     let set = Shape::Fields(vec![
         ("a".into(), Shape::List(ListKind::Set, None)),
         ("b".into(), Shape::List(ListKind::Set, None)),

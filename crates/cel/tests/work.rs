@@ -1,6 +1,6 @@
 //! What takes far more time than upstream's cost says ends with the error of an exceeded limit, and nothing that is meant does.
 
-use kemudi_cel::{Budget, Decl, Env, Error, RUNTIME_BUDGET, Shape, Type, Val, Vars};
+use cel::{Budget, Decl, Env, Error, RUNTIME_BUDGET, Shape, Type, Val, Vars};
 use serde_json::{Value, json};
 
 struct Given<'a>(&'a Value, Option<&'a Shape>);

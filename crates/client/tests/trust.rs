@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use client::https::{Config, Https, Reach, Roots};
+use client::{Error, Transport};
 use http::Request;
-use kemudi_client::https::{Config, Https, Reach, Roots};
-use kemudi_client::{Error, Transport};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, NameConstraints, date_time_ymd,

@@ -2,7 +2,7 @@
 //! Clauses: K09.default, K09.rotation
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
-use kemudi_encryption::{Encryption, Source};
+use encryption::{Encryption, Source};
 use meta::Rng;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl Place {
         self.0.path().join("keys/encryption.yaml")
     }
 
-    fn load(&self, file: Option<&Path>) -> Result<Arc<Encryption>, kemudi_encryption::Error> {
+    fn load(&self, file: Option<&Path>) -> Result<Arc<Encryption>, encryption::Error> {
         let source = Source { directory: self.0.path().join("keys"), file: file.map(Into::into) };
         Encryption::load(source, Arc::new(Count(SEED.fetch_add(1, Ordering::Relaxed).into())))
     }

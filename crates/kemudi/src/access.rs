@@ -4,7 +4,7 @@ use crate::authorities;
 use crate::pki::Pki;
 use crate::reload::{EVERY, Followed};
 use crate::tokens::AdminToken;
-use apiserver::{Anonymous, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache};
+use apiserver::{Anonymous, BootstrapTokens, Certificates, FrontProxy};
 use auth::abac::Policies;
 use auth::config::{self, Authentication, Hook, Mode, StaticTokens};
 use auth::jwt::{PrivateKey, PublicKey};
@@ -14,6 +14,7 @@ use auth::remote::Remote;
 use auth::union::{Always, Masters, Union};
 use auth::webhook::{OnFailure, WebhookAuthorizer, WebhookTokens};
 use auth::{Authorizer, Decision, TokenAuthenticator, Tokens};
+use auth::{NodeAuthorizer, RbacCache};
 use clap::Args;
 use jiff::SignedDuration;
 use meta::{Clock, Rng};
@@ -276,7 +277,7 @@ impl Access {
     /// Until then nothing that is stored is known.
     pub fn attach(&self, registry: &Arc<Registry>) {
         self.accounts.attach(registry);
-        self.node.attach(registry);
+        self.node.attach(&registry.store);
         if let Some(b) = &self.bootstrap {
             b.attach(registry);
         }

@@ -9,12 +9,13 @@ use apiserver::{Authenticators, Certificates, NodeDialer, Server};
 use encryption::Encryption;
 use meta::{Clock, Rng, Status};
 use parking_lot::Mutex;
-use registry::{Registry, encode};
+use registry::Registry;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{EngineError, Lmdb, LmdbOptions, Options, Retention, Store};
+use stored::encode;
 use strategies::apiextensions::Definitions;
 use strategies::authentication::service_account::ServiceAccountTokens;
 use strategies::networking::Cidr;
@@ -124,7 +125,7 @@ impl ControlPlane {
         };
         bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
-        access.rbac.load(&registry);
+        access.rbac.load(&registry.store);
         let first = Mutex::new(Some(Definitions::load(&registry)));
         // Schemas and rules are compiled on the threads for large requests.
         let threads = options.workers.clone().unwrap_or_else(Handle::current);
@@ -134,8 +135,8 @@ impl ControlPlane {
         });
         let on = registry.clone();
         component.spawn("expiry", OnEnd::Complete, move || registry::expiry::run(on.clone()));
-        let (rbac, on) = (access.rbac.clone(), registry.clone());
-        component.spawn("rbac-rules", OnEnd::Restart, move || rbac.clone().run(on.clone()));
+        let (rbac, store) = (access.rbac.clone(), registry.store.clone());
+        component.spawn("rbac-rules", OnEnd::Restart, move || rbac.clone().run(store.clone()));
         let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
         // Pods read the keys too: a loopback address would be their own.

@@ -6,7 +6,7 @@ mod node;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-use kemudi_network::*;
+use network::*;
 use node::{Node, OUTSIDE, ask, serve};
 
 fn setting(node: &Node, name: &str) -> u32 {

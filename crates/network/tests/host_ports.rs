@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use kemudi_network::*;
+use network::*;
 use node::{NODE, Node, ask, serve};
 
 fn port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use kemudi_network::*;
+use network::*;
 use node::{Node, ask, serve};
 
 /// Datagrams to every address of the ranges: nobody is there.

@@ -3,7 +3,7 @@
 
 mod node;
 
-use kemudi_network::*;
+use network::*;
 use node::{NODE, Node, OUTSIDE, ask, serve};
 
 #[tokio::test(flavor = "multi_thread")]

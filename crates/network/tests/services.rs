@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use kemudi_network::*;
+use network::*;
 use node::{NODE, Node, OUTSIDE, OWN_PORT, ask, leaked, send, serve};
 
 const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);

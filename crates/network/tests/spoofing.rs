@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kemudi_network::*;
+use network::*;
 use node::frames::{Attack, FALSE, Wire};
 use node::{Node, ask, serve};
 

@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.split_first() {
-        Some((first, rest)) if first == "demo-app" => kemudi_node::demo::main(rest),
+        Some((first, rest)) if first == "demo-app" => node::demo::main(rest),
         _ => {
             eprintln!("started by tests only");
             ExitCode::from(2)

@@ -6,7 +6,7 @@ use std::path::Path;
 #[test]
 fn every_seed_holds() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
-    for (name, property) in kemudi_properties::ALL {
+    for (name, property) in properties::ALL {
         let mut count = 0;
         for file in std::fs::read_dir(seeds.join(name)).unwrap() {
             let path = file.unwrap().path();
@@ -26,7 +26,7 @@ fn every_target_has_a_property() {
         .map(|f| f.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
     files.sort();
-    let mut names: Vec<String> = kemudi_properties::ALL.iter().map(|(n, _)| (*n).to_owned()).collect();
+    let mut names: Vec<String> = properties::ALL.iter().map(|(n, _)| (*n).to_owned()).collect();
     names.sort();
     assert_eq!(files, names);
 }

@@ -5,9 +5,9 @@
 //! applies the schema to the results. Every read and write goes through this module; without a converter it is a
 //! single method call.
 
+use crate::Registry;
 use crate::row::Resource;
 use crate::strategy::Env;
-use crate::{Registry, encode};
 use async_trait::async_trait;
 use auth::Endpoint;
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Entry;
+use stored::encode;
 
 /// An external converter between the versions of a resource.
 #[async_trait]

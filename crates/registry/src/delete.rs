@@ -4,9 +4,10 @@ use crate::admit::Admit;
 use crate::create::commit_status;
 use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation};
 use crate::strategy::Request;
-use crate::{Registry, encode, metadata};
+use crate::{Registry, metadata};
 use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Operation, Status, time};
 use store::{Action, CommitError, Expect, Op};
+use stored::encode;
 
 /// The result of a deletion.
 pub enum Deleted {

@@ -4,13 +4,14 @@
 //! finalizers and admission. Not implemented: an expiry time in the object; the store keeps none. After a restart the
 //! expiry is computed from the time of the last write in the object.
 
-use crate::{Registry, encode};
+use crate::Registry;
 use jiff::{SignedDuration, Timestamp};
 use meta::{Object, Value};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Action, Change, CommitError, Entry, Expect, Key, Op, Scope, Str, WatchError};
+use stored::encode;
 use tokio::task::JoinSet;
 
 /// Maximum number of removals per transaction.

@@ -4,26 +4,21 @@
 //! implements the verbs. Invariant: this crate names no kind. Creating a CustomResourceDefinition inserts a row.
 
 pub mod admit;
-pub mod amount;
 mod commit_observer;
 pub mod convert;
 pub mod converted;
 mod create;
 mod delete;
-pub mod encode;
 pub mod expiry;
 mod list;
 mod managed;
 pub mod metadata;
 pub mod options;
-mod pool;
 mod recent;
 pub mod row;
-mod scan;
 pub mod strategy;
 mod update;
 mod versions;
-mod views;
 mod watch;
 
 pub use admit::{Admit, AdmitAll, Charge};
@@ -39,7 +34,6 @@ pub use strategy::{
 };
 pub use update::{Target, Updated, Written};
 pub use versions::Conversions;
-pub use views::Views;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
 
 use meta::{Clock, Rng};

@@ -1,7 +1,6 @@
 //! Get and list: snapshots, selectors, pagination (`k8s.io/apiserver/pkg/storage`, `…/registry/generic/registry`).
 
 use crate::Registry;
-use crate::encode;
 use crate::row::{Backend, Resource};
 use crate::strategy::Request;
 use base64::Engine;
@@ -10,6 +9,7 @@ use meta::{FieldSelector, LabelSelector, Object, Status, Value};
 use serde::Serialize;
 use std::sync::Arc;
 use store::{Entry, Key, Scope, Snapshot, SnapshotError};
+use stored::encode;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersionMatch {
@@ -297,7 +297,7 @@ impl Selector {
         if let Some(known) = e.selected.get::<Values>().filter(|known| known.names == self.names) {
             return known;
         }
-        let made = Values { names: self.names.clone(), texts: crate::encode::fields(&e.value, &self.names) };
+        let made = Values { names: self.names.clone(), texts: stored::encode::fields(&e.value, &self.names) };
         match made.texts.iter().map(String::len).sum::<usize>() <= KEPT {
             true => {
                 let made = Arc::new(made);

@@ -45,7 +45,7 @@ impl Recent {
 
     /// Caches an object that was just written as this entry.
     pub fn keep(&self, entry: &Entry, object: &Arc<Object>) {
-        debug_assert_eq!(Ok(&**object), crate::encode::decode(entry).as_ref(), "what was written is what is read");
+        debug_assert_eq!(Ok(&**object), stored::encode::decode(entry).as_ref(), "what was written is what is read");
         let (key, revision, bytes) = (&entry.key, entry.revision, entry.value.len());
         if bytes > LARGEST {
             return;
@@ -85,8 +85,8 @@ mod tests {
             json!({"kind": "K", "metadata": {"name": name, "resourceVersion": revision.to_string()}, "t": text});
         let object = Object::from_value(object).unwrap();
         let key = Key { resource: "r".into(), namespace: "".into(), name: name.into() };
-        let index = crate::encode::index_fn(std::collections::HashMap::new());
-        (Entry::new(key, crate::encode::encode(&object), revision, index), Arc::new(object))
+        let index = stored::encode::index_fn(std::collections::HashMap::new());
+        (Entry::new(key, stored::encode::encode(&object), revision, index), Arc::new(object))
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@ mod quotas;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if kemudi_runtime::shim::wanted() {
-        return kemudi_runtime::shim::main();
+    if runtime::shim::wanted() {
+        return runtime::shim::main();
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();

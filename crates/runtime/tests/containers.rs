@@ -6,7 +6,7 @@ mod host;
 use std::time::Duration;
 
 use host::{Host, log, shell};
-use kemudi_runtime::*;
+use runtime::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn words(text: &str) -> Vec<String> {

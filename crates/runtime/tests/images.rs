@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use host::{Host, log, shell};
-use kemudi_runtime::*;
+use runtime::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 

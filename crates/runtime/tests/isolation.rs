@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use host::{Host, shell};
-use kemudi_runtime::*;
+use runtime::*;
 use tokio::io::AsyncReadExt;
 
 /// Makes looking up a user take seconds: as many lines as are read.

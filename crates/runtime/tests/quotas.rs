@@ -6,7 +6,7 @@ mod host;
 use std::time::Duration;
 
 use host::{Host, shell};
-use kemudi_runtime::*;
+use runtime::*;
 use tokio::io::AsyncReadExt;
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";

@@ -6,7 +6,7 @@ mod host;
 use std::time::Duration;
 
 use host::{Host, log, shell};
-use kemudi_runtime::*;
+use runtime::*;
 
 #[tokio::test]
 async fn containers_outlive_the_agent() {

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use host::{Host, shell};
-use kemudi_runtime::*;
 use nix::mount::MsFlags;
+use runtime::*;
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 const A: IdRange = IdRange { first: 65536 * 9, length: 65536 };

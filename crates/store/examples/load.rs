@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use bytes::Bytes;
-use kemudi_store::{Action, Expect, Index, Key, Lmdb, LmdbOptions, Op, Options, Retention, Scope, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use store::{Action, Expect, Index, Key, Lmdb, LmdbOptions, Op, Options, Retention, Scope, Store};
 use tokio::time::Instant;
 
 #[tokio::main]

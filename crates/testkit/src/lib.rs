@@ -5,19 +5,21 @@
 
 use admission::{Chain, default_plugins};
 use apiserver::as_identity;
-use apiserver::{Authenticators, Body, BootstrapTokens, Certificates, FrontProxy, NodeAuthorizer, RbacCache, Server};
+use apiserver::{Authenticators, Body, BootstrapTokens, Certificates, FrontProxy, Server};
 use auth::jwt::PrivateKey;
 use auth::union::Union;
 use auth::{Authorizer, TokenAuthenticator, Tokens, User};
+use auth::{NodeAuthorizer, RbacCache};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use meta::{Clock, Rng, Value};
 use parking_lot::Mutex;
-use registry::{Registry, encode};
+use registry::Registry;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Memory, Options, Retention, Store, Transform};
+use stored::encode;
 use strategies::authentication::service_account::{ServiceAccountTokens, Settings};
 
 /// The wall clock of a test: a fixed moment plus tokio's time, which a paused runtime moves.
@@ -187,7 +189,7 @@ impl Cluster {
             runtime: access.runtime,
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));
-        node.attach(&registry);
+        node.attach(&registry.store);
         accounts.attach(&registry);
         bootstrap.attach(&registry);
         let definitions = strategies::apiextensions::Definitions::load(&registry);

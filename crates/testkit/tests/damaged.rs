@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 use bytes::Bytes;
-use kemudi_testkit::{Answer, Cluster};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::{Fault, Key, Memory, Transform, TransformError};
+use testkit::{Answer, Cluster};
 
 /// Opens everything but what is called `broken`; of what is called `truncated` only a part.
 struct Broken;

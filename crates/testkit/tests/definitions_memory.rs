@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use cap::Cap;
-use kemudi_testkit::Cluster;
 use meta::{Object, Value};
+use testkit::Cluster;
 
-use registry::{Rows, encode};
+use registry::Rows;
 use serde_json::json;
 use std::alloc::System;
+use stored::encode;
 use strategies::apiextensions::definition;
 use tokio::sync::Mutex;
 

@@ -13,7 +13,7 @@ fn gunzip(bytes: &[u8]) -> Value {
 }
 
 async fn published() -> Map<String, Value> {
-    let cluster = kemudi_testkit::Cluster::start(1).await;
+    let cluster = testkit::Cluster::start(1).await;
     let index = cluster.call("GET", "/openapi/v3", Value::Null).await.body;
     let mut all = Map::new();
     for path in index["paths"].as_object().unwrap().values() {
@@ -86,7 +86,7 @@ async fn schemas_are_those_of_v1_36() {
 #[tokio::test]
 async fn discovery_is_that_of_v1_36() {
     let want = gunzip(include_bytes!("data/discovery.json.gz"));
-    let cluster = kemudi_testkit::Cluster::start(1).await;
+    let cluster = testkit::Cluster::start(1).await;
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     for root in ["api", "apis"] {
         let have = cluster.send("GET", &format!("/{root}"), None, accept, Default::default()).await.body;

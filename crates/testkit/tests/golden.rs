@@ -4,11 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use kemudi_testkit::{Answer, Cluster};
 use regex::Regex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use testkit::{Answer, Cluster};
 
 /// Agreement in percent that each class must reach on the sample, by distinct answers.
 const FLOORS: [(&str, f64); 6] =

@@ -4,11 +4,11 @@
 
 use cap::Cap;
 use meta::Object;
-use registry::encode;
 use serde_json::{Value, json};
 use std::alloc::System;
 use std::sync::Arc;
 use store::{Action, Expect, Key, Lmdb, LmdbOptions, Op, Options, Retention, Store};
+use stored::encode;
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);

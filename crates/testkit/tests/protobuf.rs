@@ -126,7 +126,7 @@ async fn definitions_are_written_and_read_as_protobuf() {
     let message =
         facts.message("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition").unwrap();
     let unknown = facts.message("io.k8s.apimachinery.pkg.runtime.Unknown").unwrap();
-    let cluster = kemudi_testkit::Cluster::start(1).await;
+    let cluster = testkit::Cluster::start(1).await;
     let definition = json!({
         "metadata": {"name": "things.example.com"},
         "spec": {"group": "example.com", "scope": "Namespaced",

@@ -7,13 +7,14 @@ use crate::Server;
 use crate::metrics::table::{BECAME_UNAVAILABLE, UNAVAILABLE};
 use base64::Engine as _;
 use meta::{GroupVersion, Object, Status, Value};
-use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Target, WriteOptions, encode};
+use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Target, WriteOptions};
 use serde_json::json;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Event, Scope, WatchError};
+use stored::encode;
 use tokio::task::JoinSet;
 
 const GROUP: &str = "apiregistration.k8s.io";

@@ -12,9 +12,9 @@ pub use backend::{Batch, Limits, Mode, Sink, Webhook};
 pub use log::{Log, Rotation};
 pub use policy::{Error, Policy};
 
+use crate::Body;
 use crate::metrics::Metrics;
 use crate::metrics::table::{AUDIT_ERRORS, AUDIT_EVENTS, AUDIT_LEVELS};
-use crate::{Body, workers};
 use auth::{Attributes, User};
 use backend::{Backend, Lost};
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use policy::{Level, RequestAuditConfig, Stage};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use stored::in_place;
 use supervisor::Component;
 
 /// The client's address. A request extension that only the socket sets.
@@ -162,7 +163,7 @@ impl Record {
         if !named && !whole {
             return;
         }
-        workers::in_place(workers::Lane::Audit, body.len(), || {
+        in_place::run(in_place::Lane::Audit, body.len(), || {
             let Some(v) = event::read(media, body) else { return };
             let mut e = self.event.lock();
             if named {
@@ -177,7 +178,7 @@ impl Record {
 
     /// Records the response. Includes the object if the policy says so.
     pub fn response(&self, verb: &str, resource: bool, response: &Response<Body>) {
-        workers::in_place(workers::Lane::Audit, size_of(response), || self.read_response(verb, resource, response));
+        in_place::run(in_place::Lane::Audit, size_of(response), || self.read_response(verb, resource, response));
     }
 
     fn read_response(&self, verb: &str, resource: bool, response: &Response<Body>) {

@@ -4,9 +4,10 @@
 use async_trait::async_trait;
 use auth::{Authenticated, TokenAuthenticator, User};
 use meta::Clock;
-use registry::{Registry, encode};
+use registry::Registry;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use store::Key;
+use stored::encode;
 
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const GROUP: &str = "system:bootstrappers";

@@ -8,8 +8,9 @@ use crate::content::{self, Shape};
 use crate::table;
 use http::Response;
 use meta::Object;
-use registry::{Request, Written, encode};
+use registry::{Request, Written};
 use store::Entry;
+use stored::encode;
 
 /// Responds with a written object. Sends the stored bytes if the client accepts them.
 pub(super) fn written(server: &Server, call: &Call, request: &Request, code: u16, written: &Written) -> Response<Body> {

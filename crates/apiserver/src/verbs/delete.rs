@@ -101,7 +101,7 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             Ok(Deleted::Removed(o) | Deleted::Waiting(o)) => deleted.push(vec![o.into_value()])?,
             // Another request deleted it first.
             Err(s) if s.is(meta::Reason::NotFound) => {}
-            Err(s) if registry::encode::decode(e).is_err() => failed = failed.or(Some(s)),
+            Err(s) if stored::encode::decode(e).is_err() => failed = failed.or(Some(s)),
             Err(s) => return Err(s),
         }
         tokio::task::yield_now().await;

@@ -11,9 +11,10 @@ use crate::path::Query;
 use crate::{Server, table};
 use http::Response;
 use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Object, Status, Value};
-use registry::{Backend, ListOptions, Page, Request, Resource, VersionMatch, encode};
+use registry::{Backend, ListOptions, Page, Request, Resource, VersionMatch};
 use serde_json::json;
 use store::Entry;
+use stored::encode;
 
 pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Response<Body>, Status> {
     let options = options(call, request, ListOrWatch::List)?;

@@ -14,10 +14,11 @@ use client::informer::Labels;
 use client::shared::{Ask, Batch, Handover, Kind, Page, Stored};
 use http::Response;
 use meta::{Object, Status};
-use registry::{Batch as Watched, ObjectEventKind, ObjectWatch, Resource, encode};
+use registry::{Batch as Watched, ObjectEventKind, ObjectWatch, Resource};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Entry;
+use stored::encode;
 use tokio::sync::mpsc;
 
 /// Buffered batches per informer.

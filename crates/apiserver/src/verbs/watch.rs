@@ -14,12 +14,13 @@ use crate::{Server, order, table};
 use bytes::Bytes;
 use http::Response;
 use meta::{Object, Status, Value};
-use registry::{Batch, Initial, ObjectEvent, ObjectWatch, Request, WatchOptions, encode};
+use registry::{Batch, Initial, ObjectEvent, ObjectWatch, Request, WatchOptions};
 use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Entry;
+use stored::encode;
 
 /// Interval of bookmarks on a quiet watch.
 const BOOKMARK: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use kemudi_network::*;
+use network::*;
 
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);

@@ -44,7 +44,7 @@ async fn a_pod_runs_is_probed_and_goes() {
 async fn containers_have_the_default_profile() {
     let mut m = Machine::new().await;
     m.stop().await;
-    m.seccomp_default = kemudi_node::SeccompDefault::RuntimeDefault;
+    m.seccomp_default = node::SeccompDefault::RuntimeDefault;
     m.start().await;
     let unconfined = json!({"seccompProfile": {"type": "Unconfined"}});
     for (name, context, expected) in [

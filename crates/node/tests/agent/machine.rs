@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fake::{self, Fake};
-use kemudi_node::{Agent, DnsOptions, Handle, Options};
 use network::PodNetwork;
+use node::{Agent, DnsOptions, Handle, Options};
 use runtime::Embedded;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub struct Machine {
     pub network: network::Options,
     pub embedded: Embedded,
     pub node: PathBuf,
-    pub seccomp_default: kemudi_node::SeccompDefault,
+    pub seccomp_default: node::SeccompDefault,
     pub max_pods: u32,
     /// Seconds by which the agent's clock is ahead of that of its shims.
     pub ahead: i64,
@@ -90,7 +90,7 @@ impl Machine {
             network,
             embedded,
             node,
-            seccomp_default: kemudi_node::SeccompDefault::default(),
+            seccomp_default: node::SeccompDefault::default(),
             max_pods: 110,
             ahead: 0,
             agent: None,
@@ -120,7 +120,7 @@ impl Machine {
             dns: DnsOptions { server: Some("10.202.0.10".into()), domain: "cluster.local".into(), node: String::new() },
             pod_cidr: Some("10.201.0.0/24".into()),
             max_pods: self.max_pods,
-            sysctls: kemudi_node::Allowlist::default(),
+            sysctls: node::Allowlist::default(),
             seccomp_default: self.seccomp_default,
             pod_pids_limit: None,
             address: [0, 0, 0, 0].into(),

@@ -1,7 +1,7 @@
 //! What the agent serves: metrics, health and streams.
 
 use crate::machine::*;
-use kemudi_node::Handle;
+use node::Handle;
 use serde_json::{Value, json};
 
 /// Neither was there: how containers ended, and how the health checks of the agent did.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use kemudi_runtime::*;
+use runtime::*;
 use tokio::sync::broadcast;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);

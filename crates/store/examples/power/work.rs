@@ -5,11 +5,11 @@
 //! exactly that many steps gives.
 
 use bytes::Bytes;
-use kemudi_store::{Action, Clock, Committed, Expect, Index, Key, Lmdb, LmdbOptions, Op, Options, Retention, Store};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use store::{Action, Clock, Committed, Expect, Index, Key, Lmdb, LmdbOptions, Op, Options, Retention, Store};
 use tokio::time::Instant;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -2,10 +2,10 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use kemudi_store::*;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use store::*;
 use tokio::time::timeout;
 
 /// One engine that can be opened again.

@@ -2,9 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use kemudi_store::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::path::Path;
+use store::*;
 
 fn large(name: &str, bytes: usize) -> Op {
     op(name, Expect::Any, Action::Put(Bytes::from(vec![name.len() as u8; bytes])))

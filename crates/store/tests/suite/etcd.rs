@@ -1,10 +1,10 @@
 //! etcd servers for the suite, and what only several stores on one cluster can show.
 
 use crate::support::*;
-use kemudi_store::*;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use store::*;
 use tokio::time::timeout;
 
 /// A server of its own on loopback, gone when dropped.

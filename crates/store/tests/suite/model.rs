@@ -2,11 +2,11 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use kemudi_store::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use store::*;
 
 const AGE_MS: u64 = 20_000;
 

@@ -2,9 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use kemudi_store::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use store::*;
 use tokio::task::JoinSet;
 
 const SIZE: usize = 200_000;

@@ -2,9 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use kemudi_store::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use store::*;
 
 /// Seals by a stamp with a digit, the "key", and the name. Digits above the known one are lost keys.
 struct Stamp {

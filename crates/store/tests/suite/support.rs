@@ -1,10 +1,10 @@
 //! Stores for tests: every engine with a clock that the test turns.
 
 use bytes::Bytes;
-use kemudi_store::*;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use store::*;
 
 /// Unix milliseconds that only move when told to.
 #[derive(Clone)]

@@ -4,12 +4,13 @@ use super::conversion::Webhook;
 use super::{rules, versions};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
-use registry::{Converter, Env, Request, Scale, Strategy, Sub, encode, row::storage_name};
+use registry::{Converter, Env, Request, Scale, Strategy, Sub, row::storage_name};
 use schema::Schema;
 use schema::structural::Work;
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
+use stored::encode;
 
 /// Bytes of defaults that an object that is read gets at most: so many, and so many times its own size.
 const LEAST_ADDED: usize = 32 << 10;

@@ -7,14 +7,13 @@ use super::definition::{self, Defined};
 use super::naming::{self, Taken};
 use super::{CLEANUP, is_true};
 use meta::{Gvr, Object, Status, time};
-use registry::{
-    AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions, encode,
-};
+use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Resource, Target, Updated, WriteOptions};
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Entry, Key, Scope, WatchError};
+use stored::encode;
 use supervisor::panics::caught;
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";

@@ -9,10 +9,11 @@ use auth::{Authenticated, TokenAuthenticator, User};
 use jiff::Timestamp;
 use meta::{Clock, Object, Rng, Value};
 use parking_lot::RwLock;
-use registry::{Registry, Views, encode};
+use registry::Registry;
 use serde_json::json;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use store::Entry;
+use stored::{Views, encode};
 
 /// What is being deleted is still there for so long: its finalizers may need the token.
 const LEEWAY: i64 = 60;

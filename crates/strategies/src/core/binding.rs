@@ -4,8 +4,9 @@ use crate::Config;
 use crate::table::Row;
 use async_trait::async_trait;
 use meta::{GroupResource, Object, Status, Value};
-use registry::{AdmitAll, Env, Function, Preconditions, Request, Strategy, Target, WriteOptions, amount};
+use registry::{AdmitAll, Env, Function, Preconditions, Request, Strategy, Target, WriteOptions};
 use serde_json::json;
+use stored::amount;
 
 pub fn row(_: &Config) -> Row {
     Row::computed(Binding, Binding)

@@ -3,10 +3,11 @@
 use async_trait::async_trait;
 use meta::status::{Cause, Details};
 use meta::{GroupResource, Gvk, LabelSelector, Object, Reason, Status, Value};
-use registry::{AdmitAll, DeleteOptions, Env, Function, Preconditions, Request, Target, WriteOptions, encode};
+use registry::{AdmitAll, DeleteOptions, Env, Function, Preconditions, Request, Target, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 use store::Entry;
+use stored::encode;
 
 pub struct Eviction;
 
@@ -64,7 +65,7 @@ const BUDGETS: &str = "policy/poddisruptionbudgets";
 
 /// Bytes of the budgets that an eviction in a namespace reads.
 pub fn reads(env: Env<'_>, namespace: &str) -> usize {
-    registry::amount::all(&env.registry.store.snapshot(), BUDGETS, Some(namespace))
+    stored::amount::all(&env.registry.store.snapshot(), BUDGETS, Some(namespace))
 }
 
 /// Takes one disruption from the budget that selects the pod (`registry/core/pod/storage/eviction.go`). The budget is changed

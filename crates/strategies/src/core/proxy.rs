@@ -2,10 +2,11 @@
 
 use crate::read::{items, text};
 use meta::{Object, Status, Value};
-use registry::{Env, ProxyTarget, Upstream, encode};
+use registry::{Env, ProxyTarget, Upstream};
 use std::net::IpAddr;
 use std::sync::Arc;
 use store::{Entry, Snapshot};
+use stored::encode;
 
 /// A pod's address, at the port that is said, or the first one that a container names.
 pub fn pod(o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {

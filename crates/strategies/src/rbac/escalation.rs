@@ -55,7 +55,7 @@ pub fn check(
 /// A binding is compared with the role that it names: returns the bytes of the largest one.
 pub fn reads(env: Env<'_>, namespace: &str) -> usize {
     let snapshot = env.registry.store.snapshot();
-    let largest = |resource: &str, namespace| registry::amount::largest(&snapshot, resource, namespace);
+    let largest = |resource: &str, namespace| stored::amount::largest(&snapshot, resource, namespace);
     let own = if namespace.is_empty() { 0 } else { largest(ROLES, Some(namespace)) };
     own.max(largest(CLUSTER_ROLES, None))
 }

@@ -4,9 +4,9 @@ use crate::hook::{Caller, Hook, allow};
 use crate::webhooks::put;
 use crate::{MAPS, call, clock, config_map, told};
 use admission::Configuration;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
+use testkit::Cluster;
 
 const PODS: &str = "/api/v1/namespaces/golden/pods";
 const QUOTAS: &str = "/api/v1/namespaces/golden/resourcequotas";

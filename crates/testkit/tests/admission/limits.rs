@@ -1,9 +1,9 @@
 //! LimitRanges: defaults, and bounds of containers, pods and claims.
 
 use crate::call;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
+use testkit::Cluster;
 
 const RANGES: &str = "/api/v1/namespaces/golden/limitranges";
 const PODS: &str = "/api/v1/namespaces/golden/pods";

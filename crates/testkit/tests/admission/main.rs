@@ -14,10 +14,10 @@ mod told;
 mod webhooks;
 
 use admission::Configuration;
-use kemudi_testkit::{Cluster, VirtualClock};
 use meta::{Clock, Value};
 use serde_json::json;
 use std::sync::Arc;
+use testkit::{Cluster, VirtualClock};
 
 /// Sends JSON as an administrator; also tells the warnings.
 pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, Value, Vec<String>) {

@@ -6,11 +6,11 @@ use auth::User;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::json;
 use std::sync::Arc;
+use testkit::Cluster;
 
 const PODS: &str = "/api/v1/namespaces/golden/pods";
 
@@ -177,8 +177,8 @@ async fn certificates_are_approved_by_those_who_may_and_nobody_becomes_administr
 
 /// Sends as somebody whose rights have just changed.
 async fn reload(c: &Cluster, user: &User, method: &str, path: &str, body: Value) -> (u16, String) {
-    let rbac = apiserver::RbacCache::new();
-    rbac.load(&c.server.registry);
+    let rbac = auth::RbacCache::new();
+    rbac.load(&c.server.registry.store);
     let server = apiserver::Server::new(
         c.server.registry.clone(),
         apiserver::Authenticators::default(),
@@ -274,8 +274,8 @@ async fn owners_are_given_only_by_those_who_may_delete() {
     .await;
     let jo = User::new("jo", &[]);
     let as_jo = async |body: Value| {
-        let cache = apiserver::RbacCache::new();
-        cache.load(&c.server.registry);
+        let cache = auth::RbacCache::new();
+        cache.load(&c.server.registry.store);
         let names = ["OwnerReferencesPermissionEnforcement".to_owned()];
         let chain = admission::chain(&names, &[]).unwrap();
         let server =

@@ -1,9 +1,9 @@
 //! PodPreset with its kind, which is served on request.
 
 use crate::call;
-use kemudi_testkit::{Answer, Cluster};
 use meta::Value;
 use serde_json::json;
+use testkit::{Answer, Cluster};
 
 const PRESETS: &str = "/apis/settings.k8s.io/v1alpha1/namespaces/golden/podpresets";
 const PODS: &str = "/api/v1/namespaces/golden/pods";

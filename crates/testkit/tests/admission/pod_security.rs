@@ -1,9 +1,9 @@
 //! PodSecurity through the API.
 
 use crate::call;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
+use testkit::Cluster;
 
 async fn namespace(c: &Cluster, name: &str, labels: Value) -> (u16, Value, Vec<String>) {
     let all: serde_json::Map<String, Value> = labels

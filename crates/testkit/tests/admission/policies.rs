@@ -2,9 +2,9 @@
 
 use crate::hook::{Hook, allow};
 use crate::{MAPS, call, config_map};
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
+use testkit::Cluster;
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 
@@ -422,7 +422,7 @@ impl auth::Authorizer for Narrow {
 /// What a policy asks an authorizer may be narrowed by selectors, and the answer has its reason. Issue 3, item 5.
 #[tokio::test]
 async fn a_policy_asks_for_what_selectors_select() {
-    let access = kemudi_testkit::Access { authorizer: Some(std::sync::Arc::new(Narrow)), ..Default::default() };
+    let access = testkit::Access { authorizer: Some(std::sync::Arc::new(Narrow)), ..Default::default() };
     let c = Cluster::with_access(1, access).await;
     let check = "authorizer.serviceAccount('golden', 'default').group('').resource('pods').namespace('golden')";
     let validations = json!([

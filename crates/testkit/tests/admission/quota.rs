@@ -3,12 +3,12 @@
 use crate::{MAPS, call, config_map};
 use client::{Informers, Trigger};
 use futures::future::join_all;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use supervisor::Supervisor;
+use testkit::Cluster;
 use tokio::runtime::Handle;
 
 const QUOTAS: &str = "/api/v1/namespaces/golden/resourcequotas";

@@ -5,10 +5,10 @@ use crate::{MAPS, call, config_map, told};
 use admission::Configuration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
 use std::time::Duration;
+use testkit::Cluster;
 
 const PODS: &str = "/api/v1/namespaces/golden/pods";
 const EVENTS: &str = "/api/v1/namespaces/golden/events";

@@ -2,10 +2,10 @@
 
 use crate::hook::{Hook, allow, patch};
 use crate::{MAPS, call, config_map};
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
 use store::{Action, Expect, Key, Op};
+use testkit::Cluster;
 
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1";
 

@@ -2,8 +2,8 @@
 
 use crate::stream::Watch;
 use bytes::Bytes;
-use kemudi_testkit::{Answer, Cluster};
 use serde_json::json;
+use testkit::{Answer, Cluster};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ONE: &str = "/api/v1/namespaces/default/configmaps/m";

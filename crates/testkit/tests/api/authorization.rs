@@ -4,8 +4,8 @@ use apiserver::as_identity;
 use auth::User;
 use bytes::Bytes;
 use http::{Method, Request};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 pub async fn as_user(
     c: &Cluster,
@@ -127,7 +127,7 @@ async fn a_node_reads_what_its_pods_use() {
     let rules = json!([{"verbs": ["list"], "apiGroups": [""], "resources": ["services", "nodes", "secrets"]}]);
     let role = json!({"metadata": {"name": "system:node"}, "rules": rules});
     made(&c, "/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     assert_eq!(get(&one, "/api/v1/services").await.0, 200);
     assert_eq!(get(&one, "/api/v1/nodes").await.0, 403, "the role does not open what has a relation");
     assert_eq!(get(&one, &format!("{ns}/secrets")).await.0, 403);
@@ -171,7 +171,7 @@ async fn acting_for_others_is_allowed_part_by_part() {
     let to = json!({"kind": "ClusterRole", "name": "r", "apiGroup": "rbac.authorization.k8s.io"});
     let binding = json!({"metadata": {"name": "b"}, "roleRef": to, "subjects": [subject]});
     made(&c, &format!("{rbac}/clusterrolebindings"), binding).await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     let bob = User::new("bob", &[]);
     let view = [headers[0], headers[1], headers[3]];
     assert_eq!(ask(&bob, &view).await.0, 201);
@@ -210,7 +210,7 @@ async fn acting_for_others_is_allowed_request_by_request() {
     let all = json!([{"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}]);
     let binding = json!({"metadata": {"name": "a"}, "roleRef": basic, "subjects": all});
     made(&c, &format!("{rbac}/clusterrolebindings"), binding).await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     let bob = User::new("bob", &[]);
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let ask = async |user: &User, headers: &[(&str, &str)]| {
@@ -308,7 +308,7 @@ async fn reviews_know_what_a_request_is_narrowed_to() {
         json!({"metadata": {"name": "ask"}, "roleRef": to, "subjects": group}),
     )
     .await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     let rules = async |user: &User| {
         let body = json!({"spec": {"namespace": "default"}});
         as_user(&c, user, Method::POST, path, &[], body).await.1["status"].clone()
@@ -323,7 +323,7 @@ async fn reviews_know_what_a_request_is_narrowed_to() {
 #[tokio::test]
 async fn changes_of_roles_and_bindings_are_followed() {
     let c = Cluster::start(1).await;
-    let following = tokio::spawn(c.rbac.clone().run(c.server.registry.clone()));
+    let following = tokio::spawn(c.rbac.clone().run(c.server.registry.store.clone()));
     let jane = User::new("jane", &[]);
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let (roles, bindings) =

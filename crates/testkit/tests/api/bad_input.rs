@@ -4,8 +4,8 @@
 
 use crate::matrix::{APPLY, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 use bytes::Bytes;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";

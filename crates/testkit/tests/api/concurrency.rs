@@ -2,12 +2,12 @@
 //! objects that need not be read again.
 
 use crate::stream::Watch;
-use kemudi_testkit::Cluster;
 use meta::{Gvr, Object, Status};
 use registry::{AdmitAll, Preconditions, Request, Target, Updated, WriteOptions};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use testkit::Cluster;
 
 const POD: &str = "/api/v1/namespaces/default/pods";
 const BUDGET: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";

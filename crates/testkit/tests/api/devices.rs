@@ -1,7 +1,7 @@
 //! Devices and claims to them: what of them is refused, and where it is said to be wrong.
 
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const GROUP: &str = "/apis/resource.k8s.io/v1";
 

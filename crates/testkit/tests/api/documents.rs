@@ -4,9 +4,9 @@ use apiserver::Body;
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use http::{HeaderMap, Response};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::io::Read;
+use testkit::Cluster;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 

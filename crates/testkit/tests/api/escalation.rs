@@ -3,8 +3,8 @@
 use crate::authorization::{as_user, made};
 use auth::User;
 use http::Method;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -15,7 +15,7 @@ pub async fn grant(c: &Cluster, user: &str, rules: Value) {
         "roleRef": {"kind": "ClusterRole", "name": format!("of-{user}"), "apiGroup": GROUP},
         "subjects": [{"kind": "User", "name": user, "apiGroup": GROUP}]});
     made(c, &format!("{RBAC}/clusterrolebindings"), binding).await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
 }
 
 fn rule(verbs: &[&str], group: &str, resources: &[&str]) -> Value {

@@ -1,8 +1,8 @@
 //! Events: one object, written through two groups with rules of their own.
 
 use crate::devices::{Case, check};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const OLD: &str = "/api/v1/namespaces/default/events";
 const NEW: &str = "/apis/events.k8s.io/v1/namespaces/default/events";

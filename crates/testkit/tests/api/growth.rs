@@ -1,12 +1,12 @@
 //! Long lists and maps take time that grows with their length and no faster, wherever in an object of whatever kind they are.
 
-use kemudi_testkit::Cluster;
 use kinds::Kind;
 use meta::Value;
 use schema::{Schema, Type};
 use serde_json::{Map, json};
 use std::collections::HashSet;
 use std::time::Duration;
+use testkit::Cluster;
 
 /// Two or three characters become an object with all its fields: so many objects are refused before they do, in every encoding, and in
 /// every patch.

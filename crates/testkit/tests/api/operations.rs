@@ -1,8 +1,8 @@
 //! OpenAPI's operations: every verb that discovery names has one, of its own name, and what it mentions is there.
 
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use testkit::Cluster;
 
 async fn get(c: &Cluster, path: &str) -> Value {
     let a = c.call("GET", path, Value::Null).await;

@@ -1,8 +1,8 @@
 //! Rules of kinds other than pods, as tables.
 
 use crate::said::{Said, said};
-use kemudi_testkit::Cluster;
 use serde_json::json;
+use testkit::Cluster;
 
 #[tokio::test]
 async fn disruption_budgets() {

@@ -1,7 +1,7 @@
 //! What may be written through the parts of a pod, and of a scale that is applied.
 
-use kemudi_testkit::{Answer, Cluster};
 use serde_json::{Value, json};
+use testkit::{Answer, Cluster};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";

@@ -1,6 +1,6 @@
 //! What is said of the text of a patch: keys that come twice.
 
-use kemudi_testkit::Cluster;
+use testkit::Cluster;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 

@@ -5,11 +5,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::Request;
-use kemudi_testkit::{Access, Cluster};
 use meta::Value;
 use serde_json::json;
 use store::{Action, Expect, Key, Op};
 use strategies::authentication::service_account::Claims;
+use testkit::{Access, Cluster};
 use tokio::runtime::Handle;
 
 const NAMESPACE: &str = "/api/v1/namespaces/default";
@@ -198,7 +198,7 @@ async fn authentication_decodes_nothing_that_a_token_names() {
             namespace: "default".into(),
             account: "x".into(),
             account_uid: "a".into(),
-            audiences: vec![kemudi_testkit::AUDIENCE.into()],
+            audiences: vec![testkit::AUDIENCE.into()],
             seconds: 3600,
             bound: vec![(bound, "x".into(), "p".into())],
             ..Claims::default()

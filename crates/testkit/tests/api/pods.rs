@@ -1,8 +1,8 @@
 //! Rules of pods and templates (`pkg/apis/core/validation`): one row each.
 
 use crate::said::{Said, put, said};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 pub const PODS: &str = "/api/v1/namespaces/golden/pods";
 

@@ -4,10 +4,10 @@
 
 use crate::stream::Watch;
 use bytes::Bytes;
-use kemudi_testkit::Cluster;
 use kinds::columns::{Cell, Columns};
 use serde_json::{Value, json};
 use std::time::Duration;
+use testkit::Cluster;
 
 const MAPS: &str = "/api/v1/namespaces/golden/configmaps";
 

@@ -1,7 +1,7 @@
 //! Rules as tables: what is put where, and what the answer says of which field.
 
-use kemudi_testkit::Cluster;
 use serde_json::Value;
+use testkit::Cluster;
 
 /// A pointer, what is put there (nothing takes it away), and how each thing begins that is said, in order of fields.
 pub type Said = (&'static str, Value, &'static [&'static str]);

@@ -1,8 +1,8 @@
 //! What the server says it serves, and a valid object of each kind.
 
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use testkit::Cluster;
 
 /// The namespace in which tests write.
 pub const NS: &str = "golden";

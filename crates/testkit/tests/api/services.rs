@@ -1,8 +1,8 @@
 //! Addresses, families and ports of services: what is allocated, kept and given back, and what is refused.
 
-use kemudi_testkit::{Access, Cluster};
 use serde_json::{Value, json};
 use store::{Action, Expect, Op};
+use testkit::{Access, Cluster};
 
 const SERVICES: &str = "/api/v1/namespaces/golden/services";
 

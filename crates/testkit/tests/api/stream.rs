@@ -3,9 +3,9 @@
 use apiserver::Body;
 use bytes::Bytes;
 use http::Response;
-use kemudi_testkit::Cluster;
 use serde_json::Value;
 use std::time::Duration;
+use testkit::Cluster;
 
 /// Longer than the pause between two bookmarks.
 const PATIENCE: Duration = Duration::from_secs(100);

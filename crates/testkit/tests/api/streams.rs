@@ -1,8 +1,8 @@
 //! `log`, `exec`, `attach` and `portforward` of what does not run, in upstream's words and codes.
 
-use kemudi_testkit::Cluster;
 use serde_json::Value;
 use serde_json::json;
+use testkit::Cluster;
 
 #[tokio::test]
 async fn what_has_no_node_has_no_streams() {

@@ -1,7 +1,7 @@
 //! What answers say, word for word: values as Go has them, texts that its decoders do not read, the order of what is wrong.
 
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const JSON: &str = "application/json";
 

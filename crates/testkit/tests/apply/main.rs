@@ -14,8 +14,8 @@ mod topology;
 mod tracked;
 mod versions;
 
-use kemudi_testkit::{Answer, Cluster};
 use serde_json::{Value, json};
+use testkit::{Answer, Cluster};
 
 pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";

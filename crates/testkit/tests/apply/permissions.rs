@@ -13,7 +13,7 @@ async fn may(c: &Cluster, user: &str, verbs: &[&str]) {
     let binding = json!({"metadata": {"name": user}, "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
         "roleRef": {"kind": "ClusterRole", "name": user, "apiGroup": "rbac.authorization.k8s.io"}});
     written(c, "POST", &format!("{RBAC}/clusterrolebindings"), "application/json", &binding).await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
 }
 
 async fn applies(c: &Cluster, user: &str, name: &str) -> (u16, Value) {

@@ -1,9 +1,9 @@
 //! Controllers that find resources by discovery find custom ones too.
 
 use super::harness::Plane;
-use kemudi_testkit::Cluster;
 use meta::Value;
 use serde_json::json;
+use testkit::Cluster;
 
 const TOYS: &str = "/apis/play.example.com/v1/namespaces";
 

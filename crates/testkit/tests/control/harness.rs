@@ -2,7 +2,6 @@
 
 use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
 use controllers::certificates::Authority;
-use kemudi_testkit::Cluster;
 use meta::{Object, Value};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::json;
@@ -10,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use supervisor::Supervisor;
+use testkit::Cluster;
 use tokio::runtime::Handle;
 
 pub struct Plane {

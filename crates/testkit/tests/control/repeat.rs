@@ -1,13 +1,13 @@
 //! An hour of a cluster's life, repeated exactly: control plane and nodes in virtual time, on one thread, from one seed.
 
 use crate::harness::Plane;
-use kemudi_testkit::Cluster;
 use meta::Clock;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 use store::{Change, Retention, Scope, Store};
+use testkit::Cluster;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

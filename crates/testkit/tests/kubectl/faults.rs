@@ -7,10 +7,10 @@ use bytes::Bytes;
 use client::{Body, Error, Transport};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use testkit::Cluster;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use client::{Body, Error, Transport};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Mutex;
+use testkit::Cluster;
 
 /// In which way a server is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

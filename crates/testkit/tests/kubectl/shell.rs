@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use client::{Client, InProcess, Transport};
 use http::Request;
-use kemudi_testkit::{Cluster, SeededRng};
 use kubectl::Shell;
 use kubectl::shell::{Connect, Stream};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
+use testkit::{Cluster, SeededRng};
 
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
@@ -28,7 +28,7 @@ pub fn server(cluster: &Cluster) -> impl Transport + use<> {
     let server = cluster.server.clone();
     InProcess(move |request: Request<Bytes>| {
         let server = server.clone();
-        async move { server.handle(kemudi_testkit::as_administrator(request)).await }
+        async move { server.handle(testkit::as_administrator(request)).await }
     })
 }
 

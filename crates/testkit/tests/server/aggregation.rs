@@ -9,12 +9,12 @@ use client::https::Reach;
 use http::header::{AUTHORIZATION, HeaderValue};
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Action, Expect, Key, Op};
+use testkit::Cluster;
 use tokio::time::Instant;
 
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use client::Transport;
 use http::Request;
 use http_body_util::BodyExt;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use testkit::Cluster;
 
 const POLICY: &str = "
 apiVersion: audit.k8s.io/v1

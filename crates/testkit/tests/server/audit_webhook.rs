@@ -10,11 +10,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use client::https::{Config, Roots};
 use http::Request;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use testkit::Cluster;
 
 const POLICY: &str = "
 apiVersion: audit.k8s.io/v1

@@ -5,9 +5,9 @@ use apiserver::{Options, Server};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use testkit::Cluster;
 
 const CBOR: &str = "application/cbor";
 

@@ -2,10 +2,10 @@
 //! refused when it is written. What cannot be read all the same can be deleted.
 
 use bytes::Bytes;
-use kemudi_testkit::{Access, Answer, Cluster};
 use meta::depth::{MANAGED_FIELDS, MAX, READ};
 use serde_json::{Value, json};
 use store::{Action, Expect, Key, Op};
+use testkit::{Access, Answer, Cluster};
 
 const JSON: &str = "application/json";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -246,7 +246,7 @@ async fn what_cannot_be_read_can_be_deleted() {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     assert_eq!(c.call("POST", &format!("{rbac}/clusterroles"), role).await.code, 201);
     assert_eq!(c.call("POST", &format!("{rbac}/clusterrolebindings"), binding).await.code, 201);
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     let user = c.client(auth::User::new("d", &[]));
     let body = Some((JSON, with(json!({})).to_string().into_bytes()));
     let request = client::client::request(http::Method::DELETE, &path("broken"), JSON, body).unwrap();

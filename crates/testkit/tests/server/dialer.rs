@@ -4,11 +4,11 @@ use apiserver::{ConnectError, NodeConnector, NodeDialer};
 use bytes::Bytes;
 use client::https::ClientIdentity;
 use http::Request;
-use kemudi_testkit::Cluster;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 

@@ -1,9 +1,9 @@
 //! Events go when nobody has written them for an hour.
 
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::time::Duration;
 use store::Memory;
+use testkit::Cluster;
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 

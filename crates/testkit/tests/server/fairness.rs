@@ -4,11 +4,11 @@ use crate::socket::server;
 use apiserver::{Options, Server};
 use bytes::Bytes;
 use http::{HeaderMap, Request};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use testkit::Cluster;
 use tokio::time::Instant;
 
 const API: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
@@ -137,7 +137,7 @@ async fn a_noisy_client_does_not_starve_another() {
     let binding = json!({"metadata": {"name": "reader"}, "subjects": subjects,
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"}});
     c.call("POST", &format!("{rbac}/clusterrolebindings"), binding).await;
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     // What makes requests slow is a webhook that never answers: each waits for its deadline.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());

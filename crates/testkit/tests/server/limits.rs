@@ -6,10 +6,10 @@ use bytes::Bytes;
 use client::Transport;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout};
 

@@ -4,10 +4,10 @@ use crate::socket::server;
 use apiserver::{Options, Server};
 use bytes::Bytes;
 use http::Request;
-use kemudi_testkit::Cluster;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -149,7 +149,7 @@ async fn metrics_are_not_for_everybody() {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "metrics"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "somebody"}]});
     assert_eq!(c.call("POST", &format!("{group}/clusterrolebindings"), binding).await.code, 201);
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
     assert_eq!(send(&s, "somebody", "GET", "/metrics", "", "").await, 200);
 }
 

@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use auth::{Attributes, Authorizer, Decision};
 use bytes::Bytes;
 use http::{Method, Request};
-use kemudi_testkit::Cluster;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use serde_json::json;
 use std::sync::Arc;
 use store::Key;
+use testkit::Cluster;
 
 /// Allows config maps of the namespace `default`, and the documents that everybody may read.
 struct Little;

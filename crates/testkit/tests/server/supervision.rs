@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use http::Request;
-use kemudi_testkit::Cluster;
 use std::time::Duration;
 use supervisor::OnEnd;
+use testkit::Cluster;
 use tokio::runtime::Handle;
 
 /// Issue 17: a controller whose task had ended was not seen in any check.

@@ -4,9 +4,9 @@ use crate::socket::server;
 use apiserver::Options;
 use bytes::Bytes;
 use http::Request;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
 use std::time::Duration;
+use testkit::Cluster;
 
 #[tokio::test(start_paused = true)]
 async fn a_server_tells_what_it_is() {

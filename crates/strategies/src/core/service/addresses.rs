@@ -4,10 +4,11 @@ use super::families::{family, is_settled};
 use super::{Service, invalid, is_headless, list, ty};
 use crate::networking::Cidr;
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{Env, encode};
+use registry::Env;
 use serde_json::json;
 use std::net::IpAddr;
 use store::{Action, Expect, Key, Op, Snapshot};
+use stored::encode;
 
 const ADDRESSES: &str = "networking.k8s.io/ipaddresses";
 const RANGES: &str = "networking.k8s.io/servicecidrs";

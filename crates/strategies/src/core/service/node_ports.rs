@@ -6,10 +6,11 @@
 use super::fields::ports_of;
 use super::{Service, invalid, is_balanced, is_checked, list, reaches_nodes, ty};
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{Env, amount, encode, internal_key};
+use registry::{Env, internal_key};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use store::{Action, Expect, Key, Op, Snapshot};
+use stored::{amount, encode};
 
 const RESOURCE: &str = "servicenodeports";
 /// The record that says that every port has one.

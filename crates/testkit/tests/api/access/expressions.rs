@@ -12,12 +12,12 @@ use auth::union::Always;
 use auth::webhook::{OnFailure, WebhookAuthorizer};
 use auth::{Decision, TokenAuthenticator, User};
 use http::Method;
-use kemudi_testkit::{AUDIENCE, Access, Cluster, VirtualClock};
 use meta::Clock;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::{AUDIENCE, Access, Cluster, VirtualClock};
 
 fn configuration(issuer: &Somebody, username: &str) -> String {
     json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration", "jwt": [{

@@ -7,8 +7,8 @@ mod tokens;
 
 use bytes::Bytes;
 use http::Request;
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 /// Asks who one is, as nobody but what the request says.
 pub async fn who(c: &Cluster, headers: &[(&str, &str)], peer: apiserver::Peer) -> (u16, Value) {
@@ -41,5 +41,5 @@ pub async fn open(c: &Cluster) {
     let to = json!({"kind": "ClusterRole", "name": "who", "apiGroup": group});
     let binding = json!({"metadata": {"name": "who"}, "roleRef": to, "subjects": subjects});
     assert_eq!(c.call("POST", &format!("{rbac}/clusterrolebindings"), binding).await.code, 201);
-    c.rbac.load(&c.server.registry);
+    c.rbac.load(&c.server.registry.store);
 }

@@ -8,12 +8,12 @@ use auth::oidc::{ALGORITHMS, Issuer, Mapping, Oidc};
 use auth::webhook::{OnFailure, WebhookAuthorizer, WebhookTokens};
 use auth::{TokenAuthenticator, User};
 use http::Method;
-use kemudi_testkit::{AUDIENCE, Access, Cluster, VirtualClock};
 use meta::Clock;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::{AUDIENCE, Access, Cluster, VirtualClock};
 
 /// Clauses: C14.oidc
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use super::{holder, open, who};
 use apiserver::{FrontProxy, Peer};
-use kemudi_testkit::{AUDIENCE, Access, Cluster};
 use serde_json::{Value, json};
 use std::time::Duration;
+use testkit::{AUDIENCE, Access, Cluster};
 
 const CORE: &str = "/api/v1/namespaces/default";
 

@@ -7,10 +7,10 @@ mod rules;
 mod serving;
 mod validations;
 
-use kemudi_testkit::{Answer, Cluster};
 use meta::Value;
 use serde_json::json;
 use std::time::Duration;
+use testkit::{Answer, Cluster};
 
 pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub const NAME: &str = "crontabs.stable.example.com";

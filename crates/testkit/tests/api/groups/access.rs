@@ -2,8 +2,8 @@
 
 use super::made;
 use crate::said::{Said, said};
-use kemudi_testkit::Cluster;
 use serde_json::json;
+use testkit::Cluster;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 

@@ -1,8 +1,8 @@
 //! HorizontalPodAutoscalers through both of their versions.
 
 use super::made;
-use kemudi_testkit::Cluster;
 use serde_json::json;
+use testkit::Cluster;
 
 const V1: &str = "/apis/autoscaling/v1/namespaces/golden/horizontalpodautoscalers";
 const V2: &str = "/apis/autoscaling/v2/namespaces/golden/horizontalpodautoscalers";

@@ -4,9 +4,9 @@ use super::made;
 use crate::said::{Said, said};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kemudi_testkit::Cluster;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 

@@ -2,8 +2,8 @@
 
 use super::made;
 use crate::said::{Said, put, said};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 

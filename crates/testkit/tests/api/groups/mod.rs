@@ -8,8 +8,8 @@ mod definitions;
 mod fairness;
 mod shown;
 
-use kemudi_testkit::Cluster;
 use serde_json::Value;
+use testkit::Cluster;
 
 /// Makes an object, and answers with it.
 async fn made(c: &Cluster, path: &str, body: Value) -> Value {

@@ -2,8 +2,8 @@
 
 use super::made;
 use crate::said::{Said, said};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 

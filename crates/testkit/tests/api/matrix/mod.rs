@@ -14,9 +14,9 @@ mod watches;
 
 use crate::served::{Samples, Served, discover};
 use bytes::Bytes;
-use kemudi_testkit::{Answer, Cluster};
 use serde_json::{Value, json};
 use std::fmt::Display;
+use testkit::{Answer, Cluster};
 
 pub const JSON_PATCH: &str = "application/json-patch+json";
 pub const MERGE_PATCH: &str = "application/merge-patch+json";

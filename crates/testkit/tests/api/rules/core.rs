@@ -2,8 +2,8 @@
 
 use crate::pods::{PODS, cluster, pod};
 use crate::said::{Said, put, said};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const C: &str = "/spec/containers/0";
 

@@ -1,8 +1,8 @@
 //! Jobs: their indexes, and what their status may say.
 
 use crate::devices::{Case, check};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 #[tokio::test]
 async fn jobs_their_indexes_and_who_runs_them() {

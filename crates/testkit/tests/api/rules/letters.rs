@@ -1,9 +1,9 @@
 //! What is said of a field, to the letter: the path, what is wrong and the order, and what is warned of.
 
-use kemudi_testkit::{Answer, Cluster};
 use meta::Gvr;
 use serde_json::{Value, json};
 use store::{Action, Expect, Op};
+use testkit::{Answer, Cluster};
 
 /// A change of a body at a JSON pointer, and what is said of it: `field: message`, in order.
 type Case = (&'static str, Value, Vec<String>);

@@ -8,8 +8,8 @@ mod requests;
 mod storage;
 
 use crate::devices::{Case, check};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const NETWORKING: &str = "/apis/networking.k8s.io/v1";
 

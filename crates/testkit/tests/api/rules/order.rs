@@ -1,7 +1,7 @@
 //! The order in which upstream says what is wrong: data and code speak as one.
 
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 fn blamed(body: &Value) -> Vec<&str> {
     body["details"]["causes"].as_array().into_iter().flatten().filter_map(|c| c["field"].as_str()).collect()

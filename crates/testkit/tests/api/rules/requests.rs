@@ -1,7 +1,7 @@
 //! Devices: who may ask for which, and at what price.
 
-use kemudi_testkit::Cluster;
 use serde_json::json;
+use testkit::Cluster;
 
 /// Access to devices in use is for namespaces that an administrator marked.
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! Storage: drivers, classes, capacities and volumes said where they are attached.
 
 use crate::devices::{Case, check};
-use kemudi_testkit::Cluster;
 use serde_json::{Value, json};
+use testkit::Cluster;
 
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 

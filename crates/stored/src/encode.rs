@@ -105,6 +105,7 @@ fn unreadable(entry: &Entry, why: impl Display) -> Unreadable {
 pub struct Unreadable {
     /// The storage key as text.
     pub key: String,
+    /// What is wrong with the value.
     pub why: String,
 }
 

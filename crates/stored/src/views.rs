@@ -11,6 +11,7 @@ use store::{Entry, Key};
 
 /// Size of a map entry without its view, in bytes.
 const OVERHEAD: usize = 256;
+/// Views of stored objects, by key. Cached per revision, up to a number of bytes.
 pub struct Views<T> {
     cache: Mutex<Cache<T>>,
     most: usize,

@@ -4,14 +4,13 @@
 //! Each decision reads the relations from the store: an index selects the node's pods, and each is decoded once per
 //! revision into a view of the names it references. Large pods do not delay other requests.
 
-use crate::rbac_cache::RbacCache;
-use crate::workers::{self, Lane};
-use auth::{Attributes, Authorizer, Decision, User};
+use crate::{Attributes, Authorizer, Decision, RbacCache, User};
 use meta::{Object, Value};
 use parking_lot::RwLock;
-use registry::{Registry, Views, encode};
-use std::sync::{Arc, Weak};
-use store::{Entry, Key, Snapshot};
+use std::sync::Arc;
+use store::{Entry, Key, Snapshot, Store};
+use stored::in_place::{self, Lane};
+use stored::{Views, encode};
 
 /// The role of every node.
 const ROLE: &str = "system:node";
@@ -25,7 +24,7 @@ const CLAIM: usize = 64;
 
 pub struct NodeAuthorizer {
     rbac: Arc<RbacCache>,
-    registry: RwLock<Weak<Registry>>,
+    store: RwLock<Option<Store>>,
     pods: Views<Names>,
 }
 
@@ -41,12 +40,12 @@ enum Relation {
 
 impl NodeAuthorizer {
     pub fn new(rbac: Arc<RbacCache>) -> Arc<Self> {
-        Arc::new(Self { rbac, registry: RwLock::new(Weak::new()), pods: Views::new(KEPT, KEPT / 16) })
+        Arc::new(Self { rbac, store: RwLock::new(None), pods: Views::new(KEPT, KEPT / 16) })
     }
 
     /// Until set, no relation is known.
-    pub fn attach(&self, registry: &Arc<Registry>) {
-        *self.registry.write() = Arc::downgrade(registry);
+    pub fn attach(&self, store: &Store) {
+        *self.store.write() = Some(store.clone());
     }
 
     fn find(&self, node: &str, a: &Attributes) -> Relation {
@@ -137,8 +136,8 @@ impl NodeAuthorizer {
         if a.name.is_empty() {
             return Relation::Unrelated("No Object name found".into());
         }
-        let Some(registry) = self.registry.read().upgrade() else { return Relation::Unrelated(String::new()) };
-        let r = Related { node, snapshot: registry.store.snapshot(), views: &self.pods };
+        let Some(store) = self.store.read().clone() else { return Relation::Unrelated(String::new()) };
+        let r = Related { node, snapshot: store.snapshot(), views: &self.pods };
         if is(&r, a) {
             return Relation::Related;
         }
@@ -254,7 +253,7 @@ impl Related<'_> {
         let here = |e: &&Arc<Entry>| e.index().fields.iter().any(|(k, v)| **k == *"spec.nodeName" && **v == *self.node);
         let all = self.snapshot.range("pods", namespace, None).filter(here);
         let view =
-            |e: &Arc<Entry>| workers::view(self.views, e, Names::read).inspect_err(|e| tracing::error!("{e}")).ok();
+            |e: &Arc<Entry>| in_place::view(self.views, e, Names::read).inspect_err(|e| tracing::error!("{e}")).ok();
         let views = all.filter_map(move |e| Some((&*e.key.namespace, view(e)?)));
         views.filter(|(_, names)| !names.mirrored)
     }
@@ -272,7 +271,7 @@ impl Related<'_> {
             let volume = self.entry("persistentvolumes", "", &text_of(&claim, &["spec", "volumeName"])?)?;
             Some(is(namespace, &volume))
         };
-        workers::in_place(Lane::Views, claims * CLAIM, || {
+        in_place::run(Lane::Views, claims * CLAIM, || {
             pods.iter().any(|(namespace, p)| p.claims.iter().any(|c| bound(namespace, c) == Some(true)))
         })
     }

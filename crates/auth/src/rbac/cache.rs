@@ -1,12 +1,12 @@
 //! Caches RBAC rules by watching the four RBAC kinds.
 
-use auth::rbac::Rbac;
-use auth::{Attributes, Authorizer, Decision};
+use super::{PolicyRule, Rbac};
+use crate::{Attributes, Authorizer, Decision, User};
 use futures::stream::{self, StreamExt};
 use parking_lot::RwLock;
-use registry::{Registry, encode};
 use std::sync::Arc;
-use store::{Change, Entry, Event, Key, Scope, Watch, WatchError};
+use store::{Change, Entry, Event, Key, Scope, Store, Watch, WatchError};
+use stored::encode;
 
 const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
@@ -42,8 +42,8 @@ impl RbacCache {
     }
 
     /// Reloads everything. Returns the revision.
-    pub fn load(&self, registry: &Registry) -> u64 {
-        let snapshot = registry.store.snapshot();
+    pub fn load(&self, store: &Store) -> u64 {
+        let snapshot = store.snapshot();
         let mut rbac = Rbac::default();
         for kind in KINDS {
             for entry in snapshot.range(&resource(kind), None, None) {
@@ -74,11 +74,11 @@ impl RbacCache {
     }
 
     /// Maintains the rules until the store closes. Load first, so that no request is denied in between.
-    pub async fn run(self: Arc<Self>, registry: Arc<Registry>) {
+    pub async fn run(self: Arc<Self>, store: Store) {
         loop {
-            let after = self.load(&registry);
+            let after = self.load(&store);
             let watches: Result<Vec<_>, WatchError> =
-                KINDS.iter().map(|k| registry.store.watch(Scope::resource(&resource(k)), after)).collect();
+                KINDS.iter().map(|k| store.watch(Scope::resource(&resource(k)), after)).collect();
             let why = match watches {
                 Ok(watches) => self.follow_all(watches).await,
                 Err(why) => why,
@@ -116,7 +116,7 @@ impl Authorizer for RbacCache {
         rules.authorize(a)
     }
 
-    fn rules(&self, user: &auth::User, namespace: &str) -> Vec<auth::rbac::PolicyRule> {
+    fn rules(&self, user: &User, namespace: &str) -> Vec<PolicyRule> {
         self.rules.read().clone().rules(user, namespace)
     }
 }
