@@ -1,6 +1,6 @@
-//! Layers, sizes of files, and tests that nobody runs.
+//! Layers, sizes of files, tests that never run, and kinds named outside their places.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -53,37 +53,89 @@ fn collect(dir: &Path, out: &mut Vec<PathBuf>) {
     out.sort();
 }
 
-/// Every crate says its layer and depends only on lower ones.
+/// A crate's manifest, as far as layers go.
+struct Manifest {
+    layer: u32,
+    /// Crates, ours and others, that it must not depend on, not even through another crate.
+    must_not_know: Vec<String>,
+    /// Direct dependencies. What only tests use may come from above.
+    dependencies: Vec<String>,
+}
+
+impl Manifest {
+    fn parse(text: &str) -> Option<Self> {
+        let value = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix("= "));
+        let list = value("must-not-know").unwrap_or_default().trim_matches(['[', ']']);
+        let section = text.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+        let names = section.lines().take_while(|l| !l.starts_with('[')).map(|l| l.split(['.', ' ', '=']).next());
+        Some(Self {
+            layer: value("layer")?.trim().parse().ok()?,
+            must_not_know: list.split(", ").map(|n| n.trim_matches('"').to_owned()).filter(|n| !n.is_empty()).collect(),
+            dependencies: names
+                .flatten()
+                .filter(|n| !n.is_empty())
+                .map(|n| n.replace("kinds_roots", "kinds-roots"))
+                .collect(),
+        })
+    }
+}
+
+/// Each crate depends only on crates of lower layers, and on none that its manifest says it must not know.
 fn layers(root: &Path, problems: &mut Vec<String>) {
-    let mut manifests: BTreeMap<String, (u32, String)> = BTreeMap::new();
+    let mut manifests: BTreeMap<String, Manifest> = BTreeMap::new();
     let Ok(entries) = fs::read_dir(root.join("crates")) else { return };
     for e in entries.flatten() {
         let name = e.file_name().to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(e.path().join("Cargo.toml")) else { continue };
-        let layer = text.lines().find_map(|l| l.strip_prefix("layer = ")).and_then(|l| l.trim().parse().ok());
-        match layer {
-            Some(l) => {
-                manifests.insert(name, (l, text));
+        match Manifest::parse(&text) {
+            Some(m) => {
+                manifests.insert(name, m);
             }
-            None => problems.push(format!("crates/{name}/Cargo.toml says no layer in [package.metadata.kemudi]")),
+            None => problems.push(format!("crates/{name}/Cargo.toml has no layer in [package.metadata.kemudi]")),
         }
     }
-    for (name, (layer, text)) in &manifests {
-        // What only tests use may come from above.
-        let own = text.split("[dev-dependencies]").next().unwrap_or(text);
-        for (other, (theirs, _)) in &manifests {
-            let depends = own.lines().any(|l| {
-                l.strip_prefix(other.as_str())
-                    .is_some_and(|r| r.starts_with('.') || r.starts_with(' ') || r.starts_with('='))
-            });
-            // The pure crates are a layer with an order of its own.
-            let pure = |n: &str| ["meta", "schema"].iter().position(|p| *p == n).unwrap_or(2);
-            let below = theirs < layer || (*layer == 0 && pure(other) < pure(name));
-            if depends && !below {
-                problems.push(format!("{name} (layer {layer}) uses {other} (layer {theirs}), which is not below it"));
+    for (name, manifest) in &manifests {
+        // The lowest layers have an order of their own.
+        let order = |n: &str| ["meta", "schema"].iter().position(|p| *p == n).unwrap_or(2);
+        for other in &manifest.dependencies {
+            let Some(theirs) = manifests.get(other) else { continue };
+            let below = theirs.layer < manifest.layer
+                || (manifest.layer == 0 && theirs.layer == 0 && order(other) < order(name));
+            if !below {
+                problems.push(format!(
+                    "{name} (layer {}) depends on {other} (layer {}), which is not below it",
+                    manifest.layer, theirs.layer
+                ));
+            }
+        }
+        let top = manifests.values().map(|m| m.layer).max();
+        if manifest.must_not_know.is_empty() && Some(manifest.layer) != top {
+            problems.push(format!("crates/{name}/Cargo.toml does not list the crates that it must not know"));
+        }
+        for path in forbidden(&manifests, name) {
+            problems.push(format!("{name} must not know {}: {}", path.last().map_or("", |n| n), path.join(" → ")));
+        }
+    }
+}
+
+/// The shortest way from a crate to each one that it must not know.
+fn forbidden<'a>(manifests: &'a BTreeMap<String, Manifest>, name: &'a str) -> Vec<Vec<&'a str>> {
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::from([name]);
+    let mut paths = VecDeque::from([vec![name]]);
+    while let Some(path) = paths.pop_front() {
+        let Some(manifest) = path.last().and_then(|n| manifests.get(*n)) else { continue };
+        for dependency in &manifest.dependencies {
+            if seen.insert(dependency) {
+                let longer: Vec<&str> = path.iter().copied().chain([dependency.as_str()]).collect();
+                if manifests[name].must_not_know.contains(dependency) {
+                    found.push(longer.clone());
+                }
+                paths.push_back(longer);
             }
         }
     }
+    found
 }
 
 fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {

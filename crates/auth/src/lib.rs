@@ -19,13 +19,12 @@ pub mod reloaded;
 pub mod remote;
 pub mod token;
 pub mod union;
-pub mod user;
 pub mod webhook;
 
 pub use attributes::{Attributes, Authorizer, Decision};
 pub use callers::{Caller, Callers};
 pub use endpoint::{Endpoint, EndpointAddress};
+pub use meta::user::{self, GROUP_SERVICE_ACCOUNTS, User};
 pub use node::NodeAuthorizer;
 pub use rbac::cache::RbacCache;
 pub use token::{Authenticated, TokenAuthenticator, Tokens};
-pub use user::{GROUP_SERVICE_ACCOUNTS, User};

@@ -230,7 +230,7 @@ impl PolicyRule {
 impl Authorizer for Rbac {
     fn authorize(&self, a: &Attributes) -> Decision {
         // The group `system:masters` needs no role.
-        if a.user.is_in(crate::user::GROUP_MASTERS) {
+        if a.user.is_in(meta::user::GROUP_MASTERS) {
             return Decision::Allow(String::new());
         }
         let mut roles = self.roles_of(&a.user, &a.namespace);
@@ -252,7 +252,7 @@ impl Authorizer for Rbac {
     fn rules(&self, user: &User, namespace: &str) -> Vec<PolicyRule> {
         let all = || vec!["*".to_owned()];
         let mut rules = Vec::new();
-        if user.is_in(crate::user::GROUP_MASTERS) {
+        if user.is_in(meta::user::GROUP_MASTERS) {
             rules.push(PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() });
             rules.push(PolicyRule { verbs: all(), urls: all(), ..PolicyRule::default() });
         }

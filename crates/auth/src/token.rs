@@ -35,8 +35,8 @@ impl Tokens {
         for a in &self.all {
             match a.authenticate(token, audiences).await {
                 Ok(Some(mut found)) => {
-                    if !found.user.is_in(crate::user::GROUP_AUTHENTICATED) {
-                        found.user.groups.push(crate::user::GROUP_AUTHENTICATED.into());
+                    if !found.user.is_in(meta::user::GROUP_AUTHENTICATED) {
+                        found.user.groups.push(meta::user::GROUP_AUTHENTICATED.into());
                     }
                     return Ok(Some(found));
                 }

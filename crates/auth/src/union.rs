@@ -73,7 +73,7 @@ pub struct Masters;
 
 impl Authorizer for Masters {
     fn authorize(&self, a: &Attributes) -> Decision {
-        if a.user.is_in(crate::user::GROUP_MASTERS) {
+        if a.user.is_in(meta::user::GROUP_MASTERS) {
             return Decision::Allow(String::new());
         }
         Decision::NoOpinion(String::new())

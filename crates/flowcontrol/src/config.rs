@@ -234,8 +234,8 @@ fn flow_schema(o: &Object, levels: &BTreeMap<String, Arc<PriorityLevel>>) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use auth::User;
     use bootstrap::{Kind, MANDATORY, SUGGESTED, objects};
+    use meta::User;
     use serde_json::json;
     use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Matches requests against the rules of a FlowSchema (`apf rule.go`).
 
-use auth::User;
+use meta::User;
 use serde::Deserialize;
 
 /// The attributes of a request that rules match.

@@ -1,4 +1,4 @@
-//! The words of the Kubernetes API: objects, names, selectors, quantities, field errors and `Status`.
+//! The basic types of the Kubernetes API: objects, names, selectors, quantities, field errors, users and `Status`.
 //!
 //! Invariant: everything here is data to data. No I/O, no clock, no async; time and randomness appear only as the traits
 //! ([`Clock`], [`Rng`]) that the edge implements.
@@ -17,6 +17,7 @@ pub mod re2;
 pub mod selector;
 pub mod status;
 pub mod time;
+pub mod user;
 
 /// The version of Kubernetes that client, server and node speak and say they are.
 pub const KUBERNETES_VERSION: &str = "v1.36.2";
@@ -31,3 +32,4 @@ pub use random::Rng;
 pub use selector::{FieldSelector, LabelSelector};
 pub use status::{Reason, Status};
 pub use time::Clock;
+pub use user::User;

@@ -11,12 +11,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use auth::User;
 use bytes::Bytes;
 use client::{Client, Error};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
+use meta::User;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
