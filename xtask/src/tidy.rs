@@ -37,6 +37,7 @@ pub fn run(root: &Path) -> Result<(), Vec<String>> {
         }
     }
     forgotten(root, &files, &mut problems);
+    named_kinds(root, &files, &mut problems);
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
@@ -156,6 +157,45 @@ fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
         if name.contains("/src/") && ["utils", "helpers", "misc", "common"].iter().any(|b| code == format!("mod {b};"))
         {
             problems.push(format!("{at}: a room without a name of its own"));
+        }
+    }
+}
+
+/// Where the server handles all kinds alike, and must not name any.
+const KINDLESS: [&str; 4] =
+    ["crates/registry/src/", "crates/apiserver/src/", "crates/stored/src/", "crates/store/src/"];
+/// Files there that may name kinds: the list of those that the server itself needs, and the audit log, whose kinds are not in `kinds/data`.
+/// Upstream bans one kind as an owner of others in the validation of metadata.
+const MAY_NAME_KINDS: [&str; 3] =
+    ["crates/apiserver/src/server_kinds.rs", "crates/apiserver/src/audit/", "crates/registry/src/metadata.rs"];
+
+/// A built-in kind is named in `kinds/data` and `strategies`, and by components that work with it, but not where all kinds are handled alike.
+fn named_kinds(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) {
+    let mut quoted: Vec<String> = Vec::new();
+    for e in fs::read_dir(root.join("crates/kinds/data")).into_iter().flatten().flatten() {
+        let text = fs::read_to_string(e.path()).unwrap_or_default();
+        for line in text.lines().filter_map(|l| l.strip_prefix("kind ")) {
+            let mut words = line.split_whitespace();
+            if let (Some(kind), Some(plural)) = (words.next(), words.next()) {
+                quoted.push(format!("\"kind\": \"{kind}\""));
+                // Also a field of slices.
+                if plural != "endpoints" {
+                    quoted.extend([format!("\"{plural}\""), format!("/{plural}\"")]);
+                }
+            }
+        }
+    }
+    for f in files {
+        let name = f.strip_prefix(root).unwrap_or(f).display().to_string();
+        if !KINDLESS.iter().any(|k| name.starts_with(k)) || MAY_NAME_KINDS.iter().any(|k| name.starts_with(k)) {
+            continue;
+        }
+        let text = fs::read_to_string(f).unwrap_or_default();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (i, line) in code.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
+            if let Some(q) = quoted.iter().find(|q| line.contains(q.as_str())) {
+                problems.push(format!("{name}:{}: names the kind of {q}, where all kinds are handled alike", i + 1));
+            }
         }
     }
 }

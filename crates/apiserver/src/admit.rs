@@ -4,6 +4,7 @@ use crate::Server;
 use crate::call::{Call, as_identity};
 use crate::info::is_stream;
 use crate::lookup::Stored;
+use crate::server_kinds::{NAMESPACE_KIND, NAMESPACES, RESOURCE_QUOTAS};
 use crate::webhooks::{MAX_ANSWER, own_path};
 use crate::workers::await_remote;
 use admission::{
@@ -200,7 +201,7 @@ impl Admit for Admission<'_> {
         if namespace.is_empty() {
             return Ok(Charge::default());
         }
-        let none = registry.store.snapshot().count(QUOTAS, Some(namespace)) == 0;
+        let none = registry.store.snapshot().count(RESOURCE_QUOTAS, Some(namespace)) == 0;
         if none && !self.server.admission.wants_quotas() {
             return Ok(Charge::default());
         }
@@ -212,7 +213,7 @@ impl Admit for Admission<'_> {
         let mut ops = Vec::new();
         let mut write = |o: Object| {
             let revision = o.resource_version().parse().unwrap_or(0);
-            let key = Key::new(QUOTAS, o.namespace(), o.name());
+            let key = Key::new(RESOURCE_QUOTAS, o.namespace(), o.name());
             ops.push(Op { key, expect: Expect::Revision(revision), action: Action::Put(encode::encode(&o)) });
         };
         self.server.admission.charge(&review, object, &mut write)?;
@@ -220,9 +221,6 @@ impl Admit for Admission<'_> {
         Ok(Charge { ops, turn: turn.map(|t| Box::new(t) as Box<dyn Send + Sync>) })
     }
 }
-
-/// The storage name of quotas.
-const QUOTAS: &str = "resourcequotas";
 
 /// The locks for charging the quotas of a namespace.
 #[derive(Default)]
@@ -359,8 +357,8 @@ impl Host for Admission<'_> {
     }
 
     async fn create_namespace(&self, name: &str) -> Result<(), Status> {
-        let body = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}).to_string();
-        let request = http::Request::post("/api/v1/namespaces").header(CONTENT_TYPE, "application/json");
+        let body = json!({"kind": NAMESPACE_KIND, "apiVersion": "v1", "metadata": {"name": name}}).to_string();
+        let request = http::Request::post(format!("/api/v1/{NAMESPACES}")).header(CONTENT_TYPE, "application/json");
         let request = request.body(body.into()).map_err(Status::internal)?;
         let (code, body) = self.handle_itself(request).await.map_err(Status::internal)?;
         if code.is_success() {

@@ -2,6 +2,7 @@
 
 use crate::Server;
 use crate::metrics::Authorization;
+use crate::server_kinds::NAMESPACES;
 use crate::trace::Trace;
 use auth::{Attributes, Decision};
 use meta::{GroupResource, Status};
@@ -44,7 +45,7 @@ pub(crate) fn forbidden(a: &Attributes, why: &str) -> Status {
     let resource =
         if a.subresource.is_empty() { a.resource.clone() } else { format!("{}/{}", a.resource, a.subresource) };
     let place = match (a.namespace.as_str(), a.resource.as_str()) {
-        ("", _) | (_, "namespaces") => "at the cluster scope".to_owned(),
+        ("", _) | (_, NAMESPACES) => "at the cluster scope".to_owned(),
         (ns, _) => format!("in the namespace {ns:?}"),
     };
     let gr = GroupResource { group: a.group.clone(), resource: a.resource.clone() };

@@ -9,6 +9,7 @@ use crate::body::Body;
 use crate::budget::{Budget, Share};
 use crate::connect::{ConnectError, NodeConnector};
 use crate::proxy::{answer, exchange, outgoing};
+use crate::server_kinds::NODES;
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::https::{ClientIdentity, Reach, Roots, dial, handshake_error};
@@ -126,7 +127,7 @@ fn agent_address(node: &Object) -> Option<(String, u16)> {
 #[async_trait]
 impl NodeConnector for NodeDialer {
     async fn connect(&self, node: &str, user: &str, request: Request<Bytes>) -> Result<Response<Body>, ConnectError> {
-        let entry = self.registry.store.snapshot().get(&Key::new("nodes", "", node));
+        let entry = self.registry.store.snapshot().get(&Key::new(NODES, "", node));
         let entry = entry.ok_or_else(|| ConnectError::NoNode(node.to_owned()))?;
         // A large node object must not slow down others.
         let found = in_place::view(&self.places, &entry, |node| {

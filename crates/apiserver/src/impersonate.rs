@@ -6,6 +6,7 @@
 
 use crate::authorize::forbidden;
 use crate::info::RequestInfo;
+use crate::server_kinds::{NODES, SERVICE_ACCOUNTS};
 use crate::trace::Trace;
 use crate::{Server, header_text, path};
 use auth::user::{ANONYMOUS, GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, GROUP_UNAUTHENTICATED};
@@ -238,11 +239,11 @@ impl ImpersonationCheck<'_> {
         if let Some(node) = node_of(&requested.name).filter(|_| self.mode != Mode::Old) {
             // The permission for the caller's own node does not name the node.
             let name = if self.mode == Mode::AssociatedNode { "*" } else { node };
-            (a.resource, a.name) = ("nodes".into(), name.into());
+            (a.resource, a.name) = (NODES.into(), name.into());
             user.groups = vec![GROUP_NODES.into()];
         }
         if let Some((namespace, name)) = account_of(&requested.name) {
-            (a.resource, a.namespace, a.name) = ("serviceaccounts".into(), namespace.into(), name.into());
+            (a.resource, a.namespace, a.name) = (SERVICE_ACCOUNTS.into(), namespace.into(), name.into());
             if requested.groups.is_empty() {
                 user.groups =
                     vec![auth::user::GROUP_SERVICE_ACCOUNTS.into(), format!("system:serviceaccounts:{namespace}")];

@@ -1,6 +1,7 @@
 //! The properties of a request that filters need, parsed once (upstream `RequestInfo`).
 
 use crate::path::{Query, Target};
+use crate::server_kinds::NAMESPACES;
 use auth::{Attributes, User};
 use http::request::Parts;
 use http::{Method, Uri};
@@ -67,7 +68,7 @@ fn attributes(user: &User, path: &str, target: &Target, query: &Query, verb: &'s
         name = selected.filter(is_segment).unwrap_or_default().to_owned();
     }
     let namespace = match (&*target.resource, &*target.namespace) {
-        ("namespaces", "") => target.name.clone(),
+        (NAMESPACES, "") => target.name.clone(),
         (_, ns) => ns.to_owned(),
     };
     Attributes {

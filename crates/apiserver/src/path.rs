@@ -1,6 +1,7 @@
 //! Parses a URL path and HTTP method into request properties
 //! (`k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`).
 
+use crate::server_kinds::NAMESPACES;
 use http::Method;
 use meta::GroupVersion;
 
@@ -63,7 +64,7 @@ impl Target {
         }
         // `namespaces/x/pods` is pods in x; `namespaces/x/status` and `…/finalize` are the namespace itself.
         if let [(first, _), (ns, _), (third, _), ..] = rest[..]
-            && read(first) == "namespaces"
+            && read(first) == NAMESPACES
             && !matches!(&*read(third), "status" | "finalize")
         {
             t.namespace = read(ns);
@@ -230,7 +231,7 @@ mod tests {
             rest.remove(0);
         }
         let mut namespace = String::new();
-        if rest.len() > 2 && rest[0] == "namespaces" && !matches!(&*rest[2], "status" | "finalize") {
+        if rest.len() > 2 && rest[0] == NAMESPACES && !matches!(&*rest[2], "status" | "finalize") {
             namespace = rest[1].clone();
             rest.drain(..2);
         }

@@ -1,6 +1,7 @@
 //! Resolves the services of webhooks and APIServices to endpoints. Each call resolves its service; services and
 //! endpoint slices are decoded once per revision into small cached views.
 
+use crate::server_kinds::{ENDPOINT_SLICES, SERVICES};
 use meta::{Object, Value};
 use registry::Registry;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +16,6 @@ const KEPT: usize = 8 << 20;
 const MOST_BYTES: usize = 4 << 20;
 const MOST_ENDPOINTS: usize = 1000;
 
-const SLICES: &str = "discovery.k8s.io/endpointslices";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 pub(crate) struct Services {
@@ -51,7 +51,7 @@ pub(crate) struct Slice {
 impl Services {
     /// The view of a stored service.
     pub fn service(&self, snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<Service>> {
-        let entry = snapshot.get(&Key::new("services", namespace, name))?;
+        let entry = snapshot.get(&Key::new(SERVICES, namespace, name))?;
         in_place::view(&self.services, &entry, Service::read).inspect_err(|e| tracing::error!("{e}")).ok()
     }
 
@@ -73,7 +73,7 @@ impl Services {
             left = left.saturating_sub(size);
             fits
         };
-        let all = snapshot.range(SLICES, Some(namespace), None);
+        let all = snapshot.range(ENDPOINT_SLICES, Some(namespace), None);
         all.filter(of_service).take_while(fits).filter_map(move |e| {
             in_place::view(&self.slices, e, Slice::read).inspect_err(|e| tracing::error!("{e}")).ok()
         })
@@ -186,8 +186,8 @@ mod tests {
             let o = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports});
             String::from_utf8(encode::encode(&Object::from_value(o).unwrap()).to_vec()).unwrap()
         };
-        put(&store, SLICES, "a", slice("a", "s", "10.0.0.1")).await;
-        put(&store, SLICES, "b", slice("b", "another", "10.0.0.2")).await;
+        put(&store, ENDPOINT_SLICES, "a", slice("a", "s", "10.0.0.1")).await;
+        put(&store, ENDPOINT_SLICES, "b", slice("b", "another", "10.0.0.2")).await;
         let services = Services::default();
         let found = |snapshot: &Snapshot| -> Vec<Arc<Slice>> { services.slices(snapshot, "ns", "s").collect() };
         let first = store.snapshot();
@@ -196,14 +196,14 @@ mod tests {
         assert_eq!(before[0].ready, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
         assert!(before[0].has_port("http") && !before[0].has_port("none") && before[0].has_ready);
         assert!(Arc::ptr_eq(&found(&first)[0], &before[0]), "it is decoded once");
-        let other = first.get(&Key::new(SLICES, "ns", "b")).unwrap();
+        let other = first.get(&Key::new(ENDPOINT_SLICES, "ns", "b")).unwrap();
         assert!(services.slices.known(&other).is_none(), "that of another service is not decoded");
-        put(&store, SLICES, "a", slice("a", "s", "10.0.0.3")).await;
+        put(&store, ENDPOINT_SLICES, "a", slice("a", "s", "10.0.0.3")).await;
         assert_eq!(found(&store.snapshot())[0].ready, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
         // Endpoints above the limit are ignored.
         for i in 0..5 {
             let name = format!("c{i}");
-            put(&store, SLICES, &name, slice(&name, "s", &"x".repeat(1 << 20))).await;
+            put(&store, ENDPOINT_SLICES, &name, slice(&name, "s", &"x".repeat(1 << 20))).await;
         }
         assert_eq!(found(&store.snapshot()).len(), 4);
     }

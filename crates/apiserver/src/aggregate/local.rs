@@ -1,5 +1,6 @@
 //! APIServices of the versions that this server serves: built-in groups and custom resources.
 
+use crate::server_kinds::API_SERVICE_KIND;
 use meta::{GroupVersion, Object};
 use registry::Rows;
 use serde_json::json;
@@ -57,7 +58,7 @@ pub fn api_services(rows: &Rows) -> BTreeMap<String, Object> {
         if !gv.group.is_empty() {
             spec["group"] = gv.group.clone().into();
         }
-        let o = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "spec": spec,
+        let o = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": API_SERVICE_KIND, "spec": spec,
             "metadata": {"name": name, "labels": {MANAGED: if custom { "true" } else { "onstart" }}}});
         if let Some(o) = Object::from_value(o) {
             out.insert(name, o);

@@ -5,6 +5,7 @@ use super::check::{Availability, available};
 use super::{Remote, Table, documents, local};
 use crate::Server;
 use crate::metrics::table::{BECAME_UNAVAILABLE, UNAVAILABLE};
+use crate::server_kinds::{API_SERVICES, API_SERVICES_GROUP, API_SERVICES_PLURAL, ENDPOINT_SLICES, SERVICES};
 use base64::Engine as _;
 use meta::{GroupVersion, Object, Status, Value};
 use registry::{AdmitAll, DeleteOptions, Preconditions, Registry, Request, Target, WriteOptions};
@@ -16,10 +17,6 @@ use std::time::Duration;
 use store::{Event, Scope, WatchError};
 use stored::encode;
 use tokio::task::JoinSet;
-
-const GROUP: &str = "apiregistration.k8s.io";
-const SERVICES: &str = "apiservices";
-const STORAGE: &str = "apiregistration.k8s.io/apiservices";
 
 /// Interval of checks for changed local versions and newly available servers.
 const LOOK: Duration = Duration::from_secs(1);
@@ -41,7 +38,7 @@ async fn keep(server: Arc<Server>) {
     loop {
         let after = registry.store.revision();
         refresh(&server).await;
-        let scopes = [STORAGE, "services", "discovery.k8s.io/endpointslices"];
+        let scopes = [API_SERVICES, SERVICES, ENDPOINT_SLICES];
         let watches = scopes.map(|s| registry.store.watch(Scope::resource(s), after));
         let [Ok(mut objects), Ok(mut services), Ok(mut slices)] = watches else {
             if !registry.store.is_alive() {
@@ -87,8 +84,8 @@ async fn keep(server: Arc<Server>) {
 fn concerns(table: &Table, e: &Event) -> bool {
     let key = &e.entry.key;
     let name = match &*key.resource {
-        STORAGE => return true,
-        "services" => key.name.to_string(),
+        API_SERVICES => return true,
+        SERVICES => key.name.to_string(),
         _ => {
             let label = e.entry.index().labels.iter().find(|(k, _)| **k == *"kubernetes.io/service-name");
             label.map(|(_, v)| v.to_string()).unwrap_or_default()
@@ -98,7 +95,7 @@ fn concerns(table: &Table, e: &Event) -> bool {
 }
 
 fn api_services(registry: &Registry) -> Vec<Object> {
-    let resource: store::Str = STORAGE.into();
+    let resource: store::Str = API_SERVICES.into();
     registry.store.snapshot().range(&resource, None, None).filter_map(|e| encode::decode_or_log(e)).collect()
 }
 
@@ -197,7 +194,7 @@ async fn write_condition(
     let condition = json!({"type": "Available", "status": status, "lastTransitionTime": since, "reason": reason,
         "message": message});
     let rows = registry.rows();
-    let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
+    let Some(row) = rows.stored(API_SERVICES_GROUP, API_SERVICES_PLURAL) else { return Ok(()) };
     let request = Request::own(row.clone(), "status", "", o.name());
     let change = |live: Option<&Object>| {
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
@@ -216,7 +213,7 @@ async fn write_condition(
 /// Creates and updates the APIServices of local versions. Leaves those of users unchanged.
 async fn register(registry: &Registry) -> Result<(), Status> {
     let rows = registry.rows();
-    let Some(row) = rows.stored(GROUP, SERVICES) else { return Ok(()) };
+    let Some(row) = rows.stored(API_SERVICES_GROUP, API_SERVICES_PLURAL) else { return Ok(()) };
     let mut desired = local::api_services(&rows);
     for live in api_services(registry) {
         let managed = live.label(local::MANAGED).is_some();

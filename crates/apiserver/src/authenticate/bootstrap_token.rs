@@ -1,6 +1,7 @@
 //! Bootstrap tokens (`k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap`): each is a secret of the type
 //! `bootstrap.kubernetes.io/token` in `kube-system`, with its usages and expiry.
 
+use crate::server_kinds::SECRETS;
 use async_trait::async_trait;
 use auth::{Authenticated, TokenAuthenticator, User};
 use meta::Clock;
@@ -38,7 +39,7 @@ impl BootstrapTokens {
 
     fn user(&self, id: &str, secret: &str) -> Option<User> {
         let registry = self.registry.get()?.upgrade()?;
-        let key = Key::new("secrets", "kube-system", &format!("bootstrap-token-{id}"));
+        let key = Key::new(SECRETS, "kube-system", &format!("bootstrap-token-{id}"));
         let entry = registry.store.snapshot().get(&key)?;
         // Unauthenticated clients reach this: decodes only these fields, however large the secret is.
         let fields = encode::fields(&entry.value, &*FIELDS);

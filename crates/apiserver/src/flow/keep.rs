@@ -3,6 +3,7 @@
 
 use crate::Server;
 use crate::lookup::{Decoded, Stored};
+use crate::server_kinds::{FLOW_GROUP, FLOW_SCHEMAS, PRIORITY_LEVELS};
 use admission::Lookup;
 use flowcontrol::Config;
 use flowcontrol::bootstrap::{self, Kind, MANDATORY, SUGGESTED};
@@ -14,10 +15,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Scope, WatchError};
-
-const GROUP: &str = "flowcontrol.apiserver.k8s.io";
-const SCHEMAS: &str = "flowschemas";
-const LEVELS: &str = "prioritylevelconfigurations";
 
 /// Interval of borrowing idle seats and syncing objects.
 const LEND: Duration = Duration::from_secs(10);
@@ -38,8 +35,8 @@ async fn keep(server: Arc<Server>) {
         let after = registry.store.revision();
         load(&server);
         write_conditions(&registry, &server).await;
-        let scope = |plural: &str| Scope::resource(&storage_name(GROUP, plural));
-        let watches = [SCHEMAS, LEVELS].map(|p| registry.store.watch(scope(p), after));
+        let scope = |plural: &str| Scope::resource(&storage_name(FLOW_GROUP, plural));
+        let watches = [FLOW_SCHEMAS, PRIORITY_LEVELS].map(|p| registry.store.watch(scope(p), after));
         let [Ok(mut schemas), Ok(mut levels)] = watches else {
             if !registry.store.is_alive() {
                 return;
@@ -78,13 +75,13 @@ async fn keep(server: Arc<Server>) {
 fn list(registry: &Registry, plural: &str) -> Vec<Object> {
     let decoded = Decoded::default();
     let stored = Stored { registry, decoded: &decoded };
-    let all = stored.list(GROUP, plural, None);
+    let all = stored.list(FLOW_GROUP, plural, None);
     // The configuration consists of the readable objects.
     all.filter_map(|o| o.inspect_err(|s| tracing::error!("{}", s.message)).ok()).collect()
 }
 
 fn load(server: &Server) {
-    let (schemas, levels) = (list(&server.registry, SCHEMAS), list(&server.registry, LEVELS));
+    let (schemas, levels) = (list(&server.registry, FLOW_SCHEMAS), list(&server.registry, PRIORITY_LEVELS));
     server.flow.replace(|seats, before| Config::new(seats, &schemas, &levels, Some(before)), &server.metrics.set);
 }
 
@@ -95,8 +92,8 @@ fn options() -> WriteOptions {
 /// Updates the `Dangling` condition of every schema.
 async fn write_conditions(registry: &Registry, server: &Server) {
     let rows = registry.rows();
-    let Some(row) = rows.stored(GROUP, SCHEMAS) else { return };
-    for o in list(registry, SCHEMAS) {
+    let Some(row) = rows.stored(FLOW_GROUP, FLOW_SCHEMAS) else { return };
+    for o in list(registry, FLOW_SCHEMAS) {
         let level = o.str_at(&["spec", "priorityLevelConfiguration", "name"]).unwrap_or_default().to_owned();
         let (status, reason, what) = match server.flow.has_level(&level) {
             true => ("False", "Found", "and it exists"),
@@ -136,8 +133,8 @@ async fn write_conditions(registry: &Registry, server: &Server) {
 /// Creates missing objects, and restores those that must not differ.
 async fn maintain(registry: &Registry) -> Result<(), Status> {
     let rows = registry.rows();
-    for (kind, plural) in [(Kind::Level, LEVELS), (Kind::Schema, SCHEMAS)] {
-        let Some(row) = rows.stored(GROUP, plural) else { continue };
+    for (kind, plural) in [(Kind::Level, PRIORITY_LEVELS), (Kind::Schema, FLOW_SCHEMAS)] {
+        let Some(row) = rows.stored(FLOW_GROUP, plural) else { continue };
         let live = list(registry, plural);
         for (table, mandatory) in [(MANDATORY, true), (SUGGESTED, false)] {
             for desired in bootstrap::objects(table, kind) {

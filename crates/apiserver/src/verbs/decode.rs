@@ -67,10 +67,10 @@ fn mismatch(version: &str, have: &Gvk, want: &Gvk, scheme: &str) -> String {
     let why = match (catalog.kind(have).is_some(), catalog.kind(want).is_some()) {
         (true, true) if same => return other_version,
         (true, true) => {
-            let internal = match want.group.split('.').next().unwrap_or_default() {
-                "" | "events" => "core",
-                "internal" => "apiserverinternal",
-                first => first,
+            let internal = match &*want.group {
+                "" | "events.k8s.io" => "core",
+                "internal.apiserver.k8s.io" => "apiserverinternal",
+                group => group.split('.').next().unwrap_or_default(),
             };
             let (from, to) = (format!("{}.{}", have.version, have.kind), format!("{internal}.{}", want.kind));
             format!("converting ({from}) to ({to}): unknown conversion")
