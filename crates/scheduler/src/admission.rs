@@ -25,7 +25,8 @@ pub fn admission_check(pod: &Pod, requests: &Resources, cluster: &Cluster, node:
     let insufficient = insufficiencies(requests, &node.requested, node.pods.len(), &entry.view.allocatable);
     let mut failures: Vec<Failure> = insufficient.into_iter().map(Failure::Insufficient).collect();
     for plugin in PREDICATES {
-        if let Some(Err(refusal)) = plugin.filter(pod, cluster).map(|filter| filter.check(node)) {
+        let checked = plugin.pre_filter(pod, cluster).and_then(|filter| filter.map_or(Ok(()), |f| f.check(node)));
+        if let Err(refusal) = checked {
             let reasons = refusal.reasons.into_iter();
             failures.extend(reasons.map(|reason| Failure::Predicate { name: refusal.plugin, reason }));
         }

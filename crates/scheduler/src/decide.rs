@@ -1,32 +1,35 @@
-//! Where a pod goes, and why: data to data.
+//! Decides to which node a pod goes, and why: data to data.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{NodeFilter, NodeScore, Plugin, Refusal};
+use crate::framework::{Framework, NodeFilter, NodeScore, Refusal};
 use crate::pod::Pod;
 use meta::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// At least so many feasible nodes are looked for before they are scored.
+/// The minimum number of feasible nodes to find before they are scored.
 const FEW: usize = 100;
 
-/// What came of a pod.
+/// The decision about a pod.
 #[derive(Debug)]
 pub struct Decision {
-    /// The node, or none will do.
+    /// The chosen node; none if no node fits.
     pub node: Option<Arc<str>>,
-    /// How many nodes there are.
+    /// The number of nodes in the cluster.
     pub nodes: usize,
-    /// How many nodes were asked.
-    pub asked: usize,
+    /// The number of nodes that were filtered.
+    pub evaluated: usize,
+    /// The number of nodes that passed.
     pub feasible: usize,
-    /// Why the others were refused. Complete when no node will do.
+    /// Why all nodes were refused at once (PreFilter).
+    pub pod_refusal: Option<Refusal>,
+    /// Why nodes were refused. Complete if no node fits.
     pub refusals: Vec<(Arc<str>, Refusal)>,
     /// The weighted scores of the chosen node, by plugin.
     pub scores: Vec<(&'static str, i64)>,
 }
 
-/// How many feasible nodes are enough (upstream `numFeasibleNodesToFind`): a share that falls with the size of the cluster.
+/// The number of feasible nodes to find (upstream `numFeasibleNodesToFind`): a share that falls with the size of the cluster.
 pub fn enough(nodes: usize) -> usize {
     if nodes < FEW {
         return nodes;
@@ -35,35 +38,49 @@ pub fn enough(nodes: usize) -> usize {
     (nodes * percent / 100).max(FEW)
 }
 
-/// The plugins' answers for one pod.
-pub struct Prepared<'a> {
+/// The filters of all plugins for one pod.
+struct Filters<'a> {
     filters: Vec<Box<dyn NodeFilter + 'a>>,
     names: Option<Vec<String>>,
 }
 
-impl<'a> Prepared<'a> {
-    pub fn new(plugins: &[Box<dyn Plugin>], pod: &'a Pod, cluster: &'a Cluster) -> Self {
-        let filters: Vec<_> = plugins.iter().filter_map(|p| p.filter(pod, cluster)).collect();
+impl<'a> Filters<'a> {
+    fn new(framework: &Framework, pod: &'a Pod, cluster: &'a Cluster) -> Result<Self, Refusal> {
+        let filters = framework.plugins().filter_map(|p| p.pre_filter(pod, cluster).transpose());
+        let filters: Vec<_> = filters.collect::<Result<_, _>>()?;
         let names = filters.iter().find_map(|f| f.names());
-        Self { filters, names }
+        Ok(Self { filters, names })
     }
 
-    pub fn check(&self, node: &Node) -> Result<(), Refusal> {
+    fn check(&self, node: &Node) -> Result<(), Refusal> {
         self.filters.iter().try_for_each(|f| f.check(node))
     }
 }
 
-/// Decides on one pod. `start` is where to begin among the nodes, so that small pods do not all look at the same ones.
-pub fn decide(plugins: &[Box<dyn Plugin>], pod: &Pod, cluster: &Cluster, start: usize, rng: &dyn Rng) -> Decision {
-    let prepared = Prepared::new(plugins, pod, cluster);
+/// Decides on one pod. `start`: the index of the first node to filter, so that pods do not all go to the first nodes.
+pub fn decide(framework: &Framework, pod: &Pod, cluster: &Cluster, start: usize, rng: &dyn Rng) -> Decision {
+    let mut d = Decision {
+        node: None,
+        nodes: cluster.live(),
+        evaluated: 0,
+        feasible: 0,
+        pod_refusal: None,
+        refusals: Vec::new(),
+        scores: Vec::new(),
+    };
+    let filters = match Filters::new(framework, pod, cluster) {
+        Ok(filters) => filters,
+        Err(refusal) => {
+            d.pod_refusal = Some(refusal);
+            return d;
+        }
+    };
     let nodes = cluster.nodes();
-    let mut d =
-        Decision { node: None, nodes: cluster.live(), asked: 0, feasible: 0, refusals: Vec::new(), scores: Vec::new() };
     let mut feasible: Vec<&Node> = Vec::new();
-    let wanted = enough(cluster.live());
-    let mut ask = |node: &'_ Node| {
-        d.asked += 1;
-        match prepared.check(node) {
+    let enough = enough(cluster.live());
+    let mut passes = |node: &'_ Node| {
+        d.evaluated += 1;
+        match filters.check(node) {
             Ok(()) => true,
             Err(r) => {
                 d.refusals.push((node.name.clone(), r));
@@ -71,11 +88,11 @@ pub fn decide(plugins: &[Box<dyn Plugin>], pod: &Pod, cluster: &Cluster, start: 
             }
         }
     };
-    match &prepared.names {
-        // Limited by name: the others need not be asked.
+    match &filters.names {
+        // Limited to names: the others need not be filtered.
         Some(names) => {
             for n in names.iter().filter_map(|n| cluster.node(n)).filter(|n| n.entry.is_some()) {
-                if ask(n) {
+                if passes(n) {
                     feasible.push(n);
                 }
             }
@@ -83,19 +100,19 @@ pub fn decide(plugins: &[Box<dyn Plugin>], pod: &Pod, cluster: &Cluster, start: 
         None => {
             for i in 0..nodes.len() {
                 let n = &nodes[(start + i) % nodes.len()];
-                if n.entry.is_some() && ask(n) {
+                if n.entry.is_some() && passes(n) {
                     feasible.push(n);
-                    if feasible.len() >= wanted {
+                    if feasible.len() >= enough {
                         break;
                     }
                 }
             }
         }
     }
-    if let (Some(_), true) = (&prepared.names, feasible.is_empty()) {
-        let asked: std::collections::BTreeSet<_> = d.refusals.iter().map(|(n, _)| n.clone()).collect();
-        for n in nodes.iter().filter(|n| n.entry.is_some() && !asked.contains(&n.name)) {
-            let r = Refusal::wrong("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    if let (Some(_), true) = (&filters.names, feasible.is_empty()) {
+        let evaluated: std::collections::BTreeSet<_> = d.refusals.iter().map(|(n, _)| n.clone()).collect();
+        for n in nodes.iter().filter(|n| n.entry.is_some() && !evaluated.contains(&n.name)) {
+            let r = Refusal::unresolvable("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
             d.refusals.push((n.name.clone(), r));
         }
     }
@@ -104,7 +121,7 @@ pub fn decide(plugins: &[Box<dyn Plugin>], pod: &Pod, cluster: &Cluster, start: 
         [] => {}
         [one] => d.node = Some(one.name.clone()),
         many => {
-            let (best, scores) = best(plugins, pod, cluster, many, rng);
+            let (best, scores) = best(framework, pod, cluster, many, rng);
             d.node = Some(many[best].name.clone());
             d.scores = scores;
         }
@@ -112,16 +129,16 @@ pub fn decide(plugins: &[Box<dyn Plugin>], pod: &Pod, cluster: &Cluster, start: 
     d
 }
 
-/// The index of the best node; among equals chance decides.
+/// The index of the node with the highest score. Ties are broken at random.
 fn best(
-    plugins: &[Box<dyn Plugin>],
+    framework: &Framework,
     pod: &Pod,
     cluster: &Cluster,
     nodes: &[&Node],
     rng: &dyn Rng,
 ) -> (usize, Vec<(&'static str, i64)>) {
     let scorers: Vec<(&'static str, i64, Box<dyn NodeScore + '_>)> =
-        plugins.iter().filter_map(|p| Some((p.name(), p.weight(), p.score(pod, cluster)?))).collect();
+        framework.plugins().filter_map(|p| Some((p.name(), p.weight(), p.pre_score(pod, cluster)?))).collect();
     let mut totals = vec![0i64; nodes.len()];
     let mut each: Vec<Vec<i64>> = Vec::with_capacity(scorers.len());
     for (_, weight, scorer) in &scorers {
@@ -142,15 +159,18 @@ fn best(
 }
 
 impl Decision {
-    /// The plugins that refused a node.
+    /// The plugins that refused the pod or a node.
     pub fn refused_by(&self) -> std::collections::BTreeSet<&'static str> {
-        self.refusals.iter().map(|(_, r)| r.plugin).collect()
+        self.refusals.iter().map(|(_, r)| r).chain(&self.pod_refusal).map(|r| r.plugin).collect()
     }
 
-    /// The reasons counted over nodes, as the event and the condition of the pod say it.
+    /// The reasons, counted over nodes: the message of the event and of the condition of the pod.
     pub fn message(&self) -> String {
         if self.nodes == 0 {
             return "no nodes available to schedule pods".into();
+        }
+        if let Some(refusal) = &self.pod_refusal {
+            return format!("0/{} nodes are available: {}.", self.nodes, refusal.reasons.join(", "));
         }
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for reason in self.refusals.iter().flat_map(|(_, r)| &r.reasons) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cluster::NodeEntry;
-use crate::plugins::default_plugins;
+use crate::plugins::deciding_plugins;
 use serde_json::{Value, json};
 
 struct Zero;
@@ -29,7 +29,7 @@ fn cpu(amount: &str) -> Value {
 }
 
 fn run(c: &Cluster, p: &Pod) -> Decision {
-    decide(&default_plugins(), p, c, 0, &Zero)
+    decide(&Framework::new(deciding_plugins()), p, c, 0, &Zero)
 }
 
 /// Clauses: R02.reasons
@@ -93,7 +93,7 @@ fn selectors_names_ports_and_cordons() {
     let named = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}}}});
     let d = run(&c, &pod("p", json!({}), named.clone()));
-    assert_eq!((d.node.as_deref(), d.asked), (Some("b"), 1));
+    assert_eq!((d.node.as_deref(), d.evaluated), (Some("b"), 1));
     assert_eq!(run(&c, &pod("p", json!({}), json!({"nodeSelector": {"zone": "1"}}))).node.as_deref(), Some("a"));
     let d = run(&c, &pod("p", json!({}), json!({"nodeSelector": {"zone": "3"}})));
     assert_eq!(d.message(), "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.");

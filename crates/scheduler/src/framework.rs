@@ -1,93 +1,273 @@
-//! What a plugin is, and the reasons it gives.
+//! The scheduling framework: the extension points of plugins, and the plugins of a scheduler (upstream `pkg/scheduler/framework`).
 //!
-//! A plugin looks at the pod once ([`Plugin::filter`], [`Plugin::score`]) and gives back what is asked per node, or nothing where
-//! the pod does not concern it. One file per plugin. A plugin that filters also says which events may change its mind.
+//! A plugin implements the extension points that it needs, one file per plugin. What is computed once per pod ([`Plugin::pre_filter`],
+//! [`Plugin::pre_score`]) returns what is called per node. Next to its filter a plugin declares what it reads ([`Plugin::reads`]): a change of
+//! that may make a pod fit that it refused.
 
-use crate::cluster::{Cluster, Node};
+use crate::cluster::{Cluster, Node, NodeEntry};
+use crate::decide::Decision;
 use crate::pod::Pod;
+use futures::future::BoxFuture;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 pub const MAX_SCORE: i64 = 100;
 
-/// Why a node is no place for a pod.
+/// Why a pod, or a node for it, is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub plugin: &'static str,
-    /// As upstream words them; they are counted over nodes in the event.
+    /// In upstream's words. Events count them over nodes.
     pub reasons: Vec<Cow<'static, str>>,
     /// Whether evicting pods from the node could help.
     pub resolvable: bool,
 }
 
 impl Refusal {
-    /// Evicting pods could help.
-    pub fn busy(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
+    /// Evicting pods could help (`Unschedulable`).
+    pub fn resolvable(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { plugin, reasons: vec![reason.into()], resolvable: true }
     }
 
-    /// Nothing on the node could help.
-    pub fn wrong(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
+    /// Evicting pods cannot help (`UnschedulableAndUnresolvable`).
+    pub fn unresolvable(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { plugin, reasons: vec![reason.into()], resolvable: false }
     }
 }
 
-/// Asked about many nodes for one pod.
+/// Filters nodes for one pod.
 pub trait NodeFilter {
-    /// `node.entry` is there.
+    /// Called only for nodes with an entry.
     fn check(&self, node: &Node) -> Result<(), Refusal>;
 
-    /// Limits the nodes that can pass to these, when few can.
+    /// The only nodes that can pass, where those are few.
     fn names(&self) -> Option<Vec<String>> {
         None
     }
 }
 
+/// The result of PreFilter: the filter of nodes for a pod, none if the pod does not concern the plugin, or why no node fits.
+pub type PreFilter<'a> = Result<Option<Box<dyn NodeFilter + 'a>>, Refusal>;
+
+/// Scores the feasible nodes for one pod.
 pub trait NodeScore {
     fn score(&self, node: &Node) -> i64;
 
-    /// Brings the scores of all feasible nodes to 0…100.
+    /// Scales the scores of all feasible nodes to 0…[`MAX_SCORE`].
     fn normalize(&self, _scores: &mut [i64]) {}
 }
 
+/// A node on which a pod will fit once its victims are gone.
+#[derive(Clone)]
+pub struct Nomination {
+    pub node: Arc<str>,
+    /// Pods to delete.
+    pub victims: Vec<Arc<Pod>>,
+}
+
+/// Whether a pod may be bound.
+pub enum Permit {
+    Allow,
+    /// When the future completes: with an error, the pod is refused for that reason.
+    Wait(BoxFuture<'static, Result<(), String>>),
+}
+
+/// An extension of the scheduler. Its methods are in the order in which they are called.
 pub trait Plugin: Send + Sync {
+    /// The name in configurations, events and metrics.
     fn name(&self) -> &'static str;
 
-    fn filter<'a>(&self, _pod: &'a Pod, _cluster: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+    /// PreEnqueue: whether a pod may be scheduled at all. A refused one waits until it is changed.
+    fn pre_enqueue(&self, _pod: &Pod) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// QueueSort: the rank of a waiting pod. Higher ranks come first, equal ones in the order of arrival. One plugin of a scheduler ranks.
+    fn queue_rank(&self, _pod: &Pod) -> Option<i64> {
         None
     }
 
-    fn score<'a>(&self, _pod: &'a Pod, _cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    /// PreFilter: returns the filter of nodes for a pod, or nothing if the pod does not concern the plugin. An error refuses all nodes.
+    fn pre_filter<'a>(&self, _pod: &'a Pod, _cluster: &'a Cluster) -> PreFilter<'a> {
+        Ok(None)
+    }
+
+    /// What the filter of this plugin reads. After a change of it, a pod that the plugin refused is tried again if [`Self::hint`] says so.
+    fn reads(&self) -> &'static [Read] {
+        &[]
+    }
+
+    /// Whether a pod that this plugin refused may fit after a change of what it reads.
+    fn hint(&self, _pod: &Pod, _event: &Event<'_>) -> bool {
+        true
+    }
+
+    /// PostFilter: called when no node fits. Returns the node on which the pod fits once others are gone.
+    fn post_filter(&self, _pod: &Pod, _cluster: &Cluster, _decision: &Decision) -> Option<Nomination> {
         None
     }
 
+    /// PreScore: returns the scorer of nodes for a pod, or nothing if the pod does not concern the plugin.
+    fn pre_score<'a>(&self, _pod: &'a Pod, _cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+        None
+    }
+
+    /// The factor of this plugin's scores.
     fn weight(&self) -> i64 {
         1
     }
 
-    /// Whether a pod that this plugin refused may fit after the event.
-    fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool;
+    /// Reserve: takes what the pod needs on the node. If a later step fails, [`Self::unreserve`] returns it.
+    fn reserve(&self, _pod: &Pod, _node: &str) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Called after a failure, also if `reserve` of this plugin was not called or failed.
+    fn unreserve(&self, _pod: &Pod, _node: &str) {}
+
+    /// Permit: lets the binding go ahead, or delays it.
+    fn permit(&self, _pod: &Pod, _node: &str) -> Permit {
+        Permit::Allow
+    }
+
+    /// PreBind: prepares the node for the pod, such as its volumes. An error fails the binding.
+    fn pre_bind(&self, _pod: &Arc<Pod>, _node: &Arc<str>) -> Option<BoxFuture<'static, Result<(), client::Error>>> {
+        None
+    }
+
+    /// Bind: binds the pod. The first plugin that returns a future binds.
+    fn bind(&self, _pod: &Arc<Pod>, _node: &Arc<str>) -> Option<BoxFuture<'static, Result<(), client::Error>>> {
+        None
+    }
+
+    /// PostBind: called after the pod was bound.
+    fn post_bind(&self, _pod: &Pod, _node: &str) {}
 }
 
-/// What happened in the cluster.
+/// What a filter reads, and what an event changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Which nodes exist.
+    Nodes,
+    NodeLabels,
+    NodeTaints,
+    NodeUnschedulable,
+    NodeAllocatable,
+    /// Pods that are placed on nodes.
+    PlacedPods,
+    /// Pods that leave nodes.
+    GonePods,
+    /// Labels of placed pods.
+    PodLabels,
+    /// Resource requests of placed pods.
+    PodRequests,
+    /// Fields of the waiting pod itself.
+    OwnLabels,
+    OwnTolerations,
+    OwnRequests,
+    OwnAffinity,
+}
+
+/// A change in the cluster.
 pub enum Event<'a> {
-    NodeAdded(&'a crate::cluster::NodeEntry),
-    NodeChanged { old: &'a crate::cluster::NodeEntry, new: &'a crate::cluster::NodeEntry },
+    NodeAdded(&'a NodeEntry),
+    NodeChanged {
+        old: &'a NodeEntry,
+        new: &'a NodeEntry,
+    },
     PodPlaced(&'a Pod),
-    PodChanged(&'a Pod),
+    /// A pod on a node was changed.
+    PodChanged {
+        old: &'a Pod,
+        new: &'a Pod,
+    },
     PodGone(&'a Pod),
+    /// The waiting pod itself was changed.
+    OwnChanged {
+        old: &'a Pod,
+        new: &'a Pod,
+    },
 }
 
 impl<'a> Event<'a> {
-    /// The node as it is now, if the event is about one.
-    pub fn node(&self) -> Option<&'a crate::cluster::NodeEntry> {
+    /// The node as it is now, if the event concerns one.
+    pub fn node(&self) -> Option<&'a NodeEntry> {
         match self {
             Self::NodeAdded(n) | Self::NodeChanged { new: n, .. } => Some(n),
             _ => None,
         }
     }
+
+    /// What the event changes. Heartbeats of nodes and statuses of pods change nothing that filters read.
+    pub fn changes(&self) -> Vec<Read> {
+        let changed = |all: &[(bool, Read)]| all.iter().filter(|(c, _)| *c).map(|(_, read)| *read).collect();
+        match self {
+            Self::NodeAdded(_) => vec![Read::Nodes],
+            Self::NodeChanged { old, new } => changed(&[
+                (old.meta.labels != new.meta.labels, Read::NodeLabels),
+                (old.view.taints != new.view.taints, Read::NodeTaints),
+                (old.view.unschedulable != new.view.unschedulable, Read::NodeUnschedulable),
+                (old.view.allocatable != new.view.allocatable, Read::NodeAllocatable),
+            ]),
+            Self::PodPlaced(_) => vec![Read::PlacedPods],
+            Self::PodChanged { old, new } => changed(&[
+                (old.meta.labels != new.meta.labels, Read::PodLabels),
+                (old.view.requests != new.view.requests, Read::PodRequests),
+            ]),
+            Self::PodGone(_) => vec![Read::GonePods],
+            Self::OwnChanged { old, new } => changed(&[
+                (old.meta.labels != new.meta.labels, Read::OwnLabels),
+                (old.view.tolerations != new.view.tolerations, Read::OwnTolerations),
+                (old.view.requests != new.view.requests, Read::OwnRequests),
+                (old.view.affinity != new.view.affinity, Read::OwnAffinity),
+            ]),
+        }
+    }
 }
 
-/// Scales scores so that the largest is 100, and turns them round where less is better.
+/// The plugins of a scheduler, in the order in which they are called.
+pub struct Framework(Vec<Box<dyn Plugin>>);
+
+impl Framework {
+    pub fn new(plugins: Vec<Box<dyn Plugin>>) -> Self {
+        Self(plugins)
+    }
+
+    pub fn plugins(&self) -> impl Iterator<Item = &dyn Plugin> {
+        self.0.iter().map(|p| &**p)
+    }
+
+    /// Whether all plugins let the pod into the queue.
+    pub fn admits(&self, pod: &Pod) -> bool {
+        self.plugins().all(|p| p.pre_enqueue(pod).is_ok())
+    }
+
+    /// The rank of a pod in the queue.
+    pub fn queue_rank(&self, pod: &Pod) -> i64 {
+        self.plugins().find_map(|p| p.queue_rank(pod)).unwrap_or(0)
+    }
+
+    /// Whether a pod may fit after the event, which plugins refused before.
+    pub fn may_fit(&self, pod: &Pod, refused_by: &std::collections::BTreeSet<&'static str>, event: &Event<'_>) -> bool {
+        let changes = event.changes();
+        let concerns = |p: &&dyn Plugin| refused_by.contains(p.name()) && p.reads().iter().any(|r| changes.contains(r));
+        // Without a refusing plugin there was no node at all, or a binding failed.
+        (refused_by.is_empty() && !changes.is_empty()) || self.plugins().filter(concerns).any(|p| p.hint(pod, event))
+    }
+
+    /// Reserves with all plugins; returns everything if one of them refuses.
+    pub fn reserve(&self, pod: &Pod, node: &str) -> Result<(), Refusal> {
+        let reserved = self.plugins().try_for_each(|p| p.reserve(pod, node));
+        reserved.inspect_err(|_| self.unreserve(pod, node))
+    }
+
+    /// Returns reservations, in reverse order.
+    pub fn unreserve(&self, pod: &Pod, node: &str) {
+        self.0.iter().rev().for_each(|p| p.unreserve(pod, node));
+    }
+}
+
+/// Scales scores so that the largest is [`MAX_SCORE`]; reversed, that the smallest is.
 pub fn normalize(scores: &mut [i64], reverse: bool) {
     let max = scores.iter().copied().max().unwrap_or(0);
     for s in scores {

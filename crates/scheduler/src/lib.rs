@@ -1,12 +1,13 @@
 //! The scheduler: which node a pod goes to, and why.
 //!
-//! [`cluster`] is the state, [`decide`] the decision (data to data), [`queue`] the pods that wait, [`service`] the events in and the
-//! bindings out. Plugins filter and score, one file each under [`plugins`]. Invariant: a decision reads the state in place and
-//! says of every node that was refused which plugin refused it and why. The node agent asks the same plugins whether it takes a pod
-//! that was bound to it ([`admission_check`]).
+//! [`cluster`] is the state, [`decide`] the decision (data to data), [`queue`] the waiting pods, [`service`] the loop, [`binding`] the binding
+//! of one pod. [`framework`] has the extension points, [`plugins`] one file per plugin. Invariant: a decision reads the state in place and
+//! names the plugin and the reason for each node that it refuses. The node agent checks pods that are bound to it with the same plugins
+//! ([`admission_check`]).
 
 mod admission;
 pub mod affinity;
+pub mod binding;
 mod changes;
 pub mod cluster;
 pub mod decide;
@@ -23,5 +24,5 @@ pub mod taint;
 pub use admission::{Failure, admission_check};
 pub use cluster::{Cluster, Node, NodeInfo};
 pub use decide::{Decision, decide};
-pub use framework::{Plugin, Refusal};
+pub use framework::{Framework, Plugin, Refusal};
 pub use service::{Options, run};

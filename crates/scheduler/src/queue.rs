@@ -1,9 +1,10 @@
 //! The pods that wait for a node (upstream `scheduling_queue.go`).
 //!
-//! *Active*: by priority, then by time. *Backing off*: tried in vain not long ago. *Unschedulable*: until an event says that one of
-//! the plugins that refused it might not any more, or five minutes have gone by.
+//! *Active*: to be scheduled next, by rank (QueueSort) and then in the order of arrival. *Backing off*: failed a short while ago.
+//! *Unschedulable*: until a change after which a plugin that refused the pod may accept it, or for five minutes. *Gated*: a plugin does not
+//! let it into the queue (PreEnqueue), until it is changed.
 
-use crate::framework::{Event, Plugin};
+use crate::framework::{Event, Framework};
 use crate::pod::Pod;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -19,23 +20,24 @@ type Uid = Arc<str>;
 /// Orders the active pods.
 type Rank = (Reverse<i64>, u64, Uid);
 
-enum Place {
+enum Stage {
     Active(Rank),
     Backoff(Instant),
     Unschedulable(Instant),
+    Gated,
 }
 
 struct Waiting {
     pod: Arc<Pod>,
-    place: Place,
+    stage: Stage,
     arrival: u64,
     attempts: u32,
     last_try: Instant,
     refused_by: BTreeSet<&'static str>,
 }
 
-#[derive(Default)]
 pub struct Queue {
+    framework: Arc<Framework>,
     waiting: HashMap<Uid, Waiting>,
     active: BTreeSet<Rank>,
     backoff: BTreeSet<(Instant, Uid)>,
@@ -43,7 +45,7 @@ pub struct Queue {
     arrivals: u64,
 }
 
-/// A pod taken out to be decided on.
+/// A pod that was taken out of the queue to be scheduled.
 #[derive(Clone)]
 pub struct Taken {
     pub pod: Arc<Pod>,
@@ -52,6 +54,17 @@ pub struct Taken {
 }
 
 impl Queue {
+    pub fn new(framework: Arc<Framework>) -> Self {
+        Self {
+            framework,
+            waiting: HashMap::new(),
+            active: BTreeSet::new(),
+            backoff: BTreeSet::new(),
+            unschedulable: BTreeSet::new(),
+            arrivals: 0,
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -62,50 +75,51 @@ impl Queue {
 
     fn unlink(&mut self, uid: &str) -> Option<Waiting> {
         let w = self.waiting.remove(uid)?;
-        match &w.place {
-            Place::Active(rank) => self.active.remove(rank),
-            Place::Backoff(at) => self.backoff.remove(&(*at, uid.into())),
-            Place::Unschedulable(at) => self.unschedulable.remove(&(*at, uid.into())),
+        match &w.stage {
+            Stage::Active(rank) => self.active.remove(rank),
+            Stage::Backoff(at) => self.backoff.remove(&(*at, uid.into())),
+            Stage::Unschedulable(at) => self.unschedulable.remove(&(*at, uid.into())),
+            Stage::Gated => true,
         };
         Some(w)
     }
 
-    fn link(&mut self, mut w: Waiting, to: fn(&Waiting) -> Place) {
-        w.place = to(&w);
+    fn link(&mut self, mut w: Waiting, to: fn(&Self, &Waiting) -> Stage) {
+        w.stage = to(self, &w);
         let uid = w.pod.meta.uid.clone();
-        match &w.place {
-            Place::Active(rank) => self.active.insert(rank.clone()),
-            Place::Backoff(at) => self.backoff.insert((*at, uid.clone())),
-            Place::Unschedulable(at) => self.unschedulable.insert((*at, uid.clone())),
+        match &w.stage {
+            Stage::Active(rank) => self.active.insert(rank.clone()),
+            Stage::Backoff(at) => self.backoff.insert((*at, uid.clone())),
+            Stage::Unschedulable(at) => self.unschedulable.insert((*at, uid.clone())),
+            Stage::Gated => true,
         };
         self.waiting.insert(uid, w);
     }
 
-    /// A pod that is new, or has changed. A change of its wishes is worth a try at once.
-    pub fn add(&mut self, pod: Arc<Pod>, changed: bool) {
-        match self.unlink(&pod.meta.uid) {
-            None => {
-                self.arrivals += 1;
-                let now = Instant::now();
-                let w = Waiting {
-                    pod,
-                    place: Place::Unschedulable(now),
-                    arrival: self.arrivals,
-                    attempts: 0,
-                    last_try: now,
-                    refused_by: BTreeSet::new(),
-                };
-                self.link(w, active);
+    /// Adds a pod, or replaces it after a change. A change of what a refusing plugin reads is worth a try at once.
+    pub fn add(&mut self, pod: Arc<Pod>) {
+        let Some(mut w) = self.unlink(&pod.meta.uid) else {
+            self.arrivals += 1;
+            let now = Instant::now();
+            let w = Waiting {
+                pod,
+                stage: Stage::Gated,
+                arrival: self.arrivals,
+                attempts: 0,
+                last_try: now,
+                refused_by: BTreeSet::new(),
+            };
+            return self.ready(w);
+        };
+        let old = std::mem::replace(&mut w.pod, pod);
+        match w.stage {
+            Stage::Backoff(_) => self.link(w, backing_off),
+            Stage::Unschedulable(_) => {
+                let event = Event::OwnChanged { old: &old, new: &w.pod };
+                let worth = self.framework.may_fit(&w.pod, &w.refused_by, &event);
+                if worth { self.ready(w) } else { self.link(w, unschedulable) }
             }
-            Some(mut w) => {
-                w.pod = pod;
-                match w.place {
-                    Place::Active(_) => self.link(w, active),
-                    Place::Backoff(_) => self.link(w, backing_off),
-                    Place::Unschedulable(_) if changed => self.ready(w),
-                    Place::Unschedulable(_) => self.link(w, unschedulable),
-                }
-            }
+            Stage::Active(_) | Stage::Gated => self.ready(w),
         }
     }
 
@@ -113,7 +127,7 @@ impl Queue {
         self.unlink(uid);
     }
 
-    /// The next pod to decide on, if one is due.
+    /// The next pod to schedule, if one is due.
     pub fn pop(&mut self) -> Option<Taken> {
         self.ripen();
         let (_, _, uid) = self.active.first().cloned()?;
@@ -121,7 +135,7 @@ impl Queue {
         Some(Taken { pod: w.pod, arrival: w.arrival, attempts: w.attempts })
     }
 
-    /// When the next pod becomes due by nothing but time.
+    /// When the next pod becomes due without an event.
     pub fn next_due(&self) -> Option<Instant> {
         if !self.active.is_empty() {
             return Some(Instant::now());
@@ -151,13 +165,13 @@ impl Queue {
         }
     }
 
-    /// Puts back a pod that no node would have; `refused_by` are the plugins that said so.
+    /// Puts back a pod that no node fits. `refused_by`: the plugins that refused it.
     pub fn refused(&mut self, taken: Taken, refused_by: BTreeSet<&'static str>) {
         let w = self.again(taken, refused_by);
         self.link(w, unschedulable);
     }
 
-    /// Puts back a pod whose binding failed: tried again after its back-off.
+    /// Puts back a pod whose binding failed. It is tried again after its back-off.
     pub fn failed(&mut self, taken: Taken) {
         let w = self.again(taken, BTreeSet::new());
         self.link(w, backing_off);
@@ -167,7 +181,7 @@ impl Queue {
         let now = Instant::now();
         Waiting {
             pod: taken.pod,
-            place: Place::Unschedulable(now),
+            stage: Stage::Unschedulable(now),
             arrival: taken.arrival,
             attempts: taken.attempts + 1,
             last_try: now,
@@ -175,26 +189,25 @@ impl Queue {
         }
     }
 
-    /// To the active pods, or to those backing off while its back-off lasts.
+    /// To the active pods, or to those backing off while the back-off lasts, if all plugins let it in.
     fn ready(&mut self, w: Waiting) {
+        if !self.framework.admits(&w.pod) {
+            return self.link(w, gated);
+        }
         let over = w.last_try + backoff(w.attempts) <= Instant::now();
         self.link(w, if over { active } else { backing_off });
     }
 
-    /// Wakes the pods for which the event may have changed something.
-    pub fn happened(&mut self, plugins: &[Box<dyn Plugin>], event: &Event<'_>) {
-        if self.unschedulable.is_empty() {
+    /// Takes pods out of the unschedulable ones that may fit after the event.
+    pub fn happened(&mut self, event: &Event<'_>) {
+        if self.unschedulable.is_empty() || event.changes().is_empty() {
             return;
         }
         let woken: Vec<Uid> = self
             .unschedulable
             .iter()
             .filter_map(|(_, uid)| self.waiting.get(uid))
-            .filter(|w| {
-                // Refused by nobody: there was no node at all.
-                w.refused_by.is_empty()
-                    || plugins.iter().any(|p| w.refused_by.contains(p.name()) && p.hint(&w.pod, event))
-            })
+            .filter(|w| self.framework.may_fit(&w.pod, &w.refused_by, event))
             .map(|w| w.pod.meta.uid.clone())
             .collect();
         for uid in woken {
@@ -212,22 +225,26 @@ fn backoff(attempts: u32) -> Duration {
     }
 }
 
-fn active(w: &Waiting) -> Place {
-    Place::Active((Reverse(w.pod.view.priority), w.arrival, w.pod.meta.uid.clone()))
+fn active(queue: &Queue, w: &Waiting) -> Stage {
+    Stage::Active((Reverse(queue.framework.queue_rank(&w.pod)), w.arrival, w.pod.meta.uid.clone()))
 }
 
-fn backing_off(w: &Waiting) -> Place {
-    Place::Backoff(w.last_try + backoff(w.attempts))
+fn gated(_: &Queue, _: &Waiting) -> Stage {
+    Stage::Gated
 }
 
-fn unschedulable(w: &Waiting) -> Place {
-    Place::Unschedulable(w.last_try)
+fn backing_off(_: &Queue, w: &Waiting) -> Stage {
+    Stage::Backoff(w.last_try + backoff(w.attempts))
+}
+
+fn unschedulable(_: &Queue, w: &Waiting) -> Stage {
+    Stage::Unschedulable(w.last_try)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugins::default_plugins;
+    use crate::plugins::deciding_plugins;
     use serde_json::json;
 
     fn pod(name: &str, priority: i64) -> Arc<Pod> {
@@ -237,11 +254,10 @@ mod tests {
 
     /// Clauses: Q02.priority, Q02.backoff
     #[tokio::test(start_paused = true)]
-    async fn by_priority_and_after_a_back_off() {
-        let plugins = default_plugins();
-        let mut q = Queue::default();
+    async fn pods_come_by_priority_and_after_their_back_off() {
+        let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
         for (n, p) in [("low", 0), ("first", 5), ("second", 5), ("high", 9)] {
-            q.add(pod(n, p), false);
+            q.add(pod(n, p));
         }
         let mut order = Vec::new();
         while let Some(t) = q.pop() {
@@ -252,9 +268,9 @@ mod tests {
         }
         assert_eq!(order, ["high", "first", "second", "low"]);
         let gone = pod("gone", 0);
-        q.happened(&plugins, &Event::PodPlaced(&gone));
-        assert!(q.pop().is_none(), "a pod more is no more room");
-        q.happened(&plugins, &Event::PodGone(&gone));
+        q.happened(&Event::PodPlaced(&gone));
+        assert!(q.pop().is_none(), "another pod does not make room");
+        q.happened(&Event::PodGone(&gone));
         assert!(q.pop().is_none(), "backing off");
         let due = q.next_due().unwrap();
         assert_eq!(due - Instant::now(), Duration::from_secs(1));
@@ -262,6 +278,47 @@ mod tests {
         let t = q.pop().unwrap();
         q.refused(t, ["NodeAffinity"].into());
         tokio::time::advance(FORGOTTEN).await;
-        assert!(q.pop().is_some(), "nobody is forgotten");
+        assert!(q.pop().is_some(), "no pod waits for ever");
+    }
+
+    fn changed(v: serde_json::Value) -> Arc<Pod> {
+        Arc::new(Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
+    }
+
+    /// A gate keeps a pod out of the queue, and a change of the pod is a try only if a refusing plugin reads what changed.
+    #[tokio::test(start_paused = true)]
+    async fn changes_of_a_pod_wake_it_where_plugins_read_them() {
+        let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
+        let with = |spec: serde_json::Value, labels: serde_json::Value| {
+            changed(json!({"metadata": {"name": "p", "uid": "p", "labels": labels}, "spec": spec}))
+        };
+        q.add(with(json!({"schedulingGates": [{"name": "g"}]}), json!({})));
+        assert!(q.pop().is_none() && q.next_due().is_none(), "gated");
+        q.add(with(json!({}), json!({})));
+        let taken = q.pop().expect("the gate is gone");
+        q.refused(taken, ["TaintToleration"].into());
+        tokio::time::advance(Duration::from_secs(20)).await;
+        q.add(with(json!({}), json!({"a": "b"})));
+        assert!(q.pop().is_none(), "taints do not read labels");
+        q.add(with(json!({"tolerations": [{"key": "k"}]}), json!({"a": "b"})));
+        assert!(q.pop().is_some(), "a toleration more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn heartbeats_of_nodes_wake_no_pod() {
+        let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
+        q.add(pod("p", 0));
+        let taken = q.pop().unwrap();
+        q.refused(taken, ["NodeResourcesFit", "TaintToleration"].into());
+        tokio::time::advance(Duration::from_secs(20)).await;
+        let node = |version: &str, cpu: &str| {
+            let v = json!({"metadata": {"name": "n", "resourceVersion": version},
+                "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}}});
+            crate::cluster::NodeEntry::new(serde_json::to_vec(&v).unwrap().into()).unwrap()
+        };
+        q.happened(&Event::NodeChanged { old: &node("1", "1"), new: &node("2", "1") });
+        assert!(q.pop().is_none(), "nothing that a filter reads");
+        q.happened(&Event::NodeChanged { old: &node("2", "1"), new: &node("3", "2") });
+        assert!(q.pop().is_some(), "more CPU");
     }
 }

@@ -1,14 +1,16 @@
-//! The running scheduler: events in, bindings out.
+//! The running scheduler: takes changes of the cluster, schedules pods and binds them.
 
+use crate::binding::{self, BindingError};
 use crate::changes::{Change, Changes};
-use crate::cluster::{Cluster, NodeEntry, NodeInfo};
+use crate::cluster::{Cluster, NodeInfo};
 use crate::decide::{Decision, decide};
-use crate::framework::{Event, Plugin};
+use crate::framework::{Event, Framework, Nomination, Plugin};
 use crate::plugins::default_plugins;
 use crate::pod::{Pod, PodInfo};
 use crate::queue::{Queue, Taken};
 use client::{
-    ApiResource, Client, Error, Informers, Patch, Recorder, Regarding, Scope, Severity, Shutdown, Source, WriteOptions,
+    ApiResource, Client, DeleteOptions, Error, Informers, Patch, Recorder, Regarding, Scope, Severity, Shutdown,
+    Source, WriteOptions,
 };
 use k8s_openapi::api::core::v1 as core;
 use meta::{Clock, Object, Rng};
@@ -18,32 +20,32 @@ use std::sync::Arc;
 use supervisor::panics::{caught, caught_now};
 use tokio::sync::{Semaphore, mpsc};
 
-/// What a scheduler is made of.
+/// What a scheduler needs.
 pub struct Options {
-    /// Under the scheduler's own identity.
+    /// A client with the scheduler's own identity.
     pub client: Client,
     pub informers: Informers,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
-    /// The `schedulerName` of the pods it cares for.
+    /// The `schedulerName` of the pods that it schedules.
     pub name: String,
-    /// Where it runs, for its events.
+    /// The host in its events.
     pub host: String,
     pub plugins: Vec<Box<dyn Plugin>>,
-    /// Bindings on their way at a time.
+    /// The maximum number of concurrent bindings.
     pub bindings: usize,
 }
 
 impl Options {
     pub fn new(client: Client, informers: Informers, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         Self {
+            plugins: default_plugins(&client),
             client,
             informers,
             clock,
             rng,
             name: "default-scheduler".into(),
             host: "kemudi".into(),
-            plugins: default_plugins(),
             bindings: 128,
         }
     }
@@ -52,15 +54,17 @@ impl Options {
 /// A binding that failed.
 struct Failed {
     taken: Taken,
-    error: Error,
+    node: Arc<str>,
+    error: BindingError,
 }
 
 struct Scheduler {
     options: Arc<Options>,
+    framework: Arc<Framework>,
     recorder: Recorder,
     cluster: Cluster,
     queue: Queue,
-    /// Where the next decision begins among the nodes.
+    /// The index of the first node that the next decision filters.
     start: usize,
     failures: mpsc::Sender<Failed>,
     permits: Arc<Semaphore>,
@@ -71,9 +75,9 @@ pub fn run(options: Options, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = 
     Box::pin(schedule(options, shutdown))
 }
 
-async fn schedule(options: Options, shutdown: Shutdown) {
+async fn schedule(mut options: Options, shutdown: Shutdown) {
     let changes = Arc::new(Changes::default());
-    // A binding on its way fails at most once, and holds its permit until the failure is here.
+    // A binding fails at most once, and holds its permit until the failure is in the channel.
     let (failures, mut failed) = mpsc::channel(options.bindings.max(1));
     let source = Source::scheduler(&options.name, &options.host);
     let recorder = Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone());
@@ -104,18 +108,20 @@ async fn schedule(options: Options, shutdown: Shutdown) {
     if shutdown.race(ready).await.is_none() {
         return;
     }
+    let framework = Arc::new(Framework::new(std::mem::take(&mut options.plugins)));
     let mut s = Scheduler {
+        queue: Queue::new(framework.clone()),
+        framework,
         permits: Arc::new(Semaphore::new(options.bindings)),
         options: Arc::new(options),
         recorder,
         cluster: Cluster::default(),
-        queue: Queue::default(),
         start: 0,
         failures,
     };
     let work = async {
         loop {
-            // Everything that is known goes before the next decision.
+            // A decision is made on everything that is known.
             while let Some(change) = changes.take() {
                 s.take_caught(change);
             }
@@ -123,7 +129,7 @@ async fn schedule(options: Options, shutdown: Shutdown) {
                 s.fail_caught(failure);
             }
             if let Some(taken) = s.queue.pop() {
-                // A pod that cannot even be decided on comes again as after a failed binding, and keeps nobody else waiting.
+                // A pod whose scheduling panics is tried again as after a failed binding, and delays no other.
                 let (pod, again) = (taken.pod.key(), taken.clone());
                 if caught("scheduler", pod, s.schedule(taken)).await.is_err() {
                     s.cluster.remove_pod(&again.pod.meta.uid);
@@ -157,23 +163,19 @@ impl Scheduler {
         let _ = caught_now("scheduler", object, || self.take(change));
     }
 
-    fn fail_caught(&mut self, Failed { taken, error }: Failed) {
-        let pod = format!("pod {}", taken.pod.key());
-        let _ = caught_now("scheduler", pod, || self.binding_failed(taken, &error));
+    fn fail_caught(&mut self, failed: Failed) {
+        let pod = format!("pod {}", failed.taken.pod.key());
+        let _ = caught_now("scheduler", pod, || self.binding_failed(failed));
     }
 
     fn take(&mut self, change: Change) {
-        let plugins = &self.options.plugins;
         match change {
             Change::Node { old, new } => match (old, new) {
                 (old, Some(new)) => {
                     self.cluster.set_node(new.clone());
                     match &old {
-                        None => self.queue.happened(plugins, &Event::NodeAdded(&new)),
-                        Some(old) if matters(old, &new) => {
-                            self.queue.happened(plugins, &Event::NodeChanged { old, new: &new });
-                        }
-                        Some(_) => {}
+                        None => self.queue.happened(&Event::NodeAdded(&new)),
+                        Some(old) => self.queue.happened(&Event::NodeChanged { old, new: &new }),
                     }
                 }
                 (Some(old), None) => self.cluster.remove_node(&old.meta.name),
@@ -188,29 +190,25 @@ impl Scheduler {
     }
 
     fn pod_changed(&mut self, old: Option<Arc<Pod>>, new: Option<Arc<Pod>>) {
-        let plugins = &self.options.plugins;
         match new {
             Some(p) if p.view.is_terminal() => self.gone(&p),
             Some(p) if !p.view.node_name.is_empty() => {
                 self.queue.remove(&p.meta.uid);
                 let known = self.cluster.is_placed(&p.meta.uid);
                 let node = p.view.node_name.clone();
-                let smaller =
-                    old.as_ref().is_some_and(|o| o.view.requests != p.view.requests || o.meta.labels != p.meta.labels);
                 self.cluster.place(p.clone(), &node);
-                if !known {
-                    self.queue.happened(plugins, &Event::PodPlaced(&p));
-                } else if smaller {
-                    self.queue.happened(plugins, &Event::PodChanged(&p));
+                match &old {
+                    _ if !known => self.queue.happened(&Event::PodPlaced(&p)),
+                    Some(old) => self.queue.happened(&Event::PodChanged { old, new: &p }),
+                    None => {}
                 }
             }
             Some(p) => {
-                let ours = *p.view.scheduler_name == *self.options.name && !p.view.gated && !p.meta.is_deleting();
+                let ours = *p.view.scheduler_name == *self.options.name && !p.meta.is_deleting();
                 if !ours {
                     self.queue.remove(&p.meta.uid);
                 } else if !self.cluster.is_placed(&p.meta.uid) {
-                    let changed = old.is_some_and(|o| o.meta.labels != p.meta.labels || wishes_changed(&o, &p));
-                    self.queue.add(p, changed);
+                    self.queue.add(p);
                 }
             }
             None => {
@@ -224,64 +222,73 @@ impl Scheduler {
     fn gone(&mut self, p: &Arc<Pod>) {
         self.queue.remove(&p.meta.uid);
         if self.cluster.remove_pod(&p.meta.uid) {
-            self.queue.happened(&self.options.plugins, &Event::PodGone(p));
+            self.queue.happened(&Event::PodGone(p));
         }
     }
 
     async fn schedule(&mut self, taken: Taken) {
-        let d = decide(&self.options.plugins, &taken.pod, &self.cluster, self.start, &*self.options.rng);
+        let pod = taken.pod.clone();
+        let mut d = decide(&self.framework, &pod, &self.cluster, self.start, &*self.options.rng);
         let slots = self.cluster.nodes().len().max(1);
-        self.start = (self.start + d.asked) % slots;
-        match &d.node {
-            Some(node) => {
-                let node = node.clone();
-                self.cluster.place(taken.pod.clone(), &node);
+        self.start = (self.start + d.evaluated) % slots;
+        let Some(node) = d.node.clone() else {
+            let nomination = self.framework.plugins().find_map(|p| p.post_filter(&pod, &self.cluster, &d));
+            return self.refuse(taken, &d, nomination).await;
+        };
+        match self.framework.reserve(&pod, &node) {
+            Ok(()) => {
+                self.cluster.place(pod, &node);
                 self.bind(taken, node).await;
             }
-            None => self.refuse(taken, &d).await,
+            Err(refusal) => {
+                d.pod_refusal = Some(refusal);
+                self.refuse(taken, &d, None).await;
+            }
         }
     }
 
-    /// Sends the binding and goes on; the pod counts on its node meanwhile.
+    /// Starts the binding. The pod counts as placed meanwhile.
     async fn bind(&self, taken: Taken, node: Arc<str>) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
-        let (options, recorder, failures) = (self.options.clone(), self.recorder.clone(), self.failures.clone());
+        let (framework, recorder, failures) = (self.framework.clone(), self.recorder.clone(), self.failures.clone());
         tokio::spawn(async move {
             let m = &taken.pod.meta;
-            let pods = options.client.api::<core::Pod>().namespace(&m.namespace);
-            match pods.bind(&m.name, &m.uid, &node).await {
-                Ok(_) => {
+            match binding::bind(&framework, &taken.pod, &node).await {
+                Ok(()) => {
                     let text = format!("Successfully assigned {}/{} to {node}", m.namespace, m.name);
                     recorder.action(Regarding::of("v1", "Pod", m), Severity::Normal, "Scheduled", "Binding", text);
                 }
                 Err(error) => {
-                    let _ = failures.send(Failed { taken, error }).await;
+                    let _ = failures.send(Failed { taken, node, error }).await;
                 }
             }
             drop(permit);
         });
     }
 
-    fn binding_failed(&mut self, taken: Taken, error: &Error) {
+    fn binding_failed(&mut self, Failed { taken, node, error }: Failed) {
         let pod = taken.pod.clone();
-        // What is known of the pod by now is truer than what was assumed: it may be gone, or bound after all.
+        self.framework.unreserve(&pod, &node);
+        // A change of the pod overrides the assumption: it may be gone, or bound after all.
         let assumed = self.cluster.pod(&pod.meta.uid).is_some_and(|p| p.view.node_name.is_empty());
         if !assumed {
             return;
         }
         self.cluster.remove_pod(&pod.meta.uid);
-        self.queue.happened(&self.options.plugins, &Event::PodGone(&pod));
-        if error.is_not_found() {
+        self.queue.happened(&Event::PodGone(&pod));
+        if error.pod_is_gone() {
             return;
         }
-        let text = format!("running Bind plugin \"DefaultBinder\": {error}");
         let about = Regarding::of("v1", "Pod", &pod.meta);
-        self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", text);
-        self.queue.failed(taken);
+        self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", error.to_string());
+        match error {
+            BindingError::Refused(refusal) => self.queue.refused(taken, [refusal.plugin].into()),
+            _ => self.queue.failed(taken),
+        }
     }
 
-    /// Tells why no node will do, on the pod and in an event.
-    async fn refuse(&mut self, taken: Taken, d: &Decision) {
+    /// Reports why no node fits, in the status of the pod and in an event, and deletes the victims of a nomination.
+    async fn refuse(&mut self, taken: Taken, d: &Decision, nomination: Option<Nomination>) {
         let message = d.message();
         let pod = taken.pod.clone();
         self.queue.refused(taken, d.refused_by());
@@ -290,23 +297,32 @@ impl Scheduler {
         let (options, permits) = (self.options.clone(), self.permits.clone());
         let Ok(permit) = permits.acquire_owned().await else { return };
         tokio::spawn(async move {
-            if let Err(e) = write_condition(&options, &pod, &message).await
+            for victim in nomination.iter().flat_map(|n| &n.victims) {
+                let pods = options.client.api::<core::Pod>().namespace(&victim.meta.namespace);
+                let deleted = pods.delete(&victim.meta.name, &DeleteOptions::uid(&victim.meta.uid)).await;
+                if let Err(e) = client::optional(deleted) {
+                    tracing::warn!(victim = %victim.key(), "deleting a pod for one of higher priority failed: {e}");
+                }
+            }
+            let node = nomination.as_ref().map(|n| &*n.node);
+            if let Err(e) = write_condition(&options, &pod, &message, node).await
                 && !e.is_not_found()
             {
-                tracing::debug!(pod = %pod.key(), "telling that it is unschedulable: {e}");
+                tracing::debug!(pod = %pod.key(), "writing the condition of an unschedulable pod failed: {e}");
             }
             drop(permit);
         });
     }
 }
 
-async fn write_condition(options: &Options, pod: &Pod, message: &str) -> Result<(), Error> {
+/// Writes the condition `PodScheduled`, and the node that the pod is nominated for.
+async fn write_condition(options: &Options, pod: &Pod, message: &str, node: Option<&str>) -> Result<(), Error> {
     let now: Object = pod.decode()?;
     let old = now
         .at(&["status", "conditions"])
         .and_then(|c| c.as_array()?.iter().find(|c| c["type"] == "PodScheduled").cloned());
     let same = |k: &str, v: &str| old.as_ref().is_some_and(|o| o[k] == v);
-    if same("status", "False") && same("reason", "Unschedulable") && same("message", message) {
+    if same("status", "False") && same("reason", "Unschedulable") && same("message", message) && node.is_none() {
         return Ok(());
     }
     let mut condition = json!({
@@ -319,23 +335,11 @@ async fn write_condition(options: &Options, pod: &Pod, message: &str) -> Result<
         Some(o) if o["status"] == "False" => o["lastTransitionTime"].clone(),
         _ => meta::time::format(options.clock.now()).into(),
     };
-    let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [condition]}}));
+    let mut status = json!({"conditions": [condition]});
+    if let Some(node) = node {
+        status["nominatedNodeName"] = node.into();
+    }
+    let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.meta.uid}, "status": status}));
     let pods = options.client.dynamic(&ApiResource::of::<core::Pod>()).namespace(&pod.meta.namespace);
     pods.patch_status(&pod.meta.name, &WriteOptions::default(), &patch).await.map(|_| ())
-}
-
-/// Whether a node changed in what decisions read; its heartbeats do not.
-fn matters(old: &NodeEntry, new: &NodeEntry) -> bool {
-    old.meta.labels != new.meta.labels
-        || old.view.unschedulable != new.view.unschedulable
-        || old.view.taints != new.view.taints
-        || old.view.allocatable != new.view.allocatable
-}
-
-/// Whether an unassigned pod was changed in what may be changed then.
-fn wishes_changed(old: &Pod, new: &Pod) -> bool {
-    old.view.tolerations != new.view.tolerations
-        || old.view.requests != new.view.requests
-        || old.view.gated != new.view.gated
-        || old.view.affinity != new.view.affinity
 }

@@ -1,7 +1,7 @@
 //! Prefers nodes whose CPU and memory would be used alike.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeScore, Plugin};
+use crate::framework::{MAX_SCORE, NodeScore, Plugin};
 use crate::pod::Pod;
 use crate::resources::Resources;
 
@@ -15,13 +15,9 @@ impl Plugin for BalancedAllocation {
     }
 
     /// A pod that asks for nothing changes no balance.
-    fn score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         let r = &pod.view.requests;
         if r.cpu == 0 && r.memory == 0 { None } else { Some(Box::new(Balance(r))) }
-    }
-
-    fn hint(&self, _: &Pod, _: &Event<'_>) -> bool {
-        false
     }
 }
 

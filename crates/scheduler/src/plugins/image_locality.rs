@@ -1,7 +1,7 @@
 //! Prefers nodes that have the pod's images, the more the larger they are and the more nodes have them.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeScore, Plugin};
+use crate::framework::{MAX_SCORE, NodeScore, Plugin};
 use crate::pod::Pod;
 
 /// Images smaller than the one do not matter; more than the other, per container, matters no more.
@@ -27,7 +27,7 @@ impl Plugin for ImageLocality {
         "ImageLocality"
     }
 
-    fn score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         let wanted: Vec<_> = pod
             .view
             .images
@@ -42,10 +42,6 @@ impl Plugin for ImageLocality {
             return None;
         }
         Some(Box::new(Images { wanted, containers: pod.view.images.len() as i64 }))
-    }
-
-    fn hint(&self, _: &Pod, _: &Event<'_>) -> bool {
-        false
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pods that want neighbours, and pods that refuse them.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::pod_affinity::Term;
 use std::collections::{HashMap, HashSet};
@@ -34,11 +34,11 @@ impl Plugin for InterPodAffinity {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+    fn pre_filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
         let own = &pod.view.pod_affinity;
         let asks = !own.required.is_empty() || !own.anti_required.is_empty();
         if !asks && !cluster.has_anti_affinity() {
-            return None;
+            return Ok(None);
         }
         let labels = cluster.namespace_labels();
         let mut refused_by_others = HashSet::new();
@@ -77,10 +77,10 @@ impl Plugin for InterPodAffinity {
         }
         let first_of_group =
             wanted.iter().all(HashSet::is_empty) && own.required.iter().all(|t| t.matches(pod, pod, labels));
-        Some(Box::new(Check { pod, refused_by_others, unwanted, wanted, first_of_group }))
+        Ok(Some(Box::new(Check { pod, refused_by_others, unwanted, wanted, first_of_group })))
     }
 
-    fn score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         let own = &pod.view.pod_affinity.preferred;
         if own.is_empty() && !cluster.has_preferred_affinity() {
             return None;
@@ -114,14 +114,16 @@ impl Plugin for InterPodAffinity {
         2
     }
 
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::NodeLabels, Read::PlacedPods, Read::GonePods, Read::PodLabels, Read::OwnLabels]
+    }
+
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         let own = &pod.view.pod_affinity;
         match event {
-            Event::NodeAdded(_) => true,
-            Event::NodeChanged { old, new } => old.meta.labels != new.meta.labels,
             Event::PodPlaced(_) => !own.required.is_empty(),
             Event::PodGone(gone) => !own.anti_required.is_empty() || !gone.view.pod_affinity.anti_required.is_empty(),
-            Event::PodChanged(_) => true,
+            _ => true,
         }
     }
 }
@@ -136,15 +138,15 @@ impl NodeFilter for Check<'_> {
             .zip(&self.wanted)
             .all(|(t, places)| here(t).is_some_and(|v| self.first_of_group || places.contains(v)));
         if !all {
-            return Err(Refusal::wrong(NAME, "node(s) didn't match pod affinity rules"));
+            return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
         if own.anti_required.iter().any(|t| here(t).is_some_and(|v| self.unwanted.contains(&(&*t.topology_key, v)))) {
-            return Err(Refusal::busy(NAME, "node(s) didn't match pod anti-affinity rules"));
+            return Err(Refusal::resolvable(NAME, "node(s) didn't match pod anti-affinity rules"));
         }
         if let (false, Some(n)) = (self.refused_by_others.is_empty(), &node.entry)
             && n.meta.labels.iter().any(|(k, v)| self.refused_by_others.contains(&(k, v)))
         {
-            return Err(Refusal::busy(NAME, "node(s) didn't satisfy existing pods anti-affinity rules"));
+            return Err(Refusal::resolvable(NAME, "node(s) didn't satisfy existing pods anti-affinity rules"));
         }
         Ok(())
     }

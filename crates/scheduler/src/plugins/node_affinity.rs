@@ -2,7 +2,7 @@
 
 use crate::affinity;
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Refusal, normalize};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
 
 const NAME: &str = "NodeAffinity";
@@ -16,11 +16,11 @@ impl Plugin for NodeAffinity {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
-        if pod.view.affinity.is_required() { Some(Box::new(Check(&pod.view.affinity))) } else { None }
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        if pod.view.affinity.is_required() { Ok(Some(Box::new(Check(&pod.view.affinity)))) } else { Ok(None) }
     }
 
-    fn score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         if pod.view.affinity.preferred.is_empty() { None } else { Some(Box::new(Check(&pod.view.affinity))) }
     }
 
@@ -28,8 +28,12 @@ impl Plugin for NodeAffinity {
         2
     }
 
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::NodeLabels, Read::OwnAffinity]
+    }
+
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
-        event.node().is_some_and(|n| pod.view.affinity.admits(n))
+        event.node().is_none_or(|n| pod.view.affinity.admits(n))
     }
 }
 
@@ -38,7 +42,7 @@ impl NodeFilter for Check<'_> {
         if node.entry.as_ref().is_some_and(|n| self.0.admits(n)) {
             return Ok(());
         }
-        Err(Refusal::wrong(NAME, "node(s) didn't match Pod's node affinity/selector"))
+        Err(Refusal::unresolvable(NAME, "node(s) didn't match Pod's node affinity/selector"))
     }
 
     fn names(&self) -> Option<Vec<String>> {

@@ -1,7 +1,7 @@
 //! A pod that names its node and still comes to the scheduler: only that node will do.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, Plugin, Refusal};
+use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 
 const NAME: &str = "NodeName";
@@ -15,8 +15,12 @@ impl Plugin for NodeName {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
-        if pod.view.node_name.is_empty() { None } else { Some(Box::new(Check(&pod.view.node_name))) }
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        if pod.view.node_name.is_empty() { Ok(None) } else { Ok(Some(Box::new(Check(&pod.view.node_name)))) }
+    }
+
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes]
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
@@ -29,6 +33,6 @@ impl NodeFilter for Check<'_> {
         if *node.name == *self.0 {
             return Ok(());
         }
-        Err(Refusal::wrong(NAME, "node(s) didn't match the requested node name"))
+        Err(Refusal::unresolvable(NAME, "node(s) didn't match the requested node name"))
     }
 }

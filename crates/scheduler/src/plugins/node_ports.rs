@@ -1,7 +1,7 @@
 //! Ports of the host.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, Plugin, Refusal};
+use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
 use crate::pod::{HostPort, Pod};
 
 const NAME: &str = "NodePorts";
@@ -15,17 +15,20 @@ impl Plugin for NodePorts {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
-        if pod.view.host_ports.is_empty() { None } else { Some(Box::new(Check(&pod.view.host_ports))) }
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        if pod.view.host_ports.is_empty() { Ok(None) } else { Ok(Some(Box::new(Check(&pod.view.host_ports)))) }
+    }
+
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::GonePods]
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         match event {
-            Event::NodeAdded(_) => true,
             Event::PodGone(gone) => {
                 gone.view.host_ports.iter().any(|p| pod.view.host_ports.iter().any(|q| p.conflicts(q)))
             }
-            _ => false,
+            _ => true,
         }
     }
 }
@@ -33,7 +36,7 @@ impl Plugin for NodePorts {
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         if self.0.iter().any(|p| node.ports.iter().any(|q| p.conflicts(q))) {
-            return Err(Refusal::busy(NAME, "node(s) didn't have free ports for the requested pod ports"));
+            return Err(Refusal::resolvable(NAME, "node(s) didn't have free ports for the requested pod ports"));
         }
         Ok(())
     }

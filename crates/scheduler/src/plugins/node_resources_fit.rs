@@ -1,7 +1,7 @@
 //! Room for a pod's requests; and among nodes with room, those with more of it (`LeastAllocated`).
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::resources::Resources;
 use std::borrow::Cow;
@@ -85,24 +85,21 @@ impl Plugin for NodeResourcesFit {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        Ok(Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero })))
+    }
+
+    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero }))
     }
 
-    fn score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
-        Some(Box::new(Check { requests: &pod.view.requests, nonzero: &pod.view.nonzero }))
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::NodeAllocatable, Read::GonePods, Read::PodRequests, Read::OwnRequests]
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         let fits = |r: &Resources| shortfalls(&pod.view.requests, &Resources::default(), 0, r).0.is_empty();
-        match event {
-            Event::NodeAdded(n) => fits(&n.view.allocatable),
-            Event::NodeChanged { old, new } => {
-                old.view.allocatable != new.view.allocatable && fits(&new.view.allocatable)
-            }
-            Event::PodGone(_) | Event::PodChanged(_) => true,
-            Event::PodPlaced(_) => false,
-        }
+        event.node().is_none_or(|n| fits(&n.view.allocatable))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cordoned nodes.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, Plugin, Refusal};
+use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::taint::{Taint, tolerated};
 
@@ -21,19 +21,23 @@ impl Plugin for NodeUnschedulable {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
-        if tolerates(pod) { None } else { Some(Box::new(Check)) }
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        if tolerates(pod) { Ok(None) } else { Ok(Some(Box::new(Check))) }
+    }
+
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::NodeUnschedulable, Read::OwnTolerations]
     }
 
     fn hint(&self, _: &Pod, event: &Event<'_>) -> bool {
-        event.node().is_some_and(|n| !n.view.unschedulable)
+        event.node().is_none_or(|n| !n.view.unschedulable)
     }
 }
 
 impl NodeFilter for Check {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         if node.entry.as_ref().is_some_and(|n| n.view.unschedulable) {
-            return Err(Refusal::wrong(NAME, "node(s) were unschedulable"));
+            return Err(Refusal::unresolvable(NAME, "node(s) were unschedulable"));
         }
         Ok(())
     }

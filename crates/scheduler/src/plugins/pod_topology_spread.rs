@@ -1,7 +1,7 @@
 //! Pods spread evenly over the places of the cluster. The system's default constraints are left out.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, Refusal};
+use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
 use meta::LabelSelector;
@@ -60,14 +60,14 @@ impl Plugin for PodTopologySpread {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
+    fn pre_filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
         if !pod.view.spread.iter().any(|c| c.hard) {
-            return None;
+            return Ok(None);
         }
-        Some(Box::new(Check { pod, counted: count(pod, cluster, true) }))
+        Ok(Some(Box::new(Check { pod, counted: count(pod, cluster, true) })))
     }
 
-    fn score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         if pod.view.spread.iter().all(|c| c.hard) {
             return None;
         }
@@ -78,10 +78,24 @@ impl Plugin for PodTopologySpread {
         2
     }
 
+    fn reads(&self) -> &'static [Read] {
+        &[
+            Read::Nodes,
+            Read::NodeLabels,
+            Read::NodeTaints,
+            Read::PlacedPods,
+            Read::GonePods,
+            Read::PodLabels,
+            Read::OwnLabels,
+        ]
+    }
+
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
         match event {
-            Event::NodeAdded(_) | Event::NodeChanged { .. } => true,
-            Event::PodPlaced(o) | Event::PodGone(o) | Event::PodChanged(o) => o.meta.namespace == pod.meta.namespace,
+            Event::PodPlaced(o) | Event::PodGone(o) | Event::PodChanged { new: o, .. } => {
+                o.meta.namespace == pod.meta.namespace
+            }
+            _ => true,
         }
     }
 }
@@ -91,12 +105,12 @@ impl NodeFilter for Check<'_> {
         for c in &self.counted {
             let Some(place) = node.entry.as_ref().and_then(|n| n.meta.label(&c.constraint.topology_key)) else {
                 let why = "node(s) didn't match pod topology spread constraints (missing required label)";
-                return Err(Refusal::wrong(NAME, why));
+                return Err(Refusal::unresolvable(NAME, why));
             };
             let itself = i64::from(c.selector.matches(|k| self.pod.meta.label(k)));
             let there = c.places.get(place).copied().unwrap_or(0);
             if there + itself - c.least > c.constraint.max_skew {
-                return Err(Refusal::busy(NAME, "node(s) didn't match pod topology spread constraints"));
+                return Err(Refusal::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Taints that keep pods away, and taints that only would rather not have them.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Event, NodeFilter, NodeScore, Plugin, Refusal, normalize};
+use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
 use crate::taint::{Toleration, tolerated, untolerated};
 
@@ -16,11 +16,11 @@ impl Plugin for TaintToleration {
         NAME
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeFilter + 'a>> {
-        Some(Box::new(Check(&pod.view.tolerations)))
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        Ok(Some(Box::new(Check(&pod.view.tolerations))))
     }
 
-    fn score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
+    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
         Some(Box::new(Check(&pod.view.tolerations)))
     }
 
@@ -28,8 +28,12 @@ impl Plugin for TaintToleration {
         3
     }
 
+    fn reads(&self) -> &'static [Read] {
+        &[Read::Nodes, Read::NodeTaints, Read::OwnTolerations]
+    }
+
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
-        event.node().is_some_and(|n| untolerated(&n.view.taints, &pod.view.tolerations).is_none())
+        event.node().is_none_or(|n| untolerated(&n.view.taints, &pod.view.tolerations).is_none())
     }
 }
 
@@ -37,7 +41,7 @@ impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         match node.entry.as_ref().and_then(|n| untolerated(&n.view.taints, self.0)) {
             None => Ok(()),
-            Some(_) => Err(Refusal::wrong(NAME, "node(s) had untolerated taint(s)")),
+            Some(_) => Err(Refusal::unresolvable(NAME, "node(s) had untolerated taint(s)")),
         }
     }
 }

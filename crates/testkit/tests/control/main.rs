@@ -6,6 +6,7 @@ mod addresses;
 mod certificates;
 mod custom;
 mod extremes;
+mod framework;
 mod harness;
 mod limits;
 mod policies;

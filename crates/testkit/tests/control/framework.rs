@@ -1,0 +1,186 @@
+//! The extension points of the scheduler, with a plugin of the test.
+
+use crate::harness::Plane;
+use client::Informers;
+use futures::future::BoxFuture;
+use scheduler::Cluster;
+use scheduler::decide::Decision;
+use scheduler::framework::{Nomination, Permit, Plugin, PreFilter, Refusal};
+use scheduler::pod::Pod;
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const NAME: &str = "Probe";
+
+/// Records which of its extension points are called for which pod. The labels of a pod say what it does.
+#[derive(Clone)]
+struct Probe {
+    client: client::Client,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl Probe {
+    fn call(&self, point: &str, pod: &Pod) {
+        self.calls.lock().unwrap().push(format!("{} {point}", pod.meta.name));
+    }
+
+    /// Takes the calls for a pod, once the last one was `last`.
+    async fn taken(&self, pod: &str, last: &str) -> Vec<String> {
+        let last = format!("{pod} {last}");
+        for _ in 0..1000 {
+            if self.calls.lock().unwrap().iter().rfind(|c| c.starts_with(&format!("{pod} "))) == Some(&last) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut calls = self.calls.lock().unwrap();
+        let own = calls.iter().filter_map(|c| Some(c.strip_prefix(pod)?.strip_prefix(' ')?.to_owned())).collect();
+        calls.retain(|c| !c.starts_with(&format!("{pod} ")));
+        own
+    }
+}
+
+impl Plugin for Probe {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pre_enqueue(&self, pod: &Pod) -> Result<(), Refusal> {
+        self.call("PreEnqueue", pod);
+        Ok(())
+    }
+
+    fn pre_filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> PreFilter<'a> {
+        self.call("PreFilter", pod);
+        if pod.meta.label("refuse") == Some("all") {
+            return Err(Refusal::unresolvable(NAME, "no node is good enough"));
+        }
+        Ok(None)
+    }
+
+    fn post_filter(&self, pod: &Pod, cluster: &Cluster, _: &Decision) -> Option<Nomination> {
+        self.call("PostFilter", pod);
+        let victim = pod.meta.label("instead-of")?;
+        let node = cluster.nodes().iter().find(|n| n.pods.iter().any(|p| *p.meta.name == *victim))?;
+        let victims = node.pods.iter().filter(|p| *p.meta.name == *victim).cloned().collect();
+        Some(Nomination { node: node.name.clone(), victims })
+    }
+
+    fn pre_score<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Option<Box<dyn scheduler::framework::NodeScore + 'a>> {
+        self.call("PreScore", pod);
+        None
+    }
+
+    fn reserve(&self, pod: &Pod, _: &str) -> Result<(), Refusal> {
+        self.call("Reserve", pod);
+        Ok(())
+    }
+
+    fn unreserve(&self, pod: &Pod, _: &str) {
+        self.call("Unreserve", pod);
+    }
+
+    fn permit(&self, pod: &Pod, _: &str) -> Permit {
+        self.call("Permit", pod);
+        let rejected = pod.meta.label("reject").is_some();
+        Permit::Wait(Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            if rejected { Err("the permit was rejected".into()) } else { Ok(()) }
+        }))
+    }
+
+    fn pre_bind(&self, pod: &Arc<Pod>, _: &Arc<str>) -> Option<BoxFuture<'static, Result<(), client::Error>>> {
+        self.call("PreBind", pod);
+        let lost = pod.meta.label("lose").map(|_| self.client.clone());
+        Some(Box::pin(async move {
+            match lost {
+                Some(client) => client.get::<serde_json::Value>("/api/v1/nodes/lost").await.map(|_| ()),
+                None => Ok(()),
+            }
+        }))
+    }
+
+    fn post_bind(&self, pod: &Pod, _: &str) {
+        self.call("PostBind", pod);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn plugins_are_called_at_every_extension_point() {
+    let p = Plane::start().await;
+    p.node("a", "1").await;
+    p.node("b", "1").await;
+    p.until("nodes without taints", async || {
+        p.list("nodes").await.iter().all(|n| n.at(&["spec", "taints"]).is_none()).then_some(())
+    })
+    .await;
+    let (_trigger, shutdown) = supervisor::shutdown();
+    let (client, cluster) = (p.client.clone(), &p.cluster);
+    let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
+    let mut options = scheduler::Options::new(client.clone(), informers, cluster.clock.clone(), cluster.rng.clone());
+    options.name = "probing".into();
+    let probe = Probe { client, calls: Arc::default() };
+    options.plugins.insert(0, Box::new(probe.clone()));
+    tokio::spawn(scheduler::run(options, shutdown));
+    let create = async |name: &str, labels: serde_json::Value, cpu: &str| {
+        let containers = json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
+        p.create(
+            "pods",
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "labels": labels},
+            "spec": {"schedulerName": "probing", "containers": containers}}),
+        )
+        .await
+    };
+    let bound = async |name: &str| {
+        p.until(name, async || {
+            let pod = p.api("pods").get(name).await.unwrap();
+            pod.str_at(&["spec", "nodeName"]).map(str::to_owned)
+        })
+        .await
+    };
+    let reported = async |name: &str, message: &str| {
+        p.until(message, async || {
+            let events = p.list("events").await;
+            let has = |e: &meta::Object| {
+                e.str_at(&["involvedObject", "name"]) == Some(name)
+                    && e.str_at(&["message"]).is_some_and(|m| m.contains(message))
+            };
+            events.iter().any(has).then_some(())
+        })
+        .await;
+    };
+
+    let before = tokio::time::Instant::now();
+    create("good", json!({}), "500m").await;
+    bound("good").await;
+    assert!(before.elapsed() >= Duration::from_secs(3), "the permit was waited for");
+    let calls = probe.taken("good", "PostBind").await;
+    assert_eq!(calls, ["PreEnqueue", "PreFilter", "PreScore", "Reserve", "Permit", "PreBind", "PostBind"]);
+
+    create("refused", json!({"refuse": "all"}), "100m").await;
+    reported("refused", "0/2 nodes are available: no node is good enough.").await;
+    assert_eq!(probe.taken("refused", "PostFilter").await, ["PreEnqueue", "PreFilter", "PostFilter"]);
+
+    create("rejected", json!({"reject": "x"}), "100m").await;
+    reported("rejected", "the permit was rejected").await;
+    assert!(probe.taken("rejected", "Unreserve").await.ends_with(&["Permit".into(), "Unreserve".into()]));
+
+    create("lost", json!({"lose": "x"}), "100m").await;
+    reported("lost", "running PreBind plugin \"Probe\": nodes \"lost\" not found").await;
+    assert!(probe.taken("lost", "Unreserve").await.ends_with(&["PreBind".into(), "Unreserve".into()]));
+    p.api("pods").delete("lost", &client::DeleteOptions::default()).await.unwrap();
+
+    create("full", json!({}), "900m").await;
+    bound("full").await;
+    create("urgent", json!({"instead-of": "full"}), "800m").await;
+    let pod = p
+        .until("the nomination", async || {
+            let pod = p.api("pods").get("urgent").await.unwrap();
+            pod.str_at(&["status", "nominatedNodeName"]).is_some().then_some(pod)
+        })
+        .await;
+    let nominated = pod.str_at(&["status", "nominatedNodeName"]).unwrap().to_owned();
+    assert_eq!(bound("urgent").await, nominated);
+    assert!(p.api("pods").get_opt("full").await.unwrap().is_none(), "the victim is gone");
+}
