@@ -146,7 +146,7 @@ async fn replace(registry: &Registry, group: &str, version: &str, resource: &str
     create(registry, group, version, resource, o.clone()).await?;
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
     let wanted = object(&request, o)?;
-    let change = |_: Option<&Object>| Ok(registry::Target::Object(Box::new(wanted.clone())));
+    let change = |_: Option<&Object>, _: &_| Ok(registry::Target::object(wanted.clone()));
     let options = WriteOptions::by("kube-apiserver");
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
 }

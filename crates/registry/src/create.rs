@@ -3,7 +3,7 @@
 use crate::admit::Admit;
 use crate::options::WriteOptions;
 use crate::row::Backend;
-use crate::strategy::Request;
+use crate::strategy::{Request, Sent};
 use crate::update::Written;
 use crate::{Registry, managed, metadata};
 use kinds::Generation;
@@ -20,10 +20,11 @@ impl Registry {
     pub async fn create(
         &self,
         request: &Request,
-        mut object: Object,
+        sent: impl Into<Sent>,
         options: &WriteOptions,
         admit: &dyn Admit,
     ) -> Result<Written, Status> {
+        let Sent { mut object, empties } = sent.into();
         let row = &request.resource;
         if let Backend::Function(f) = &row.backend {
             admit.mutate(Operation::Create, &mut object, None).await?;
@@ -34,13 +35,13 @@ impl Registry {
         self.stamp(request, &mut object);
         let generated = object.name().is_empty() && !object.generate_name().is_empty();
         if !generated {
-            return self.create_once(request, object, versioned, options, admit).await;
+            return self.create_once(request, (object, &empties), versioned, options, admit).await;
         }
         let mut tries = NAME_TRIES;
         loop {
             let mut attempt = object.clone();
             attempt.set_name(&self.generate_name(object.generate_name()));
-            match self.create_once(request, attempt, versioned, options, admit).await {
+            match self.create_once(request, (attempt, &empties), versioned, options, admit).await {
                 Err(s) if s.is(meta::Reason::AlreadyExists) && tries > 1 => tries -= 1,
                 other => return other,
             }
@@ -73,7 +74,7 @@ impl Registry {
     async fn create_once(
         &self,
         request: &Request,
-        mut object: Object,
+        (mut object, empties): (Object, &schema::Empties),
         versioned: bool,
         options: &WriteOptions,
         admit: &dyn Admit,
@@ -106,7 +107,7 @@ impl Registry {
                 strategy.prepare_for_create(self.env(), request, &mut candidate);
             }
             if attempt == 0 {
-                self.validate_new(request, &candidate)?;
+                self.validate_new(request, &candidate, empties)?;
                 admit.validate(Operation::Create, Some(&candidate), None).await?;
                 key = row.key(candidate.namespace(), candidate.name());
             }
@@ -141,10 +142,10 @@ impl Registry {
         unreachable!("the loop above only ends by returning")
     }
 
-    fn validate_new(&self, request: &Request, object: &Object) -> Result<(), Status> {
+    fn validate_new(&self, request: &Request, object: &Object, empties: &schema::Empties) -> Result<(), Status> {
         let row = &request.resource;
         let strategy = &row.strategy;
-        let errors = request.empties.get().while_known(|| {
+        let errors = empties.while_known(|| {
             let mut errors = Vec::new();
             metadata::validate(object, row, &mut errors);
             metadata::validate_finalizers(object, row, &mut errors);

@@ -29,7 +29,7 @@ pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, 
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::{
-    ALL_METADATA, EmptyFields, Env, LEGACY_SCHEME, NameRule, ProxyTarget, Request, Scale, ScaleSelector, Strategy, Sub,
+    ALL_METADATA, Env, LEGACY_SCHEME, NameRule, ProxyTarget, Request, Scale, ScaleSelector, Sent, Strategy, Sub,
     Upstream, Warnings, take_field,
 };
 pub use update::{Target, Updated, Written};

@@ -3,7 +3,7 @@
 use crate::Registry;
 use crate::options::WriteOptions;
 use crate::strategy::Request;
-use crate::versions::Versions;
+use crate::versions::{Conversions, Versions};
 use merge::fieldset::Set;
 use merge::managed::{self, Context, Force};
 use meta::{Object, Status, time};
@@ -36,12 +36,13 @@ fn reset_fields(request: &Request) -> Cow<'static, Set> {
 fn with_context<T>(
     registry: &Registry,
     request: &Request,
+    conversions: &Conversions,
     manager: &str,
     subresource: &str,
     work: impl FnOnce(&Context<'_>) -> T,
 ) -> T {
     let kind = &request.resource.kind;
-    let versions = Versions { request, rows: registry.rows() };
+    let versions = Versions { request, conversions, rows: registry.rows() };
     let (now, version) = (time::format(registry.clock.now()), kind.group_version().to_string());
     work(&Context {
         manager,
@@ -59,40 +60,57 @@ pub async fn on_create(registry: &Registry, request: &Request, object: &mut Obje
         return;
     }
     let empty = request.resource.empty();
-    let made = |object: &mut Object| {
-        with_context(registry, request, &options.manager, "", |cx| managed::update(Some(empty), object, cx));
+    let made = |object: &mut Object, conversions: &Conversions| {
+        with_context(registry, request, conversions, &options.manager, "", |cx| {
+            managed::update(Some(empty), object, cx)
+        });
     };
     until_converted(registry, request, object, made).await;
 }
 
 pub async fn on_update(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
-    let made = |new: &mut Object| track(registry, request, new, old, options);
+    let made = |new: &mut Object, conversions: &Conversions| track(registry, request, conversions, new, old, options);
     until_converted(registry, request, new, made).await;
 }
 
 /// Runs `make`, and again after each round of conversions that it needs.
-async fn until_converted(registry: &Registry, request: &Request, object: &mut Object, make: impl Fn(&mut Object)) {
+async fn until_converted(
+    registry: &Registry,
+    request: &Request,
+    object: &mut Object,
+    make: impl Fn(&mut Object, &Conversions),
+) {
+    let conversions = Conversions::default();
     if request.resource.strategy.converter().is_none() {
-        return make(object);
+        return make(object, &conversions);
     }
     let before = object.clone();
-    make(object);
-    while registry.convert_pending(request).await {
+    make(object, &conversions);
+    while registry.convert_pending(request, &conversions).await {
         *object = before.clone();
-        make(object);
+        make(object, &conversions);
     }
 }
 
-fn track(registry: &Registry, request: &Request, new: &mut Object, old: &Object, options: &WriteOptions) {
+fn track(
+    registry: &Registry,
+    request: &Request,
+    conversions: &Conversions,
+    new: &mut Object,
+    old: &Object,
+    options: &WriteOptions,
+) {
     if options.applied {
         return;
     }
     match &options.through {
-        Some((subresource, field)) => with_context(registry, request, &options.manager, subresource, |cx| {
-            let field: Vec<&str> = field.iter().map(String::as_str).collect();
-            managed::update_field(old, new, &field, cx);
-        }),
-        None => with_context(registry, request, &options.manager, &request.subresource, |cx| {
+        Some((subresource, field)) => {
+            with_context(registry, request, conversions, &options.manager, subresource, |cx| {
+                let field: Vec<&str> = field.iter().map(String::as_str).collect();
+                managed::update_field(old, new, &field, cx);
+            })
+        }
+        None => with_context(registry, request, conversions, &options.manager, &request.subresource, |cx| {
             managed::update(Some(old), new, cx);
         }),
     }
@@ -105,16 +123,18 @@ pub fn same(new: &Object, old: &Object) -> bool {
 
 impl Registry {
     /// Server-side apply: merges a configuration into the live object; none creates it. The result has managed fields
-    /// but is not yet typed and defaulted; none if nothing changes.
+    /// but is not yet typed and defaulted; none if nothing changes. Records the conversions that it lacks in `conversions`; the caller of
+    /// [`Registry::update`] receives those.
     pub fn apply(
         &self,
         request: &Request,
+        conversions: &Conversions,
         live: Option<&Object>,
         configuration: &Object,
         manager: &str,
         force: Force,
     ) -> Result<Option<Object>, Status> {
-        with_context(self, request, manager, &request.subresource, |cx| {
+        with_context(self, request, conversions, manager, &request.subresource, |cx| {
             managed::apply(live, configuration, force, cx).map_err(|e| e.status())
         })
     }

@@ -2,13 +2,13 @@
 
 use crate::convert::Converter;
 use crate::row::{Function, Resource};
-use crate::versions::Conversions;
 use crate::{Registry, options::DeleteOptions};
 use auth::User;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{Clock, GroupResource, Gvk, Object, Rng, Status, names};
 use std::collections::HashSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use store::Op;
 
@@ -36,12 +36,8 @@ pub struct Request {
     pub namespace: String,
     /// Empty for requests on collections.
     pub name: String,
-    /// Warnings for the client, sent with errors too.
+    /// Collects warnings for the client, which are sent with errors too.
     pub warnings: Warnings,
-    /// Conversions that merging managed fields needs.
-    pub conversions: Conversions,
-    /// Fields that the client sent empty, for error messages.
-    pub empties: EmptyFields,
 }
 
 impl Request {
@@ -54,25 +50,36 @@ impl Request {
             namespace: namespace.into(),
             name: name.into(),
             warnings: Warnings::default(),
-            conversions: Conversions::default(),
-            empties: EmptyFields::default(),
         }
     }
 }
 
-/// Fields that were empty in the last decoded object of a request. Clones share it.
+/// An object as a client sent it, or as the server made it.
 #[derive(Clone, Default)]
-pub struct EmptyFields(Arc<Mutex<schema::Empties>>);
+pub struct Sent {
+    /// Typed and defaulted.
+    pub object: Object,
+    /// The fields that the client sent empty, for error messages.
+    pub empties: schema::Empties,
+}
 
-impl EmptyFields {
-    pub fn set(&self, empties: schema::Empties) {
-        if let Ok(mut e) = self.0.lock() {
-            *e = empties;
-        }
+impl From<Object> for Sent {
+    fn from(object: Object) -> Self {
+        Self { object, ..Self::default() }
     }
+}
 
-    pub fn get(&self) -> schema::Empties {
-        self.0.lock().map(|e| e.clone()).unwrap_or_default()
+impl Deref for Sent {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        &self.object
+    }
+}
+
+impl DerefMut for Sent {
+    fn deref_mut(&mut self) -> &mut Object {
+        &mut self.object
     }
 }
 

@@ -4,7 +4,8 @@
 use crate::admit::{Admit, Charge};
 use crate::create::commit_status;
 use crate::options::{Preconditions, WriteOptions};
-use crate::strategy::Request;
+use crate::strategy::{Request, Sent};
+use crate::versions::Conversions;
 use crate::{Registry, managed, metadata};
 use bytes::Bytes;
 use kinds::Generation;
@@ -17,9 +18,16 @@ const TRIES: usize = 12;
 
 /// The new object that an update computes.
 pub enum Target {
-    Object(Box<Object>),
+    Object(Box<Sent>),
     /// Create the object: it does not exist, and the update may create it (server-side apply).
-    Create(Box<Object>),
+    Create(Box<Sent>),
+}
+
+impl Target {
+    /// An object to write in place of the live one.
+    pub fn object(object: impl Into<Sent>) -> Self {
+        Self::Object(Box::new(object.into()))
+    }
 }
 
 pub enum Updated {
@@ -61,8 +69,9 @@ impl Written {
     }
 }
 
-/// Computes the new object from the live one (none: it does not exist). Called again after a conflict.
-pub type Change<'a> = &'a (dyn Fn(Option<&Object>) -> Result<Target, Status> + Send + Sync);
+/// Computes the new object from the live one (none: it does not exist). Called again after a conflict, and after conversions that it
+/// recorded as missing.
+pub type Change<'a> = &'a (dyn Fn(Option<&Object>, &Conversions) -> Result<Target, Status> + Send + Sync);
 
 impl Registry {
     pub async fn update(
@@ -78,9 +87,10 @@ impl Registry {
         let Some(key) = row.key(&request.namespace, &request.name) else {
             return Err(Status::method_not_supported(&gr, "update"));
         };
+        let conversions = Conversions::default();
         for _ in 0..TRIES {
             let Some(entry) = self.find(&key)? else {
-                return match change(None)? {
+                return match change(None, &conversions)? {
                     // The object must exist if it must have a resource version.
                     _ if preconditions.resource_version.is_some() => Err(Status::not_found(&gr, &request.name)),
                     // A UID of a deleted object refers to that object.
@@ -100,9 +110,9 @@ impl Registry {
                 }
                 _ => {}
             }
-            let mut made = change(Some(&old));
-            while self.convert_pending(request).await {
-                made = change(Some(&old));
+            let mut made = change(Some(&old), &conversions);
+            while self.convert_pending(request, &conversions).await {
+                made = change(Some(&old), &conversions);
             }
             let mut new = match made? {
                 Target::Object(o) | Target::Create(o) => *o,
@@ -163,11 +173,12 @@ impl Registry {
     async fn update_once(
         &self,
         request: &Request,
-        mut new: Object,
+        sent: Sent,
         old: &Object,
         options: &WriteOptions,
         admit: &dyn Admit,
     ) -> Result<Step, Status> {
+        let Sent { object: mut new, empties } = sent;
         let row = &request.resource;
         let strategy = &row.strategy;
         if new.name() != old.name() {
@@ -208,7 +219,7 @@ impl Registry {
         if strategy.counts_generation(&request.subresource) {
             self.count_generation(row, &mut new, old);
         }
-        let errors = request.empties.get().while_known(|| validate(request, &new, old));
+        let errors = empties.while_known(|| validate(request, &new, old));
         if !errors.is_empty() {
             return Err(Status::invalid(&row.named_kind(), old.name(), &errors));
         }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use schema::Schema;
 use std::sync::{Arc, OnceLock};
 
-/// The conversions of a request: done and pending.
+/// The conversions between versions that an operation needs to merge managed fields: done and pending.
 #[derive(Default)]
 pub struct Conversions(OnceLock<Mutex<Entries>>);
 
@@ -46,12 +46,12 @@ impl Conversions {
 
 impl Registry {
     /// Performs pending conversions. Returns false if there were none: the merge result is then final.
-    pub(crate) async fn convert_pending(&self, request: &Request) -> bool {
-        let pending = request.conversions.take_pending();
+    pub(crate) async fn convert_pending(&self, request: &Request, conversions: &Conversions) -> bool {
+        let pending = conversions.take_pending();
         let any = !pending.is_empty();
         for (object, to) in pending {
             let answer = Box::pin(self.convert(&request.resource, object.clone(), &to)).await;
-            request.conversions.keep(object, to, answer.map_err(|s| s.message));
+            conversions.keep(object, to, answer.map_err(|s| s.message));
         }
         any
     }
@@ -60,6 +60,7 @@ impl Registry {
 /// The versions of the resource of a request.
 pub(crate) struct Versions<'a> {
     pub request: &'a Request,
+    pub conversions: &'a Conversions,
     pub rows: Arc<Rows>,
 }
 
@@ -79,7 +80,7 @@ impl managed::Versions for Versions<'_> {
         // An object without fields is the same in all versions: no conversion.
         let converts = row.strategy.converter().is_some() && object.0.len() > 2;
         if converts && object.api_version() != api_version {
-            return self.request.conversions.get(object, &to).map(Some);
+            return self.conversions.get(object, &to).map(Some);
         }
         row.strategy.convert(object.clone(), &to).map(Some).map_err(|s| s.message)
     }

@@ -196,13 +196,13 @@ async fn write_condition(
     let rows = registry.rows();
     let Some(row) = rows.stored(API_SERVICES_GROUP, API_SERVICES_PLURAL) else { return Ok(()) };
     let request = Request::own(row.clone(), "status", "", o.name());
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, _: &_| {
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
         let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
         let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !is_available(c)).cloned().collect();
         all.push(condition.clone());
         o.set(&["status", "conditions"], all);
-        Ok(Target::Object(Box::new(o)))
+        Ok(Target::object(o))
     };
     match registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await {
         Err(s) if s.code != 404 => Err(s),
@@ -223,11 +223,11 @@ async fn register(registry: &Registry) -> Result<(), Status> {
                 registry.delete(&request, &DeleteOptions::default(), &AdmitAll).await?;
             }
             Some(next) if managed && next.get("spec") != live.get("spec") => {
-                let change = |live: Option<&Object>| {
+                let change = |live: Option<&Object>, _: &_| {
                     let live = live.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
                     let mut o = live.clone();
                     o.set(&["spec"], next.get("spec").cloned().unwrap_or_default());
-                    Ok(Target::Object(Box::new(o)))
+                    Ok(Target::object(o))
                 };
                 registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await?;
             }

@@ -115,13 +115,13 @@ async fn write_conditions(registry: &Registry, server: &Server) {
         let condition = json!({"type": "Dangling", "status": status, "lastTransitionTime": now, "reason": reason,
             "message": message});
         let request = Request::own(row.clone(), "status", "", o.name());
-        let change = |live: Option<&Object>| {
+        let change = |live: Option<&Object>, _: &_| {
             let mut o = live.cloned().ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
             let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
             let mut all: Vec<Value> = all.into_iter().flatten().filter(|c| !is_dangling(c)).cloned().collect();
             all.push(condition.clone());
             o.set(&["status", "conditions"], all);
-            Ok(Target::Object(Box::new(o)))
+            Ok(Target::object(o))
         };
         let done = registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await;
         if let Err(e) = done.map(|_: Updated| ()) {
@@ -143,11 +143,11 @@ async fn maintain(registry: &Registry) -> Result<(), Status> {
                 let done = match live.iter().find(|o| o.name() == desired.name()) {
                     None => registry.create(&request, desired, &options(), &AdmitAll).await.map(|_| ()),
                     Some(o) if bootstrap::updated(o, &desired, mandatory).is_some() => {
-                        let change = |live: Option<&Object>| {
+                        let change = |live: Option<&Object>, _: &_| {
                             let live =
                                 live.ok_or_else(|| Status::not_found(&request.group_resource(), &request.name))?;
                             let next = bootstrap::updated(live, &desired, mandatory).unwrap_or_else(|| live.clone());
-                            Ok(Target::Object(Box::new(next)))
+                            Ok(Target::object(next))
                         };
                         let done =
                             registry.update(&request, &change, &Preconditions::default(), &options(), &AdmitAll).await;

@@ -30,7 +30,7 @@ pub async fn function(
     function: &dyn Function,
 ) -> Result<Response<Body>, Status> {
     let options = write_options(call)?;
-    let mut object = read_object(call, &request)?;
+    let mut object = read_object(call, &request)?.object;
     take_namespace(&request, &mut object)?;
     function.check_name(&object, &request.name)?;
     object.set_name(&request.name);

@@ -3,11 +3,12 @@
 use super::options::{FieldValidation, field_validation};
 use crate::call::Call;
 use meta::{GroupVersion, Gvk, Object, Status, Value};
+use registry::Sent;
 use registry::{Request, Sub};
 
 /// Decodes a body as the kind of the resource or subresource: validates fields by `fieldValidation`, types and
 /// defaults.
-pub(super) fn read_object(call: &Call, request: &Request) -> Result<Object, Status> {
+pub(super) fn read_object(call: &Call, request: &Request) -> Result<Sent, Status> {
     let row = &request.resource;
     let accepted = row.kind.subresource(&request.subresource).and_then(|s| s.speaks.clone());
     let want = accepted.unwrap_or_else(|| row.kind.gvk());
@@ -113,7 +114,7 @@ pub(super) fn to_typed(
     kind: &meta::Gvk,
     map: meta::Map<String, Value>,
     duplicates: Vec<String>,
-) -> Result<Object, Status> {
+) -> Result<Sent, Status> {
     typed(call, request, kind, map, duplicates).map_err(|e| match e {
         DecodeError::Other(s) => s,
         DecodeError::Mismatch { text, .. } => Status::bad_request(format!(
@@ -129,7 +130,7 @@ pub(super) fn typed(
     kind: &meta::Gvk,
     map: meta::Map<String, Value>,
     duplicates: Vec<String>,
-) -> Result<Object, DecodeError> {
+) -> Result<Sent, DecodeError> {
     let row = &request.resource;
     let own = row.kind.gvk();
     let schema = if *kind == own { Some(&row.kind.schema) } else { kinds::catalog().schema_of(kind) };
@@ -141,7 +142,7 @@ pub(super) fn typed(
         && value.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let mismatch = |e: schema::TypeError| DecodeError::Mismatch { text: e.message, value: e.of_value };
     let found = schema::typed(&mut value, schema).map_err(mismatch)?;
-    request.empties.set(found.empty);
+    let empties = found.empty;
     // Errors of the text (YAML, a patch) precede those of fields.
     let (of_text, keys): (Vec<String>, Vec<String>) = duplicates.into_iter().partition(|p| p.contains(' '));
     let unknown = found.unknown.iter().map(|p| format!("unknown field {p:?}"));
@@ -176,7 +177,7 @@ pub(super) fn typed(
     if resets {
         object.metadata_mut().insert("managedFields".into(), Value::Array(Vec::new()));
     }
-    Ok(object)
+    Ok(Sent { object, empties })
 }
 
 /// Sets the namespace from the path. Errors if the object has another one.

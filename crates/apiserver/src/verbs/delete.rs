@@ -93,8 +93,6 @@ pub async fn collection(server: &Arc<Server>, call: &Call, request: Request) -> 
             namespace: e.key.namespace.to_string(),
             name: e.key.name.to_string(),
             warnings: request.warnings.clone(),
-            conversions: registry::Conversions::default(),
-            empties: registry::EmptyFields::default(),
         };
         let admit = Admission::new(server, call, &one, &write);
         match server.registry.delete(&one, &options, &admit).await {

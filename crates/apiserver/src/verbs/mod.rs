@@ -38,8 +38,6 @@ pub async fn dispatch(server: &Arc<Server>, call: Call, row: Arc<Resource>) -> R
         namespace: t.namespace.clone(),
         name: t.name.clone(),
         warnings: call.warnings.clone(),
-        conversions: registry::Conversions::default(),
-        empties: registry::EmptyFields::default(),
     };
     let verb = call.verb;
     const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];

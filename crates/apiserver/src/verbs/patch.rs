@@ -12,7 +12,7 @@ use http::Response;
 use merge::managed::Force;
 use merge::{json_patch, merge_patch, strategic};
 use meta::{FieldError, FieldPath, GroupKind, Gvk, Object, Status, Value};
-use registry::{Request, Target, Updated, WriteOptions};
+use registry::{Conversions, Request, Sent, Target, Updated, WriteOptions};
 use schema::Schema;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
     let options = write_options(call)?;
     let sent = read(call, &request)?;
     let kind = request.resource.kind.gvk();
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         };
@@ -67,7 +67,7 @@ pub async fn patch(server: &Arc<Server>, call: &Call, request: Request) -> Resul
         if object.namespace().is_empty() && request.resource.kind.namespaced {
             object.set_namespace(&request.namespace);
         }
-        Ok(Target::Object(Box::new(object)))
+        Ok(Target::object(object))
     };
     let admit = Admission::new(server, call, &request, &options);
     let updated = server.registry.update(&request, &change, &preconditions(call), &options, &admit).await?;
@@ -84,7 +84,7 @@ impl SentPatch {
         kind: &Gvk,
         schema: &Schema,
         live: &Object,
-    ) -> Result<Object, Status> {
+    ) -> Result<Sent, Status> {
         let patched = apply(&self.patch, live, schema)?;
         typed(call, request, kind, patched, self.found.clone()).map_err(|e| match e {
             DecodeError::Other(s) => s,
@@ -170,11 +170,11 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         authorize_create(server, call).await?;
     }
     let kind = request.resource.kind.gvk();
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, conversions: &Conversions| {
         if live.is_none() && !request.subresource.is_empty() {
             return Err(Status::not_found(&request.group_resource(), &request.name));
         }
-        let merged = match server.registry.apply(&request, live, &configuration, manager, force)? {
+        let merged = match server.registry.apply(&request, conversions, live, &configuration, manager, force)? {
             Some(m) => m,
             None => live.cloned().unwrap_or_default(),
         };
@@ -185,7 +185,7 @@ async fn apply_configuration(server: &Arc<Server>, call: &Call, request: Request
         take_namespace(&request, &mut object)?;
         Ok(match live {
             None => Target::Create(Box::new(object)),
-            Some(_) => Target::Object(Box::new(object)),
+            Some(_) => Target::object(object),
         })
     };
     let admit = Admission::new(server, call, &request, &options);

@@ -14,6 +14,7 @@ use http::{Method, Response};
 use meta::{FieldError, FieldPath, Gvk, MutatedBy, Object, Operation, Status, Value};
 use registry::strategy::at;
 use registry::{Admit, Preconditions, Request, Scale, Target, WriteOptions};
+use registry::{Conversions, Sent};
 use schema::Schema;
 use serde_json::json;
 use std::sync::Arc;
@@ -80,11 +81,11 @@ async fn write(
     request: Request,
     paths: &Scale,
     preconditions: &Preconditions,
-    change: impl Fn(&Object) -> Result<Object, Status> + Send + Sync,
+    change: impl Fn(&Object) -> Result<Sent, Status> + Send + Sync,
 ) -> Result<Response<Body>, Status> {
     let options = WriteOptions { through: Some(("scale", paths.spec_replicas.clone())), ..write_options(call)? };
     let whole = seen_as(&request, "");
-    let apply = |live: Option<&Object>| {
+    let apply = |live: Option<&Object>, _: &_| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
         let mut scale = change(live)?;
         take_namespace(&request, &mut scale)?;
@@ -95,7 +96,7 @@ async fn write(
         object.set(&path, replicas);
         // Only a resource version from the client makes the write conditional.
         object.set_resource_version(scale.resource_version());
-        Ok(Target::Object(Box::new(object)))
+        Ok(Target::object(object))
     };
     let admit = ScaleAdmission { inner: Admission::new(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &apply, preconditions, &options, &admit).await?;
@@ -111,8 +112,6 @@ fn seen_as(request: &Request, subresource: &str) -> Request {
         namespace: request.namespace.clone(),
         name: request.name.clone(),
         warnings: request.warnings.clone(),
-        conversions: registry::Conversions::default(),
-        empties: registry::EmptyFields::default(),
     }
 }
 
@@ -150,12 +149,13 @@ async fn apply(server: &Arc<Server>, call: &Call, request: Request, paths: &Scal
         configuration.set(&path, replicas);
     }
     let (whole, part) = (seen_as(&request, ""), seen_as(&request, "scale"));
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, conversions: &Conversions| {
         let Some(live) = live else { return Err(Status::not_found(&request.group_resource(), &request.name)) };
-        let merged = server.registry.apply(&part, Some(live), &configuration, applied.manager, applied.force)?;
+        let merged =
+            server.registry.apply(&part, conversions, Some(live), &configuration, applied.manager, applied.force)?;
         let mut object = merged.unwrap_or_else(|| live.clone());
         object.set_resource_version(scale.resource_version());
-        Ok(Target::Object(Box::new(object)))
+        Ok(Target::object(object))
     };
     let admit = ScaleAdmission { inner: Admission::new(server, call, &request, &options), paths };
     let updated = server.registry.update(&whole, &change, &Preconditions::default(), &options, &admit).await?;

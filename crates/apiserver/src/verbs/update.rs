@@ -25,7 +25,7 @@ pub async fn update(server: &Arc<Server>, call: &Call, request: Request) -> Resu
     // A conditional update is not retried after a conflict, and so needs no copy of its object.
     let conditional = !matches!(object.resource_version(), "" | "0") && !creates;
     let object = Mutex::new(Some(Box::new(object)));
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, _: &_| {
         let mut object = object.lock();
         let new = if conditional { object.take() } else { object.clone() };
         let lost = || match live {

@@ -261,11 +261,11 @@ async fn write_status(
     let Some(row) = row else { return Err(Status::internal("definitions are not served")) };
     let request = Request::own(row, "status", "", name);
     let options = WriteOptions::by("kube-apiserver");
-    let update = |live: Option<&Object>| {
+    let update = |live: Option<&Object>, _: &_| {
         let gr = request.group_resource();
         let mut o = live.cloned().ok_or_else(|| Status::not_found(&gr, name))?;
         change(&mut o);
-        Ok(Target::Object(Box::new(o)))
+        Ok(Target::object(o))
     };
     match registry.update(&request, &update, &Preconditions::default(), &options, &AdmitAll).await {
         Ok(Updated::Changed(_) | Updated::Same(_) | Updated::Created(_) | Updated::Removed(_)) => Ok(()),

@@ -62,10 +62,10 @@ pub fn note_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, cla
     }
     tokio::spawn(async move {
         let request = Request::own(row, "", &namespace, &name);
-        let change = |live: Option<&Object>| {
+        let change = |live: Option<&Object>, _: &_| {
             let mut o = live.cloned().unwrap_or_default();
             o.set_label(LAST_USED, &day);
-            Ok(Target::Object(Box::new(o)))
+            Ok(Target::object(o))
         };
         let options = WriteOptions::by("kube-apiserver");
         if let Err(s) = registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await {

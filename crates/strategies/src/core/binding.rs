@@ -58,11 +58,9 @@ impl Function for Binding {
             namespace: request.namespace.clone(),
             name: binding.name().to_owned(),
             warnings: Default::default(),
-            conversions: registry::Conversions::default(),
-            empties: registry::EmptyFields::default(),
         };
         let now = meta::time::format(env.clock().now());
-        let change = |live: Option<&Object>| {
+        let change = |live: Option<&Object>, _: &_| {
             let gr = pods.group_resource();
             let Some(live) = live else { return Err(Status::not_found(&gr, binding.name())) };
             let gr = GroupResource { group: String::new(), resource: "pods/binding".into() };
@@ -96,7 +94,7 @@ impl Function for Binding {
                 o.set(&["metadata", "labels", k], v);
             }
             set_condition(&mut o, "PodScheduled", &now);
-            Ok(Target::Object(Box::new(o)))
+            Ok(Target::object(o))
         };
         let said = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
         let p = Preconditions { uid: said(binding.uid()), resource_version: said(binding.resource_version()) };

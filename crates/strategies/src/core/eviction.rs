@@ -40,8 +40,6 @@ impl Function for Eviction {
             namespace: request.namespace.clone(),
             name: request.name.clone(),
             warnings: Default::default(),
-            conversions: registry::Conversions::default(),
-            empties: registry::EmptyFields::default(),
         };
         let pod = env.registry.get(&pod_request).await?;
         let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
@@ -105,11 +103,11 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         }
     }
     let now = meta::time::format(env.clock().now());
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else { return Err(Status::not_found(&budgets.group_resource(), budget.name())) };
         let mut o = live.clone();
         lower(&mut o, pod.name(), &now)?;
-        Ok(Target::Object(Box::new(o)))
+        Ok(Target::object(o))
     };
     let target = Request {
         user: request.user.clone(),
@@ -118,8 +116,6 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         namespace: pod.namespace().to_owned(),
         name: budget.name().to_owned(),
         warnings: Default::default(),
-        conversions: registry::Conversions::default(),
-        empties: registry::EmptyFields::default(),
     };
     env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| ())
 }

@@ -64,10 +64,10 @@ async fn write(registry: &Registry, resource: &str, wanted: Value) -> Result<(),
     if made.is_none_or(|o| reconciled(&o, &wanted).is_none()) {
         return Ok(());
     }
-    let change = |live: Option<&Object>| {
+    let change = |live: Option<&Object>, _: &_| {
         let reconciled = live.and_then(|live| reconciled(live, &wanted));
         let unchanged = || live.cloned().unwrap_or_else(|| wanted.clone());
-        Ok(Target::Object(Box::new(reconciled.unwrap_or_else(unchanged))))
+        Ok(Target::object(reconciled.unwrap_or_else(unchanged)))
     };
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
 }

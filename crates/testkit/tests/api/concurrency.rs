@@ -146,12 +146,12 @@ async fn what_was_just_written_is_not_read_again() {
     // Writes a value; gives where the object lay that was changed, and what was written.
     let write = async |value: &str| {
         let seen = Mutex::new((0_usize, None));
-        let change = |live: Option<&Object>| -> Result<Target, Status> {
+        let change = |live: Option<&Object>, _: &_| -> Result<Target, Status> {
             let live = live.unwrap();
             *seen.lock().unwrap() = (std::ptr::from_ref(live).addr(), Some(live.clone()));
             let mut new = live.clone();
             new.set_label("value", value);
-            Ok(Target::Object(Box::new(new)))
+            Ok(Target::object(new))
         };
         let (options, any) = (WriteOptions::by("test"), Preconditions::default());
         let Updated::Changed(written) = registry.update(&request, &change, &any, &options, &AdmitAll).await.unwrap()
