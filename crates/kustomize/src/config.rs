@@ -6,6 +6,7 @@ use crate::go::{self, Unknown, go_struct};
 use crate::id::Gvk;
 use crate::kustomization::FieldSpec;
 use crate::root::Root;
+use crate::sort::gvk_key;
 use meta::Value;
 
 go_struct! {
@@ -63,7 +64,7 @@ impl Config {
     pub fn merge(&mut self, mut other: Self) -> Result<(), Error> {
         for ((name, into), (_, more)) in self.lists().into_iter().zip(other.lists()) {
             merge_specs(into, more).map_err(|e| Error::text(format!("failed to merge {name} fieldSpec: {e}")))?;
-            into.sort_by_cached_key(|s| s.gvk.sort_key());
+            into.sort_by_cached_key(|s| gvk_key(&s.gvk));
         }
         for n in other.names {
             match self.names.iter_mut().find(|o| o.gvk == n.gvk) {
@@ -72,7 +73,7 @@ impl Config {
                 None => self.names.push(n),
             }
         }
-        self.names.sort_by_cached_key(|n| n.gvk.sort_key());
+        self.names.sort_by_cached_key(|n| gvk_key(&n.gvk));
         Ok(())
     }
 

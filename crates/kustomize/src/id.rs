@@ -36,11 +36,6 @@ impl Gvk {
         let known = kinds::catalog().kinds.iter();
         known.filter(|k| *k.group == self.group && *k.kind == self.kind).any(|k| !k.namespaced)
     }
-
-    /// By which tables are brought into order.
-    pub fn sort_key(&self) -> (i64, String) {
-        (crate::sort::rank(&self.kind), crate::sort::text(self))
-    }
 }
 
 fn or<'a>(text: &'a str, empty: &'a str) -> &'a str {

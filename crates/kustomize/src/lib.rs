@@ -167,7 +167,7 @@ fn run(build: &Build<'_>, options: Options) -> Result<Output, Error> {
     }
     for r in &mut all.0 {
         r.finish();
-        origin::annotate(r, wants("originAnnotations"), wants("transformerAnnotations"));
+        r.annotate_build(wants("originAnnotations"), wants("transformerAnnotations"));
     }
     Ok(Output(all.0.into_iter().map(|r| Object(r.object)).collect()))
 }

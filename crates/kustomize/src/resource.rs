@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::id::{Gvk, Id};
 use crate::kustomization::GeneratorOptions;
-use crate::origin::Origin;
+use crate::origin::{ORIGIN, Origin, TRANSFORMATIONS};
 use meta::{Map, Value};
 
 /// What a generated object does to one that is there.
@@ -229,6 +229,35 @@ impl Resource {
         self.needs_hash = self.needs_hash && old.needs_hash;
         self.behavior = old.behavior;
         self.vars.clone_from(&old.vars);
+    }
+
+    /// Returns the origin of what the plugin did that this object configures; `None` if the object has no origin.
+    pub fn plugin_origin(&self) -> Option<Origin> {
+        let from = self.origin.as_ref()?;
+        let gvk = self.gvk();
+        Some(Origin {
+            path: String::new(),
+            configured_in: from.path.clone(),
+            configured_by: [gvk.api_version(), gvk.kind, self.name(), self.namespace()],
+        })
+    }
+
+    /// Writes the annotations of `buildMetadata`: the origin of the object, and its transformations.
+    pub fn annotate_build(&mut self, origin: bool, transformations: bool) {
+        let mut annotations = Vec::new();
+        if let (true, Some(o)) = (origin, &self.origin) {
+            annotations.push((ORIGIN, o.yaml("")));
+        }
+        if transformations && !self.transformations.is_empty() {
+            let item = |o: &Origin| format!("-{}", &o.yaml("  ")[1..]);
+            annotations.push((TRANSFORMATIONS, self.transformations.iter().map(item).collect()));
+        }
+        for (key, text) in annotations {
+            let slot = self.metadata_mut().entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(m) = slot {
+                m.insert(key.to_owned(), text.into());
+            }
+        }
     }
 
     /// Annotations in the form in which they leave: strings, none of the family's own, and no empty map.

@@ -52,13 +52,18 @@ fn order_of_kind(kind: &str, first: &[&str], last: &[&str]) -> i64 {
     }
 }
 
-pub fn rank(kind: &str) -> i64 {
+fn rank(kind: &str) -> i64 {
     order_of_kind(kind, &FIRST, &LAST)
 }
 
-pub fn text(gvk: &Gvk) -> String {
+fn text(gvk: &Gvk) -> String {
     let or = |t: &str, empty: &str| if t.is_empty() { empty.to_owned() } else { t.to_owned() };
     format!("{}_{}_{}", or(&gvk.group, "~G"), or(&gvk.version, "~V"), or(&gvk.kind, "~K"))
+}
+
+/// The key by which the tables of fields are sorted.
+pub fn gvk_key(gvk: &Gvk) -> (i64, String) {
+    (rank(&gvk.kind), text(gvk))
 }
 
 fn id_text(id: &Id) -> String {

@@ -195,7 +195,7 @@ impl<'a> Target<'a> {
         let plugins = self.plugins(&k.generators).map_err(|e| e.within("loading generator plugins"))?;
         for p in &plugins.0 {
             let all = plugin::generate(p, self.root).map_err(|e| e.within("loading generator plugins"))?;
-            made.extend(all.into_iter().map(|r| (r, Origin::plugin(p))));
+            made.extend(all.into_iter().map(|r| (r, p.plugin_origin())));
         }
         for (mut r, origin) in made {
             r.origin = origin;
@@ -227,7 +227,7 @@ impl<'a> Target<'a> {
     fn transform(&self, g: &mut Gathered) -> Result<(), Error> {
         let mut steps = self.steps(&g.config)?;
         for p in &self.plugins(&self.kustomization.transformers)?.0 {
-            steps.push((plugin::transformer(p, self.root)?, Origin::plugin(p)));
+            steps.push((plugin::transformer(p, self.root)?, p.plugin_origin()));
         }
         for (step, origin) in steps {
             step.apply(&mut g.all)?;
