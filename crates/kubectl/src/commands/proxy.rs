@@ -16,6 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nix::sys::stat::{Mode, umask};
 use regex::Regex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -194,9 +195,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 /// A socket that only its owner may use, from its first moment on.
 fn private_socket(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
-    let old = rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o077));
+    let old = umask(Mode::from_bits_truncate(0o077));
     let made = tokio::net::UnixListener::bind(path);
-    rustix::process::umask(old);
+    umask(old);
     made
 }
 

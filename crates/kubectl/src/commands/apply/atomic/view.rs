@@ -2,7 +2,8 @@
 
 use super::ready::State;
 use crate::kube::Kube;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, stdout};
+use terminal_size::{Width, terminal_size_of};
 
 /// More objects than this would not stay in sight.
 const LIVE_LINES: usize = 30;
@@ -25,7 +26,7 @@ fn line(name: &str, state: Option<&State>) -> String {
 
 impl View {
     pub fn new(k: &Kube, names: Vec<String>) -> Self {
-        let live = k.shell.terminal && std::io::stdout().is_terminal() && names.len() <= LIVE_LINES;
+        let live = k.shell.terminal && stdout().is_terminal() && names.len() <= LIVE_LINES;
         Self { shown: vec![None; names.len()], names, live, drawn: false }
     }
 
@@ -55,7 +56,7 @@ impl View {
                 text.push_str(&format!("\x1b[{}A", self.names.len()));
             }
             // A line that the terminal breaks would be two, and the next picture one too low.
-            let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |s| usize::from(s.ws_col)).max(20);
+            let width = terminal_size_of(stdout()).map_or(80, |(Width(columns), _)| usize::from(columns)).max(20);
             for (name, state) in self.names.iter().zip(&self.shown) {
                 let line: String = line(name, state.as_ref()).chars().take(width - 1).collect();
                 text.push_str(&format!("\r\x1b[K{line}\n"));
