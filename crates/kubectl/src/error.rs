@@ -44,6 +44,18 @@ pub fn text<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Text(message.into()))
 }
 
+/// Formats an operating system error as Go does: without the number, and in lower case.
+pub fn os_message(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    let Some(number) = e.raw_os_error() else { return text };
+    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
+    match text.char_indices().nth(1) {
+        // A message that starts with two capitals starts with an acronym.
+        Some((second, c)) if !c.is_uppercase() => text[..second].to_lowercase() + &text[second..],
+        _ => text.to_owned(),
+    }
+}
+
 impl From<codec::jsonpath::Error> for Error {
     fn from(e: codec::jsonpath::Error) -> Self {
         Self::Text(e.to_string())

@@ -1,7 +1,10 @@
 //! Flags that several commands share, and values as Go reads them.
 
+mod global;
+
+pub use global::GlobalFlags;
+
 use crate::error::{Result, text};
-use crate::resource::select::Selection;
 use clap::Args;
 use client::DryRun;
 use std::time::Duration;
@@ -49,21 +52,6 @@ pub struct SelectFlags {
     /// Only objects with these fields.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_selector: String,
-}
-
-impl SelectFlags {
-    pub fn selection(&self) -> Selection<'_> {
-        Selection {
-            labels: &self.selector,
-            fields: &self.field_selector,
-            all: self.all,
-            nothing_but_all: false,
-            all_namespaces: self.all_namespaces,
-            bare_type_is_all: false,
-            files_as_given: false,
-            page: None,
-        }
-    }
 }
 
 #[derive(Args, Clone, Debug, Default)]

@@ -1,21 +1,25 @@
 //! A running command: its shell, the global flags, and what follows from both on demand — configuration, client, discovery.
 
-use crate::cli::GlobalFlags;
 use crate::discovery::{Discovery, Resource, TTL};
 use crate::error::{Result, text};
+use crate::flags::GlobalFlags;
 use crate::shell::{Connect, Shell, Stream};
 use client::https::Credentials;
 use client::kubeconfig::{Overrides, Resolved, Sources};
 use client::log::{LEAST, Logged};
-use client::{Api, Client, Impersonation, Patch, WriteOptions};
+use client::{Api, Client, Impersonation};
 use jiff::Timestamp;
 use meta::{Gvk, Object};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The annotation with the cause of the last change.
 pub const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
+
+/// The pause between two requests that wait for the same state.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct Kube {
     pub out: Stream,
@@ -157,23 +161,6 @@ impl Kube {
     pub fn record(&self, o: &mut Object) {
         if let Some(cause) = &self.global.cause {
             o.set_annotation(CHANGE_CAUSE, cause);
-        }
-    }
-
-    /// The same as a patch of its own, after a change that was none of the object itself (`scale`, `patch`). Errors are not told, as
-    /// upstream has it: the change is made.
-    pub async fn record_after(
-        &mut self,
-        i: &crate::resource::Info,
-        subresource: &str,
-        options: &WriteOptions,
-    ) -> Option<Object> {
-        let cause = self.global.cause.clone()?;
-        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": {CHANGE_CAUSE: cause}}}));
-        let api = self.api(&i.resource, &i.namespace).await.ok()?;
-        match subresource {
-            "" => api.patch(&i.name, options, &patch).await.ok(),
-            sub => api.patch_subresource(&i.name, sub, options, &patch).await.ok(),
         }
     }
 
@@ -350,12 +337,12 @@ fn extras(given: &[String]) -> Result<Vec<(String, String)>> {
 }
 
 /// `--request-timeout`; `None` is for ever.
-pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
+pub fn request_timeout(given: &str) -> Result<Option<Duration>> {
     if given.is_empty() || given == "0" {
         return Ok(None);
     }
     let d = match given.parse::<u64>() {
-        Ok(s) => Some(std::time::Duration::from_secs(s)),
+        Ok(s) => Some(Duration::from_secs(s)),
         Err(_) => crate::flags::parse_duration(given),
     };
     match d {
@@ -550,7 +537,7 @@ mod tests {
             let (mut shell, _, err) =
                 crate::testing::shell(&Server::new(), "", move |n| (n == "KUBECONFIG").then(|| list.clone()));
             shell.connect = crate::shell::Connect::Configured;
-            let global = crate::cli::GlobalFlags { verbosity: level, ..Default::default() };
+            let global = crate::flags::GlobalFlags { verbosity: level, ..Default::default() };
             super::Kube::new(shell, global).resolved().unwrap();
             let line = format!("loader.go:407] Config loaded from file:  {}\n", a.display());
             let said = err.text();

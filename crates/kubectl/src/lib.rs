@@ -20,6 +20,7 @@ mod ownership;
 mod printer;
 mod resource;
 pub mod shell;
+mod temporary;
 #[cfg(test)]
 mod testing;
 
@@ -67,7 +68,7 @@ pub async fn run(args: Vec<OsString>, shell: Shell) -> u8 {
 async fn command_line(args: Vec<OsString>, shell: Shell) -> u8 {
     let (out, err) = (shell.out.clone(), shell.err.clone());
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
-    let words = match kuberc::apply(words, &shell) {
+    let words = match kuberc::rewrite::apply(words, &shell) {
         Ok(w) => w,
         Err(e) => {
             err.write(e.report().as_bytes());

@@ -70,7 +70,7 @@ impl Output {
         };
         let file = |path: &str, what: &str| {
             std::fs::read_to_string(path).map_err(|e| {
-                Error::Text(format!("error reading {what} {path}, open {path}: {}", crate::resource::file::os(&e)))
+                Error::Text(format!("error reading {what} {path}, open {path}: {}", crate::error::os_message(&e)))
             })
         };
         let path = |text: String| -> Result<(Template, String)> {
@@ -107,7 +107,7 @@ impl Output {
             "go-template-file" | "templatefile" => {
                 let path = template()?;
                 let read = std::fs::read_to_string(&path).map_err(|e| {
-                    let why = crate::resource::file::os(&e);
+                    let why = crate::error::os_message(&e);
                     Error::Text(format!("error reading --template {path}, open {path}: {why}"))
                 })?;
                 GoTemplate::parse(&read, missing).map(Self::GoTemplate)

@@ -1,8 +1,10 @@
 //! What a command is about: objects in files, and objects of the server by type, name and selector
 //! (`k8s.io/cli-runtime/pkg/resource`).
 
+pub mod deletion;
 pub mod file;
 pub mod kustomization;
+pub mod last_applied;
 pub mod scheme;
 pub mod select;
 mod url;
@@ -10,8 +12,9 @@ mod validation;
 
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
-use crate::kube::Kube;
-use client::FieldValidation;
+use crate::flags::FileFlags;
+use crate::kube::{CHANGE_CAUSE, Kube};
+use client::{FieldValidation, Patch, WriteOptions};
 use meta::Object;
 use std::sync::Arc;
 
@@ -66,6 +69,18 @@ impl Info {
         let path = format!("/api/v1/namespaces/{}", self.namespace);
         let asked = k.client().await?.get::<meta::Value>(&path).await;
         Err(asked.err().filter(client::Error::is_not_found).unwrap_or(error).into())
+    }
+
+    /// Records the cause of a change with a patch of its own (`--record`), for changes that do not write the object itself
+    /// (`scale`, `patch`). Returns `None` without a cause. Errors are ignored, as upstream does: the change itself is done.
+    pub async fn record_cause(&self, k: &mut Kube, subresource: &str, options: &WriteOptions) -> Option<Object> {
+        let cause = k.global.cause.clone()?;
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": {CHANGE_CAUSE: cause}}}));
+        let api = k.api(&self.resource, &self.namespace).await.ok()?;
+        match subresource {
+            "" => api.patch(&self.name, options, &patch).await.ok(),
+            subresource => api.patch_subresource(&self.name, subresource, options, &patch).await.ok(),
+        }
     }
 }
 
@@ -128,7 +143,7 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
 }
 
 /// The objects of files, each located or with its error.
-pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+pub async fn from_files(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Info>>> {
     let documents = file::read(k, flags).await?;
     located(k, documents).await
 }
@@ -136,7 +151,7 @@ pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result
 /// [`from_files`] for a command that sends them and has them validated.
 pub async fn from_files_validated(
     k: &mut Kube,
-    flags: &crate::flags::FileFlags,
+    flags: &FileFlags,
     validation: FieldValidation,
 ) -> Result<Vec<Result<Info>>> {
     let documents = file::read_for(k, flags, validation).await?;
@@ -159,7 +174,7 @@ pub async fn located(k: &mut Kube, documents: Vec<Result<file::Document>>) -> Re
 }
 
 /// The objects of files without a server (`--local`): of kinds this program knows, and of others as they are.
-pub async fn from_files_alone(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+pub async fn from_files_alone(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Info>>> {
     let documents = file::read(k, flags).await?;
     let alone = |d: file::Document| {
         let gvk = d.object.gvk().unwrap_or_default();

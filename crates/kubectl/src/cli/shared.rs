@@ -141,20 +141,6 @@ pub fn record(m: &ArgMatches) -> (usize, bool) {
     (given.len(), given.last() == Some(&true))
 }
 
-/// `--vmodule`: pairs of a pattern and a number. What Go's files would say is not said here.
-pub fn vmodule(s: &str) -> Result<String, String> {
-    let fits = |pair: &str| pair.split_once('=').is_some_and(|(p, n)| !p.is_empty() && n.parse::<i32>().is_ok());
-    match s.split(',').filter(|p| !p.is_empty()).all(fits) {
-        true => Ok(s.to_owned()),
-        false => Err("syntax error: expect comma-separated list of filename=N".into()),
-    }
-}
-
-/// `--log-flush-frequency`, refused in words of its own.
-pub fn frequency(s: &str) -> Result<String, String> {
-    crate::flags::duration_text(s).map_err(|_| "parse error".into())
-}
-
 /// `--profile`: nothing to do, or why it cannot be done. The flag of `debug` is another one of the same name.
 pub fn profile(name: &str, command: &super::Command) -> crate::error::Result {
     match name {

@@ -221,7 +221,7 @@ fn options(a: &Arguments, dry: Dry) -> Result<WriteOptions> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create::LAST_APPLIED;
+    use crate::resource::last_applied::LAST_APPLIED;
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 

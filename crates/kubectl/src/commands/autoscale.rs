@@ -1,10 +1,11 @@
 //! `kubectl autoscale`: a HorizontalPodAutoscaler for what has replicas.
 
-use super::create::{WriteFlags, annotate_made, submit};
+use super::create::{WriteFlags, submit};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::last_applied::annotate_generated;
 use crate::resource::select::{Selection, gather};
 use meta::{Object, Value};
 use serde_json::json;
@@ -75,7 +76,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
             k.record(&mut o);
             if a.write.save_config && dry != Dry::Client {
-                annotate_made(&mut o);
+                annotate_generated(&mut o);
             }
             let made = match submit(k, &a.write, o, &i.namespace).await {
                 Ok(made) => made,
@@ -86,7 +87,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                     }
                     k.record(&mut o);
                     if a.write.save_config {
-                        annotate_made(&mut o);
+                        annotate_generated(&mut o);
                     }
                     submit(k, &a.write, o, &i.namespace).await?
                 }

@@ -75,7 +75,7 @@ fn read(a: &Arguments, i: &Info) -> (Vec<Owner>, Vec<Field>) {
     let mut found = fields(&object, &owners);
     let secret = i.resource.kind == "Secret" && i.resource.group.is_empty();
     for f in &mut found {
-        let applied = f.path.contains(super::create::LAST_APPLIED);
+        let applied = f.path.contains(crate::resource::last_applied::LAST_APPLIED);
         if secret && (f.path.starts_with(".data.") || f.path.starts_with(".stringData.") || applied) {
             f.value = "***".into();
         }

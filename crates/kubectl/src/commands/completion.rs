@@ -4,8 +4,9 @@
 //! The answer is cobra's, which other tools ask for as well: a candidate and its description on a line, and a number that says
 //! what else the shell may do. Left out: containers of pods, and files of containers.
 
-use crate::cli::{GlobalFlags, command};
+use crate::cli::command;
 use crate::error::{Result, text};
+use crate::flags::GlobalFlags;
 use crate::kube::Kube;
 use crate::shell::Shell;
 use clap::FromArgMatches as _;

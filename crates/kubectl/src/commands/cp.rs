@@ -4,10 +4,9 @@
 
 use super::exec::{Wants, stream};
 use super::pods;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
 use crate::resource::Info;
-use crate::resource::file::os;
 use crate::shell::Stream;
 use client::Query;
 use std::io::{Read, Write};
@@ -136,7 +135,7 @@ async fn upload(a: &Arguments, k: &mut Kube, from: &Path, to: &Place) -> Result 
     }
     command.extend(["-xmf", "-", "-C", &directory]);
     let (reader, writer) =
-        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::resource::file::os(&e))))?;
+        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::error::os_message(&e))))?;
     let from = from.to_owned();
     let packing = std::thread::spawn(move || pack(&from, &name, writer));
     let streams = (k.out.clone(), k.err.clone());
@@ -184,7 +183,7 @@ async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Resul
     k.err = err;
     let t = found?;
     let (reader, writer) =
-        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::resource::file::os(&e))))?;
+        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::error::os_message(&e))))?;
     let (prefix, to) = (stripped(&from.path), to.to_owned());
     let hint = format!(
         " (consider using \"kubectl exec -n {:?} {:?} -- tar cf - {:?} | tar xf -\")",
@@ -251,7 +250,7 @@ impl<W: Write> Write for Counted<W> {
 }
 
 fn unpack(from: impl Read, prefix: &str, to: &Path, hint: &str, err: &Stream) -> Result {
-    let wrong = |e: std::io::Error| Error::Text(crate::resource::file::os(&e));
+    let wrong = |e: std::io::Error| Error::Text(crate::error::os_message(&e));
     let mut archive = tar::Archive::new(from);
     let mut hint = Some(hint);
     for entry in archive.entries().map_err(wrong)? {
@@ -268,7 +267,7 @@ fn unpack(from: impl Read, prefix: &str, to: &Path, hint: &str, err: &Stream) ->
             );
             continue;
         }
-        let at = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+        let at = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
         let kind = entry.header().entry_type();
         if kind.is_dir() {
             std::fs::create_dir_all(&path).map_err(at)?;

@@ -16,13 +16,10 @@ use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::printer::shape::{Order, Shape};
 use crate::resource::from_files_validated;
+use crate::resource::last_applied::{annotate, annotate_generated};
 use client::WriteOptions;
 use meta::Object;
-
-/// The annotation with what was applied last.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -186,28 +183,6 @@ impl WriteFlags {
     }
 }
 
-/// The object as the annotation holds it: without the annotation itself, with a newline.
-pub fn configuration(o: &Object) -> String {
-    let mut o = o.clone();
-    o.remove(&["metadata", "annotations", LAST_APPLIED]);
-    if o.at(&["metadata", "annotations"]).is_none_or(|a| !a.is_object()) {
-        o.set(&["metadata", "annotations"], meta::Map::new());
-    }
-    format!("{}\n", codec::json::to_string(&o.into_value(), codec::json::Html::Escape))
-}
-
-/// Puts the object's own configuration into its annotation.
-pub fn annotate(o: &mut Object) {
-    let text = configuration(o);
-    o.set_annotation(LAST_APPLIED, &text);
-}
-
-/// [`annotate`] for what was made from arguments: that has no annotations which it could have kept.
-pub fn annotate_made(o: &mut Object) {
-    let text = format!("{}\n", Shape::of(&o.clone().into_value(), Order::ByType).compact());
-    o.set_annotation(LAST_APPLIED, &text);
-}
-
 /// Creates what a generator makes.
 pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
     let dry = w.dry.strategy()?;
@@ -244,7 +219,7 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
         o.set_namespace(&namespace);
     }
     if w.save_config {
-        annotate_made(&mut o);
+        annotate_generated(&mut o);
     }
     let o = submit(k, w, o, &namespace).await?;
     printer.print(k, &o, "created")
@@ -381,7 +356,7 @@ mod tests {
         assert_eq!(snapshot(&s, "create -f -", CM).await, "configmap/a created\n");
         assert_eq!(s.body_of(POST)["metadata"], json!({"name": "a", "namespace": "default"}));
         assert_eq!(snapshot(&s, "create -f - --save-config", CM).await, "configmap/a created\n");
-        let text = s.body_of(POST)["metadata"]["annotations"][super::LAST_APPLIED].clone();
+        let text = s.body_of(POST)["metadata"]["annotations"][crate::resource::last_applied::LAST_APPLIED].clone();
         assert_eq!(
             text,
             "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"}}\n"

@@ -3,10 +3,10 @@
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
+use crate::resource::deletion::wait_deleted;
 use crate::resource::select::{Selection, either, list, targets};
 use crate::resource::{Info, Target, from_files};
-use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
-use futures::StreamExt as _;
+use client::{DeleteOptions, Propagation};
 use http::Method;
 use meta::Value;
 use std::time::Duration;
@@ -187,7 +187,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(7 * 24 * 3600));
         crate::shell::interruptible(async {
             for (i, uid) in waiting {
-                errors.extend(gone(k, &i, &uid, limit).await.err());
+                errors.extend(wait_deleted(k, &i, &uid, limit).await.err());
             }
             Ok(())
         })
@@ -235,47 +235,6 @@ pub fn cascade(word: &str) -> Result<Propagation> {
 /// Which object went: the answer is the object itself, or a `Status` about it.
 pub fn uid(answer: &Value) -> String {
     answer["details"]["uid"].as_str().or_else(|| answer["metadata"]["uid"].as_str()).unwrap_or_default().to_owned()
-}
-
-/// Waits until the object is gone. Another of the same name is another object.
-pub async fn gone(k: &mut Kube, i: &Info, uid: &str, limit: tokio::time::Instant) -> Result {
-    let api = k.api(&i.resource, &i.namespace).await?;
-    let name = &i.name;
-    let wait = async {
-        loop {
-            let fields = format!("metadata.name={name}");
-            let options = ListOptions { field_selector: fields.clone(), ..ListOptions::default() };
-            let page = match api.list(&options).await {
-                // The kind went, and with it all its objects.
-                Err(e) if e.is_not_found() => return Ok(()),
-                listed => listed?,
-            };
-            let Some(there) = page.items.first() else { return Ok(()) };
-            if !uid.is_empty() && there.uid() != uid {
-                return Ok(());
-            }
-            let options = WatchOptions {
-                field_selector: fields,
-                resource_version: page.resource_version,
-                ..WatchOptions::default()
-            };
-            let mut events = api.watch(&options).await?;
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(WatchEvent::Deleted(_)) => return Ok(()),
-                    Ok(_) => {}
-                    // Too old, or the server ends: look again.
-                    Err(e) if e.is_expired() || e.is_transient() => break,
-                    Err(e) => return Err(Error::from(e)),
-                }
-            }
-            tokio::time::sleep(super::wait::AGAIN).await;
-        }
-    };
-    match tokio::time::timeout_at(limit, wait).await {
-        Ok(r) => r,
-        Err(_) => text(format!("timed out waiting for the condition on {}/{name}", i.resource.plural)),
-    }
 }
 
 #[cfg(test)]

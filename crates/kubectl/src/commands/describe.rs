@@ -2,6 +2,7 @@
 
 mod addresses;
 mod certificate;
+mod claim_spec;
 pub mod events;
 mod generic;
 mod limits;

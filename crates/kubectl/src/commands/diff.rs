@@ -8,17 +8,18 @@ mod unified;
 
 use super::apply::object::warn_if_deleting;
 use super::apply::{CLIENT_SIDE, patch, prune};
-use super::create::LAST_APPLIED;
 use super::recreate::create;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::printer::without_managed_fields;
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::resource::{Info, from_files};
+use crate::temporary;
 use client::{DryRun, Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -173,15 +174,8 @@ impl Drop for Sides {
 
 impl Sides {
     pub fn new(k: &Kube) -> Result<Self> {
-        let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
-        let make = |what: &str| -> Result<PathBuf> {
-            let path = Path::new(&base).join(format!("{what}-{}", unique(k)));
-            private_dir(&path)
-                .map_err(|e| Error::Text(format!("making {}: {}", path.display(), crate::resource::file::os(&e))))?;
-            Ok(path)
-        };
-        let live = make("LIVE")?;
-        let merged = make("MERGED").inspect_err(|_| _ = std::fs::remove_dir_all(&live))?;
+        let live = temporary::create_directory(k, "LIVE")?;
+        let merged = temporary::create_directory(k, "MERGED").inspect_err(|_| _ = std::fs::remove_dir_all(&live))?;
         Ok(Self { live, merged, masks: false })
     }
 
@@ -202,7 +196,7 @@ impl Sides {
                 None => String::new(),
             };
             std::fs::write(&path, text)
-                .map_err(|e| Error::Text(format!("writing {}: {}", path.display(), crate::resource::file::os(&e))))?;
+                .map_err(|e| Error::Text(format!("writing {}: {}", path.display(), crate::error::os_message(&e))))?;
         }
         Ok(())
     }
@@ -227,7 +221,7 @@ impl Sides {
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && external.is_none() => {
                 let found = unified::directories(&self.live, &self.merged).map_err(|e| {
-                    Error::Text(format!("comparing {}: {}", self.live.display(), crate::resource::file::os(&e)))
+                    Error::Text(format!("comparing {}: {}", self.live.display(), crate::error::os_message(&e)))
                 })?;
                 k.out.write(found.as_bytes());
                 !found.is_empty()
@@ -235,21 +229,10 @@ impl Sides {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return text(format!("failed to run {program:?}: executable file not found in $PATH"));
             }
-            Err(e) => return text(format!("failed to run {program:?}: {}", crate::resource::file::os(&e))),
+            Err(e) => return text(format!("failed to run {program:?}: {}", crate::error::os_message(&e))),
         };
         if differs { Err(Error::Exit(1)) } else { Ok(()) }
     }
-}
-
-/// Digits that no other run has.
-pub fn unique(k: &Kube) -> String {
-    format!("{}{}", std::process::id(), k.shell.rng.next_u64())
-}
-
-/// A directory that only its owner may look into: secrets are written there.
-fn private_dir(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 
 pub mod editor;
 
-use super::create::annotate;
 use super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{Printer, name_of, without_managed_fields};
 use crate::resource::Info;
+use crate::resource::last_applied::annotate;
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
 use editor::{Form, Reason, Session};
@@ -290,7 +290,7 @@ mod tests {
     async fn other_commands_edit_in_the_same_way() {
         let applied = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n";
         let live = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "a", "namespace": "default", "annotations": {crate::commands::create::LAST_APPLIED: applied}}});
+            "metadata": {"name": "a", "namespace": "default", "annotations": {crate::resource::last_applied::LAST_APPLIED: applied}}});
         let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
         std::fs::write(&file, config_map("v").to_string()).unwrap();
         let create = format!("create --edit -f {}", file.path().display());

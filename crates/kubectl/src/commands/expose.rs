@@ -1,11 +1,12 @@
 //! `kubectl expose`: a service for what has pods.
 
-use super::create::{WriteFlags, annotate_made, submit};
+use super::create::{WriteFlags, submit};
 use super::run::Overrides;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::last_applied::annotate_generated;
 use crate::resource::scheme;
 use crate::resource::select::{Selection, gather};
 use meta::{Map, Object, Value};
@@ -77,7 +78,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let mut o = Object::from_value(o).unwrap_or_default();
             k.record(&mut o);
             if a.write.save_config && dry != Dry::Client {
-                annotate_made(&mut o);
+                annotate_generated(&mut o);
             }
             if explicit {
                 o.set_namespace(&i.namespace);
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(sent["spec"]["ports"], json!([{"port": 80, "protocol": "TCP", "targetPort": 80}]));
         assert_eq!(sent["metadata"], json!({"name": "a", "labels": {"app": "a"}}));
         assert_eq!(snapshot(&s, "expose -f - --save-config", file).await, "service/a exposed\n");
-        let kept = s.body_of(&line)["metadata"]["annotations"][crate::commands::create::LAST_APPLIED].clone();
+        let kept = s.body_of(&line)["metadata"]["annotations"][crate::resource::last_applied::LAST_APPLIED].clone();
         let kept: meta::Value = serde_json::from_str(kept.as_str().unwrap()).unwrap();
         assert_eq!(kept["spec"], sent["spec"]);
         assert_eq!(

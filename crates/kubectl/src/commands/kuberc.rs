@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<Option<Value>> {
     let content = match std::fs::read_to_string(path) {
         Ok(t) => t,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return text(format!("reading {shown}: {}", crate::resource::file::os(&e))),
+        Err(e) => return text(format!("reading {shown}: {}", crate::error::os_message(&e))),
     };
     let all = codec::yaml::parse(&content).map_err(|e| Error::Text(format!("reading {shown}: {e}")))?;
     match all.into_iter().find(kuberc::usable) {
@@ -121,7 +121,7 @@ fn empty() -> Value {
 fn write(k: &Kube, path: &Path, p: &Value) -> Result {
     kuberc::check(p)?;
     let wrong =
-        |e: std::io::Error| Error::Text(format!("writing {}: {}", path.display(), crate::resource::file::os(&e)));
+        |e: std::io::Error| Error::Text(format!("writing {}: {}", path.display(), crate::error::os_message(&e)));
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(wrong)?;
     }

@@ -1,8 +1,7 @@
 //! `kubectl kustomize`: prints what a directory is built to.
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use crate::resource::kustomization::build;
 use kustomize::{Options, Order, Restriction};
 use std::path::Path;
@@ -101,7 +100,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         vec![(to.to_owned(), built.yaml())]
     };
     for (path, content) in files {
-        std::fs::write(&path, content).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os(&e))))?;
+        std::fs::write(&path, content)
+            .map_err(|e| Error::Text(format!("open {}: {}", path.display(), os_message(&e))))?;
     }
     Ok(())
 }

@@ -1,10 +1,9 @@
 //! `kubectl patch`.
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::file::os;
 use crate::resource::select::{Selection, gather, gather_alone};
 use client::client::{JSON, request};
 use client::{Patch, Query, WriteOptions};
@@ -47,7 +46,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         ("", "") => return text("must specify --patch or --patch-file containing the contents of the patch"),
         (p, "") => p.to_owned(),
         ("", f) => std::fs::read_to_string(f)
-            .map_err(|e| Error::Text(format!("unable to read patch file: open {f}: {}", os(&e))))?,
+            .map_err(|e| Error::Text(format!("unable to read patch file: open {f}: {}", os_message(&e))))?,
         _ => return text("cannot specify --patch and --patch-file together"),
     };
     // What opens like an object is JSON, and goes to the server as it is: YAML's braces are not for patches.
@@ -128,7 +127,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 let said = if o == before && !a.local { "patched (no change)" } else { "patched" };
                 if !a.local && dry != Dry::Client {
                     let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
-                    o = k.record_after(&i, &a.subresource, &options).await.unwrap_or(o);
+                    o = i.record_cause(k, &a.subresource, &options).await.unwrap_or(o);
                 }
                 printer.print(k, &o, said)?;
             }

@@ -1,8 +1,7 @@
 //! `kubectl plugin list`, and programs named `kubectl-…` on the `PATH` that run as commands.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, os_message};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use crate::shell::Shell;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -82,7 +81,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                     "Unable to read directory {:?} from your PATH: open {}: {}. Skipping...",
                     d,
                     d.display(),
-                    os(&e)
+                    os_message(&e)
                 ));
                 continue;
             }
@@ -166,13 +165,13 @@ pub fn instead(words: &[String], shell: &Shell) -> Option<u8> {
     if shell.terminal {
         // In the place of this process, so that signals and terminal are its own.
         let e = program.exec();
-        shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os(&e)).as_bytes());
+        shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os_message(&e)).as_bytes());
         return Some(1);
     }
     match shell.status(&mut program) {
         Ok(s) => Some(s.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)),
         Err(e) => {
-            shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os(&e)).as_bytes());
+            shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os_message(&e)).as_bytes());
             Some(1)
         }
     }

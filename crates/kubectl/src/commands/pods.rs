@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Collection, Info, Target, from_files};
 use meta::{LabelSelector, Object, Value};
@@ -40,7 +40,7 @@ pub async fn find(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Re
         if end.is_some_and(|end| tokio::time::Instant::now() >= end) {
             return text("timed out waiting for the condition");
         }
-        tokio::time::sleep(super::wait::AGAIN.min(patience)).await;
+        tokio::time::sleep(POLL_INTERVAL.min(patience)).await;
     }
 }
 

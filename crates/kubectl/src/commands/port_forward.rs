@@ -3,9 +3,8 @@
 
 use super::exec::channels::{Socket, V4, socket};
 use super::pods;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use crate::resource::scheme;
 use crate::shell::Stream;
 use client::{Api, Client, Query};
@@ -244,7 +243,7 @@ async fn listen(addresses: &[String], port: u16) -> std::result::Result<Vec<TcpL
                 Err(e) => {
                     let (net, shown) =
                         if host.contains(':') { ("tcp6", format!("[{host}]")) } else { ("tcp4", host.to_owned()) };
-                    let why = os(&e);
+                    let why = os_message(&e);
                     failed.push(format!("unable to create listener: Error listen {net} {shown}:{port}: bind: {why}"));
                 }
             }

@@ -5,9 +5,8 @@
 
 mod site;
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use bytes::Bytes;
 use client::{Client, Upgrade};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
@@ -132,7 +131,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if !a.www.is_empty() {
         match std::fs::metadata(&a.www) {
-            Err(e) => k.warn(format!("Failed to stat static file directory {}: stat {}: {}", a.www, a.www, os(&e))),
+            Err(e) => {
+                k.warn(format!("Failed to stat static file directory {}: stat {}: {}", a.www, a.www, os_message(&e)))
+            }
             Ok(m) if !m.is_dir() => k.warn(format!("Static file directory {} is not a directory", a.www)),
             Ok(_) => {}
         }
@@ -170,7 +171,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             loop {
                 match l.accept().await {
                     Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
-                    Err(e) => return text(format!("accept: {}", os(&e))),
+                    Err(e) => return text(format!("accept: {}", os_message(&e))),
                 }
             }
         }
@@ -180,13 +181,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let _ = std::fs::remove_file(path);
         }
         let l = private_socket(path)
-            .map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os(&e))))?;
+            .map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os_message(&e))))?;
         k.say(format!("Starting to serve on {}", a.unix_socket));
         k.out.flush();
         loop {
             match l.accept().await {
                 Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
-                Err(e) => return text(format!("accept: {}", os(&e))),
+                Err(e) => return text(format!("accept: {}", os_message(&e))),
             }
         }
     };
@@ -202,7 +203,7 @@ fn private_socket(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
 }
 
 fn listening(a: &Arguments, e: &std::io::Error) -> Error {
-    Error::Text(format!("listen tcp {}:{}: bind: {}", a.address, a.port, os(e)))
+    Error::Text(format!("listen tcp {}:{}: bind: {}", a.address, a.port, os_message(e)))
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, site: Arc<Site>) {

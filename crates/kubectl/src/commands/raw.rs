@@ -1,9 +1,8 @@
 //! `--raw`: a request to a path as it is, and its answer as it comes.
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
-use crate::resource::file::os;
 use client::client::{JSON, request};
 use http::Method;
 use http_body_util::BodyExt as _;
@@ -48,7 +47,7 @@ pub async fn send(k: &mut Kube, method: Method, path: &str, files: &FileFlags) -
             k.shell.input.read_to_end(&mut all).map_err(|e| Error::Text(format!("reading standard input: {e}")))?;
             Some(all)
         }
-        Some(f) => Some(std::fs::read(f).map_err(|e| Error::Text(format!("open {f}: {}", os(&e))))?),
+        Some(f) => Some(std::fs::read(f).map_err(|e| Error::Text(format!("open {f}: {}", os_message(&e))))?),
     };
     let request = request(method, path, "application/json, */*", body.map(|b| (JSON, b)))?;
     let mut answer = k.client().await?.checked(request).await?.into_body();

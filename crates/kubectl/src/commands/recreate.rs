@@ -1,10 +1,10 @@
 //! Creating objects that may have been on a server before, and putting a new object in the place of one that is deleted for it.
 
-use super::edit::editor;
 use crate::error::{Error, text};
 use crate::kube::Kube;
+use crate::temporary;
 use client::{Api, DeleteOptions, DryRun, WriteOptions};
-use meta::Object;
+use meta::{Object, Value};
 use std::io::Write as _;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -69,10 +69,10 @@ impl Replacement {
         options: &WriteOptions,
         new: Object,
     ) -> Result<Self, client::Error> {
-        if old.is_some() {
+        if let Some(old) = &old {
             let rehearsal = WriteOptions { dry_run: DryRun::All, ..options.clone() };
             match create(&api, &rehearsal, &new).await {
-                Err(e) if !is_due_to_the_old_one(&e) => return Err(e),
+                Err(e) if !is_caused_by_old(&e, old, &new) => return Err(e),
                 _ => {}
             }
         }
@@ -180,9 +180,9 @@ async fn insist(api: &Api<Object>, options: &WriteOptions, o: &Object) -> Result
 
 /// Writes an object that is on no server any more to a file, and says which.
 fn keep(k: &Kube, o: &Object) -> String {
-    let written = editor::fresh(k, "kubectl-original", "yaml").and_then(|(path, mut file)| {
+    let written = temporary::create_file(k, "kubectl-original", "yaml").and_then(|(path, mut file)| {
         file.write_all(codec::yaml::to_string(&o.0.clone().into()).as_bytes())
-            .map_err(|e| Error::Text(format!("{}: {}", path.display(), crate::resource::file::os(&e))))?;
+            .map_err(|e| Error::Text(format!("{}: {}", path.display(), crate::error::os_message(&e))))?;
         Ok(path)
     });
     match written {
@@ -191,12 +191,63 @@ fn keep(k: &Kube, o: &Object) -> String {
     }
 }
 
-/// Whether a rehearsal failed by what will not be there any more, or cannot be rehearsed.
-fn is_due_to_the_old_one(e: &client::Error) -> bool {
+/// Whether a rehearsal was refused only because the old object still exists, or because a webhook cannot rehearse.
+fn is_caused_by_old(e: &client::Error, old: &Object, new: &Object) -> bool {
     let Some(status) = e.status() else { return false };
     let causes = || status.details.iter().flat_map(|d| &d.causes);
     e.is_already_exists()
+        || e.is_invalid() && causes().next().is_some() && causes().all(|c| holds_value(old, new, &c.field))
+        // Reason and details of these two are those of any other refusal: only the message differs.
         || e.is_forbidden() && status.message.contains("exceeded quota")
-        || e.is_invalid() && causes().next().is_some() && causes().all(|c| c.message.contains("already allocated"))
         || status.message.contains("does not support dry run")
+}
+
+/// Whether the value of an invalid field of a new service is a cluster IP or node port that the old service holds.
+fn holds_value(old: &Object, new: &Object, field: &str) -> bool {
+    let addresses = |o: &Object| -> Vec<Value> {
+        let listed = o.at(&["spec", "clusterIPs"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        listed.into_iter().chain(o.at(&["spec", "clusterIP"]).cloned()).collect()
+    };
+    let node_ports = |o: &Object| -> Vec<Value> {
+        let ports = o.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        ports.iter().map(|p| p["nodePort"].clone()).collect()
+    };
+    if matches!(field, "spec.clusterIPs" | "spec.clusterIP") {
+        let held = addresses(old);
+        return addresses(new).iter().any(|a| held.contains(a));
+    }
+    let index = field.strip_prefix("spec.ports[").and_then(|f| f.strip_suffix("].nodePort"));
+    let requested = index.and_then(|i| node_ports(new).get(i.parse::<usize>().ok()?).cloned());
+    requested.is_some_and(|port| !port.is_null() && node_ports(old).contains(&port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::{Reason, Status};
+    use serde_json::json;
+
+    #[test]
+    fn refusals_caused_by_the_old_service_allow_its_replacement() {
+        let service = |spec: Value| Object::from_value(json!({"kind": "Service", "spec": spec})).unwrap();
+        let old = service(
+            json!({"clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5"], "ports": [{"nodePort": 30000}, {"nodePort": 30001}]}),
+        );
+        for (spec, fields, want) in [
+            (json!({"clusterIP": "10.0.0.5"}), vec!["spec.clusterIPs"], true),
+            (json!({"clusterIPs": ["10.0.0.6"]}), vec!["spec.clusterIPs"], false),
+            (json!({"ports": [{"nodePort": 30001}]}), vec!["spec.ports[0].nodePort"], true),
+            // Another service holds the port.
+            (json!({"ports": [{"nodePort": 30002}]}), vec!["spec.ports[0].nodePort"], false),
+            (json!({"ports": [{}]}), vec!["spec.ports[0].nodePort"], false),
+            (json!({"clusterIP": "10.0.0.5"}), vec!["spec.clusterIPs", "spec.type"], false),
+            (json!({}), vec![], false),
+        ] {
+            let causes =
+                fields.iter().map(|f| meta::status::Cause { field: (*f).into(), ..Default::default() }).collect();
+            let details = meta::status::Details { causes, ..Default::default() };
+            let refusal = Status::new(422, Reason::Invalid, "refused").with_details(details);
+            assert_eq!(is_caused_by_old(&refusal.into(), &old, &service(spec.clone())), want, "{spec} {fields:?}");
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! `kubectl replace`.
 
-use super::create::{LAST_APPLIED, annotate, done};
+use super::create::done;
 use super::delete::{cascade, tell};
 use super::recreate::{PATIENCE, Replacement};
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::last_applied::{LAST_APPLIED, annotate};
 use crate::resource::{Info, from_files_validated};
 use client::{DeleteOptions, Propagation, WriteOptions};
 use meta::Object;
@@ -262,12 +263,6 @@ mod tests {
         for refused in [
             status(409, "AlreadyExists", "configmaps \"a\" already exists", json!([])),
             status(403, "Forbidden", "configmaps \"a\" is forbidden: exceeded quota: q", json!([])),
-            status(
-                422,
-                "Invalid",
-                "",
-                json!([{"message": "Invalid value: 30000: provided port is already allocated"}]),
-            ),
             status(400, "BadRequest", "admission webhook \"w\" does not support dry run", json!([])),
         ] {
             let code = u16::try_from(refused["code"].as_u64().unwrap()).unwrap();

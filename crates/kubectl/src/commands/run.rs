@@ -1,14 +1,15 @@
 //! `kubectl run`: an image in a pod of its own.
 
 use super::attach::{Earlier, Options, join};
-use super::create::{WriteFlags, annotate_made, submit};
+use super::create::{WriteFlags, submit};
 use super::delete::cascade;
 use super::exec::detach;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags};
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
+use crate::resource::last_applied::annotate_generated;
 use client::{DeleteOptions, Patch, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use meta::{Map, Object, Value};
@@ -254,7 +255,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     k.record(&mut o);
     if a.write.save_config && dry != Dry::Client {
-        annotate_made(&mut o);
+        annotate_generated(&mut o);
     }
     let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();
@@ -263,7 +264,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         let mut service = service(&a, &labels)?;
         k.record(&mut service);
         if a.write.save_config && dry != Dry::Client {
-            annotate_made(&mut service);
+            annotate_generated(&mut service);
         }
         made.push(submit(k, &a.write, service, &namespace).await?);
     }
@@ -372,7 +373,7 @@ async fn until(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -
                     Err(e) => return Err(e.into()),
                 }
             }
-            tokio::time::sleep(super::wait::AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     match tokio::time::timeout(limit, crate::shell::interruptible(waiting)).await {

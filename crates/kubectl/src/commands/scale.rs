@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, duration};
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
@@ -94,7 +94,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         if matches!(i.resource.group.as_str(), "" | "apps") {
             o.set(&["spec", "replicas"], replicas);
         }
-        k.record_after(&i, "", &WriteOptions { dry_run: dry.option(), ..WriteOptions::default() }).await;
+        i.record_cause(k, "", &WriteOptions { dry_run: dry.option(), ..WriteOptions::default() }).await;
         printer.print(k, &o, "scaled")?;
     }
     Error::collect(errors)
@@ -132,7 +132,7 @@ async fn settled(k: &mut Kube, i: &Info, replicas: i64, limit: Duration) -> Resu
             if of("spec") != replicas || of("status") == replicas {
                 return Ok(());
             }
-            tokio::time::sleep(super::wait::AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     match tokio::time::timeout(limit, look).await {

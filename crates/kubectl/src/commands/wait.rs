@@ -1,11 +1,11 @@
 //! `kubectl wait`: until a condition holds, a path has a value, or an object is there or gone.
 
-use super::delete::gone;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, duration};
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
+use crate::resource::deletion::wait_deleted;
 use crate::resource::select::{Selection, gather, gather_alone};
 use client::{ListOptions, WatchEvent, WatchOptions};
 use codec::jsonpath::{Missing, Template};
@@ -45,8 +45,6 @@ pub struct Arguments {
     pub local: bool,
 }
 
-/// Between two looks.
-pub const AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks for what is not created yet.
 const CREATED: Duration = Duration::from_millis(500);
 
@@ -223,7 +221,7 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instan
         if once {
             return text(format!("condition not met for {}/{}", i.resource.plural, i.name));
         }
-        return gone(k, i, there.uid(), deadline).await.map(|()| there);
+        return wait_deleted(k, i, there.uid(), deadline).await.map(|()| there);
     }
     if matches!(until, Until::Created) {
         return Ok(i.object.clone().unwrap_or_default());
@@ -262,7 +260,7 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instan
                 }
             }
             // The watch ended; a server in trouble is not asked at once again.
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     // Even without time there is one look.

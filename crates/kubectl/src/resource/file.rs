@@ -1,7 +1,7 @@
 //! Objects in files, directories, standard input and behind URLs: YAML or JSON, several to a file, lists taken apart.
 
 use super::validation::Validator;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use client::FieldValidation;
@@ -57,9 +57,9 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidati
                 match std::fs::read(&path) {
                     Ok(bytes) => validated(k, &name, &bytes, &mut validator, &mut out).await?,
                     Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
-                        out.push(text(format!("error parsing {name}: read {name}: {}", os(&e))));
+                        out.push(text(format!("error parsing {name}: read {name}: {}", os_message(&e))));
                     }
-                    Err(e) => out.push(text(format!("open {name}: {}", os(&e)))),
+                    Err(e) => out.push(text(format!("open {name}: {}", os_message(&e)))),
                 }
             }
         }
@@ -86,18 +86,6 @@ async fn kustomization(k: &mut Kube, flags: &FileFlags, validator: &mut Validato
         }
     }
     Ok(out)
-}
-
-/// An error of the system as Go words it: without its number, and with a small letter.
-pub fn os(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    let Some(number) = e.raw_os_error() else { return text };
-    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
-    match text.char_indices().nth(1) {
-        // One that is all capitals is a name.
-        Some((second, c)) if !c.is_uppercase() => text[..second].to_lowercase() + &text[second..],
-        _ => text.to_owned(),
-    }
 }
 
 fn expand(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
@@ -147,7 +135,7 @@ fn glob(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
 }
 
 fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
-    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", dir.display(), os(&e)));
+    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", dir.display(), os_message(&e)));
     let mut entries: Vec<_> = std::fs::read_dir(dir).map_err(wrong)?.flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for e in entries {

@@ -3,6 +3,7 @@
 use super::{Collection, Info, Target};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
+use crate::flags::{FileFlags, SelectFlags};
 use crate::kube::Kube;
 use client::ListOptions;
 use meta::Object;
@@ -36,6 +37,21 @@ impl Selection<'_> {
             label_selector: self.labels.to_owned(),
             field_selector: self.fields.to_owned(),
             ..ListOptions::default()
+        }
+    }
+}
+
+impl SelectFlags {
+    pub fn selection(&self) -> Selection<'_> {
+        Selection {
+            labels: &self.selector,
+            fields: &self.field_selector,
+            all: self.all,
+            nothing_but_all: false,
+            all_namespaces: self.all_namespaces,
+            bare_type_is_all: false,
+            files_as_given: false,
+            page: None,
         }
     }
 }
@@ -186,7 +202,7 @@ pub fn unlisted(r: &Resource, labels: &str, fields: &str, e: client::Error) -> E
 }
 
 /// Refuses arguments beside files: objects come from one of the two.
-pub fn either(args: &[String], files: &crate::flags::FileFlags) -> Result {
+pub fn either(args: &[String], files: &FileFlags) -> Result {
     match args.is_empty() || files.is_empty() {
         true => Ok(()),
         false => {
@@ -199,7 +215,7 @@ pub fn either(args: &[String], files: &crate::flags::FileFlags) -> Result {
 pub async fn gather(
     k: &mut Kube,
     args: &[String],
-    files: &crate::flags::FileFlags,
+    files: &FileFlags,
     s: &Selection<'_>,
 ) -> Result<(Vec<Info>, Vec<Error>)> {
     let mut errors = Vec::new();
@@ -218,11 +234,7 @@ pub async fn gather(
 }
 
 /// [`gather`] for a command that asks no server (`--local`): files alone.
-pub async fn gather_alone(
-    k: &mut Kube,
-    args: &[String],
-    files: &crate::flags::FileFlags,
-) -> Result<(Vec<Info>, Vec<Error>)> {
+pub async fn gather_alone(k: &mut Kube, args: &[String], files: &FileFlags) -> Result<(Vec<Info>, Vec<Error>)> {
     if !args.is_empty() || files.is_empty() {
         return text(
             "you must specify resources by --filename when --local is set.\nExample resource specifications include:\n   '-f rsrc.yaml'\n   '--filename=rsrc.json'",

@@ -1,6 +1,5 @@
 //! `kubectl apply edit-last-applied`: the annotation in an editor.
 
-use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
 use super::super::edit::editor::{Explanation, Form, Session};
 use super::super::edit::named;
@@ -8,6 +7,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{Printer, name_of};
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
 use meta::{Object, Value};

@@ -1,12 +1,12 @@
 //! `kubectl apply view-last-applied` and `set-last-applied`: the annotation itself.
 
-use super::super::create::LAST_APPLIED;
 use super::super::delete::NOTHING_GIVEN;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::from_files;
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use meta::Value;

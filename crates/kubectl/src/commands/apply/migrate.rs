@@ -4,10 +4,10 @@
 //! Client-side apply is told by the annotation that it writes. kubectl's own manager keeps that annotation, under a manager of
 //! its own, for older clients; any other manager lets it go.
 
-use super::super::create::LAST_APPLIED;
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::last_applied::LAST_APPLIED;
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;

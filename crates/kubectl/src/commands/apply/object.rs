@@ -1,6 +1,5 @@
 //! One object applied: on the server by its rules, or here by a three-way patch.
 
-use super::super::create::{LAST_APPLIED, annotate};
 use super::super::delete::cascade;
 use super::super::recreate::{PATIENCE, Replacement, create};
 use super::{ATTEMPTS, Arguments, conflict, migrate, patch};
@@ -8,6 +7,7 @@ use crate::error::{Error, Result, text};
 use crate::flags::{Dry, duration};
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::last_applied::{LAST_APPLIED, annotate};
 use client::{DeleteOptions, Patch, WriteOptions};
 use meta::Object;
 use tokio::time::Instant;

@@ -1,8 +1,8 @@
 //! The patch that client-side apply sends.
 
-use super::super::create::LAST_APPLIED;
 use crate::error::{Error, Result};
 use crate::resource::Info;
+use crate::resource::last_applied::LAST_APPLIED;
 use client::Patch;
 use meta::{Map, Object, Value};
 

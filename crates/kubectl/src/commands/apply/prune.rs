@@ -10,7 +10,7 @@ use meta::{Gvk, Object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::create::LAST_APPLIED;
+use crate::resource::last_applied::LAST_APPLIED;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Flags {

@@ -1,11 +1,10 @@
 //! `kubectl cluster-info dump`: what somebody who looks for a fault wants to see, on standard output or as files.
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::flags::PrintFlags;
 use crate::kube::Kube;
 use crate::printer::shape::Order;
 use crate::printer::{Formats, Output, ordered};
-use crate::resource::file::os;
 use client::{ListOptions, Query};
 use http::Method;
 use meta::{Object, Value};
@@ -54,7 +53,7 @@ impl Sink<'_> {
             return Ok(());
         }
         let path = Path::new(self.directory).join(format!("{name}{extension}"));
-        let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+        let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
         if let Some(parent) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
         }

@@ -3,9 +3,8 @@
 //! What a file defines is changed in that file; what is new goes into the first file there is. A file is written as a whole,
 //! beside itself and then over itself, so that no reader meets half of it.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, os_message};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use meta::{Map, Value};
 use serde_json::json;
 use std::path::{Component, Path, PathBuf};
@@ -66,7 +65,7 @@ impl Files {
                     (parsed.into_iter().next().and_then(|v| v.as_object().cloned()).unwrap_or_default(), true)
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Map::new(), false),
-                Err(e) => return Err(wrong(os(&e))),
+                Err(e) => return Err(wrong(os_message(&e))),
             };
             all.push(Document { path, content, exists, changed: false });
         }
@@ -219,7 +218,7 @@ fn write(d: Document) -> Result {
         v.entry(key).or_insert_with(|| value.into());
     }
     let path = d.path;
-    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(wrong)?;
     }

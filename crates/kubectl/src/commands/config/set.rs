@@ -3,9 +3,8 @@
 
 use super::files::Files;
 use super::unexpected;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
@@ -96,7 +95,7 @@ fn keep(e: &mut Map<String, Value>, field: &str, path: &str, embed: bool) {
 fn there(flag: &str, path: &str) -> Result {
     match std::fs::metadata(path) {
         Ok(_) => Ok(()),
-        Err(e) => text(format!("could not stat {flag} file {path}: stat {path}: {}", os(&e))),
+        Err(e) => text(format!("could not stat {flag} file {path}: stat {path}: {}", os_message(&e))),
     }
 }
 

@@ -36,7 +36,7 @@ fn flatten(v: &mut Map<String, Value>, field: &str) -> Result {
     let path = path.as_str().unwrap_or_default();
     if !path.is_empty() && !v.contains_key(&data) {
         let bytes =
-            std::fs::read(path).map_err(|e| Error::Text(format!("open {path}: {}", crate::resource::file::os(&e))))?;
+            std::fs::read(path).map_err(|e| Error::Text(format!("open {path}: {}", crate::error::os_message(&e))))?;
         v.insert(data, base64::engine::general_purpose::STANDARD.encode(bytes).into());
     }
     Ok(())

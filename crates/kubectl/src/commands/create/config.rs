@@ -1,8 +1,7 @@
 //! Config maps and secrets.
 
 use super::{Found, Generator, Needs, WriteFlags};
-use crate::error::{Error, Result, text};
-use crate::resource::file::os;
+use crate::error::{Error, Result, os_message, text};
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
@@ -24,7 +23,7 @@ pub struct Sources {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os(&e))))
+    std::fs::read(path).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os_message(&e))))
 }
 
 /// Adds what the name of an object ends with that changes when its content does (`k8s.io/kubectl/pkg/util/hash`).
@@ -95,13 +94,13 @@ impl Sources {
                 None => (None, Path::new(f.as_str())),
             };
             let meta = std::fs::metadata(path)
-                .map_err(|e| Error::Text(format!("error reading {}: {}", path.display(), os(&e))))?;
+                .map_err(|e| Error::Text(format!("error reading {}: {}", path.display(), os_message(&e))))?;
             if meta.is_dir() {
                 if key.is_some() {
                     return text("cannot give a key name for a directory path");
                 }
                 let mut entries: Vec<_> = std::fs::read_dir(path)
-                    .map_err(|e| Error::Text(format!("error listing files in {}: {}", path.display(), os(&e))))?
+                    .map_err(|e| Error::Text(format!("error listing files in {}: {}", path.display(), os_message(&e))))?
                     .flatten()
                     .filter(|e| e.path().is_file())
                     .collect();
@@ -123,7 +122,7 @@ impl Sources {
             }
         }
         for f in &self.from_env_file {
-            let file = std::fs::read(f).map_err(|e| Error::Text(format!("error reading {f}: {}", os(&e))))?;
+            let file = std::fs::read(f).map_err(|e| Error::Text(format!("error reading {f}: {}", os_message(&e))))?;
             for (n, line) in file.split(|b| *b == b'\n').enumerate() {
                 let Ok(line) = std::str::from_utf8(line) else {
                     let bytes: Vec<String> = line.iter().map(u8::to_string).collect();

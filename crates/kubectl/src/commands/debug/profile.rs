@@ -1,8 +1,7 @@
 //! What a debugging container may do, and what a copy of a pod leaves behind (`k8s.io/kubectl/pkg/cmd/debug/profiles.go`).
 
 use super::Keep;
-use crate::error::{Error, Result, text};
-use crate::resource::file::os;
+use crate::error::{Error, Result, os_message, text};
 use meta::{Map, Object, Value};
 use serde_json::json;
 
@@ -27,7 +26,7 @@ pub enum Style {
 pub fn custom(path: &str) -> Result<Map<String, Value>> {
     let read = std::fs::read_to_string(path);
     let read = read.map_err(|e| {
-        Error::Text(format!("must pass a container spec json file for custom profile: open {path}: {}", os(&e)))
+        Error::Text(format!("must pass a container spec json file for custom profile: open {path}: {}", os_message(&e)))
     })?;
     let parsed = codec::yaml::parse(&read).ok().and_then(|d| d.into_iter().next());
     match parsed.and_then(|v| v.as_object().cloned()) {

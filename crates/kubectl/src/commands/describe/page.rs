@@ -46,7 +46,7 @@ impl Page {
     pub fn annotations(&mut self, level: usize, title: &str, annotations: Option<&Value>) {
         let mut all = Vec::new();
         for (k, v) in pairs(annotations) {
-            if k == crate::commands::create::LAST_APPLIED {
+            if k == crate::resource::last_applied::LAST_APPLIED {
                 continue;
             }
             let v = v.strip_suffix('\n').unwrap_or(&v);

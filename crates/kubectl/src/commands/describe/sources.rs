@@ -2,6 +2,7 @@
 //!
 //! The same rows describe volumes of pods and persistent volumes, whose sources differ in few fields.
 
+use super::claim_spec::{claim_spec, storage_class};
 use super::page::{Page, list, pairs, show};
 use meta::Value;
 
@@ -324,7 +325,7 @@ fn shown(v: &Value, form: As, side: Where) -> String {
 /// The claim that is made for a pod.
 fn template(p: &mut Page, level: usize, v: &Value) {
     let (metadata, spec) = (&v["metadata"], &v["spec"]);
-    p.at(level, "StorageClass", super::volumes::class(Some(metadata), Some(spec)));
+    p.at(level, "StorageClass", storage_class(Some(metadata), Some(spec)));
     let metadata = |p: &mut Page| {
         let (mut own, pad) = (Page::new(p.zone.clone()), "  ".repeat(level));
         own.labels(0, "Labels", metadata.get("labels"));
@@ -332,7 +333,7 @@ fn template(p: &mut Page, level: usize, v: &Value) {
         // Upstream indents the values as well.
         own.text.lines().for_each(|l| p.line(level, l.replacen('\t', &format!("\t{pad}"), 1)));
     };
-    super::volumes::claimed(p, level, spec, metadata, Default::default());
+    claim_spec(p, level, spec, metadata, Default::default());
 }
 
 /// What a driver is told of a volume.

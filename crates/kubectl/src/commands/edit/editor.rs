@@ -1,12 +1,12 @@
 //! The file in the editor, and the editor.
 
-use super::super::diff::unique;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::printer::kyaml;
 use crate::printer::shape::{Order, Shape};
 use crate::resource::file::{Document, documents};
 use crate::resource::unmapped;
+use crate::temporary;
 use meta::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -195,21 +195,6 @@ async fn unserved(k: &mut Kube, all: &[Document]) -> Result<Option<Error>> {
     Ok(None)
 }
 
-/// A file of a new name in the directory for temporary files, which only this user can read.
-pub fn fresh(k: &Kube, stem: &str, ending: &str) -> Result<(PathBuf, std::fs::File)> {
-    let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
-    // The file of an earlier round may have been kept: then another name is taken.
-    for round in 0..u8::MAX {
-        let path = PathBuf::from(&base).join(format!("{stem}-{}-{round}.{ending}", unique(k)));
-        match private(&path) {
-            Ok(f) => return Ok((path, f)),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(e) => return text(format!("creating {}: {}", path.display(), crate::resource::file::os(&e))),
-        }
-    }
-    text(format!("no free name for a file in {base}"))
-}
-
 /// An edited file, gone with this unless it is kept.
 pub struct Draft {
     path: PathBuf,
@@ -229,7 +214,7 @@ impl Draft {
     /// Writes a page, has it edited, and reads it again.
     fn edit(k: &Kube, page: &str, form: Form) -> Result<Self> {
         let ending = if form == Form::Json { "json" } else { "yaml" };
-        let (path, mut file) = fresh(k, "kubectl-edit", ending)?;
+        let (path, mut file) = temporary::create_file(k, "kubectl-edit", ending)?;
         let mut draft = Self { path, text: String::new(), kept: false.into() };
         let wrong = |e: std::io::Error, path: &Path| Error::Text(format!("{}: {e}", path.display()));
         file.write_all(page.as_bytes()).map_err(|e| wrong(e, &draft.path))?;
@@ -264,12 +249,6 @@ impl Draft {
         k.warn(format!("A copy of your changes has been stored to {:?}", self.keep_file()));
         Err(e)
     }
-}
-
-/// A new file that only its owner may read: secrets are edited there.
-fn private(path: &Path) -> std::io::Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// `KUBE_EDITOR`, else `EDITOR`, else vi; a shell reads it when it has spaces and quotes.

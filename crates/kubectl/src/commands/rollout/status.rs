@@ -1,10 +1,9 @@
 //! `kubectl rollout status`.
 
 use super::Which;
-use crate::commands::wait::AGAIN;
 use crate::error::{Error, Result, text};
 use crate::flags::duration;
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::resource::Info;
 use client::{ListOptions, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
@@ -91,7 +90,7 @@ async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
                 Err(e) => return Err(e.into()),
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

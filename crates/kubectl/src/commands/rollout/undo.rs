@@ -2,12 +2,12 @@
 
 use super::history::{Revision, revisions};
 use super::{Which, object};
-use crate::commands::create::LAST_APPLIED;
 use crate::error::{Error, Result, text};
 use crate::flags::{Dry, DryRunFlag, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
+use crate::resource::last_applied::LAST_APPLIED;
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;

@@ -5,10 +5,11 @@
 
 use super::order::group;
 use super::strangers;
-use crate::commands::delete::gone;
+use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::deletion::wait_deleted;
 use client::{DeleteOptions, Patch, Propagation, WriteOptions};
 use meta::{Gvk, Map, Object, Value};
 use serde_json::json;
@@ -108,6 +109,11 @@ impl Step {
         format!("{kind}{dot}/{}", self.name)
     }
 
+    /// Whether the step wrote this object of `r`.
+    fn is_about(&self, r: &Resource, o: &Object) -> bool {
+        self.gvk.group == r.group && self.gvk.kind == r.kind && self.name == o.name() && self.namespace == o.namespace()
+    }
+
     async fn info(&self, k: &mut Kube) -> Result<Info> {
         let Some(resource) = k.resource_of(&self.gvk).await? else {
             return text(format!("{}: the server has no kind {:?} any more", self.to_name(), self.gvk.kind));
@@ -122,7 +128,11 @@ impl Step {
         let name = self.to_name();
         let (before, after, current) = match (&self.before, &self.after, current) {
             (None, _, None) => return Ok(Way::Nothing),
-            (None, None, Some(c)) => return strangers::none(k, &c, all).await.map(|()| Way::Delete(c)),
+            (None, None, Some(c)) => {
+                return strangers::check_none(k, &c, |r, o| all.iter().any(|s| s.is_about(r, o)))
+                    .await
+                    .map(|()| Way::Delete(c));
+            }
             (Some(_), _, None) => return text(format!("{name} was deleted since")),
             (_, Some(a), Some(c)) if a.uid() != c.uid() => return text(format!("{name} was replaced since")),
             (None, Some(a), Some(c)) => {
@@ -131,7 +141,9 @@ impl Step {
                 if !different.is_empty() {
                     return text(since(&name, &different));
                 }
-                return strangers::none(k, &c, all).await.map(|()| Way::Delete(c));
+                return strangers::check_none(k, &c, |r, o| all.iter().any(|s| s.is_about(r, o)))
+                    .await
+                    .map(|()| Way::Delete(c));
             }
             (Some(b), after, Some(c)) => (b, after.clone().unwrap_or_else(|| c.clone()), c),
         };
@@ -173,7 +185,7 @@ impl Step {
                             if group(&o) == "apiextensions.k8s.io" {
                                 k.forget_discovery();
                             }
-                            gone(k, &i, o.uid(), tokio::time::Instant::now() + GONE).await?;
+                            wait_deleted(k, &i, o.uid(), tokio::time::Instant::now() + GONE).await?;
                             return Ok("deleted");
                         }
                         Err(e) => e,

@@ -39,7 +39,7 @@ fn directory(k: &mut Kube) -> Option<PathBuf> {
 }
 
 fn wrong(path: &Path, e: &std::io::Error) -> Error {
-    Error::Text(format!("{}: {}", path.display(), crate::resource::file::os(e)))
+    Error::Text(format!("{}: {}", path.display(), crate::error::os_message(e)))
 }
 
 /// Keeps an apply. Without a directory to keep it in there is nothing to undo later, which is said.

@@ -1,6 +1,5 @@
-//! What would go with a namespace or a definition that is taken back: objects of others must not.
+//! Objects of others that would be deleted together with a namespace or a definition.
 
-use super::journal::Step;
 use super::order::{Stage, stage};
 use crate::discovery::Resource;
 use crate::error::{Result, text};
@@ -13,8 +12,11 @@ use std::sync::Arc;
 /// So many are named.
 const NAMED: usize = 5;
 
-/// Refuses when objects would go that `steps` did not make.
-pub async fn none(k: &mut Kube, o: &Object, steps: &[Step]) -> Result {
+/// Checks that `created` holds for every object that would be deleted together with `o`.
+///
+/// # Errors
+/// The namespace or definition holds an object of somebody else.
+pub async fn check_none(k: &mut Kube, o: &Object, created: impl Fn(&Resource, &Object) -> bool) -> Result {
     let (namespace, resources) = match stage(o) {
         Stage::Rest => return Ok(()),
         Stage::Namespaces => (o.name(), inside(k, |r| r.namespaced).await?),
@@ -31,12 +33,7 @@ pub async fn none(k: &mut Kube, o: &Object, steps: &[Step]) -> Result {
             Err(e) if e.is_not_found() => continue,
             Err(e) => return Err(e.into()),
         };
-        let ours = |o: &Object| {
-            steps.iter().any(|s| {
-                s.gvk.group == r.group && s.gvk.kind == r.kind && s.name == o.name() && s.namespace == o.namespace()
-            })
-        };
-        let strangers = page.items.iter().filter(|o| !ours(o) && !comes_by_itself(&r, o));
+        let strangers = page.items.iter().filter(|o| !created(&r, o) && !is_generated(&r, o));
         found.extend(strangers.map(|o| format!("{}/{}", r.group_kind(), o.name())));
     }
     if found.is_empty() {
@@ -64,8 +61,8 @@ fn always_there(r: &Resource) -> bool {
     )
 }
 
-/// What controllers make in every namespace or for other objects.
-fn comes_by_itself(r: &Resource, o: &Object) -> bool {
+/// Whether a controller creates the object in every namespace or for another object.
+fn is_generated(r: &Resource, o: &Object) -> bool {
     let first = matches!(
         (r.group.as_str(), r.kind.as_str(), o.name()),
         ("", "ServiceAccount", "default") | ("", "ConfigMap", "kube-root-ca.crt")

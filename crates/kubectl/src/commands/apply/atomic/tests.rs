@@ -1,4 +1,4 @@
-use crate::commands::create::LAST_APPLIED;
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::testing::{Server, run_in};
 use meta::Value;
 use serde_json::json;
