@@ -1,4 +1,5 @@
-//! A running command: its shell, the global flags, and what follows from both on demand — configuration, client, discovery.
+//! A running command: its shell and global flags, and on demand the configuration, client and discovery that follow from
+//! them.
 
 use crate::discovery::{Discovery, Resource, TTL};
 use crate::error::{Result, text};
@@ -26,14 +27,14 @@ pub struct Kube {
     pub err: Stream,
     pub shell: Shell,
     pub global: GlobalFlags,
-    /// The scheme that the command decodes objects with, as messages name it. Without one it takes objects as they are.
+    /// The Go scheme with which the command decodes objects, as messages name it. Without one it accepts any object.
     pub scheme: Option<&'static str>,
     resolved: Option<Arc<Resolved>>,
     client: Option<Client>,
     discovery: Option<Arc<Discovery>>,
-    /// Whether the discovery at hand came from this run's server and not from the disk.
+    /// Whether this run has fetched discovery from the server, and not from the cache.
     fresh: bool,
-    /// How many different warnings the server has given.
+    /// How many different warnings the server has sent.
     warnings: Arc<AtomicUsize>,
 }
 
@@ -55,8 +56,8 @@ impl Kube {
         }
     }
 
-    /// Prints a line.
-    pub fn say(&self, line: impl AsRef<str>) {
+    /// Prints a line to standard output.
+    pub fn println(&self, line: impl AsRef<str>) {
         self.out.write(format!("{}\n", line.as_ref()).as_bytes());
     }
 
@@ -132,12 +133,12 @@ impl Kube {
         };
         let client = if self.global.verbosity >= LEAST { self.logged(client) } else { client };
         let err = self.err.clone();
-        let (said, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
+        let (seen, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
         let client = client.with_warnings(move |w| {
-            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            if !said.iter().any(|s| s == w) {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.iter().any(|s| s == w) {
                 err.write(format!("Warning: {w}\n").as_bytes());
-                said.push(w.to_owned());
+                seen.push(w.to_owned());
                 count.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -148,7 +149,7 @@ impl Kube {
         Ok(client)
     }
 
-    /// Flags of a command that has a format of its own: a template that is given is chosen over it.
+    /// Adjusts the flags of a command with a default format: a template overrides that default.
     pub fn chosen(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
         let mut flags = flags.clone();
         if !flags.template.is_empty() && !self.global.own.iter().any(|f| f == "output") {
@@ -157,17 +158,17 @@ impl Kube {
         flags
     }
 
-    /// Keeps the command line as the cause of a change of an object, if that is asked for (`--record`).
+    /// Stores the command line as the cause of a change in the object (`--record`).
     pub fn record(&self, o: &mut Object) {
         if let Some(cause) = &self.global.cause {
             o.set_annotation(CHANGE_CAUSE, cause);
         }
     }
 
-    /// How a command ends that did what it should (`--warnings-as-errors`).
+    /// Ends a successful command (`--warnings-as-errors`).
     ///
     /// # Errors
-    /// The server gave warnings, and that is not enough.
+    /// The server sent warnings, and they count as errors.
     pub fn end(&self) -> Result {
         match self.warnings.load(Ordering::Relaxed) {
             n @ 1.. if self.global.warnings_as_errors => {
@@ -177,7 +178,7 @@ impl Kube {
         }
     }
 
-    /// The client with a log of its requests (`-v`).
+    /// Returns the client with a log of its requests (`-v`).
     fn logged(&self, client: Client) -> Client {
         let https = self.resolved.as_ref().map(|r| &r.https);
         let authorization = https.and_then(|h| match h.credentials {
@@ -192,7 +193,7 @@ impl Kube {
         client.over(|inner| Arc::new(Logged { inner, level, server, authorization, clock, zone, write }))
     }
 
-    /// The namespace of this command, and whether a flag named it.
+    /// Returns the namespace of this command, and whether a flag sets it.
     pub fn namespace(&mut self) -> Result<(String, bool)> {
         if !self.global.namespace.is_empty() {
             return Ok((self.global.namespace.clone(), true));
@@ -242,7 +243,7 @@ impl Kube {
         self.refresh().await
     }
 
-    /// Asks the server for what has changed.
+    /// Fetches discovery from the server, as far as it has changed.
     pub async fn refresh(&mut self) -> Result<Arc<Discovery>> {
         let client = self.client().await?;
         let path = self.cache_file();
@@ -267,9 +268,9 @@ impl Kube {
         Ok(find(&*self.refresh().await?))
     }
 
-    /// The resource that a word means; `None` when the server has none.
+    /// Finds the resource that a word names; `None` if the server has none.
     pub async fn find_resource(&mut self, word: &str) -> Result<Option<Arc<Resource>>> {
-        let Some(r) = self.look_up(|d| d.of_word(word)).await? else { return Ok(None) };
+        let Some(r) = self.look_up(|d| d.by_word(word)).await? else { return Ok(None) };
         for other in self.discovery().await?.also_named(word, &r) {
             let name = word.split('.').next().unwrap_or(word);
             self.warn(format!("Warning: short name {name:?} could also match lower priority resource {other}"));
@@ -277,29 +278,29 @@ impl Kube {
         Ok(Some(r))
     }
 
-    /// The resource that a word means.
+    /// Finds the resource that a word names.
     pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
         match self.find_resource(word).await? {
             Some(r) => Ok(r),
-            // As upstream's, without the group that was asked for.
+            // The message omits the group, as in upstream.
             None => {
                 text(format!("the server doesn't have a resource type {:?}", word.split('.').next().unwrap_or(word)))
             }
         }
     }
 
-    /// The resource of a kind; `None` when the server has none.
+    /// Finds the resource of a kind; `None` if the server has none.
     pub async fn resource_of(&mut self, gvk: &Gvk) -> Result<Option<Arc<Resource>>> {
-        self.look_up(|d| d.of_kind(gvk)).await
+        self.look_up(|d| d.by_kind(gvk)).await
     }
 
-    /// The verbs on a resource, in a namespace unless it is empty.
+    /// Returns the API of a resource, in a namespace unless it is empty.
     pub async fn api(&mut self, r: &Resource, namespace: &str) -> Result<Api<Object>> {
         let api = self.client().await?.dynamic(&r.api());
         Ok(if namespace.is_empty() { api } else { api.namespace(namespace) })
     }
 
-    /// Forgets the answer at hand and on the disk: the server's resources have changed by our own doing.
+    /// Drops discovery from memory and cache: this command has changed the server's resources.
     pub fn forget_discovery(&mut self) {
         self.discovery = None;
         self.fresh = false;
@@ -309,7 +310,7 @@ impl Kube {
     }
 }
 
-/// `--match-server-version`.
+/// Checks `--match-server-version`.
 async fn same_version(client: &Client) -> Result {
     let server: meta::Value = client.get("/version").await?;
     let server = server["gitVersion"].as_str().unwrap_or_default().to_owned();
@@ -327,16 +328,16 @@ pub fn arch() -> &'static str {
     }
 }
 
-/// `--as-user-extra`.
+/// Parses `--as-user-extra`.
 fn extras(given: &[String]) -> Result<Vec<(String, String)>> {
-    let one = |e: &String| match e.split_once('=') {
+    let pair = |e: &String| match e.split_once('=') {
         Some((k, v)) if !k.is_empty() => Ok((k.to_owned(), v.to_owned())),
         _ => text(format!("invalid argument {e:?} for \"--as-user-extra\" flag: {e} must be formatted as key=value")),
     };
-    given.iter().map(one).collect()
+    given.iter().map(pair).collect()
 }
 
-/// `--request-timeout`; `None` is for ever.
+/// Parses `--request-timeout`; `None` is no limit.
 pub fn request_timeout(given: &str) -> Result<Option<Duration>> {
     if given.is_empty() || given == "0" {
         return Ok(None);
@@ -359,9 +360,9 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
-    /// Every command that upstream records keeps its line in the object it sends; those that have no such flag refuse it.
+    /// Every command with `--record` stores its command line in the object; others reject the flag.
     #[tokio::test]
-    async fn commands_keep_their_line_as_the_cause() {
+    async fn records_the_command_line_as_cause() {
         let deployment = json!({
             "kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
@@ -399,26 +400,26 @@ mod tests {
                 .on(&format!("GET {svc}/s"), 200, service.clone())
                 .on(&format!("PATCH {d}/w/scale"), 200, json!({"spec": {"replicas": 2}}))
                 .on(&sent, 200, deployment.clone());
-            let said = snapshot(&s, line, &file).await;
+            let output = snapshot(&s, line, &file).await;
             assert!(
-                said.ends_with("! Flag --record has been deprecated, --record will be removed in the future\n"),
-                "{line}: {said} {:?}",
-                s.asked()
+                output.ends_with("! Flag --record has been deprecated, --record will be removed in the future\n"),
+                "{line}: {output} {:?}",
+                s.requests()
             );
             let cause = &s.body_of(&sent)["metadata"]["annotations"][super::CHANGE_CAUSE];
             assert!(
                 cause.as_str().is_some_and(|c| c.starts_with("kubectl ") && c.ends_with("--record=true")),
                 "{line}: {cause} {:?}",
-                s.asked()
+                s.requests()
             );
         }
         for line in ["set env deploy/w A=b --record", "create namespace x --record", "get pods --record"] {
-            let said = snapshot(&Server::new(), line, "").await;
-            assert!(said.starts_with("! error: unknown flag: --record\n"), "{line}: {said}");
+            let output = snapshot(&Server::new(), line, "").await;
+            assert!(output.starts_with("! error: unknown flag: --record\n"), "{line}: {output}");
         }
     }
 
-    /// Levels 6 to 10 tell more and more of each request, never its credentials; less than 6 tells nothing.
+    /// Levels 6 to 10 log more and more of each request, never its credentials; lower levels log nothing.
     #[tokio::test]
     async fn requests_are_logged_by_level() {
         let path = "/api/v1/namespaces/default/pods/p";
@@ -448,17 +449,17 @@ mod tests {
             ),
             (10, vec![whole], vec!["[truncated"]),
         ] {
-            let said = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
-            assert!(said.starts_with("pod/p\n"), "{level}: {said}");
-            there.iter().for_each(|t| assert!(said.contains(t), "{level}: {t} in {said}"));
-            absent.iter().for_each(|t| assert!(!said.contains(t), "{level}: {t} in {said}"));
+            let output = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
+            assert!(output.starts_with("pod/p\n"), "{level}: {output}");
+            there.iter().for_each(|t| assert!(output.contains(t), "{level}: {t} in {output}"));
+            absent.iter().for_each(|t| assert!(!output.contains(t), "{level}: {t} in {output}"));
             if level > 5 {
-                let first = said.lines().find(|l| l.starts_with("! ")).unwrap();
+                let first = output.lines().find(|l| l.starts_with("! ")).unwrap();
                 assert!(first.starts_with("! I1121 12:00:00.000000 "), "{first}");
             }
         }
-        let said = snapshot(&s, "get pod p -o name -v=8", "").await;
-        let body = said.lines().rfind(|l| l.contains("\"Response Body\"")).unwrap();
+        let output = snapshot(&s, "get pod p -o name -v=8", "").await;
+        let body = output.lines().rfind(|l| l.contains("\"Response Body\"")).unwrap();
         assert!(body.contains(&format!("[truncated {} chars]", s_len(&s, path) - 1024)), "{body}");
     }
 
@@ -466,7 +467,7 @@ mod tests {
         s.answer(&format!("GET {path}")).len()
     }
 
-    /// A command that did its work fails by the server's warnings, each counted once; one that failed says why it failed.
+    /// A successful command fails if the server sent warnings, each counted once; a failed one reports its own error.
     #[tokio::test]
     async fn warnings_are_errors_for_every_command() {
         let path = "/api/v1/namespaces/default/pods/p";
@@ -477,7 +478,7 @@ mod tests {
             .on("POST /api/v1/namespaces/default/pods?fieldManager=kubectl-run", 200, pod)
             .warning("old");
         let two = one.clone().warning("older");
-        for (server, line, want) in [
+        for (server, line, expected) in [
             (
                 &one,
                 "get pod p -o name --warnings-as-errors",
@@ -502,13 +503,13 @@ mod tests {
             ),
             (&Server::new(), "get pod q --ignore-not-found --warnings-as-errors", ""),
         ] {
-            assert_eq!(snapshot(server, line, "").await, want, "{line}");
+            assert_eq!(snapshot(server, line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn a_server_of_another_version_can_be_refused() {
-        for (version, want) in [
+    async fn match_server_version_rejects_another_version() {
+        for (version, expected) in [
             (crate::VERSION, "pod/p\n".to_owned()),
             (
                 "v1.35.1",
@@ -521,18 +522,18 @@ mod tests {
                 200,
                 pod,
             );
-            assert_eq!(snapshot(&s, "get pod p -o name --match-server-version", "").await, want);
+            assert_eq!(snapshot(&s, "get pod p -o name --match-server-version", "").await, expected);
         }
     }
 
-    /// Files that were read are told from level 6 on.
+    /// Level 6 and above log the files that were read.
     #[test]
-    fn files_that_are_read_are_logged() {
+    fn logs_the_files_that_were_read() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         std::fs::write(&a, "kind: Config\n").unwrap();
         let list = format!("{}:{}", a.display(), b.display());
-        for (level, want) in [(5, 0), (6, 1)] {
+        for (level, expected) in [(5, 0), (6, 1)] {
             let list = list.clone();
             let (mut shell, _, err) =
                 crate::testing::shell(&Server::new(), "", move |n| (n == "KUBECONFIG").then(|| list.clone()));
@@ -540,8 +541,8 @@ mod tests {
             let global = crate::flags::GlobalFlags { verbosity: level, ..Default::default() };
             super::Kube::new(shell, global).resolved().unwrap();
             let line = format!("loader.go:407] Config loaded from file:  {}\n", a.display());
-            let said = err.text();
-            assert_eq!((said.lines().count(), said.matches(&line).count()), (want, want), "{said}");
+            let output = err.text();
+            assert_eq!((output.lines().count(), output.matches(&line).count()), (expected, expected), "{output}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `kuberc`: a user's own aliases and defaults of flags (`kubectl.config.k8s.io`, `Preference`), worked into the command line
-//! before it is parsed.
+//! `kuberc`: the user's aliases and default flags (`kubectl.config.k8s.io`, `Preference`), and which credential plugins may
+//! run.
 //!
-//! A default stands right behind the command, so that what the user gives wins. They also say which credential plugins may run.
+//! [`rewrite`] applies them to the command line before it is parsed.
 
 pub mod rewrite;
 
@@ -10,26 +10,26 @@ use crate::shell::Shell;
 use meta::Value;
 use std::path::PathBuf;
 
-/// Where the preferences are, whether there is such a file or not; `None` when they are turned off.
+/// Returns the path of the preferences, whether or not the file exists; `None` if they are turned off.
 pub fn path(given: Option<String>, shell: &Shell) -> Option<PathBuf> {
-    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
-    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+    let variable = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    if variable("KUBECTL_KUBERC").as_deref() == Some("false") {
         return None;
     }
-    match given.or_else(|| of("KUBERC")).as_deref() {
+    match given.or_else(|| variable("KUBERC")).as_deref() {
         Some("off") => None,
         Some(p) => Some(PathBuf::from(p)),
-        None => of("HOME").map(|home| PathBuf::from(home).join(".kube/kuberc")),
+        None => variable("HOME").map(|home| PathBuf::from(home).join(".kube/kuberc")),
     }
 }
 
-/// Whether a document is preferences in a version that is known.
+/// Whether a document is a `Preference` in a known version.
 pub fn usable(d: &Value) -> bool {
     let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
     d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v)
 }
 
-/// The path of `--kuberc`, which must say one.
+/// Returns the value of `--kuberc`, which must not be empty.
 fn explicit(words: &[String]) -> Result<Option<String>> {
     let mut all = words.iter().take_while(|w| *w != "--");
     while let Some(w) = all.next() {
@@ -47,9 +47,9 @@ fn explicit(words: &[String]) -> Result<Option<String>> {
 }
 
 fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
-    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
-    let (given, set) = (explicit(words)?, of("KUBERC"));
-    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+    let variable = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    let (given, set) = (explicit(words)?, variable("KUBERC"));
+    if variable("KUBECTL_KUBERC").as_deref() == Some("false") {
         return Ok(None);
     }
     if set.as_deref() == Some("off") {
@@ -61,7 +61,7 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
         };
     }
     let named = given.or(set);
-    let path = match (&named, of("HOME")) {
+    let path = match (&named, variable("HOME")) {
         (Some(p), _) => PathBuf::from(p),
         (None, Some(home)) => PathBuf::from(home).join(".kube/kuberc"),
         (None, None) => return Ok(None),
@@ -104,8 +104,8 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
             let unknown = unknown(&all[n]);
             if !unknown.is_empty() {
                 let why = format!("strict decoding error: {}", unknown.join(", "));
-                let said = format!("kuberc: ignoring strict decoding error in {}: {why}", path.display());
-                shell.err.write(said.as_bytes());
+                let message = format!("kuberc: ignoring strict decoding error in {}: {why}", path.display());
+                shell.err.write(message.as_bytes());
             }
             Ok(all.into_iter().nth(n))
         }
@@ -113,7 +113,7 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
     }
 }
 
-/// Fields that no version of the preferences has, as Go's strict decoder tells of them.
+/// Reports fields that no version of the preferences has, as Go's strict decoder does.
 fn unknown(p: &Value) -> Vec<String> {
     let top = ["apiVersion", "kind", "defaults", "overrides", "aliases"];
     let plugins = ["credentialPluginPolicy", "credentialPluginAllowlist"];
@@ -124,17 +124,17 @@ fn unknown(p: &Value) -> Vec<String> {
         ("credentialPluginAllowlist", &["name", "command"]),
     ];
     let mut out = Vec::new();
-    let mut look = |v: &Value, path: &str, known: &[&str]| {
-        let strange = v.as_object().into_iter().flatten().map(|(k, _)| k).filter(|k| !known.contains(&k.as_str()));
-        out.extend(strange.map(|k| format!("unknown field \"{path}{k}\"")));
+    let mut collect = |v: &Value, path: &str, known: &[&str]| {
+        let unknown = v.as_object().into_iter().flatten().map(|(k, _)| k).filter(|k| !known.contains(&k.as_str()));
+        out.extend(unknown.map(|k| format!("unknown field \"{path}{k}\"")));
     };
-    look(p, "", &[&top[..], &plugins].concat());
+    collect(p, "", &[&top[..], &plugins].concat());
     for (list, known) in lists {
         for (n, e) in p[list].as_array().into_iter().flatten().enumerate() {
-            look(e, &format!("{list}[{n}]."), known);
+            collect(e, &format!("{list}[{n}]."), known);
             for options in ["options", "flags"] {
                 for (m, o) in e[options].as_array().into_iter().flatten().enumerate() {
-                    look(o, &format!("{list}[{n}].{options}[{m}]."), &["name", "default"]);
+                    collect(o, &format!("{list}[{n}].{options}[{m}]."), &["name", "default"]);
                 }
             }
         }
@@ -142,7 +142,7 @@ fn unknown(p: &Value) -> Vec<String> {
     out
 }
 
-/// The level of the log, before the command line is parsed.
+/// Returns the log level before the command line is parsed.
 fn verbosity(words: &[String]) -> i32 {
     let mut all = words.iter().take_while(|w| *w != "--");
     let mut level = 0;
@@ -157,11 +157,11 @@ fn verbosity(words: &[String]) -> i32 {
     level
 }
 
-/// Whether a credential plugin may run; if not, why.
+/// Checks whether a credential plugin may run.
 pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(), String> {
     let words: Vec<String> = if given.is_empty() { Vec::new() } else { vec![format!("--kuberc={given}")] };
     let Some(p) = load(&words, shell).map_err(|e| e.to_string())? else { return Ok(()) };
-    let place = |program: &str| -> String {
+    let resolve = |program: &str| -> String {
         if program.contains('/') {
             return program.to_owned();
         }
@@ -170,23 +170,23 @@ pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(
         found.next().map_or_else(|| program.to_owned(), |f| f.display().to_string())
     };
     misconfigured(&p)?;
-    let wanted = place(plugin);
+    let program_path = resolve(plugin);
     match p["credentialPluginPolicy"].as_str().unwrap_or_default() {
         "" | "AllowAll" => Ok(()),
         "Allowlist" => {
             let list = p["credentialPluginAllowlist"].as_array().into_iter().flatten();
-            // `name` is what `command` was called before.
+            // `name` is the older name of `command`.
             let mut programs = list.filter_map(|e| e["command"].as_str().or_else(|| e["name"].as_str()));
-            if programs.any(|entry| place(entry) == wanted) {
+            if programs.any(|entry| resolve(entry) == program_path) {
                 return Ok(());
             }
-            Err(format!("plugin path {wanted:?} is not permitted by the credential plugin allowlist"))
+            Err(format!("plugin path {program_path:?} is not permitted by the credential plugin allowlist"))
         }
-        other => Err(format!("plugin {wanted:?} not allowed: policy set to {other:?}")),
+        other => Err(format!("plugin {program_path:?} not allowed: policy set to {other:?}")),
     }
 }
 
-/// Refuses a policy that does not go with its list: whoever wrote it meant something else than it says.
+/// Rejects a policy that contradicts its list: the author's intent is unclear.
 fn misconfigured(p: &Value) -> std::result::Result<(), String> {
     let (policy, list) = (p["credentialPluginPolicy"].as_str().unwrap_or_default(), &p["credentialPluginAllowlist"]);
     match (policy, list.as_array()) {
@@ -212,7 +212,7 @@ fn misconfigured(p: &Value) -> std::result::Result<(), String> {
     }
 }
 
-/// A list under its name in v1beta1, or else the one it had in v1alpha1.
+/// Returns a list by its name in v1beta1, or else by its name in v1alpha1.
 fn list<'a>(v: &'a Value, name: &str, older: &str) -> &'a [Value] {
     v[name].as_array().or_else(|| v[older].as_array()).map_or(&[], Vec::as_slice)
 }
@@ -266,11 +266,11 @@ aliases:
   appendArgs: [--ignore-not-found]
 ";
 
-    /// A list beside a policy that has none is a mistake that must not let every program run.
+    /// A list without the policy `Allowlist` is a mistake that must not allow every program.
     #[test]
-    fn policies_and_lists_must_agree() {
+    fn rejects_policies_that_contradict_their_list() {
         let list = json!([{"command": "a"}]);
-        for (policy, list, want) in [
+        for (policy, list, expected) in [
             ("", json!(null), ""),
             ("AllowAll", json!(null), ""),
             (
@@ -294,20 +294,20 @@ aliases:
             ("Other", json!(null), "unknown plugin policy: \"Other\""),
         ] {
             let p = json!({"credentialPluginPolicy": policy, "credentialPluginAllowlist": list});
-            assert_eq!(super::misconfigured(&p).err().unwrap_or_default(), want, "{p}");
+            assert_eq!(super::misconfigured(&p).err().unwrap_or_default(), expected, "{p}");
         }
     }
 
-    /// What is not known is told of, once for each command, and the rest is used.
+    /// Unknown fields are reported once per command, and the rest is used.
     #[tokio::test]
-    async fn strange_fields_are_told_of() {
+    async fn warns_about_unknown_fields() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rc").display().to_string();
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}});
         let s = Server::new().on("GET /api/v1/namespaces/default/pods/p", 200, pod);
         let name = "defaults: [{command: get, options: [{name: output, default: name}]}]\n";
         let head = "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n";
-        for (content, level, want) in [
+        for (content, level, expected) in [
             (format!("---\n{head}{name}"), "0", String::new()),
             (
                 format!("{head}{name}odd: 1\naliases: [{{name: a, command: get, even: 2}}]\n---\nkind: Other\n"),
@@ -328,13 +328,13 @@ aliases:
                 let line = [&["get", "pod", "p", "-o", "name", "--kuberc", &path], &flags[..]].concat();
                 let (code, out, err) = run_in(&s, &line, "", |_| None).await;
                 assert_eq!((code, out.as_str()), (0, "pod/p\n"), "{content} {err}");
-                assert!(err.ends_with(&want) && err.is_empty() == want.is_empty(), "{content}: {err}");
+                assert!(err.ends_with(&expected) && err.is_empty() == expected.is_empty(), "{content}: {err}");
             }
         }
     }
 
     #[tokio::test]
-    async fn aliases_and_defaults_are_worked_in() {
+    async fn applies_aliases_and_defaults() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rc");
         let s = Server::new().on(

@@ -1,6 +1,6 @@
-//! `kubectl blame`: every field of an object with who wrote it, how and when. Upstream has no such command.
+//! `kubectl blame`: shows for every field of an object which manager wrote it, how and when. Upstream has no such command.
 
-use super::delete::NOTHING_GIVEN;
+use super::delete::MISSING_RESOURCES;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
@@ -17,23 +17,23 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// json or yaml; otherwise a table.
+    /// Output format: json, yaml, or by default a table.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
     /// Only fields of this manager.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub manager: String,
     #[arg(long)]
-    /// Do not print the headings.
+    /// Do not print headers.
     pub no_headers: bool,
-    /// Only objects with these labels.
+    /// Label selector.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(NOTHING_GIVEN);
+        return text(MISSING_RESOURCES);
     }
     if !matches!(a.output.as_str(), "" | "json" | "yaml") {
         return text(format!(
@@ -52,7 +52,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             continue;
         }
         if many {
-            k.say(format!("{}{}:", if n > 0 { "\n" } else { "" }, i.to_name()));
+            k.println(format!("{}{}:", if n > 0 { "\n" } else { "" }, i.to_name()));
         }
         k.out.write(table(&a, k, &owners, &fields).as_bytes());
     }
@@ -68,7 +68,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// The owners of an object, and its fields. What is in a secret is not shown.
+/// Returns the owners and fields of an object. Values of secrets are masked.
 fn read(a: &Arguments, i: &Info) -> (Vec<Owner>, Vec<Field>) {
     let object = i.object.clone().unwrap_or_default();
     let owners = owners(&object);
@@ -92,7 +92,7 @@ fn table(a: &Arguments, k: &Kube, owners: &[Owner], fields: &[Field]) -> String 
         lines.push("FIELD\tVALUE\tMANAGER\tOPERATION\tAGE\n".to_owned());
     }
     for f in fields {
-        // A tab in a value would be a column of its own.
+        // A tab in a value would start a column.
         let value = short(&f.value).replace('\t', " ");
         if f.owners.is_empty() {
             lines.push(format!("{}\t{value}\t<none>\t<none>\t<none>\n", f.path));
@@ -140,7 +140,7 @@ mod tests {
 
     /// Clauses: G02.table, G02.output
     #[tokio::test]
-    async fn fields_are_shown_with_their_managers() {
+    async fn shows_fields_with_their_managers() {
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "web", "namespace": "default", "managedFields": [
@@ -157,7 +157,7 @@ mod tests {
             200,
             secret,
         );
-        let want = "\
+        let expected = "\
 FIELD                 VALUE          MANAGER   OPERATION      AGE
 .apiVersion           \"apps/v1\"      <none>    <none>         <none>
 .kind                 \"Deployment\"   <none>    <none>         <none>
@@ -167,7 +167,7 @@ FIELD                 VALUE          MANAGER   OPERATION      AGE
 .spec.replicas        3              kubectl   Apply          60m
 .spec.replicas        3              hpa       Update/scale   10s
 ";
-        assert_eq!(snapshot(&s, "blame deploy/web", "").await, want);
+        assert_eq!(snapshot(&s, "blame deploy/web", "").await, expected);
         let one =
             ".spec.replicas   3   kubectl   Apply          60m\n.spec.replicas   3   hpa       Update/scale   10s\n";
         assert_eq!(snapshot(&s, "blame deploy web --manager hpa --no-headers", "").await, one);

@@ -1,7 +1,8 @@
-//! `kubectl diff`: what is, against what `apply` would make of it, as the server says in a rehearsal.
+//! `kubectl diff`: compares the live objects with the result of a server-side dry run of `apply`.
 //!
-//! Both are written to files and given to `diff`, or to the program in `KUBECTL_EXTERNAL_DIFF`; without a program [`unified`]
-//! compares. Exit code 0: no differences; 1: differences; 2: an error. With `--prune`, what `apply --prune` would delete is shown too.
+//! Both are written to files and compared with `diff`, or with the program in `KUBECTL_EXTERNAL_DIFF`; without any program
+//! [`unified`] compares them. Exit code 0: no differences; 1: differences; 2: an error. With `--prune` it also shows what
+//! `apply --prune` would delete.
 
 pub mod secret;
 mod unified;
@@ -28,36 +29,36 @@ pub struct Arguments {
     pub words: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Compare with what server-side apply would make.
+    /// Compare with the result of server-side apply.
     #[arg(long)]
     pub server_side: bool,
-    /// With --server-side, take fields that others own.
+    /// With --server-side, take over fields of other managers.
     #[arg(long)]
     pub force_conflicts: bool,
-    /// Who the fields would belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_manager: String,
     /// Only objects of the files with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Also compare managed fields.
+    /// Include managed fields.
     #[arg(long)]
     pub show_managed_fields: bool,
-    /// Show the data of secrets as it is.
+    /// Show the values of secrets.
     #[arg(long)]
     pub show_secrets: bool,
     /// Also show what `apply --prune` would delete.
     #[arg(long)]
     pub prune: bool,
-    /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
+    /// With --prune, only these kinds: GROUP/VERSION/KIND; may be repeated.
     #[arg(long, value_name = "GVK")]
     pub prune_allowlist: Vec<String>,
-    /// Kept for scripts: objects are compared one after the other.
+    /// Accepted without effect: objects are compared one after the other.
     #[arg(long, default_value = "1", hide_default_value = true)]
     pub concurrency: u32,
 }
 
-/// Patches are tried again while others write in between.
+/// How many times a patch is tried when others write at the same time.
 const ATTEMPTS: usize = 4;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -92,8 +93,8 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         if !selector.matches(|key| o.label(key)) {
             continue;
         }
-        let (mut live, mut merged) = rehearse(a, k, &i, o).await?;
-        seen.saw(live.as_ref().unwrap_or(&merged));
+        let (mut live, mut merged) = dry_run(a, k, &i, o).await?;
+        seen.record(live.as_ref().unwrap_or(&merged));
         warn_if_deleting(k, &i, &merged);
         if !a.show_managed_fields {
             live.iter_mut().for_each(without_managed_fields);
@@ -104,9 +105,9 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         }
         sides.write(&i, live, Some(merged))?;
     }
-    for (r, namespace) in seen.places(&prunable) {
-        // As upstream has it, these keep their managed fields.
-        for mut o in prune::left(k, r, namespace, &seen, &a.selector).await? {
+    for (r, namespace) in seen.collections(&prunable) {
+        // As in upstream, these keep their managed fields.
+        for mut o in prune::stale_objects(k, r, namespace, &seen, &a.selector).await? {
             if r.kind == "Secret" && r.group.is_empty() && !a.show_secrets {
                 let mut nothing = Object::default();
                 secret::mask(Some(&mut o), &mut nothing);
@@ -119,8 +120,8 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
     sides.compare(k)
 }
 
-/// What is, and what it would become.
-async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> Result<(Option<Object>, Object)> {
+/// Returns the live object and the result of the dry run.
+async fn dry_run(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> Result<(Option<Object>, Object)> {
     let api = k.api(&i.resource, &i.namespace).await?;
     let manager = match (a.field_manager.as_str(), a.server_side) {
         ("", true) => "kubectl",
@@ -134,7 +135,8 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
         let merged = api.patch(&i.name, &options, &Patch::Apply(local.into_value())).await?;
         return Ok((live, merged));
     }
-    // What was applied last has annotations, if only empty ones: a file without any would seem to take all of them away.
+    // The last applied configuration has at least empty annotations: a file without annotations would seem to remove them
+    // all.
     let mut modified = local.clone();
     modified.remove(&["metadata", "annotations", LAST_APPLIED]);
     if modified.at(&["metadata", "annotations"]).is_none_or(Value::is_null) {
@@ -156,11 +158,11 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
     }
 }
 
-/// What is and what would be, in two directories that are gone with this.
+/// The live and the merged objects, in two temporary directories.
 pub struct Sides {
     live: PathBuf,
     merged: PathBuf,
-    /// Whether the values of secrets are hidden.
+    /// Whether the values of secrets are masked.
     masks: bool,
 }
 
@@ -179,11 +181,11 @@ impl Sides {
         Ok(Self { live, merged, masks: false })
     }
 
-    /// One of an object's two sides may be missing, and its file is empty: it would be made, or would go.
+    /// Writes both sides of an object. A missing side is an empty file: the object would be created or deleted.
     pub fn write(&self, i: &Info, live: Option<Object>, merged: Option<Object>) -> Result {
         let masked = live.is_none() && i.resource.kind == "Secret" && i.resource.group.is_empty() && self.masks;
         let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
-        // A name may only be known once the server has made one.
+        // The name may be generated by the server.
         let named = merged.as_ref().map_or(i.name.as_str(), Object::name);
         let name = format!("{group}{}.{}.{}.{named}", i.resource.version, i.resource.kind, i.namespace);
         let name = name.replace([':', '/'], "-");
@@ -191,7 +193,7 @@ impl Sides {
             let path = dir.join(&name);
             let text = match o {
                 Some(o) => codec::yaml::to_string(&o.into_value()),
-                // Upstream masks what is not there as well, and has nothing in its place.
+                // Upstream masks a missing object as well, and prints null.
                 None if masked => "null\n".into(),
                 None => String::new(),
             };
@@ -205,7 +207,7 @@ impl Sides {
         let external = (k.shell.environment)("KUBECTL_EXTERNAL_DIFF").filter(|e| !e.is_empty());
         let mut words = external.as_deref().unwrap_or("diff").split(' ');
         let program = words.next().unwrap_or_default();
-        // What could be read as anything but a flag is not passed on, and the rest behind the directories, as upstream does it.
+        // As upstream does, arguments that are no plain flags are dropped, and the others follow the directories.
         let plain = |w: &&str| !w.is_empty() && w.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '=');
         let mut command = Command::new(program);
         if external.is_none() {
@@ -249,10 +251,10 @@ mod tests {
             "annotations": {"other": "x", super::LAST_APPLIED: "{\"metadata\":{\"annotations\":{}}}"}}})
     }
 
-    /// Groundwork of A06: what is asked, what is shown, the exit codes.
+    /// What is sent, what is printed, and the exit codes.
     #[tokio::test]
-    async fn differences_are_shown_and_counted() {
-        // One directory for all tests would meet itself: the chance of tests is always the same.
+    async fn shows_differences_and_sets_the_exit_code() {
+        // One directory for all tests would collide: their random numbers are fixed.
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().to_str().unwrap().to_owned();
         let run = async |s: &Server, line: &str, external: Option<&str>| {
@@ -301,7 +303,7 @@ mod tests {
         let (code, _, err) = run(&s, "diff -f -", None).await;
         assert_eq!((code, err.as_str()), (2, "Error from server (Forbidden): no\n"));
         let see = "! See 'kubectl diff -h' for help and examples\nexit 2\n";
-        for (line, want) in [
+        for (line, expected) in [
             ("diff", "! error: must specify one of -f and -k\nexit 2\n".into()),
             ("diff x", format!("! error: Unexpected args: [x]\n{see}")),
             (
@@ -309,7 +311,7 @@ mod tests {
                 "! error: --force-conflicts only works with --server-side\nexit 2\n".into(),
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -7,117 +7,117 @@ use clap::Args;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalFlags {
-    /// The kubeconfig file to use, in place of KUBECONFIG and ~/.kube/config.
+    /// Kubeconfig file to use instead of KUBECONFIG and ~/.kube/config.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub kubeconfig: String,
-    /// The context of the kubeconfig to use.
+    /// Kubeconfig context to use.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub context: String,
-    /// The cluster of the kubeconfig to use.
+    /// Kubeconfig cluster to use.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub cluster: String,
-    /// The user of the kubeconfig to use.
+    /// Kubeconfig user to use.
     #[arg(long, global = true)]
     pub user: Vec<String>,
-    /// The namespace to work in.
+    /// Namespace to use.
     #[arg(short = 'n', long, global = true, default_value = "", hide_default_value = true)]
     pub namespace: String,
     /// Address of the API server.
     #[arg(short = 's', long, global = true, default_value = "", hide_default_value = true)]
     pub server: String,
-    /// Bearer token.
+    /// Bearer token for authentication.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub token: String,
-    /// File with the certificates to trust.
+    /// File with the CA certificates to trust.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub certificate_authority: String,
-    /// File with a client certificate.
+    /// File with the client certificate.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub client_certificate: String,
     /// File with the key of the client certificate.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub client_key: String,
-    /// Trust any certificate of the server. Whoever is in between can read and change everything.
+    /// Do not verify the server's certificate. Anybody between client and server can read and change the traffic.
     #[arg(long, global = true)]
     pub insecure_skip_tls_verify: bool,
-    /// The name that the server's certificate must carry.
+    /// Name to expect in the server's certificate.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub tls_server_name: String,
-    /// The name for basic authentication.
+    /// User name for basic authentication.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub username: String,
-    /// The password for basic authentication.
+    /// Password for basic authentication.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub password: String,
-    /// The user to act as.
+    /// User to impersonate.
     #[arg(long = "as", global = true, default_value = "", hide_default_value = true)]
     pub impersonate: String,
-    /// A group to act as; may be repeated.
+    /// Group to impersonate; may be repeated.
     #[arg(long, global = true)]
     pub as_group: Vec<String>,
-    /// The UID to act as.
+    /// UID to impersonate.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub as_uid: String,
-    /// KEY=VALUE of the user to act as; may be repeated.
+    /// Extra field KEY=VALUE of the user to impersonate; may be repeated.
     #[arg(long, global = true)]
     pub as_user_extra: Vec<String>,
-    /// A file with aliases and defaults of flags, in place of ~/.kube/kuberc.
+    /// File with preferences (aliases and default flags) instead of ~/.kube/kuberc.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub kuberc: String,
-    /// Answers are never compressed here.
+    /// Accepted without effect: responses are never compressed.
     #[arg(long, global = true)]
     pub disable_compression: bool,
-    /// How long one request may take; 0 is for ever.
+    /// Time limit of a single request; 0 is no limit.
     #[arg(long, global = true, default_value = "0", hide_default_value = true)]
     pub request_timeout: String,
-    /// Where answers about the server's resources are kept.
+    /// Directory of the discovery cache.
     #[arg(long, global = true, default_value = "", hide_default_value = true)]
     pub cache_dir: String,
-    /// How much to say about what goes on.
+    /// Verbosity of the log.
     #[arg(short = 'v', long = "v", global = true, default_value = "0", hide_default_value = true)]
     pub verbosity: i32,
-    /// How much to say about what goes on, file by file: PATTERN=N,….
+    /// Accepted without effect: verbosity per source file, PATTERN=N,….
     #[arg(long, global = true, default_value = "", hide_default_value = true, value_parser = vmodule)]
     pub vmodule: String,
-    /// How often what is said about that goes out; it is never held back here.
+    /// Accepted without effect: the log is not buffered.
     #[arg(long, global = true, default_value = "5s", hide_default_value = true, value_parser = frequency)]
     pub log_flush_frequency: String,
-    /// none, or a profile of a Go runtime, which is refused: this program has none.
+    /// Only none is possible: this program has no Go runtime to profile.
     #[arg(long, global = true, default_value = "none", hide_default_value = true)]
     pub profile: String,
-    /// Where the profile would go.
+    /// Accepted without effect: file for the profile.
     #[arg(long, global = true, default_value = "profile.pprof", hide_default_value = true)]
     pub profile_output: String,
-    /// Refuse a server of another version than this program.
+    /// Fail if server and client have different versions.
     #[arg(long, global = true)]
     pub match_server_version: bool,
-    /// A warning of the server is an error.
+    /// Treat warnings of the server as errors.
     #[arg(long, global = true)]
     pub warnings_as_errors: bool,
-    /// Which of these were on the command line, even if empty, by the names of the fields.
+    /// The fields of this struct that the command line sets, even to an empty value.
     #[arg(skip)]
     pub given: Vec<String>,
-    /// Which flags of the command were on the command line, even if empty, by the names of the fields.
+    /// The fields of the command's arguments that the command line sets, even to an empty value.
     #[arg(skip)]
     pub own: Vec<String>,
-    /// How often `--record` is on the command line.
+    /// How many times `--record` is given.
     #[arg(skip)]
     pub recorded: usize,
     /// Whether the command reads standard input.
     #[arg(skip)]
     pub stdin_in_use: bool,
-    /// Whether the command is about all namespaces.
+    /// Whether the command works on all namespaces.
     #[arg(skip)]
     pub all_namespaces: bool,
-    /// The value of `--dry-run`, if the command has it.
+    /// The value of `--dry-run`, if the command has the flag.
     #[arg(skip)]
     pub dry_run: Option<String>,
-    /// The command line as the cause of a change, if it is to be kept.
+    /// The command line as the cause of a change, if it must be recorded.
     #[arg(skip)]
     pub cause: Option<String>,
 }
 
-/// `--vmodule`: pairs of a pattern and a number. What Go's files would say is not said here.
+/// Checks `--vmodule`: pairs of a pattern and a number.
 fn vmodule(s: &str) -> Result<String, String> {
     let fits = |pair: &str| pair.split_once('=').is_some_and(|(p, n)| !p.is_empty() && n.parse::<i32>().is_ok());
     match s.split(',').filter(|p| !p.is_empty()).all(fits) {
@@ -126,7 +126,7 @@ fn vmodule(s: &str) -> Result<String, String> {
     }
 }
 
-/// `--log-flush-frequency`, refused in words of its own.
+/// Checks `--log-flush-frequency`, with an error message of its own.
 fn frequency(s: &str) -> Result<String, String> {
     duration_text(s).map_err(|_| "parse error".into())
 }

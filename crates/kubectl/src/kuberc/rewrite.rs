@@ -7,9 +7,9 @@ use crate::error::{Error, Result, text};
 use crate::shell::Shell;
 use meta::Value;
 
-/// The words of a command line (without the program) as a user's preferences make them.
+/// Returns the arguments of a command line (without the program) with the user's preferences applied.
 pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
-    // Completion is about the line as it stands.
+    // Completion works on the line as it is.
     if words.first().is_none_or(|w| w.starts_with("__complete")) {
         return Ok(words);
     }
@@ -22,7 +22,7 @@ pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
     applied().map_err(|e: Error| Error::Bare(format!("error occurred while applying preferences {e}")))
 }
 
-/// The built-in command at the front of some words, and how many of them name it.
+/// Returns the built-in command that `words` begin with, its path, and the number of words in it.
 fn command(words: &[&str]) -> Option<(clap::Command, Vec<String>, usize)> {
     let mut at = crate::cli::command();
     let (mut path, mut taken) = (Vec::new(), 0);
@@ -50,7 +50,7 @@ fn given(at: &clap::Command, name: &str, words: &[String]) -> bool {
     })
 }
 
-/// Where the command is among the words: the first that is no flag.
+/// Returns the index of the command: the first word that is no flag.
 fn first(words: &[String]) -> Option<usize> {
     words.iter().position(|w| !w.starts_with('-'))
 }
@@ -87,7 +87,7 @@ fn alias(words: Vec<String>, p: &Value) -> Result<(Vec<String>, Option<String>)>
 fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell) -> Result<Vec<String>> {
     let Some(at) = first(&words).filter(|_| aliased.is_none()) else { return Ok(words) };
     let plain: Vec<&str> = words[at..].iter().take_while(|w| !w.starts_with('-')).map(String::as_str).collect();
-    // Plugins, and words that mean nothing, have no defaults.
+    // Plugins and unknown commands have no defaults.
     let Some((found, path, taken)) = command(&plain).or_else(|| {
         let root = ["help", "options"].contains(plain.first()?);
         root.then(|| (crate::cli::command(), Vec::new(), 0))
@@ -96,18 +96,18 @@ fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell)
     };
     let mut extra = Vec::new();
     for d in list(p, "defaults", "overrides") {
-        let of = d["command"].as_str().unwrap_or_default();
-        let meant: Vec<&str> = of.split_whitespace().collect();
-        let Some((_, wanted, n)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
-            shell.err.write(format!("Warning: command {of:?} not found to set kuberc override\n").as_bytes());
+        let name = d["command"].as_str().unwrap_or_default();
+        let meant: Vec<&str> = name.split_whitespace().collect();
+        let Some((_, configured, n)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
+            shell.err.write(format!("Warning: command {name:?} not found to set kuberc override\n").as_bytes());
             continue;
         };
-        if wanted != path || n != taken {
+        if configured != path || n != taken {
             continue;
         }
         for (flag, value) in options(d) {
             if !has_flag(&found, flag) {
-                return Err(Error::Text(format!("invalid flag {flag} for command {of}")));
+                return Err(Error::Text(format!("invalid flag {flag} for command {name}")));
             }
             if !given(&found, flag, &words) {
                 extra.push(format!("--{flag}={value}"));

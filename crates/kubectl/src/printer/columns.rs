@@ -7,7 +7,7 @@ use meta::Value;
 
 #[derive(Clone, Debug)]
 pub struct Columns {
-    /// Headers, and what is shown below them. A path that cannot be read is an error once the headers are printed.
+    /// Headers and the paths of the values. An invalid path is an error once the headers are printed.
     columns: Vec<(String, std::result::Result<Template, String>)>,
     headers: bool,
 }
@@ -28,7 +28,7 @@ impl Columns {
         Ok(Self { columns, headers })
     }
 
-    /// Two lines: headers, and paths beneath them.
+    /// Parses two lines: headers, and the paths below them.
     pub fn from_file(content: &str, headers: bool) -> Result<Self> {
         let mut lines = content.lines();
         let mut next = |what: &str| {
@@ -62,11 +62,11 @@ impl Columns {
                 if found.is_empty() {
                     return Ok("<none>".into());
                 }
-                let one = |v: &Value| match v {
+                let text = |v: &Value| match v {
                     Value::Null => "<nil>".to_owned(),
                     v => super::table::escape(&go(v)),
                 };
-                Ok(found.iter().map(one).collect::<Vec<_>>().join(","))
+                Ok(found.iter().map(text).collect::<Vec<_>>().join(","))
             })
             .collect()
     }
@@ -76,15 +76,15 @@ impl Columns {
         for o in objects {
             match self.row(o) {
                 Ok(row) => rows.push(row),
-                // What was found until then is printed.
-                Err(e) => return Err(Error::Said { out: Aligner::default().lines(&rows), error: Box::new(e) }),
+                // Rows before the error are printed.
+                Err(e) => return Err(Error::WithOutput { out: Aligner::default().lines(&rows), error: Box::new(e) }),
             }
         }
         Ok(Aligner::default().lines(&rows))
     }
 }
 
-/// A value as Go's `%v` prints it.
+/// Formats a value as Go's `%v`.
 fn go(v: &Value) -> String {
     match v {
         Value::Object(m) => {
@@ -102,7 +102,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn columns_show_what_paths_find() {
+    fn columns_show_values_of_paths() {
         let c = Columns::parse("NAME:.metadata.name,IMAGES:{.spec.c[*].image},X:.x", true).unwrap();
         let items = [
             json!({"metadata": {"name": "a"}, "spec": {"c": [{"image": "i"}, {"image": "j"}]}}),

@@ -1,11 +1,11 @@
-//! Kustomization directories on the disk (`-k`, and `kubectl kustomize`).
+//! Kustomization directories on disk (`-k`, and `kubectl kustomize`).
 
 use crate::error::{Error, Result, os_message};
 use crate::kube::Kube;
 use kustomize::{Files, Missing, Options, Output};
 use std::path::{Component, Path, PathBuf};
 
-/// The machine's own files.
+/// The file system of the machine.
 struct Disk;
 
 impl Files for Disk {
@@ -40,7 +40,7 @@ fn first_missing(path: &Path) -> String {
     at.to_string_lossy().into_owned()
 }
 
-/// Builds a directory. What is out of date in it is said to people.
+/// Builds a directory. Warnings about deprecated fields go to standard error.
 pub fn build(k: &Kube, path: &str, options: Options) -> Result<Output> {
     let (built, warnings) = kustomize::build(&Disk, path, options);
     for w in warnings {

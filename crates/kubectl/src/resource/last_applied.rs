@@ -24,6 +24,6 @@ pub fn annotate(o: &mut Object) {
 
 /// Stores the configuration of an object that was made from arguments, in the field order of its type.
 pub fn annotate_generated(o: &mut Object) {
-    let text = format!("{}\n", Shape::of(&o.clone().into_value(), Order::ByType).compact());
+    let text = format!("{}\n", Shape::new(&o.clone().into_value(), Order::ByType).compact());
     o.set_annotation(LAST_APPLIED, &text);
 }

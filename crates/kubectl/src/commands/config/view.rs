@@ -1,7 +1,7 @@
-//! `kubectl config view`.
+//! `kubectl config view`: prints the kubeconfig.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use base64::Engine as _;
@@ -13,23 +13,23 @@ use serde_json::json;
 pub struct Arguments {
     #[arg(hide = true)]
     pub words: Vec<String>,
-    /// With secrets.
+    /// Show secrets.
     #[arg(long)]
     pub raw: bool,
-    /// Only what the current context needs.
+    /// Only the current context with its cluster and user.
     #[arg(long)]
     pub minify: bool,
-    /// With the content of files in place of their paths.
+    /// Embed the content of files instead of their paths.
     #[arg(long)]
     pub flatten: bool,
-    /// All files joined; otherwise the one of --kubeconfig as it is.
+    /// Merge all files; otherwise only the file of --kubeconfig.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub merge: Option<String>,
     #[command(flatten)]
     pub print: PrintFlags,
 }
 
-/// Puts the content of a file in the place of its path.
+/// Replaces the path of a file by its content.
 fn flatten(v: &mut Map<String, Value>, field: &str) -> Result {
     let Some(path) = v.remove(field) else { return Ok(()) };
     let data = format!("{field}-data");
@@ -42,7 +42,7 @@ fn flatten(v: &mut Map<String, Value>, field: &str) -> Result {
     Ok(())
 }
 
-fn hide(v: &mut Map<String, Value>) {
+fn mask(v: &mut Map<String, Value>) {
     let omitted = ["certificate-authority-data", "client-certificate-data", "client-key-data"];
     for (key, shown) in
         omitted.map(|k| (k, "DATA+OMITTED")).into_iter().chain(["token", "password"].map(|k| (k, "REDACTED")))
@@ -59,7 +59,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
         return text(format!("unexpected arguments: [{}]\n{see}", a.words.join(" ")));
     }
     let flags = k.chosen(&a.print);
-    let mut printer = Printer::new(&flags, Dry::None)?.kubeconfig();
+    let mut printer = Printer::new(&flags, DryRunStrategy::None)?.kubeconfig();
     let merge = match &a.merge {
         Some(m) => crate::flags::go_bool(m).map_err(Error::Text)?,
         None => true,
@@ -68,7 +68,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
     if !merge && sources.explicit.is_none() {
         return text("if merge==false a precise file must be specified");
     }
-    // A file that is not there has nothing in it, even when it is named.
+    // A missing file counts as empty, even if it is named.
     let mut all = match &sources.explicit {
         Some(p) if !p.exists() => client::kubeconfig::Kubeconfig::default(),
         _ if a.flatten => sources.load()?,
@@ -107,7 +107,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
                     flatten(&mut v, field)?;
                 }
             } else if !a.raw {
-                hide(&mut v);
+                mask(&mut v);
             }
             out.push(json!({"name": e["name"], key: v}));
         }

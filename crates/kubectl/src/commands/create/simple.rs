@@ -1,4 +1,4 @@
-//! Kinds of which there is only a name to say.
+//! Creates kinds that need only a name: namespaces and service accounts.
 
 use super::{Generator, WriteFlags};
 use crate::error::Result;
@@ -13,7 +13,7 @@ pub struct Namespace {
 }
 
 impl Generator for Namespace {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         Ok(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}, "spec": {}, "status": {}}))
     }
 }
@@ -26,7 +26,7 @@ pub struct ServiceAccount {
 }
 
 impl Generator for ServiceAccount {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         Ok(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": self.name}}))
     }
 }

@@ -1,4 +1,4 @@
-//! The events about an object.
+//! The events of an object.
 
 use super::page::Page;
 use crate::error::Result;
@@ -14,13 +14,13 @@ pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
     if !o.namespace().is_empty() {
         fields.push_str(&format!(",involvedObject.namespace={}", o.namespace()));
     }
-    // What nodes report about themselves carries their name as UID.
+    // Events that kubelets report about their node have the node name as UID.
     let uid = if o.kind() == "Node" { o.name() } else { o.uid() };
     fields.push_str(&format!(",involvedObject.kind={},involvedObject.uid={uid}", o.kind()));
     let api = k.api(&resource, namespace).await?;
     let mut all = match api.list(&ListOptions { field_selector: fields, ..ListOptions::default() }).await {
         Ok(l) => l.items,
-        // Whoever may not read events still sees the object.
+        // Without permission to read events, the object is still described.
         Err(_) => Vec::new(),
     };
     all.sort_by_key(last);

@@ -1,4 +1,4 @@
-//! Ingresses, endpoints, and who may talk to whom.
+//! Describes ingresses, endpoints and network policies.
 
 use super::page::{Page, list, selector, show};
 use super::service::{endpoints, slices};
@@ -100,7 +100,7 @@ fn port_table(p: &mut Page, level: usize, ports: &[Value]) {
     }
 }
 
-/// A slice's port without a number is any.
+/// A slice's port without a number means any port.
 fn port(q: &Value) -> String {
     if q["port"].is_null() { "<unset>".into() } else { show(&q["port"]) }
 }

@@ -1,18 +1,18 @@
-//! Lines of a description, with tabs where columns are.
+//! The lines of a description, with tabs between columns.
 //!
-//! **Invariant**: what objects say reaches the terminal as text. Escape characters and carriage returns are made visible here, the one
-//! place where descriptions are written (upstream's `PrefixWriter`).
+//! **Invariant**: content of objects reaches the terminal as text. Descriptions are written only here, and control
+//! characters are made visible here (upstream's `PrefixWriter`).
 
 use crate::printer::table::escape;
 use jiff::tz::TimeZone;
 use meta::{Object, Value};
 
-/// Annotations longer than this are broken.
+/// Longer annotations are wrapped.
 const LONG: usize = 140;
 
 pub struct Page {
     pub text: String,
-    /// In which times are shown.
+    /// The time zone of printed times.
     pub zone: TimeZone,
 }
 
@@ -37,7 +37,7 @@ impl Page {
         self.line(level, format!("{name}:\t{}", value.as_ref()));
     }
 
-    /// `a=b` a line, `<none>` without any.
+    /// Writes `a=b` per line, or `<none>`.
     pub fn labels(&mut self, level: usize, title: &str, labels: Option<&Value>) {
         let all: Vec<String> = pairs(labels).map(|(k, v)| format!("{k}={v}")).collect();
         self.many(level, title, &all);
@@ -60,7 +60,7 @@ impl Page {
         self.many(level, title, &all);
     }
 
-    /// The first value beside the title, the others beneath it.
+    /// Writes the first value beside the title, the others below it.
     pub fn many(&mut self, level: usize, title: &str, values: &[String]) {
         match values.split_first() {
             None => self.at(level, title, "<none>"),
@@ -73,7 +73,7 @@ impl Page {
         }
     }
 
-    /// A time as Go's RFC1123Z.
+    /// Formats a time as Go's RFC1123Z.
     pub fn time(&self, v: &str) -> String {
         match meta::time::parse(v) {
             Some(t) => t.to_zoned(self.zone.clone()).strftime("%a, %d %b %Y %H:%M:%S %z").to_string(),
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_zone() {
+    fn prints_times_in_the_time_zone() {
         let time = |zone: TimeZone, t: &str| Page::new(zone).time(t);
         let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
         assert_eq!(time(tokyo, "2026-11-21T20:00:00Z"), "Sun, 22 Nov 2026 05:00:00 +0900");

@@ -1,4 +1,4 @@
-//! Config maps, secrets and namespaces.
+//! Describes config maps, secrets and namespaces.
 
 use super::page::{Page, list, pairs, show};
 use crate::error::Result;
@@ -24,7 +24,7 @@ pub fn config_map(p: &mut Page, o: &Object) {
     p.line(0, "");
 }
 
-/// How long the values are. Only the token of a service account is shown, which is read from here.
+/// Writes the sizes of the values. Only the token of a service account is shown, because users read it from here.
 pub fn secret(p: &mut Page, o: &Object) {
     super::name_and_namespace(p, o);
     p.metadata(o);

@@ -1,4 +1,4 @@
-//! Where volumes come from: a row per source of volumes, with what is said of it.
+//! Describes volume sources: a row per type of source, with its fields.
 //!
 //! The same rows describe volumes of pods and persistent volumes, whose sources differ in few fields.
 
@@ -6,14 +6,14 @@ use super::claim_spec::{claim_spec, storage_class};
 use super::page::{Page, list, pairs, show};
 use meta::Value;
 
-/// A line longer than this is broken off.
+/// Longer lines are cut.
 const LONG: usize = 140;
 
-/// How a value is written, as Go writes its type.
+/// How a value is formatted, as Go formats its type.
 #[derive(Clone, Copy)]
 enum As {
     Text,
-    /// What stands there without a value.
+    /// The text for a missing value.
     Or(&'static str),
     Flag,
     Number,
@@ -25,7 +25,7 @@ enum As {
     Reference,
     /// `map[a:b]`
     Map,
-    /// A quantity of which nothing is said when it is none.
+    /// A quantity; zero counts as unset.
     Limit,
 }
 use As::*;
@@ -38,7 +38,7 @@ enum Where {
 }
 use Where::*;
 
-/// Title, pointer into the source, how it is written, and whose sources have it.
+/// Title, pointer into the source, format, and the kinds of volumes that have the field.
 type Field = (&'static str, &'static str, As, Where);
 
 struct Source {
@@ -264,16 +264,16 @@ const SOURCES: &[Source] = &[
     },
 ];
 
-/// The source of a pod's volume.
-pub fn of_pod(p: &mut Page, level: usize, volume: &Value) {
+/// Writes the source of a pod's volume.
+pub fn pod_source(p: &mut Page, level: usize, volume: &Value) {
     if !write(p, level, volume, Pod) {
-        // Upstream writes this one level further out.
+        // Upstream indents this one level less.
         p.line(level - 1, "<unknown>");
     }
 }
 
-/// The source of a persistent volume.
-pub fn of_volume(p: &mut Page, spec: &Value) {
+/// Writes the source of a persistent volume.
+pub fn volume_source(p: &mut Page, spec: &Value) {
     if !write(p, 2, spec, Volume) {
         p.line(1, "<unknown>");
     }
@@ -283,8 +283,8 @@ fn write(p: &mut Page, level: usize, holder: &Value, side: Where) -> bool {
     let found = SOURCES.iter().find_map(|s| Some((s, holder.get(s.key).filter(|v| !v.is_null())?)));
     let Some((source, v)) = found else { return false };
     p.at(level, "Type", source.kind);
-    for (title, path, form, of) in source.fields {
-        if *of == Both || *of == side {
+    for (title, path, form, holders) in source.fields {
+        if *holders == Both || *holders == side {
             p.line(level, format!("{title}\t{}", shown(v.pointer(path).unwrap_or(&Value::Null), *form, side)));
         }
     }
@@ -322,7 +322,7 @@ fn shown(v: &Value, form: As, side: Where) -> String {
     }
 }
 
-/// The claim that is made for a pod.
+/// Writes the claim template of an ephemeral volume.
 fn template(p: &mut Page, level: usize, v: &Value) {
     let (metadata, spec) = (&v["metadata"], &v["spec"]);
     p.at(level, "StorageClass", storage_class(Some(metadata), Some(spec)));
@@ -336,7 +336,7 @@ fn template(p: &mut Page, level: usize, v: &Value) {
     claim_spec(p, level, spec, metadata, Default::default());
 }
 
-/// What a driver is told of a volume.
+/// Writes the attributes for the CSI driver.
 fn attributes(p: &mut Page, level: usize, v: Option<&Value>) {
     let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}").chars().take(LONG).collect()).collect();
     let pad = "  ".repeat(level);

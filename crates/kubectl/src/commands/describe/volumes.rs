@@ -1,4 +1,4 @@
-//! Persistent volumes and claims.
+//! Describes persistent volumes and claims.
 
 use super::claim_spec::{claim_spec, storage_class};
 use super::page::{Page, list, show};
@@ -24,9 +24,9 @@ fn finalizers(o: &Object) -> String {
     format!("[{}]", all.iter().map(show).collect::<Vec<_>>().join(" "))
 }
 
-/// `a in [b, c]` and `d exists` of requirements on labels, beneath each other.
+/// Writes `a in [b, c]` and `d exists` of label requirements, one per line.
 pub fn requirements(p: &mut Page, level: usize, title: &str, all: &Value) {
-    let one = |e: &Value| {
+    let requirement = |e: &Value| {
         let values: Vec<String> = list(e.get("values")).iter().map(show).collect();
         let operator = e["operator"].as_str().unwrap_or("In").to_lowercase();
         match values.is_empty() {
@@ -34,7 +34,7 @@ pub fn requirements(p: &mut Page, level: usize, title: &str, all: &Value) {
             false => format!("{} {operator} [{}]", show(&e["key"]), values.join(", ")),
         }
     };
-    let all: Vec<String> = list(Some(all)).iter().map(one).collect();
+    let all: Vec<String> = list(Some(all)).iter().map(requirement).collect();
     p.many(level, title, &all);
 }
 
@@ -74,7 +74,7 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     Ok(())
 }
 
-/// The names of pods that mount a claim.
+/// Returns the names of pods that mount a claim.
 async fn users(k: &mut Kube, o: &Object) -> Result<Vec<String>> {
     let pods = k.resource("pods").await?;
     let pods =
@@ -116,5 +116,5 @@ pub fn volume(p: &mut Page, o: &Object, now: Timestamp) {
     }
     p.field("Message", text(&["status", "message"]));
     p.line(0, "Source:");
-    super::sources::of_volume(p, o.get("spec").unwrap_or(&Value::Null));
+    super::sources::volume_source(p, o.get("spec").unwrap_or(&Value::Null));
 }

@@ -1,4 +1,4 @@
-//! Deployments, replica sets, daemon sets, stateful sets and jobs.
+//! Describes deployments, replica sets, daemon sets, stateful sets, jobs and cron jobs.
 
 use super::page::{Page, list, selector, show};
 use crate::commands::pods::by_labels;
@@ -8,7 +8,7 @@ use crate::kube::Kube;
 use crate::resource::Info;
 use meta::{Object, Value};
 
-/// Names the storage class of a claim, before its field.
+/// The annotation that named the storage class of a claim before the field existed.
 const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 fn template(p: &mut Page, o: &Object) {
@@ -55,9 +55,9 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
     if all.is_empty() {
         return Ok(());
     }
-    // The one whose template is the deployment's is new; the others with pods are old.
-    let wanted = o.at(&["spec", "template"]);
-    let newest = all.iter().rposition(|r| r.template().as_ref() == wanted);
+    // The revision with the deployment's template is the new one; others with pods are old.
+    let current_template = o.at(&["spec", "template"]);
+    let newest = all.iter().rposition(|r| r.template().as_ref() == current_template);
     let shown = |r: &Object| {
         format!(
             "{} ({}/{} replicas created)",
@@ -75,11 +75,11 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
 
 async fn pods_status(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let pods = by_labels(k, o.namespace(), &selector(o.at(&["spec", "selector"]))).await?;
-    let phase = |want: &str| {
+    let phase = |expected: &str| {
         pods.iter()
             .filter_map(|i| i.object.as_ref())
             .filter(|q| q.controller_of().is_some_and(|c| c.uid == o.uid()))
-            .filter(|q| q.str_at(&["status", "phase"]).unwrap_or_default() == want)
+            .filter(|q| q.str_at(&["status", "phase"]).unwrap_or_default() == expected)
             .count()
     };
     p.field(
@@ -246,12 +246,14 @@ pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     template(p, o);
 }
 
-/// Whole numbers and ranges of them, as many as fifty characters hold.
+/// Formats a list of numbers and ranges in at most fifty characters.
 fn indexes(all: &str) -> String {
-    const MOST: usize = 50;
-    match all.get(..MOST) {
+    const MAX_LENGTH: usize = 50;
+    match all.get(..MAX_LENGTH) {
         None if all.is_empty() => "<none>".into(),
-        Some(start) if all.len() > MOST => format!("{},...", start.rsplit_once(',').map_or("", |(whole, _)| whole)),
+        Some(start) if all.len() > MAX_LENGTH => {
+            format!("{},...", start.rsplit_once(',').map_or("", |(whole, _)| whole))
+        }
         _ => all.to_owned(),
     }
 }

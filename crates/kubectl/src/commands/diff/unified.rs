@@ -43,8 +43,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_those_of_diff() {
-        for (a, b, want) in [
+    fn hunks_are_those_of_diff() {
+        for (a, b, expected) in [
             ("a\n", "a\n", ""),
             ("", "a\nb\n", "@@ -0,0 +1,2 @@\n+a\n+b\n"),
             ("a\nb\nc\n", "a\nx\nc\n", "@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"),
@@ -55,7 +55,7 @@ mod tests {
                 "@@ -1,3 +1,4 @@\n+0\n 1\n 2\n 3\n@@ -7,3 +8,4 @@\n 7\n 8\n 9\n+10\n",
             ),
         ] {
-            assert_eq!(hunks(a, b), want);
+            assert_eq!(hunks(a, b), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which pods of a node go (`k8s.io/kubectl/pkg/drain/filters.go`). What is asked of the server is an argument here.
+//! Decides which pods of a node to evict (`k8s.io/kubectl/pkg/drain/filters.go`). The state of the server is passed in.
 
 use crate::error::Error;
 use jiff::Timestamp;
@@ -25,11 +25,11 @@ pub enum Verdict {
     Refused(String),
 }
 
-/// The pods with what was found about each.
+/// The pods of a node with the decision about each.
 #[derive(Debug, Default)]
 pub struct Choice(Vec<(Verdict, Object)>);
 
-/// The daemon set that owns a pod.
+/// Returns the daemon set that owns a pod.
 pub fn daemon_set(pod: &Object) -> Option<String> {
     pod.controller_of().filter(|o| o.kind == "DaemonSet" && !finished(pod)).map(|o| o.name.to_owned())
 }
@@ -39,19 +39,20 @@ fn finished(pod: &Object) -> bool {
 }
 
 impl Rules {
-    /// Whether a pod's deletion is too old to be waited for any longer.
+    /// Whether the pod was deleted too long ago to be waited for.
     pub fn skips(&self, pod: &Object, now: Timestamp) -> bool {
         let deleted = pod.deletion_timestamp().and_then(|t| t.parse::<Timestamp>().ok());
         self.skip_deleted > 0 && deleted.is_some_and(|t| now.as_second() - t.as_second() > self.skip_deleted)
     }
 
-    /// `owner` is the answer about the daemon set of the pod, if it has one.
-    pub fn judge(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Verdict {
+    /// Decides about a pod. `owner` is the lookup of its daemon set, if it has one.
+    pub fn decide(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Verdict {
         if self.skips(pod, self.now) {
             return Verdict::Stays;
         }
         match owner {
-            // Its daemon set is gone, so nothing would bring it back: that takes --force. It is judged on as any other.
+            // Its daemon set is missing, so nothing would recreate the pod: that requires --force. Otherwise it is treated
+            // like any pod.
             Some(Err(e)) if e.is_not_found() && self.force => {}
             Some(Err(e)) => return Verdict::Refused(e.to_string()),
             Some(Ok(())) if self.ignore_daemonsets => {
@@ -90,7 +91,7 @@ impl Choice {
         self.0.iter().filter(|(v, _)| goes(v)).map(|(_, p)| p.clone()).collect()
     }
 
-    /// Messages with the pods that they are about.
+    /// Groups the pods by message.
     fn group_messages<'a>(&'a self, about: impl Fn(&'a Verdict) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
         let mut all: BTreeMap<&str, String> = BTreeMap::new();
         for (v, p) in &self.0 {
@@ -127,7 +128,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_are_judged_by_what_they_are() {
+    fn decides_by_kind_of_pod() {
         let now = "2026-11-21T12:00:00Z".parse().unwrap();
         let rules =
             |force: bool| Rules { force, ignore_daemonsets: false, delete_emptydir_data: false, skip_deleted: 10, now };
@@ -135,7 +136,7 @@ mod tests {
             Some(Err(meta::Status::new(404, meta::Reason::NotFound, "daemonsets \"d\" not found").into()))
         };
         let owned = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
-        for (pod, owner, force, want) in [
+        for (pod, owner, force, expected) in [
             (json!({"status": {"phase": "Failed"}}), None, false, Verdict::Goes),
             (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Verdict::Stays),
             (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Verdict::Stays),
@@ -154,7 +155,7 @@ mod tests {
             ),
         ] {
             let o = Object::from_value(pod).unwrap();
-            assert_eq!(rules(force).judge(&o, owner), want, "{o:?}");
+            assert_eq!(rules(force).decide(&o, owner), expected, "{o:?}");
         }
     }
 }

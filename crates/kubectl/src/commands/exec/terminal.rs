@@ -1,15 +1,15 @@
-//! The terminal of this process: raw while a remote one is shown in it.
+//! The terminal of this process, and its raw mode for sessions with a remote terminal.
 
 use crate::kube::Kube;
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use std::io::{IsTerminal as _, stdin, stdout};
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// Whether a session that asks for a terminal gets one: not where standard input is none, which is a warning (upstream
+/// Whether a session can use a terminal. Warns if one is requested and standard input is none (upstream
 /// `StreamOptions.SetupTTY`).
-pub fn set_up(k: &Kube, wanted: bool, quiet: bool) -> bool {
-    let usable = wanted && k.shell.terminal && stdin().is_terminal();
-    if wanted && !usable && !quiet {
+pub fn set_up(k: &Kube, requested: bool, quiet: bool) -> bool {
+    let usable = requested && k.shell.terminal && stdin().is_terminal();
+    if requested && !usable && !quiet {
         k.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
     }
     usable
@@ -21,7 +21,7 @@ pub fn size() -> Option<(u16, u16)> {
     Some((columns, rows))
 }
 
-/// Every key goes to the other side while this lives; afterwards the terminal is as it was.
+/// Raw mode of the terminal: every key goes to the remote side. Dropping it restores the previous mode.
 pub struct Raw(Termios);
 
 impl Raw {

@@ -1,11 +1,11 @@
-//! `kubectl rollout history`.
+//! `kubectl rollout history`: lists revisions and shows their pod templates.
 
 use super::{Which, object};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::{CHANGE_CAUSE, Kube};
-use crate::printer::{Printer, name_of, tabwriter};
+use crate::printer::{Printer, object_name, tabwriter};
 use crate::resource::select::{Selection, list};
 use crate::resource::{Collection, Info};
 use meta::{LabelSelector, Object, Value};
@@ -23,7 +23,7 @@ pub struct Arguments {
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// One revision: its number, and the object that keeps it (a replica set or a controller revision).
+/// A revision: its number, and the replica set or controller revision that stores it.
 pub struct Revision {
     pub number: i64,
     pub keeper: Object,
@@ -39,7 +39,7 @@ impl Revision {
         self.keeper.at(path).cloned()
     }
 
-    /// The pod template as it is kept, with the cause of the change.
+    /// Returns the stored pod template with the cause of the change.
     pub fn shown(&self) -> Value {
         let mut t = self.kept().unwrap_or_default();
         if let Some(cause) = self.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
@@ -48,7 +48,7 @@ impl Revision {
         t
     }
 
-    /// The pod template, without what the controller added.
+    /// Returns the pod template without the additions of the controller.
     pub fn template(&self) -> Option<Value> {
         let mut t = self.kept()?;
         if let Some(labels) = t["metadata"]["labels"].as_object_mut() {
@@ -58,7 +58,7 @@ impl Revision {
     }
 }
 
-/// The revisions that a workload keeps, oldest first.
+/// Returns the revisions of a workload, the oldest first.
 pub async fn revisions(k: &mut Kube, i: &Info) -> Result<Vec<Revision>> {
     let o = object(i);
     let word = match i.resource.kind.as_str() {
@@ -108,8 +108,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
     let mut all = revisions(k, i).await?;
     let workload = object(i);
-    let name = name_of(&workload);
-    let printer = || Ok::<_, Error>(Printer::new(&a.print, Dry::None)?.typed());
+    let name = object_name(&workload);
+    let printer = || Ok::<_, Error>(Printer::new(&a.print, DryRunStrategy::None)?.typed());
     if !a.print.output.is_empty() {
         if a.revision > 0 {
             all.retain(|r| r.number == a.revision);
@@ -126,7 +126,7 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
         match all.iter().find(|r| r.number == a.revision) {
             Some(r) => {
                 out.push_str("Pod Template:\n");
-                // With its tabs, as upstream's.
+                // Upstream's text contains tabs.
                 crate::commands::describe::template(&mut out, &r.shown());
             }
             None if all.is_empty() => out.push_str("No rollout history found."),
@@ -142,11 +142,11 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
         }
         out.push_str(&tabwriter::describe(&table));
     }
-    // A template alone is one for the workload: only formats get what keeps its revisions.
+    // A template without a format gets the workload; only formats get the object that stores the revisions.
     if !a.print.template.is_empty() {
         return printer()?.print(k, &workload, "");
     }
-    k.say(out);
+    k.println(out);
     Ok(())
 }
 
@@ -177,11 +177,11 @@ mod tests {
         )
     }
 
-    /// A template alone gets the workload, a format what keeps its revisions.
+    /// A template without a format gets the workload, a format the object that stores the revisions.
     #[tokio::test]
-    async fn templates_get_the_workload() {
+    async fn template_gets_the_workload() {
         let s = server();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "rollout history deploy/w",
                 "deployment.apps/w \nREVISION  CHANGE-CAUSE\n1         by w-1\n2         by w-2\n\n",
@@ -195,13 +195,13 @@ mod tests {
                 "! error: unable to find the specified revision\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
-    /// One broken file does not hide the others.
+    /// A malformed file does not hide the others.
     #[tokio::test]
-    async fn of_a_directory_all_are_shown_that_can_be() {
+    async fn shows_all_valid_files_of_a_directory() {
         let d = tempfile::tempdir().unwrap();
         let web = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\n";
         for (name, text) in [("a.yaml", "apiVersion: v9\nkind: None\nmetadata: {name: x}\n"), ("b.yaml", web)] {
@@ -212,9 +212,9 @@ mod tests {
             (format!("rollout history -f {path}"), "deployment.apps/w \nREVISION  CHANGE-CAUSE\n"),
             (format!("rollout status -f {path}"), "deployment \"w\" successfully rolled out\n"),
         ] {
-            let said = snapshot(&server(), &line, "").await;
-            assert!(said.starts_with(first) && said.ends_with("exit 1\n"), "{line}: {said}");
-            assert!(said.contains("no kind \"None\" is registered for version \"v9\""), "{line}: {said}");
+            let output = snapshot(&server(), &line, "").await;
+            assert!(output.starts_with(first) && output.ends_with("exit 1\n"), "{line}: {output}");
+            assert!(output.contains("no kind \"None\" is registered for version \"v9\""), "{line}: {output}");
         }
     }
 }

@@ -9,8 +9,8 @@ use meta::Object;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// So many are named.
-const NAMED: usize = 5;
+/// How many objects an error names.
+const MAX_NAMED: usize = 5;
 
 /// Checks that `created` holds for every object that would be deleted together with `o`.
 ///
@@ -19,42 +19,42 @@ const NAMED: usize = 5;
 pub async fn check_none(k: &mut Kube, o: &Object, created: impl Fn(&Resource, &Object) -> bool) -> Result {
     let (namespace, resources) = match stage(o) {
         Stage::Rest => return Ok(()),
-        Stage::Namespaces => (o.name(), inside(k, |r| r.namespaced).await?),
+        Stage::Namespaces => (o.name(), resources(k, |r| r.namespaced).await?),
         Stage::Definitions => {
             let (group, plural) = (o.str_at(&["spec", "group"]), o.str_at(&["spec", "names", "plural"]));
-            ("", inside(k, |r| Some(r.group.as_str()) == group && Some(r.plural.as_str()) == plural).await?)
+            ("", resources(k, |r| Some(r.group.as_str()) == group && Some(r.plural.as_str()) == plural).await?)
         }
     };
     let mut found = Vec::new();
     for r in resources {
         let page = match k.api(&r, namespace).await?.list_all(&ListOptions::default()).await {
             Ok(page) => page,
-            // Its definition has gone meanwhile.
+            // Its definition was deleted in the meantime.
             Err(e) if e.is_not_found() => continue,
             Err(e) => return Err(e.into()),
         };
-        let strangers = page.items.iter().filter(|o| !created(&r, o) && !is_generated(&r, o));
-        found.extend(strangers.map(|o| format!("{}/{}", r.group_kind(), o.name())));
+        let foreign = page.items.iter().filter(|o| !created(&r, o) && !is_generated(&r, o));
+        found.extend(foreign.map(|o| format!("{}/{}", r.group_kind(), o.name())));
     }
     if found.is_empty() {
         return Ok(());
     }
-    let more = if found.len() > NAMED { format!(" and {} more", found.len() - NAMED) } else { String::new() };
-    found.truncate(NAMED);
+    let more = if found.len() > MAX_NAMED { format!(" and {} more", found.len() - MAX_NAMED) } else { String::new() };
+    found.truncate(MAX_NAMED);
     text(format!("{} {:?} holds objects of others: {}{more}", o.kind(), o.name(), found.join(", ")))
 }
 
-/// One resource a kind, in whatever version.
-async fn inside(k: &mut Kube, wanted: impl Fn(&Resource) -> bool) -> Result<Vec<Arc<Resource>>> {
+/// Returns the matching resources, one version per kind.
+async fn resources(k: &mut Kube, matches: impl Fn(&Resource) -> bool) -> Result<Vec<Arc<Resource>>> {
     let mut seen = BTreeSet::new();
-    // What is known from the disk may lack a kind of yesterday.
+    // The cached discovery may lack new kinds.
     let all = k.refresh().await?;
-    let listed = all.resources.iter().filter(|r| wanted(r) && r.has_verb("list") && !always_there(r));
+    let listed = all.resources.iter().filter(|r| matches(r) && r.has_verb("list") && !is_auxiliary(r));
     Ok(listed.filter(|r| seen.insert((r.group.clone(), r.plural.clone()))).cloned().collect())
 }
 
-/// Kinds that are about other objects; nobody misses them without those.
-fn always_there(r: &Resource) -> bool {
+/// Kinds that describe other objects and are of no use without them.
+fn is_auxiliary(r: &Resource) -> bool {
     matches!(
         (r.group.as_str(), r.kind.as_str()),
         ("" | "events.k8s.io", "Event") | ("", "Endpoints") | ("discovery.k8s.io", "EndpointSlice")
