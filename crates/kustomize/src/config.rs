@@ -1,5 +1,5 @@
-//! Which fields the transformers change: the built-in tables (`data/fields`), `configurations` and `crds` of kustomizations, all
-//! merged.
+//! The fields that transformers change: the built-in tables (`data/fields`), merged with the `configurations` and `crds` of
+//! kustomizations.
 
 use crate::Error;
 use crate::go::{self, Unknown, go_struct};
@@ -10,7 +10,7 @@ use crate::sort::gvk_key;
 use meta::Value;
 
 go_struct! {
-    /// An object of the kind is referred to by these fields.
+    /// The fields that refer to objects of a kind.
     NameReference "NameBackReferences" {
         fields: Vec<FieldSpec> = "fieldSpecs",
         ; gvk: Gvk,
@@ -33,7 +33,7 @@ go_struct! {
     }
 }
 
-/// Adds what is not there yet. The same field once made and once not is a contradiction.
+/// Adds the missing specs. Errors if a field is in both with different `create`.
 pub fn merge_specs(into: &mut Vec<FieldSpec>, more: &[FieldSpec]) -> Result<(), Error> {
     for x in more {
         match into.iter().find(|s| s.gvk.is_selected(&x.gvk) && s.path == x.path) {
@@ -77,7 +77,7 @@ impl Config {
         Ok(())
     }
 
-    /// The built-in tables with the files that a kustomization names.
+    /// Returns the built-in tables merged with the files that a kustomization names.
     pub fn load(root: &Root<'_>, configurations: &[String]) -> Result<Self, Error> {
         let mut all = builtin();
         for path in configurations {
@@ -90,7 +90,7 @@ impl Config {
     }
 }
 
-/// `Kind/version@group`, the last two where they matter.
+/// Parses `Kind/version@group`; version and group are optional.
 fn gvk(text: &str) -> Gvk {
     let (rest, group) = text.split_once('@').unwrap_or((text, ""));
     let (kind, version) = rest.split_once('/').unwrap_or((rest, ""));
@@ -150,7 +150,7 @@ fn builtin() -> Config {
     config
 }
 
-/// What the extensions in OpenAPI definitions of custom resources say (`crds`).
+/// Reads the extensions in OpenAPI definitions of custom resources (`crds`).
 pub fn from_definitions(root: &Root<'_>, paths: &[String]) -> Result<Config, Error> {
     let mut config = Config::default();
     for path in paths {
@@ -177,7 +177,7 @@ fn extensions(
     name: &str,
     path: &mut Vec<String>,
 ) -> Result<(), Error> {
-    // A definition that holds itself would never end.
+    // A definition that contains itself would never end.
     if path.len() > 64 {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What tells objects apart, and how it is written.
+//! The identity of objects, and how it is formatted.
 
 use crate::go::go_struct;
 use std::fmt;
@@ -11,7 +11,7 @@ go_struct! {
     }
 }
 
-/// Of objects that are in no namespace.
+/// The namespace of cluster-scoped objects.
 const NO_NAMESPACE: &str = "_non_namespaceable_";
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -25,13 +25,13 @@ impl Gvk {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Whether a selector, whose empty parts mean anything, means this.
+    /// Whether a selector matches; its empty parts match anything.
     pub fn is_selected(&self, by: &Self) -> bool {
         let fits = |selector: &str, own: &str| selector.is_empty() || selector == own;
         fits(&by.group, &self.group) && fits(&by.version, &self.version) && fits(&by.kind, &self.kind)
     }
 
-    /// Built-in kinds without namespaces, of whatever version; others are taken for namespaced.
+    /// Whether this is a built-in cluster-scoped kind, in any version. Unknown kinds count as namespaced.
     pub fn is_cluster_scoped(&self) -> bool {
         let known = kinds::catalog().kinds.iter();
         known.filter(|k| *k.group == self.group && *k.kind == self.kind).any(|k| !k.namespaced)
@@ -61,12 +61,12 @@ impl Id {
         if self.gvk.is_cluster_scoped() { NO_NAMESPACE } else { or(&self.namespace, DEFAULT_NAMESPACE) }
     }
 
-    /// The same object: no namespace is `default`.
-    pub fn is(&self, other: &Self) -> bool {
+    /// Whether both identify the same object; no namespace means `default`.
+    pub fn is_same(&self, other: &Self) -> bool {
         self.gvk == other.gvk && self.name == other.name && self.effective_namespace() == other.effective_namespace()
     }
 
-    /// As Go prints the struct.
+    /// Formats as Go prints the struct.
     pub fn debug(&self) -> String {
         format!(
             "resid.ResId{{Gvk:resid.Gvk{{Group:{:?}, Version:{:?}, Kind:{:?}, isClusterScoped:{}}}, Name:{:?}, Namespace:{:?}}}",

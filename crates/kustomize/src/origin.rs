@@ -1,4 +1,4 @@
-//! Where an object comes from and who changed it (`buildMetadata`).
+//! The origin of an object and the transformations applied to it (`buildMetadata`).
 
 use crate::files::join;
 use meta::{Map, Value};
@@ -15,12 +15,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of what a path in a directory leads to.
+    /// Returns the origin of a path in this directory.
     pub fn append(&self, path: &str) -> Self {
         Self { path: join(&self.path, path), ..self.clone() }
     }
 
-    /// Of what a field of the kustomization `file` did.
+    /// Returns the origin of what a built-in field of the kustomization `file` did.
     pub fn builtin(&self, file: &str, kind: &str) -> Self {
         Self {
             path: String::new(),
@@ -29,7 +29,7 @@ impl Origin {
         }
     }
 
-    /// As YAML, its lines behind `indent`.
+    /// Formats as YAML, with `indent` before each line.
     pub fn yaml(&self, indent: &str) -> String {
         let mut lines = Vec::new();
         let mut add = |depth: &str, key: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! One object on its way, with what was done to it.
+//! An object during a build, with its history.
 
 use crate::Error;
 use crate::id::{Gvk, Id};
@@ -6,7 +6,7 @@ use crate::kustomization::GeneratorOptions;
 use crate::origin::{ORIGIN, Origin, TRANSFORMATIONS};
 use meta::{Map, Value};
 
-/// What a generated object does to one that is there.
+/// How a generated object is combined with an existing one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Behavior {
     #[default]
@@ -38,9 +38,9 @@ impl Behavior {
 
 #[derive(Clone, Debug, Default)]
 pub struct Resource {
-    /// Empty once a patch has deleted it.
+    /// Empty once a patch has deleted the object.
     pub object: Map<String, Value>,
-    /// Names, namespaces and kinds that it had, the oldest first.
+    /// Previous names, namespaces and kinds, the oldest first.
     previous: Vec<Id>,
     pub prefixes: Vec<String>,
     pub suffixes: Vec<String>,
@@ -48,13 +48,13 @@ pub struct Resource {
     pub needs_hash: bool,
     pub allow_name_change: bool,
     pub allow_kind_change: bool,
-    /// The variables that are read from it.
+    /// The variables that read from this object.
     pub vars: Vec<String>,
     pub origin: Option<Origin>,
     pub transformations: Vec<Origin>,
 }
 
-/// Annotations that other programs of the family leave behind.
+/// Annotations that related tools leave behind.
 const INTERNAL: [&str; 9] = [
     "internal.config.kubernetes.io/path",
     "internal.config.kubernetes.io/index",
@@ -67,7 +67,7 @@ const INTERNAL: [&str; 9] = [
     "alpha.config.kubernetes.io/transformations",
 ];
 
-/// A scalar's text, as YAML has it.
+/// Returns a scalar as text, as in YAML.
 pub fn text(v: &Value) -> String {
     match v {
         Value::String(s) => s.clone(),
@@ -80,7 +80,7 @@ impl Resource {
         Self { object, ..Self::default() }
     }
 
-    /// One that a generator made.
+    /// Returns an object that a generator made.
     pub fn generated(object: Map<String, Value>, behavior: &str, options: Option<&GeneratorOptions>) -> Self {
         Self {
             needs_hash: !options.is_some_and(|o| o.disable_name_suffix_hash),
@@ -129,12 +129,12 @@ impl Resource {
         }
         match slot {
             Value::Object(m) => m,
-            // It was just made one.
+            // It was made an object above.
             _ => unreachable!("metadata is an object"),
         }
     }
 
-    /// Sets or, where empty, removes a field of the metadata.
+    /// Sets a field of the metadata, or removes it if `value` is empty.
     pub fn set_meta(&mut self, key: &str, value: &str) {
         if value.is_empty() {
             self.metadata_mut().remove(key);
@@ -151,7 +151,7 @@ impl Resource {
         Id { gvk: self.gvk(), name: self.name(), namespace: self.namespace() }
     }
 
-    /// All that it was, in today's version.
+    /// Returns all previous identities, in the current group and version.
     pub fn previous(&self) -> Vec<Id> {
         let Gvk { group, version, .. } = self.gvk();
         let mut ids = self.previous.clone();
@@ -165,7 +165,7 @@ impl Resource {
         self.previous().into_iter().next().unwrap_or_else(|| self.id())
     }
 
-    /// What it was and what it is.
+    /// Returns all previous identities and the current one.
     pub fn ids(&self) -> Vec<Id> {
         let mut ids = self.previous();
         ids.push(self.id());
@@ -178,7 +178,7 @@ impl Resource {
         self.previous.push(Id { namespace, ..id });
     }
 
-    /// Whether something was written down about it, which upstream keeps in annotations.
+    /// Whether the object has a history, which upstream stores in annotations.
     pub fn has_history(&self) -> bool {
         !(self.previous.is_empty() && self.prefixes.is_empty() && self.suffixes.is_empty() && !self.needs_hash)
             || self.origin.is_some()
@@ -210,7 +210,8 @@ impl Resource {
         Ok(())
     }
 
-    /// Takes names, labels and annotations of the object that it replaces; its own count more.
+    /// Takes over name, labels and annotations of the object that this one replaces; its own labels and annotations
+    /// override them.
     pub fn take_metadata(&mut self, old: &Self) {
         for field in ["labels", "annotations"] {
             let mut all: Map<String, Value> = old.strings(field).into_iter().map(|(k, v)| (k, v.into())).collect();
@@ -260,7 +261,7 @@ impl Resource {
         }
     }
 
-    /// Annotations in the form in which they leave: strings, none of the family's own, and no empty map.
+    /// Brings annotations into their output form: strings, no internal ones, and no empty map.
     pub fn finish(&mut self) {
         let kept: Map<String, Value> = self
             .strings("annotations")
@@ -278,7 +279,7 @@ impl Resource {
     }
 }
 
-/// The schema of a built-in kind, in its own version or, where that is history, in another.
+/// Returns the schema of a built-in kind, in its own version or else in another one.
 fn schema(gvk: &Gvk) -> Option<&'static schema::Schema> {
     let catalog = kinds::catalog();
     let own = meta::Gvk::new(gvk.group.as_str(), gvk.version.as_str(), gvk.kind.as_str());
@@ -298,7 +299,7 @@ fn wrong_kind(e: merge::kyaml::Error) -> Error {
     }
 }
 
-/// The objects of a file: documents of YAML or JSON, lists taken apart (behind the others).
+/// Parses the objects of a file: documents of YAML or JSON. Items of lists come after the other objects.
 pub fn parse(content: &str) -> Result<Vec<Resource>, Error> {
     let mut queue = std::collections::VecDeque::new();
     for part in parts(content) {
@@ -327,7 +328,7 @@ pub fn parse(content: &str) -> Result<Vec<Resource>, Error> {
     Ok(out)
 }
 
-/// Every object has a kind and a name.
+/// Checks that an object has a kind and a name.
 fn check(r: &Resource) -> Result<(), Error> {
     let (name, namespace) = (r.name(), r.namespace());
     let (labels, annotations) = (r.strings("labels"), r.strings("annotations"));
@@ -352,7 +353,7 @@ fn check(r: &Resource) -> Result<(), Error> {
     )))
 }
 
-/// The texts between lines of three dashes.
+/// Splits a text at lines of three dashes.
 fn parts(content: &str) -> Vec<String> {
     let mut out = vec![String::new()];
     for line in content.split_inclusive('\n') {

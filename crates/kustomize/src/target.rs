@@ -1,4 +1,4 @@
-//! One kustomization: what it reads, generates and changes, in kustomize's order.
+//! A kustomization: what it reads, generates and transforms, in kustomize's order.
 
 use crate::config::{self, Config};
 use crate::kustomization::{COMPONENT, Kustomization};
@@ -12,7 +12,7 @@ use crate::{Error, generate, plugin};
 use meta::Value;
 use std::cell::RefCell;
 
-/// What kustomizations have gathered so far.
+/// The results of the kustomizations so far.
 #[derive(Default)]
 pub struct Gathered {
     pub all: Resources,
@@ -20,7 +20,7 @@ pub struct Gathered {
     pub vars: Vars,
 }
 
-/// What a whole build shares.
+/// The state that a whole build shares.
 pub struct Build<'a> {
     pub warnings: RefCell<Vec<String>>,
     pub root: &'a Root<'a>,
@@ -31,7 +31,7 @@ pub struct Target<'a> {
     build: &'a Build<'a>,
     pub kustomization: Kustomization,
     file: &'static str,
-    /// Where this is, if the build tells.
+    /// The origin of this kustomization, if the build records origins.
     pub origin: Option<Origin>,
 }
 
@@ -60,8 +60,8 @@ impl<'a> Target<'a> {
         Ok(target)
     }
 
-    /// A schema of one's own must be there to be read. The merge keys of built-in kinds are this program's; lists of other kinds
-    /// are replaced.
+    /// Checks that a custom schema can be read. Merge keys of built-in kinds are compiled in; lists of other kinds are
+    /// replaced.
     fn check_openapi(&self) -> Result<(), Error> {
         match self.kustomization.openapi.get("path") {
             Some(path) => self.root.read(path).map(drop),
@@ -69,7 +69,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Reads, generates and changes; a component does it to what is there.
+    /// Reads, generates and transforms. A component transforms the given objects.
     pub fn gather(&self, mut g: Gathered) -> Result<Gathered, Error> {
         let k = &self.kustomization;
         self.resources(&mut g, &k.resources).map_err(|e| e.within("accumulating resources"))?;
@@ -99,7 +99,7 @@ impl<'a> Target<'a> {
             let both = |e: Error| e.within(&format!("accumulation err='{as_file}'"));
             let root = match self.root.enter(path) {
                 Ok(root) => root,
-                // What looks like a file of bad YAML is one; that it is no directory helps nobody.
+                // An invalid YAML file is reported as such, and not as a missing directory.
                 Err(_) if matches!(as_file, Error::Malformed(_)) => return Err(as_file),
                 Err(e) => return Err(both(e)),
             };
@@ -200,12 +200,12 @@ impl<'a> Target<'a> {
         for (mut r, origin) in made {
             r.origin = origin;
             let what = format!("merging from generator of {}", r.id());
-            g.all.absorb(r).map_err(|e| e.within(&what))?;
+            g.all.add_generated(r).map_err(|e| e.within(&what))?;
         }
         Ok(())
     }
 
-    /// The objects that configure plugins: in the kustomization itself, in files or in directories.
+    /// Reads the objects that configure plugins: inline, from files or from directories.
     fn plugins(&self, entries: &[String]) -> Result<Resources, Error> {
         let mut g = Gathered::default();
         let mut paths = Vec::new();
@@ -243,7 +243,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// What the fields of the kustomization do, in the order in which kustomize does it.
+    /// Returns the transformers of the kustomization in kustomize's order.
     fn steps(&self, c: &Config) -> Result<Steps, Error> {
         let k = &self.kustomization;
         let trouble = |kind: &str, config: &str, e: Error| match e {
@@ -260,7 +260,7 @@ impl<'a> Target<'a> {
         }
         for p in &k.patches {
             const KIND: &str = "PatchTransformer";
-            let t = patch::load(p.clone(), self.root).map_err(|e| trouble(KIND, &patch::shown(p), e))?;
+            let t = patch::load(p.clone(), self.root).map_err(|e| trouble(KIND, &patch::describe(p), e))?;
             add(KIND, Box::new(t));
         }
         if !k.namespace.is_empty() {
@@ -277,7 +277,7 @@ impl<'a> Target<'a> {
             add("SuffixTransformer", Box::new(t));
         }
         for label in &k.labels {
-            add("LabelTransformer", Box::new(labels::of(label, c)?));
+            add("LabelTransformer", Box::new(labels::label_transformer(label, c)?));
         }
         if !k.labels.is_empty() || k.common_labels.is_some() {
             let labels = k.common_labels.clone().unwrap_or_default();
@@ -292,7 +292,7 @@ impl<'a> Target<'a> {
         for p in k.patches_json6902.iter().flatten() {
             const KIND: &str = "PatchJson6902Transformer";
             let t = json_patch::JsonPatch { target: p.target.clone(), path: p.path.clone(), json_op: p.patch.clone() };
-            add(KIND, Box::new(t.load(self.root).map_err(|e| trouble(KIND, &patch::shown_as(p, "jsonOp"), e))?));
+            add(KIND, Box::new(t.load(self.root).map_err(|e| trouble(KIND, &patch::describe_with(p, "jsonOp"), e))?));
         }
         for replica in &k.replicas {
             let t = replicas::Replicas { replica: replica.clone(), specs: c.replicas.clone() };
@@ -308,7 +308,7 @@ impl<'a> Target<'a> {
         Ok(steps)
     }
 
-    /// Validators see all and change nothing but the label that says who they were.
+    /// Runs the validators, which may change only the label with their name.
     fn validate(&self, g: &mut Gathered) -> Result<(), Error> {
         for p in &self.plugins(&self.kustomization.validators)?.0 {
             let validator = plugin::transformer(p, self.root)?;

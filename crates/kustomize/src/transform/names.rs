@@ -1,8 +1,8 @@
-//! Prefixes and suffixes of names, and hashes behind them.
+//! Adds prefixes, suffixes and hashes to names.
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::generate;
 use crate::go::go_struct;
 use crate::id::Gvk;
@@ -24,7 +24,7 @@ go_struct! {
     }
 }
 
-/// Their names mean something to others.
+/// Kinds whose names other programs know.
 fn keeps_its_name(gvk: &Gvk) -> bool {
     matches!(
         (gvk.group.as_str(), gvk.kind.as_str()),
@@ -51,7 +51,7 @@ fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Re
                 }
                 r.remember();
             }
-            visit(r, spec, Make::Scalar, &mut |v| {
+            visit(r, spec, Create::Scalar, &mut |v| {
                 let old = if v.is_null() { String::new() } else { text(v) };
                 *v = match end {
                     End::Front => format!("{added}{old}").into(),
@@ -76,7 +76,7 @@ impl Transform for Suffix {
     }
 }
 
-/// Puts the hash of their content behind the names of generated objects.
+/// Adds the hash of the content to the names of generated objects.
 pub struct Hash;
 
 impl Transform for Hash {

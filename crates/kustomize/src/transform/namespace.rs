@@ -1,8 +1,8 @@
-//! One namespace for all objects.
+//! Sets the namespace of all objects.
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::go::go_struct;
 use crate::kustomization::{FieldSpec, Metadata};
 use crate::resource::Resource;
@@ -45,7 +45,7 @@ impl Namespace {
         let gvk = r.gvk();
         if !gvk.is_cluster_scoped() {
             let spec = FieldSpec { path: "metadata/namespace".to_owned(), create: true, ..FieldSpec::default() };
-            visit(r, &spec, Make::Scalar, &mut |v| self.set(v))?;
+            visit(r, &spec, Create::Scalar, &mut |v| self.set(v))?;
         }
         let binding = matches!(gvk.kind.as_str(), "RoleBinding" | "ClusterRoleBinding");
         if binding {
@@ -56,7 +56,7 @@ impl Namespace {
                 || (spec.path == "metadata/name" && gvk.api_version() != "v1")
                 || (binding && spec.path == "subjects/namespace");
             if !own {
-                visit(r, spec, Make::Scalar, &mut |v| self.set(v))?;
+                visit(r, spec, Create::Scalar, &mut |v| self.set(v))?;
             }
         }
         Ok(())
@@ -95,7 +95,7 @@ impl Transform for Namespace {
             let same: Vec<String> = all
                 .0
                 .iter()
-                .filter(|o| o.id().is(&id))
+                .filter(|o| o.id().is_same(&id))
                 .map(|o| codec::json::to_string(&o.object.clone().into(), codec::json::Html::Escape))
                 .collect();
             if same.len() != 1 {
