@@ -150,7 +150,7 @@ impl Kube {
     }
 
     /// Adjusts the flags of a command with a default format: a template overrides that default.
-    pub fn chosen(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
+    pub fn print_flags(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
         let mut flags = flags.clone();
         if !flags.template.is_empty() && !self.global.own.iter().any(|f| f == "output") {
             flags.output.clear();
@@ -169,7 +169,7 @@ impl Kube {
     ///
     /// # Errors
     /// The server sent warnings, and they count as errors.
-    pub fn end(&self) -> Result {
+    pub fn check_warnings(&self) -> Result {
         match self.warnings.load(Ordering::Relaxed) {
             n @ 1.. if self.global.warnings_as_errors => {
                 text(format!("{n} warning{} received", if n == 1 { "" } else { "s" }))

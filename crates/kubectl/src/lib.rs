@@ -97,7 +97,7 @@ async fn command_line(args: Vec<OsString>, shell: Shell) -> u8 {
                     k.warn(format!("{head}{message}"));
                 }
                 match command.run(&mut k).await {
-                    Ok(()) => k.end(),
+                    Ok(()) => k.check_warnings(),
                     failed => failed,
                 }
             }

@@ -22,7 +22,7 @@ pub struct Owner {
 
 impl Owner {
     /// `Update/status`.
-    pub fn how(&self) -> String {
+    pub fn operation_name(&self) -> String {
         match self.subresource.as_str() {
             "" => self.operation.clone(),
             sub => format!("{}/{sub}", self.operation),
@@ -168,12 +168,12 @@ impl Map {
 
 /// Formats a value in one short line.
 pub fn short(v: &Value) -> String {
-    const LONGEST: usize = 48;
+    const MAX_LENGTH: usize = 48;
     let text = codec::json::to_string(v, codec::json::Html::Keep);
-    if text.chars().count() <= LONGEST {
+    if text.chars().count() <= MAX_LENGTH {
         return text;
     }
-    let cut: String = text.chars().take(LONGEST - 1).collect();
+    let cut: String = text.chars().take(MAX_LENGTH - 1).collect();
     format!("{cut}…")
 }
 
@@ -218,7 +218,7 @@ mod tests {
         }))
         .unwrap();
         let owners = owners(&o);
-        assert_eq!(owners[1].how(), "Update/status");
+        assert_eq!(owners[1].operation_name(), "Update/status");
         let found: Vec<(String, Vec<usize>)> = fields(&o, &owners).into_iter().map(|f| (f.path, f.owners)).collect();
         let expected: Vec<(String, Vec<usize>)> = [
             (".metadata.finalizers[0]", vec![]),

@@ -38,14 +38,14 @@ impl Gvk {
     }
 }
 
-fn or<'a>(text: &'a str, empty: &'a str) -> &'a str {
+fn or_default<'a>(text: &'a str, empty: &'a str) -> &'a str {
     if text.is_empty() { empty } else { text }
 }
 
 impl fmt::Display for Gvk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, version) = (or(&self.kind, "[noKind]"), or(&self.version, "[noVer]"));
-        write!(f, "{kind}.{version}.{}", or(&self.group, "[noGrp]"))
+        let (kind, version) = (or_default(&self.kind, "[noKind]"), or_default(&self.version, "[noVer]"));
+        write!(f, "{kind}.{version}.{}", or_default(&self.group, "[noGrp]"))
     }
 }
 
@@ -58,7 +58,7 @@ pub struct Id {
 
 impl Id {
     pub fn effective_namespace(&self) -> &str {
-        if self.gvk.is_cluster_scoped() { NO_NAMESPACE } else { or(&self.namespace, DEFAULT_NAMESPACE) }
+        if self.gvk.is_cluster_scoped() { NO_NAMESPACE } else { or_default(&self.namespace, DEFAULT_NAMESPACE) }
     }
 
     /// Whether both identify the same object; no namespace means `default`.
@@ -82,6 +82,6 @@ impl Id {
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}.{}", self.gvk, or(&self.name, "[noName]"), or(&self.namespace, "[noNs]"))
+        write!(f, "{}/{}.{}", self.gvk, or_default(&self.name, "[noName]"), or_default(&self.namespace, "[noNs]"))
     }
 }

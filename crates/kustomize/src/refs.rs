@@ -100,7 +100,7 @@ struct Referrer<'a> {
     role: Option<Gvk>,
 }
 
-enum Sameness {
+enum MatchBy {
     Names,
     NamesAndNamespaces,
 }
@@ -128,7 +128,7 @@ impl Referrer<'_> {
         if v.is_null() {
             return Ok(());
         }
-        if let Some(found) = self.select(&text(v), self.known.to_vec(), &Sameness::Names)? {
+        if let Some(found) = self.select(&text(v), self.known.to_vec(), &MatchBy::Names)? {
             *v = found.now.name.clone().into();
         }
         Ok(())
@@ -151,7 +151,7 @@ impl Referrer<'_> {
                 if original.is_empty() { filter(&|c| c.namespace == namespace) } else { original }
             }
         };
-        let Some(found) = self.select(&name, candidates, &Sameness::NamesAndNamespaces)? else { return Ok(()) };
+        let Some(found) = self.select(&name, candidates, &MatchBy::NamesAndNamespaces)? else { return Ok(()) };
         if found.now.name == name && found.now.namespace.is_empty() {
             return Ok(());
         }
@@ -166,7 +166,7 @@ impl Referrer<'_> {
         &self,
         name: &str,
         mut all: Vec<&'c Candidate>,
-        sameness: &Sameness,
+        match_by: &MatchBy,
     ) -> Result<Option<&'c Candidate>, Error> {
         all.retain(|c| c.previous.iter().any(|id| id.name == name));
         all.retain(|c| c.previous.iter().any(|id| id.gvk.is_selected(self.target)));
@@ -190,7 +190,7 @@ impl Referrer<'_> {
         let Some(first) = all.first() else { return Ok(None) };
         let alike = all.iter().all(|c| {
             c.now.name == first.now.name
-                && (matches!(sameness, Sameness::Names) || c.now.namespace == first.now.namespace)
+                && (matches!(match_by, MatchBy::Names) || c.now.namespace == first.now.namespace)
         });
         if alike {
             return Ok(Some(first));

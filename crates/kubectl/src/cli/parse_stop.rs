@@ -117,8 +117,8 @@ fn suggestions(word: &str) -> String {
     let near: Vec<&str> = known
         .into_iter()
         .filter(|n| {
-            let meant = SYNONYMS.iter().any(|(context, words)| context == n && words.contains(&word.as_str()));
-            meant || n.starts_with(&word) || distance(n, &word) <= 2
+            let is_synonym = SYNONYMS.iter().any(|(context, words)| context == n && words.contains(&word.as_str()));
+            is_synonym || n.starts_with(&word) || distance(n, &word) <= 2
         })
         .collect();
     match near.is_empty() {

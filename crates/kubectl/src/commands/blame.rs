@@ -99,7 +99,7 @@ fn table(a: &Arguments, k: &Kube, owners: &[Owner], fields: &[Field]) -> String 
         }
         for o in f.owners.iter().map(|n| &owners[*n]) {
             let age = if o.time.is_empty() { "<unknown>".to_owned() } else { age(&o.time, k.now()) };
-            lines.push(format!("{}\t{value}\t{}\t{}\t{age}\n", f.path, o.manager, o.how()));
+            lines.push(format!("{}\t{value}\t{}\t{}\t{age}\n", f.path, o.manager, o.operation_name()));
         }
     }
     tabwriter::align(&lines.concat(), 0, 3)

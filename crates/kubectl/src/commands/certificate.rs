@@ -21,13 +21,13 @@ pub struct Arguments {
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
     /// Approve a certificate signing request.
-    Approve(Which),
+    Approve(TargetFlags),
     /// Deny a certificate signing request.
-    Deny(Which),
+    Deny(TargetFlags),
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Which {
+pub struct TargetFlags {
     pub names: Vec<String>,
     /// Update the request even if it already has this condition.
     #[arg(long)]
@@ -38,32 +38,32 @@ pub struct Which {
     pub print: PrintFlags,
 }
 
-struct Verdict {
+struct Decision {
     condition: &'static str,
-    contrary: &'static str,
+    opposite: &'static str,
     reason: &'static str,
     message: &'static str,
     operation: &'static str,
 }
 
-const APPROVE: Verdict = Verdict {
+const APPROVE: Decision = Decision {
     condition: "Approved",
-    contrary: "Denied",
+    opposite: "Denied",
     reason: "KubectlApprove",
     message: "This CSR was approved by kubectl certificate approve.",
     operation: "approved",
 };
 
-const DENY: Verdict = Verdict {
+const DENY: Decision = Decision {
     condition: "Denied",
-    contrary: "Approved",
+    opposite: "Approved",
     reason: "KubectlDeny",
     message: "This CSR was denied by kubectl certificate deny.",
     operation: "denied",
 };
 
 /// How many times an update is tried when others write at the same time.
-const TRIES: usize = 10;
+const ATTEMPTS: usize = 10;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let (which, verdict) = match a.command {
@@ -114,7 +114,7 @@ async fn locate_file(k: &mut Kube, d: Document) -> Result<Info> {
     Ok(i)
 }
 
-async fn decide(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
+async fn decide(k: &mut Kube, i: &Info, v: &Decision, force: bool) -> Result {
     if i.resource.kind != "CertificateSigningRequest" {
         return text(format!(
             "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {}",
@@ -125,8 +125,8 @@ async fn decide(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
     for n in 0.. {
         let mut o: Object = api.get(&i.name).await?;
         let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
-        if all.iter().any(|c| c["type"] == v.contrary) {
-            return text(format!("certificate signing request {:?} is already {}", i.name, v.contrary));
+        if all.iter().any(|c| c["type"] == v.opposite) {
+            return text(format!("certificate signing request {:?} is already {}", i.name, v.opposite));
         }
         let present = all.iter().any(|c| c["type"] == v.condition);
         if present && !force {
@@ -141,7 +141,7 @@ async fn decide(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
         }
         let done = api.update_subresource::<Object, Object>(&i.name, "approval", &WriteOptions::default(), &o).await;
         match done {
-            Err(e) if e.is_conflict() && n < TRIES => {}
+            Err(e) if e.is_conflict() && n < ATTEMPTS => {}
             other => {
                 other?;
                 break;

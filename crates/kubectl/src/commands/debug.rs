@@ -276,7 +276,7 @@ fn warn_non_root(k: &Kube, pod: &Object, field: &str, name: &str) {
     }
 }
 
-type Made = (Info, String);
+type DebugTarget = (Info, String);
 
 async fn add_ephemeral(
     a: &Arguments,
@@ -284,7 +284,7 @@ async fn add_ephemeral(
     i: &Info,
     profile: Profile,
     custom: Option<&Map<String, Value>>,
-) -> Result<Made> {
+) -> Result<DebugTarget> {
     let old = i.object.clone().unwrap_or_default();
     let mut new = old.clone();
     let name = a.name(k, &old);
@@ -316,7 +316,7 @@ async fn copy(
     i: &Info,
     profile: Profile,
     custom: Option<&Map<String, Value>>,
-) -> Result<Made> {
+) -> Result<DebugTarget> {
     let pod = i.object.clone().unwrap_or_default();
     let mut o = Object::new(&i.resource.gvk());
     o.set_name(&a.copy_to);
@@ -382,7 +382,7 @@ async fn on_node(
     i: &Info,
     profile: Profile,
     custom: Option<&Map<String, Value>>,
-) -> Result<Made> {
+) -> Result<DebugTarget> {
     let container = if a.container.is_empty() { "debugger" } else { &a.container };
     let pod = format!("node-debugger-{}-{}", i.name, meta::random::suffix(&*k.shell.rng, 5));
     if !a.quiet {

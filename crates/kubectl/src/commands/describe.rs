@@ -53,7 +53,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const NETWORKING: &str = "networking.k8s.io";
 
 /// Kinds without events in their description.
-const SILENT: [&str; 9] = [
+const WITHOUT_EVENTS: [&str; 9] = [
     "Secret",
     "Namespace",
     "Role",
@@ -215,7 +215,7 @@ async fn describe_object(k: &mut Kube, i: &Info, show_events: bool) -> Result<St
         _ => generic::describe(&mut p, &o),
     }
     if let Some(e) = events
-        && !SILENT.contains(&i.resource.kind.as_str())
+        && !WITHOUT_EVENTS.contains(&i.resource.kind.as_str())
     {
         events::write(&mut p, &e, k.now());
     }

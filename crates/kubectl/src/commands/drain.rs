@@ -13,7 +13,7 @@ use crate::resource::Collection;
 use crate::resource::scheme;
 use crate::resource::select::{Selection, list};
 use meta::Object;
-use pods::{Choice, Rules};
+use pods::{Decisions, Rules};
 use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -132,12 +132,12 @@ fn aggregate(e: &Error) -> String {
 
 impl Drain {
     async fn node(&self, k: &mut Kube, node: &str) -> Result {
-        let choice = self.choose(k, node).await?;
-        Error::collect(choice.errors())?;
-        if let Some(w) = choice.warnings() {
+        let decisions = self.decide_pods(k, node).await?;
+        Error::collect(decisions.errors())?;
+        if let Some(w) = decisions.warnings() {
             k.warn(format!("Warning: {w}"));
         }
-        let going = choice.going();
+        let going = decisions.going();
         if self.dry == DryRunStrategy::Client {
             for p in going {
                 k.println(format!("evicting pod {}/{} (dry run)", p.namespace(), p.name()));
@@ -145,7 +145,7 @@ impl Drain {
             return Ok(());
         }
         let Err(e) = evict::evict_all(self, k, going).await else { return Ok(()) };
-        let again = self.choose(k, node).await?;
+        let again = self.decide_pods(k, node).await?;
         let pending = again.going();
         if !pending.is_empty() {
             k.warn(format!("There are pending pods in node {node:?} when an error occurred: {}", aggregate(&e)));
@@ -161,21 +161,21 @@ impl Drain {
     }
 
     /// Decides about every pod of the node; reads the daemon sets that own some of them.
-    async fn choose(&self, k: &mut Kube, node: &str) -> Result<Choice> {
+    async fn decide_pods(&self, k: &mut Kube, node: &str) -> Result<Decisions> {
         let resource = k.resource("pods").await?;
         let fields = format!("spec.nodeName={node}");
         let s =
             Selection { labels: &self.pod_selector, fields: &fields, page: Some(self.page), ..Selection::default() };
         let all = list(k, &Collection { resource, namespace: String::new() }, &s).await?;
-        let mut choice = Choice::default();
+        let mut decisions = Decisions::default();
         for p in all.into_iter().filter_map(|i| i.object) {
             let owner = match pods::daemon_set(&p) {
                 Some(name) => Some(daemon_set(k, &p, &name).await),
                 None => None,
             };
-            choice.add(self.rules.decide(&p, owner), p);
+            decisions.add(self.rules.decide(&p, owner), p);
         }
-        Ok(choice)
+        Ok(decisions)
     }
 }
 

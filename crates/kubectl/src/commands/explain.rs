@@ -27,7 +27,7 @@ pub struct Arguments {
 const WIDTH: usize = 80;
 
 /// How many enum values are shown beside a field; a page about the field itself shows all.
-const SHOWN: usize = 4;
+const MAX_ENUM_VALUES: usize = 4;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let [field] = a.field.as_slice() else {
@@ -235,8 +235,8 @@ impl<'a> Explain<'a> {
             let pad = " ".repeat(indent);
             out.push_str(&format!("{pad}{name}\t<{}>{}\n", self.type_of(v), if must { " -required-" } else { "" }));
             if let Some(all) = Self::values(v) {
-                let more = if all.len() > SHOWN { ", ...." } else { "" };
-                out.push_str(&format!("{pad}enum: {}{more}\n", all[..all.len().min(SHOWN)].join(", ")));
+                let more = if all.len() > MAX_ENUM_VALUES { ", ...." } else { "" };
+                out.push_str(&format!("{pad}enum: {}{more}\n", all[..all.len().min(MAX_ENUM_VALUES)].join(", ")));
             }
             if recursive {
                 let inner = self.inner(v);

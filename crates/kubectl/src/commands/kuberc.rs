@@ -145,7 +145,7 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
             p[section] = json!([]);
         }
     }
-    let print = k.chosen(&v.print);
+    let print = k.print_flags(&v.print);
     let output = Output::parse(&print, Formats::Objects, true)?;
     if matches!(output, Output::Name) {
         k.println("preference.kubectl.config.k8s.io/<unknown>");

@@ -30,16 +30,16 @@ pub enum Command {
     /// Roll back to an earlier revision.
     Undo(undo::Arguments),
     /// Pause the rollout of a deployment.
-    Pause(Simple),
+    Pause(ActionArguments),
     /// Resume a paused deployment.
-    Resume(Simple),
+    Resume(ActionArguments),
     /// Restart all pods with a rolling update.
-    Restart(Simple),
+    Restart(ActionArguments),
 }
 
 /// Which objects every subcommand selects.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Which {
+pub struct TargetFlags {
     /// TYPE NAME, or TYPE/NAME.
     pub resources: Vec<String>,
     #[command(flatten)]
@@ -50,9 +50,9 @@ pub struct Which {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Simple {
+pub struct ActionArguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     #[command(flatten)]
     pub print: PrintFlags,
     #[command(flatten)]
@@ -71,13 +71,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Command::Status(a) => status::run(a, k).await,
         Command::History(a) => history::run(a, k).await,
         Command::Undo(a) => undo::run(a, k).await,
-        Command::Pause(a) => simple(a, k, "pause").await,
-        Command::Resume(a) => simple(a, k, "resume").await,
-        Command::Restart(a) => simple(a, k, "restart").await,
+        Command::Pause(a) => run_action(a, k, "pause").await,
+        Command::Resume(a) => run_action(a, k, "resume").await,
+        Command::Restart(a) => run_action(a, k, "restart").await,
     }
 }
 
-impl Which {
+impl TargetFlags {
     pub(super) async fn gather(&self, k: &mut Kube) -> Result<(Vec<Info>, Vec<Error>)> {
         if self.resources.is_empty() && self.files.is_empty() {
             return text("required resource not specified");
@@ -91,7 +91,7 @@ fn object(i: &Info) -> Object {
     i.object.clone().unwrap_or_default()
 }
 
-async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
+async fn run_action(a: ActionArguments, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, unread) = a.which.gather(k).await?;

@@ -73,7 +73,7 @@ impl Taint {
         }
     }
 
-    fn is(&self, v: &Value) -> bool {
+    fn matches(&self, v: &Value) -> bool {
         v["key"] == self.key.as_str() && (self.effect.is_empty() || v["effect"] == self.effect.as_str())
     }
 
@@ -220,7 +220,7 @@ async fn taint_node(
 fn changed(node: &str, old: &[Value], changes: &Changes, overwrite: bool) -> Result<(Vec<Value>, &'static str)> {
     if !overwrite {
         let existing: Vec<&str> =
-            changes.add.iter().filter(|t| old.iter().any(|o| t.is(o))).map(|t| t.key.as_str()).collect();
+            changes.add.iter().filter(|t| old.iter().any(|o| t.matches(o))).map(|t| t.key.as_str()).collect();
         if !existing.is_empty() {
             return text(format!(
                 "node {node} already has {} taint(s) with same effect(s) and --overwrite is false",
@@ -229,13 +229,13 @@ fn changed(node: &str, old: &[Value], changes: &Changes, overwrite: bool) -> Res
         }
     }
     let mut new: Vec<Value> = changes.add.iter().map(Taint::document).collect();
-    new.extend(old.iter().filter(|o| !changes.add.iter().any(|t| t.is(o))).cloned());
+    new.extend(old.iter().filter(|o| !changes.add.iter().any(|t| t.matches(o))).cloned());
     let added = new.len() != old.len();
     let mut errors = Vec::new();
     let mut removed = false;
     for t in &changes.remove {
         let before = new.len();
-        new.retain(|o| !t.is(o));
+        new.retain(|o| !t.matches(o));
         removed = new.len() != before;
         if !removed {
             errors.push(Error::Text(format!("taint {:?} not found", t.to_string())));

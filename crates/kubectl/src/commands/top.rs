@@ -135,7 +135,7 @@ fn units(q: &Quantity, resource: &str) -> i64 {
     if resource == "cpu" { q.milli_value() } else { q.value() }
 }
 
-fn shown(u: &Usage, resource: &str) -> String {
+fn format_amount(u: &Usage, resource: &str) -> String {
     match resource {
         "cpu" => format!("{}m", amount(u, resource)),
         _ => format!("{}Mi", amount(u, resource) / (1024 * 1024)),
@@ -194,7 +194,7 @@ async fn nodes(a: &Node, k: &mut Kube) -> Result {
                 row.extend(["<unknown>".to_owned(), "<unknown>".to_owned()]);
                 continue;
             }
-            row.push(shown(&used, m));
+            row.push(format_amount(&used, m));
             if let Some(q) = total.as_ref().and_then(|o| o.get(*m)) {
                 let percent_base = if *m == "cpu" { q.milli_value() } else { q.value() };
                 row.push(format!("{}%", percent(amount(&used, m), percent_base)));
@@ -246,7 +246,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
         // As in upstream, pods are listed only in the current namespace.
         collection.namespace = k.namespace()?.0;
         let pods = list(k, &collection, &s).await?;
-        if let Some(p) = pods.iter().find(|p| old(k, p.object.as_ref())) {
+        if let Some(p) = pods.iter().find(|p| is_overdue(k, p.object.as_ref())) {
             let made = p.object.as_ref().map(Object::creation_timestamp).unwrap_or_default().parse::<jiff::Timestamp>();
             let age = made.map(|t| k.now().duration_since(t).unsigned_abs()).unwrap_or_default();
             let age = crate::flags::go_duration(age);
@@ -289,7 +289,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
         let mut line = |lead: &[String], name: &str, used: &Usage| {
             let mut row = lead.to_vec();
             row.push(name.to_owned());
-            row.extend(c.measured().iter().map(|m| shown(used, m)));
+            row.extend(c.measured().iter().map(|m| format_amount(used, m)));
             rows.push(row);
         };
         if !a.containers {
@@ -308,7 +308,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
         rule.extend(["________".to_owned(), "________".to_owned()]);
         rows.push(rule);
         let mut last = vec![String::new(); width.saturating_sub(2)];
-        last.extend(c.measured().iter().map(|m| shown(&total, m)));
+        last.extend(c.measured().iter().map(|m| format_amount(&total, m)));
         rows.push(last);
     }
     print(k, &rows);
@@ -340,7 +340,7 @@ fn sum(o: &Object, total: &mut Usage) -> Usage {
 }
 
 /// Two minutes after a pod was created its metrics should exist.
-fn old(k: &Kube, o: Option<&Object>) -> bool {
+fn is_overdue(k: &Kube, o: Option<&Object>) -> bool {
     let made = o.map(Object::creation_timestamp).unwrap_or_default().parse::<jiff::Timestamp>();
     made.is_ok_and(|t| k.now().as_second() - t.as_second() > 120)
 }

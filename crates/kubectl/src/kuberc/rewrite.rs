@@ -63,13 +63,13 @@ fn alias(words: Vec<String>, p: &Value) -> Result<(Vec<String>, Option<String>)>
     if command(&[&name]).is_some() {
         return Ok((words, None));
     }
-    let meant: Vec<&str> = a["command"].as_str().unwrap_or_default().split_whitespace().collect();
-    let Some((found, ..)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
-        let shown = meant.join(" ");
+    let command_words: Vec<&str> = a["command"].as_str().unwrap_or_default().split_whitespace().collect();
+    let Some((found, ..)) = command(&command_words).filter(|(_, _, n)| *n == command_words.len()) else {
+        let shown = command_words.join(" ");
         return text(format!("command {shown:?} not found to set alias {name:?}: [{shown}]"));
     };
     let mut out: Vec<String> = words[..at].to_vec();
-    out.extend(meant.into_iter().map(str::to_owned));
+    out.extend(command_words.into_iter().map(str::to_owned));
     for (flag, value) in options(a) {
         if !has_flag(&found, flag) {
             return text(format!("invalid alias flag {flag} in alias {name}"));
@@ -97,8 +97,8 @@ fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell)
     let mut extra = Vec::new();
     for d in list(p, "defaults", "overrides") {
         let name = d["command"].as_str().unwrap_or_default();
-        let meant: Vec<&str> = name.split_whitespace().collect();
-        let Some((_, configured, n)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
+        let command_words: Vec<&str> = name.split_whitespace().collect();
+        let Some((_, configured, n)) = command(&command_words).filter(|(_, _, n)| *n == command_words.len()) else {
             shell.err.write(format!("Warning: command {name:?} not found to set kuberc override\n").as_bytes());
             continue;
         };

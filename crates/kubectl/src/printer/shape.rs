@@ -1,7 +1,7 @@
 //! An object with its fields in the order in which they are printed.
 //!
 //! Objects that kubectl builds itself, or decodes into Go types, are printed in the order of those types; all others by
-//! field name. The order of a type is that of its protobuf numbers, with the exceptions of [`EARLIER`].
+//! field name. The order of a type is that of its protobuf numbers, with the exceptions of [`MOVED_FIELDS`].
 
 use meta::{Gvk, Value};
 use schema::{Schema, Type};
@@ -99,7 +99,7 @@ pub enum Shape<'a> {
 }
 
 /// Type, field, and the field that it precedes although its protobuf number is higher.
-const EARLIER: [(&str, &str, &str); 11] = [
+const MOVED_FIELDS: [(&str, &str, &str); 11] = [
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "singularName", "namespaced"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "group", "kind"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "version", "kind"),
@@ -237,7 +237,7 @@ fn gvk(v: &Value) -> Option<Gvk> {
 fn rank(s: &Schema, name: &str) -> (u32, u32) {
     let number = |n: &str| s.field(n).map_or(u32::MAX / 4, |f| f.number);
     let of = s.name.as_deref().unwrap_or_default();
-    match EARLIER.iter().find(|(ty, field, _)| *ty == of && *field == name) {
+    match MOVED_FIELDS.iter().find(|(ty, field, _)| *ty == of && *field == name) {
         Some((_, _, before)) => (1, 2 * number(before) - 1),
         None if s.fields.is_empty() => (1, 0),
         None => (1, 2 * number(name)),

@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use std::time::Duration;
 
 /// How many times a request is sent while the server fails.
-const TRIES: usize = 3;
+const ATTEMPTS: usize = 3;
 const REDIRECTS: usize = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,7 +38,7 @@ async fn request(url: &str) -> Result<Fetched> {
     let https = Https::new(&Config::new(format!("{scheme}://{authority}"))).map_err(|e| failed(e.to_string()))?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let mut last = String::new();
-    for attempt in 0..TRIES {
+    for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             tokio::time::sleep(PAUSE).await;
         }

@@ -72,11 +72,11 @@ impl Changer<'_> {
     }
 
     /// Changes the images of all containers at any depth.
-    fn everywhere(&self, v: &mut Value) -> Result<(), Error> {
+    fn change_all(&self, v: &mut Value) -> Result<(), Error> {
         match v {
             Value::Object(m) => {
                 for (k, v) in m.iter_mut() {
-                    self.everywhere(v)?;
+                    self.change_all(v)?;
                     let Value::Array(containers) = v else { continue };
                     if k == "containers" || k == "initContainers" {
                         containers.iter_mut().filter_map(|c| c.get_mut("image")).try_for_each(|i| self.set(i))?;
@@ -84,7 +84,7 @@ impl Changer<'_> {
                 }
                 Ok(())
             }
-            Value::Array(items) => items.iter_mut().try_for_each(|i| self.everywhere(i)),
+            Value::Array(items) => items.iter_mut().try_for_each(|i| self.change_all(i)),
             _ => Ok(()),
         }
     }
@@ -98,7 +98,7 @@ impl Transform for Images {
         let changer = Changer { pattern, image: &self.image };
         let changed = |r: &&mut crate::resource::Resource| !r.is_empty() && r.kind() != "CustomResourceDefinition";
         for r in all.0.iter_mut().filter(changed) {
-            r.object.values_mut().try_for_each(|v| changer.everywhere(v))?;
+            r.object.values_mut().try_for_each(|v| changer.change_all(v))?;
         }
         for r in all.0.iter_mut().filter(changed) {
             for spec in &self.specs {

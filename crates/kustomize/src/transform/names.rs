@@ -32,12 +32,12 @@ fn keeps_its_name(gvk: &Gvk) -> bool {
     )
 }
 
-enum End {
+enum Position {
     Front,
     Back,
 }
 
-fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Result<(), Error> {
+fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &Position) -> Result<(), Error> {
     for r in all.0.iter_mut().filter(|r| !r.is_empty()) {
         let gvk = r.original_id().gvk;
         if keeps_its_name(&gvk) {
@@ -46,16 +46,16 @@ fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Re
         for spec in specs.iter().filter(|s| gvk.is_selected(&s.gvk)) {
             if spec.path == "metadata/name" && !added.is_empty() {
                 match end {
-                    End::Front => r.prefixes.push(added.to_owned()),
-                    End::Back => r.suffixes.push(added.to_owned()),
+                    Position::Front => r.prefixes.push(added.to_owned()),
+                    Position::Back => r.suffixes.push(added.to_owned()),
                 }
                 r.remember();
             }
             visit(r, spec, Create::Scalar, &mut |v| {
                 let old = if v.is_null() { String::new() } else { text(v) };
                 *v = match end {
-                    End::Front => format!("{added}{old}").into(),
-                    End::Back => format!("{old}{added}").into(),
+                    Position::Front => format!("{added}{old}").into(),
+                    Position::Back => format!("{old}{added}").into(),
                 };
                 Ok(())
             })?;
@@ -66,13 +66,13 @@ fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Re
 
 impl Transform for Prefix {
     fn apply(&self, all: &mut Resources) -> Result<(), Error> {
-        apply(all, &self.prefix, &self.specs, &End::Front)
+        apply(all, &self.prefix, &self.specs, &Position::Front)
     }
 }
 
 impl Transform for Suffix {
     fn apply(&self, all: &mut Resources) -> Result<(), Error> {
-        apply(all, &self.suffix, &self.specs, &End::Back)
+        apply(all, &self.suffix, &self.specs, &Position::Back)
     }
 }
 

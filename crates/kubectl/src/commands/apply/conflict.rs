@@ -47,7 +47,7 @@ fn describe_conflict(k: &Kube, field: &str, desired: &Object, live: &Object, man
             mentioned = true;
         }
         let when = if o.time.is_empty() { String::new() } else { format!(", {} ago", age(&o.time, k.now())) };
-        line(find(&there, &path).map(|(_, v)| v), format!("{:?} ({}{when})", o.manager, o.how()));
+        line(find(&there, &path).map(|(_, v)| v), format!("{:?} ({}{when})", o.manager, o.operation_name()));
     }
     out
 }

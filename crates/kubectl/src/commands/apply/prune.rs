@@ -49,7 +49,7 @@ const KINDS: [(&str, &str); 16] = [
 ];
 
 /// Upstream's announcement of a change of this default.
-const NAMESPACED_LATER: &str = "Deprecated: kubectl apply will no longer prune non-namespaced resources by default when used with the --namespace flag in a future release. To preserve the current behaviour, list the resources you want to target explicitly in the --prune-allowlist flag.";
+const NON_NAMESPACED_DEPRECATION: &str = "Deprecated: kubectl apply will no longer prune non-namespaced resources by default when used with the --namespace flag in a future release. To preserve the current behaviour, list the resources you want to target explicitly in the --prune-allowlist flag.";
 
 /// The objects that this run applied.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ impl Flags {
         }
         if self.prune_allowlist.is_empty() {
             let head = client::log::head('W', k.now(), &k.shell.zone, "prune.go:71");
-            k.warn(format!("{head}{NAMESPACED_LATER}"));
+            k.warn(format!("{head}{NON_NAMESPACED_DEPRECATION}"));
             for (group, kind) in KINDS {
                 let Some(r) = k.resource_of(&Gvk::new(group, "v1", kind)).await? else {
                     let namespaced = !matches!(kind, "Namespace" | "PersistentVolume");

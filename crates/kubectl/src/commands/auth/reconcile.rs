@@ -40,7 +40,7 @@ fn is_old(o: &Object) -> bool {
 const OPT_OUT: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Need {
+enum Action {
     Nothing,
     Create,
     Update,
@@ -51,7 +51,7 @@ enum Need {
 /// The result for an object: what to write and what to report.
 struct Outcome {
     object: Object,
-    need: Need,
+    action: Action,
     protected: bool,
     missing: Vec<Value>,
     extra: Vec<Value>,
@@ -116,20 +116,20 @@ async fn reconcile_object(k: &mut Kube, i: &Info, binding: bool, remove: bool, d
             ensure_namespace(k, &i.namespace).await?;
             desired = create(&api, &WriteOptions::default(), &desired).await?;
         }
-        return Ok(Outcome { object: desired, need: Need::Create, protected, missing, extra: Vec::new() });
+        return Ok(Outcome { object: desired, action: Action::Create, protected, missing, extra: Vec::new() });
     };
     let mut done = if binding { subjects(&live, &desired, remove) } else { rules(&live, &desired, remove) };
     if dry == DryRunStrategy::None && !done.protected {
-        match done.need {
-            Need::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
-            Need::Recreate => {
+        match done.action {
+            Action::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
+            Action::Recreate => {
                 let (old, options) = (Some(live.clone()), WriteOptions::default());
                 let mut replacement = Replacement::dry_run(api, &i.name, old, &options, done.object).await?;
                 replacement.delete(&DeleteOptions::uid(live.uid())).await?;
                 replacement.wait_deleted(Instant::now() + DELETION_TIMEOUT).await?;
                 done.object = replacement.create(k).await?;
             }
-            Need::Nothing | Need::Create => {}
+            Action::Nothing | Action::Create => {}
         }
     }
     Ok(done)
@@ -160,18 +160,18 @@ fn qualify(o: &mut Object) {
 }
 
 /// Adds labels and annotations of the file that the object lacks, and returns whether there were any.
-fn with_metadata(live: &Object, desired: &Object) -> (Object, Need) {
+fn with_metadata(live: &Object, desired: &Object) -> (Object, Action) {
     let mut out = live.clone();
-    let mut need = Need::Nothing;
+    let mut action = Action::Nothing;
     for (k, v) in desired.labels().filter(|(k, _)| live.label(k).is_none()) {
         out.set_label(k, v);
-        need = Need::Update;
+        action = Action::Update;
     }
     for (k, v) in desired.annotations().filter(|(k, _)| live.annotation(k).is_none()) {
         out.set_annotation(k, v);
-        need = Need::Update;
+        action = Action::Update;
     }
-    (out, need)
+    (out, action)
 }
 
 fn list(o: &Object, field: &str) -> Vec<Value> {
@@ -180,7 +180,7 @@ fn list(o: &Object, field: &str) -> Vec<Value> {
 
 fn rules(live: &Object, desired: &Object, remove: bool) -> Outcome {
     let protected = live.annotation(OPT_OUT) == Some("false");
-    let (mut object, mut need) = with_metadata(live, desired);
+    let (mut object, mut action) = with_metadata(live, desired);
     let (old, new) = (list(live, "rules"), list(desired, "rules"));
     let (mut missing, mut extra) = (Vec::new(), Vec::new());
     if desired.get("aggregationRule").is_none_or(Value::is_null) {
@@ -188,10 +188,10 @@ fn rules(live: &Object, desired: &Object, remove: bool) -> Outcome {
         extra = uncovered(&new, &old);
         if remove && !(missing.is_empty() && extra.is_empty()) {
             object.set(&["rules"], new);
-            need = Need::Update;
+            action = Action::Update;
         } else if !remove && !missing.is_empty() {
             object.set(&["rules"], [old, missing.clone()].concat());
-            need = Need::Update;
+            action = Action::Update;
         }
     }
     let path = ["aggregationRule", "clusterRoleSelectors"];
@@ -200,12 +200,12 @@ fn rules(live: &Object, desired: &Object, remove: bool) -> Outcome {
     let lacking: Vec<Value> = new.iter().filter(|s| !old.contains(s)).cloned().collect();
     if remove && old != new && (!lacking.is_empty() || old.iter().any(|s| !new.contains(s))) {
         object.set(&path, new);
-        need = Need::Update;
+        action = Action::Update;
     } else if !remove && !lacking.is_empty() {
         object.set(&path, [old, lacking].concat());
-        need = Need::Update;
+        action = Action::Update;
     }
-    Outcome { object, need, protected, missing, extra }
+    Outcome { object, action, protected, missing, extra }
 }
 
 fn subjects(live: &Object, desired: &Object, remove: bool) -> Outcome {
@@ -214,24 +214,24 @@ fn subjects(live: &Object, desired: &Object, remove: bool) -> Outcome {
         let nothing = Vec::new();
         return Outcome {
             object: desired.clone(),
-            need: Need::Recreate,
+            action: Action::Recreate,
             protected,
             missing: nothing.clone(),
             extra: nothing,
         };
     }
-    let (mut object, mut need) = with_metadata(live, desired);
+    let (mut object, mut action) = with_metadata(live, desired);
     let (old, new) = (list(live, "subjects"), list(desired, "subjects"));
     let missing: Vec<Value> = new.iter().filter(|s| !old.contains(s)).cloned().collect();
     let extra: Vec<Value> = old.iter().filter(|s| !new.contains(s)).cloned().collect();
     if remove && !(missing.is_empty() && extra.is_empty()) {
         object.set(&["subjects"], new);
-        need = Need::Update;
+        action = Action::Update;
     } else if !remove && !missing.is_empty() {
         object.set(&["subjects"], [old, missing.clone()].concat());
-        need = Need::Update;
+        action = Action::Update;
     }
-    Outcome { object, need, protected, missing, extra }
+    Outcome { object, action, protected, missing, extra }
 }
 
 const LISTS: [&str; 5] = ["verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"];
@@ -295,11 +295,11 @@ fn report(k: &Kube, done: &Outcome, binding: bool, remove: bool) {
         true => format!(", but object opted out ({OPT_OUT}: false)"),
         false => String::new(),
     };
-    let word = match done.need {
-        Need::Nothing => return,
-        Need::Create => "create",
-        Need::Update => "update",
-        Need::Recreate => "recreate",
+    let word = match done.action {
+        Action::Nothing => return,
+        Action::Create => "create",
+        Action::Update => "update",
+        Action::Recreate => "recreate",
     };
     k.warn(format!("\treconciliation required {word}{caveat}"));
     let what = if binding { "subjects" } else { "rules" };

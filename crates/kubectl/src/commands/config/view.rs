@@ -58,7 +58,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
         let see = "See 'kubectl config view -h' for help and examples";
         return text(format!("unexpected arguments: [{}]\n{see}", a.words.join(" ")));
     }
-    let flags = k.chosen(&a.print);
+    let flags = k.print_flags(&a.print);
     let mut printer = Printer::new(&flags, DryRunStrategy::None)?.kubeconfig();
     let merge = match &a.merge {
         Some(m) => crate::flags::go_bool(m).map_err(Error::Text)?,

@@ -99,7 +99,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 }
 
 /// How many device pools of the node are shown.
-const POOLS: usize = 10;
+const MAX_POOLS: usize = 10;
 
 /// Writes the device pools of the node.
 async fn slices(p: &mut Page, o: &Object, k: &mut Kube) {
@@ -120,11 +120,11 @@ async fn slices(p: &mut Page, o: &Object, k: &mut Kube) {
         return;
     }
     p.line(0, "Node-Local ResourceSlices:\n  Driver\tPool\tSlices\tDevices\n  ------\t----\t------\t-------");
-    for (row, slices, devices) in pools.values().take(POOLS) {
+    for (row, slices, devices) in pools.values().take(MAX_POOLS) {
         p.line(1, format!("{row}\t{slices}\t{devices}"));
     }
-    if pools.len() > POOLS {
-        p.line(1, format!("...and {} more pools", pools.len() - POOLS));
+    if pools.len() > MAX_POOLS {
+        p.line(1, format!("...and {} more pools", pools.len() - MAX_POOLS));
     }
 }
 

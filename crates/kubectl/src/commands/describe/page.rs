@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use meta::{Object, Value};
 
 /// Longer annotations are wrapped.
-const LONG: usize = 140;
+const MAX_LENGTH: usize = 140;
 
 pub struct Page {
     pub text: String,
@@ -50,9 +50,9 @@ impl Page {
                 continue;
             }
             let v = v.strip_suffix('\n').unwrap_or(&v);
-            if k.len() + v.len() + 2 > LONG || v.contains('\n') {
+            if k.len() + v.len() + 2 > MAX_LENGTH || v.contains('\n') {
                 all.push(format!("{k}:"));
-                all.extend(v.split('\n').map(|l| format!("  {}", shorten(l, LONG - 2))));
+                all.extend(v.split('\n').map(|l| format!("  {}", shorten(l, MAX_LENGTH - 2))));
             } else {
                 all.push(format!("{k}: {v}"));
             }

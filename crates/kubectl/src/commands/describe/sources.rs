@@ -7,11 +7,11 @@ use super::page::{Page, list, pairs, show};
 use meta::Value;
 
 /// Longer lines are cut.
-const LONG: usize = 140;
+const MAX_LENGTH: usize = 140;
 
 /// How a value is formatted, as Go formats its type.
 #[derive(Clone, Copy)]
-enum As {
+enum Format {
     Text,
     /// The text for a missing value.
     Or(&'static str),
@@ -28,18 +28,18 @@ enum As {
     /// A quantity; zero counts as unset.
     Limit,
 }
-use As::*;
+use Format::*;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Where {
+enum Holder {
     Both,
     Pod,
     Volume,
 }
-use Where::*;
+use Holder::*;
 
 /// Title, pointer into the source, format, and the kinds of volumes that have the field.
-type Field = (&'static str, &'static str, As, Where);
+type Field = (&'static str, &'static str, Format, Holder);
 
 struct Source {
     key: &'static str,
@@ -279,13 +279,13 @@ pub fn volume_source(p: &mut Page, spec: &Value) {
     }
 }
 
-fn write(p: &mut Page, level: usize, holder: &Value, side: Where) -> bool {
+fn write(p: &mut Page, level: usize, holder: &Value, side: Holder) -> bool {
     let found = SOURCES.iter().find_map(|s| Some((s, holder.get(s.key).filter(|v| !v.is_null())?)));
     let Some((source, v)) = found else { return false };
     p.at(level, "Type", source.kind);
     for (title, path, form, holders) in source.fields {
         if *holders == Both || *holders == side {
-            p.line(level, format!("{title}\t{}", shown(v.pointer(path).unwrap_or(&Value::Null), *form, side)));
+            p.line(level, format!("{title}\t{}", format_value(v.pointer(path).unwrap_or(&Value::Null), *form, side)));
         }
     }
     match source.key {
@@ -301,7 +301,7 @@ fn write(p: &mut Page, level: usize, holder: &Value, side: Where) -> bool {
     true
 }
 
-fn shown(v: &Value, form: As, side: Where) -> String {
+fn format_value(v: &Value, form: Format, side: Holder) -> String {
     let words = |by: &str| list(Some(v)).iter().map(show).collect::<Vec<_>>().join(by);
     match form {
         Text => show(v),
@@ -338,7 +338,7 @@ fn template(p: &mut Page, level: usize, v: &Value) {
 
 /// Writes the attributes for the CSI driver.
 fn attributes(p: &mut Page, level: usize, v: Option<&Value>) {
-    let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}").chars().take(LONG).collect()).collect();
+    let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}").chars().take(MAX_LENGTH).collect()).collect();
     let pad = "  ".repeat(level);
     match all.split_first() {
         None => p.line(level, "VolumeAttributes:\t<none>"),
@@ -350,7 +350,7 @@ fn attributes(p: &mut Page, level: usize, v: Option<&Value>) {
 }
 
 fn projected(p: &mut Page, level: usize, s: &Value) {
-    let optional = |v: &Value| shown(&v["optional"], Flag, Pod);
+    let optional = |v: &Value| format_value(&v["optional"], Flag, Pod);
     if s["secret"].is_object() {
         p.at(level, "SecretName", show(&s["secret"]["name"]));
         p.at(level, "Optional", optional(&s["secret"]));

@@ -17,7 +17,7 @@ pub struct Rules {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     Goes,
     GoesWith(String),
     Stays,
@@ -27,7 +27,7 @@ pub enum Verdict {
 
 /// The pods of a node with the decision about each.
 #[derive(Debug, Default)]
-pub struct Choice(Vec<(Verdict, Object)>);
+pub struct Decisions(Vec<(Decision, Object)>);
 
 /// Returns the daemon set that owns a pod.
 pub fn daemon_set(pod: &Object) -> Option<String> {
@@ -46,53 +46,53 @@ impl Rules {
     }
 
     /// Decides about a pod. `owner` is the lookup of its daemon set, if it has one.
-    pub fn decide(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Verdict {
+    pub fn decide(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Decision {
         if self.skips(pod, self.now) {
-            return Verdict::Stays;
+            return Decision::Stays;
         }
         match owner {
             // Its daemon set is missing, so nothing would recreate the pod: that requires --force. Otherwise it is treated
             // like any pod.
             Some(Err(e)) if e.is_not_found() && self.force => {}
-            Some(Err(e)) => return Verdict::Refused(e.to_string()),
+            Some(Err(e)) => return Decision::Refused(e.to_string()),
             Some(Ok(())) if self.ignore_daemonsets => {
-                return Verdict::StaysWith("ignoring DaemonSet-managed Pods".into());
+                return Decision::StaysWith("ignoring DaemonSet-managed Pods".into());
             }
             Some(Ok(())) => {
-                return Verdict::Refused("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)".into());
+                return Decision::Refused("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)".into());
             }
             None => {}
         }
         if pod.annotation(MIRROR).is_some() {
-            return Verdict::Stays;
+            return Decision::Stays;
         }
         if finished(pod) {
-            return Verdict::Goes;
+            return Decision::Goes;
         }
         let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array);
         if volumes.into_iter().flatten().any(|v| !v["emptyDir"].is_null()) && !self.delete_emptydir_data {
-            return Verdict::Refused("Pods with local storage (use --delete-emptydir-data to override)".into());
+            return Decision::Refused("Pods with local storage (use --delete-emptydir-data to override)".into());
         }
         match pod.controller_of() {
-            Some(_) => Verdict::Goes,
-            None if self.force => Verdict::GoesWith("deleting Pods that declare no controller".into()),
-            None => Verdict::Refused("Pods that declare no controller (use --force to override)".into()),
+            Some(_) => Decision::Goes,
+            None if self.force => Decision::GoesWith("deleting Pods that declare no controller".into()),
+            None => Decision::Refused("Pods that declare no controller (use --force to override)".into()),
         }
     }
 }
 
-impl Choice {
-    pub fn add(&mut self, verdict: Verdict, pod: Object) {
-        self.0.push((verdict, pod));
+impl Decisions {
+    pub fn add(&mut self, decision: Decision, pod: Object) {
+        self.0.push((decision, pod));
     }
 
     pub fn going(&self) -> Vec<Object> {
-        let goes = |v: &Verdict| matches!(v, Verdict::Goes | Verdict::GoesWith(_));
+        let goes = |v: &Decision| matches!(v, Decision::Goes | Decision::GoesWith(_));
         self.0.iter().filter(|(v, _)| goes(v)).map(|(_, p)| p.clone()).collect()
     }
 
     /// Groups the pods by message.
-    fn group_messages<'a>(&'a self, about: impl Fn(&'a Verdict) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
+    fn group_messages<'a>(&'a self, about: impl Fn(&'a Decision) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
         let mut all: BTreeMap<&str, String> = BTreeMap::new();
         for (v, p) in &self.0 {
             if let Some(m) = about(v) {
@@ -106,7 +106,7 @@ impl Choice {
 
     pub fn warnings(&self) -> Option<String> {
         let all = self.group_messages(|v| match v {
-            Verdict::GoesWith(m) | Verdict::StaysWith(m) => Some(m),
+            Decision::GoesWith(m) | Decision::StaysWith(m) => Some(m),
             _ => None,
         });
         let all: Vec<String> = all.into_iter().map(|(m, pods)| format!("{m}: {pods}")).collect();
@@ -115,7 +115,7 @@ impl Choice {
 
     pub fn errors(&self) -> Vec<Error> {
         let all = self.group_messages(|v| match v {
-            Verdict::Refused(m) => Some(m),
+            Decision::Refused(m) => Some(m),
             _ => None,
         });
         all.into_iter().map(|(m, pods)| Error::Text(format!("cannot delete {m}: {pods}"))).collect()
@@ -137,21 +137,21 @@ mod tests {
         };
         let owned = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
         for (pod, owner, force, expected) in [
-            (json!({"status": {"phase": "Failed"}}), None, false, Verdict::Goes),
-            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Verdict::Stays),
-            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Verdict::Stays),
-            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Verdict::Goes),
+            (json!({"status": {"phase": "Failed"}}), None, false, Decision::Goes),
+            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Decision::Stays),
+            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Decision::Stays),
+            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Decision::Goes),
             (
                 json!({"metadata": {"ownerReferences": owned}}),
                 missing(),
                 false,
-                Verdict::Refused("daemonsets \"d\" not found".into()),
+                Decision::Refused("daemonsets \"d\" not found".into()),
             ),
             (
                 json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:55Z"}}),
                 None,
                 true,
-                Verdict::GoesWith("deleting Pods that declare no controller".into()),
+                Decision::GoesWith("deleting Pods that declare no controller".into()),
             ),
         ] {
             let o = Object::from_value(pod).unwrap();

@@ -93,7 +93,7 @@ impl<'a> Show<'a> {
         // Tables of several kinds are sorted one by one, so there is little to sort.
         if !self.a.sort_by.is_empty() && groups.len() > 1 {
             let mut tables: Vec<Value> = groups.iter().map(|g| g.table.clone()).collect();
-            if let Err(e) = sort::by(&self.a.sort_by, &mut tables, |t| t) {
+            if let Err(e) = sort::sort_by_path(&self.a.sort_by, &mut tables, |t| t) {
                 return errors.push(e.error(k, false));
             }
         }
@@ -103,7 +103,7 @@ impl<'a> Show<'a> {
             if !self.a.sort_by.is_empty()
                 && !self.single
                 && let Some(Value::Array(rows)) = g.table.get_mut("rows")
-                && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
+                && let Err(e) = sort::sort_by_path(&self.a.sort_by, rows, |row| &row["object"])
             {
                 match e {
                     sort::Failure::Path(_) if !several => continue,
@@ -203,7 +203,7 @@ impl<'a> Show<'a> {
             return Ok(());
         }
         if !self.a.sort_by.is_empty() {
-            sort::by(&self.a.sort_by, &mut objects, |o| o).map_err(|e| e.error(k, false))?;
+            sort::sort_by_path(&self.a.sort_by, &mut objects, |o| o).map_err(|e| e.error(k, false))?;
         }
         if objects.is_empty() && self.a.ignore_not_found {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Sorts by `--sort-by`.
+//! Sorts by `--sort-sort_by_path`.
 
 use crate::error::Error;
 use crate::kube::Kube;
@@ -26,17 +26,17 @@ impl Failure {
                     false => ("sorter.go:329", "*unstructured.Unstructured"),
                 };
                 let head = client::log::head('F', k.now(), &k.shell.zone, line);
-                Error::Bare(format!("{head}{}", text.replacen(SUBJECT, object, 1)))
+                Error::Bare(format!("{head}{}", text.replacen(TYPE_PLACEHOLDER, object, 1)))
             }
         }
     }
 }
 
 /// Placeholder for the Go type of the sorted values.
-const SUBJECT: &str = "\0";
+const TYPE_PLACEHOLDER: &str = "\0";
 
 /// Sorts by the value at a path; objects without it come first. `object` returns the object in an item.
-pub fn by(path: &str, items: &mut [Value], object: impl Fn(&Value) -> &Value) -> Result<(), Failure> {
+pub fn sort_by_path(path: &str, items: &mut [Value], object: impl Fn(&Value) -> &Value) -> Result<(), Failure> {
     let template = Template::relaxed(path).map_err(|e| Failure::Path(e.into()))?;
     let mut keyed: Vec<(Option<Value>, Value)> = Vec::with_capacity(items.len());
     for i in items.iter_mut() {
@@ -48,7 +48,7 @@ pub fn by(path: &str, items: &mut [Value], object: impl Fn(&Value) -> &Value) ->
         let message = format!("couldn't find any field with path {:?} in the list of objects", braced(path));
         return Err(Failure::Path(Error::Text(message)));
     }
-    sort(&mut keyed).map_err(|e| Failure::Types(format!("Field {} in {SUBJECT} is {e}", braced(path))))?;
+    sort(&mut keyed).map_err(|e| Failure::Types(format!("Field {} in {TYPE_PLACEHOLDER} is {e}", braced(path))))?;
     for (to, (_, v)) in items.iter_mut().zip(keyed) {
         *to = v;
     }
@@ -56,12 +56,12 @@ pub fn by(path: &str, items: &mut [Value], object: impl Fn(&Value) -> &Value) ->
 }
 
 /// Go sorts longer lists with another algorithm.
-const SHORT: usize = 12;
+const INSERTION_SORT_MAX: usize = 12;
 
 /// Sorts as Go's `sort.Sort` does. That is visible where the order is not strict: objects without the field all precede
 /// each other, so that a short list reverses them.
 fn sort(keyed: &mut [(Option<Value>, Value)]) -> Result<(), String> {
-    if keyed.len() > SHORT {
+    if keyed.len() > INSERTION_SORT_MAX {
         let mut failed = None;
         keyed.sort_by(|(a, _), (b, _)| match (a, b) {
             (None, None) => Ordering::Equal,
@@ -109,20 +109,20 @@ fn less(a: &Value, b: &Value) -> Result<bool, String> {
         (Value::Number(x), Value::Number(y)) => match (x.as_i64(), y.as_i64()) {
             (Some(x), Some(y)) => x < y,
             (None, None) => x.as_f64() < y.as_f64(),
-            _ => return Err(UNLIKE.into()),
+            _ => return Err(INCOMPARABLE.into()),
         },
         (Value::String(x), Value::String(y)) => match (Quantity::parse(x), Quantity::parse(y)) {
             (Ok(x), Ok(y)) => x.nano_value() < y.nano_value(),
             _ => x < y,
         },
-        (Value::Number(_) | Value::String(_), _) => return Err(UNLIKE.into()),
+        (Value::Number(_) | Value::String(_), _) => return Err(INCOMPARABLE.into()),
         (Value::Bool(_), _) => return Err(unsortable("bool")),
         (Value::Array(_), _) => return Err(unsortable("[]interface {}")),
         (Value::Object(_), _) => return Err(unsortable("map[string]interface {}")),
     })
 }
 
-const UNLIKE: &str = "an unsortable type: interface, err: unsortable interface: interface";
+const INCOMPARABLE: &str = "an unsortable type: interface, err: unsortable interface: interface";
 
 fn unsortable(go_type: &str) -> String {
     format!("an unsortable type: interface, err: unsortable type: {go_type}")
@@ -149,18 +149,18 @@ mod tests {
                 .iter()
                 .map(|k| if k == "absent" { json!({}) } else { json!({"k": k}) })
                 .collect();
-            by(".k", &mut items, |i| i).unwrap();
+            sort_by_path(".k", &mut items, |i| i).unwrap();
             assert_eq!(Value::Array(items.iter().map(|i| i["k"].clone()).collect()), expected);
         }
         let mut items = vec![json!({"n": 1}), json!({"n": 2}), json!({"n": 3, "k": 1})];
-        by(".k", &mut items, |i| i).unwrap();
+        sort_by_path(".k", &mut items, |i| i).unwrap();
         assert_eq!(items.iter().map(|i| &i["n"]).collect::<Vec<_>>(), [2, 1, 3], "what lacks the field is reversed");
     }
 
     #[test]
     fn incomparable_values_are_an_error() {
-        let fails = |path: &str, mut items: Vec<Value>| match by(path, &mut items, |i| i) {
-            Err(Failure::Types(e)) => e.replace(SUBJECT, "T"),
+        let fails = |path: &str, mut items: Vec<Value>| match sort_by_path(path, &mut items, |i| i) {
+            Err(Failure::Types(e)) => e.replace(TYPE_PLACEHOLDER, "T"),
             Err(Failure::Path(e)) => e.to_string(),
             Ok(()) => "sorted".into(),
         };

@@ -38,7 +38,7 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
         }
     };
     show.table.with_kind = a.show_kind.then(String::new);
-    let mut screen = Screen {
+    let mut screen = EventPrinter {
         options: show.options_for(&c.resource),
         aligner: Aligner::default(),
         columns: Value::Null,
@@ -118,7 +118,7 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
     Ok(())
 }
 
-struct Screen {
+struct EventPrinter {
     options: table::Options,
     aligner: Aligner,
     /// The columns of the first table; later tables are printed without headers.
@@ -129,7 +129,7 @@ struct Screen {
     documents: usize,
 }
 
-impl Screen {
+impl EventPrinter {
     fn table(&mut self, k: &Kube, mut t: Value, event: &str) {
         if self.columns.is_null() {
             self.columns = t["columnDefinitions"].clone();

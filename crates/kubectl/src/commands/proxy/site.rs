@@ -39,7 +39,7 @@ pub fn redirect_unclean(path: &str, query: Option<&str>, prefixes: &[&str]) -> O
     if to == path || path.is_empty() {
         return None;
     }
-    let to = with(&to, query);
+    let to = with_query(&to, query);
     let text = format!("<a href=\"{}\">Temporary Redirect</a>.\n\n", escaped(&to));
     let mut r = redirect(StatusCode::TEMPORARY_REDIRECT, &to);
     r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/html; charset=utf-8"));
@@ -47,7 +47,7 @@ pub fn redirect_unclean(path: &str, query: Option<&str>, prefixes: &[&str]) -> O
     Some(r)
 }
 
-fn with(path: &str, query: Option<&str>) -> String {
+fn with_query(path: &str, query: Option<&str>) -> String {
     query.map_or_else(|| path.to_owned(), |q| format!("{path}?{q}"))
 }
 
@@ -93,14 +93,14 @@ pub fn file(directory: &Path, rest: &str, query: Option<&str>) -> Response<Body>
     }
     let last = rest.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     if last == "index.html" && !rest.ends_with('/') {
-        return moved_permanently(&with("./", query));
+        return moved_permanently(&with_query("./", query));
     }
     let open = rest.is_empty() || rest.ends_with('/');
     let path = directory.join(decoded.trim_end_matches('/'));
     let Ok(found) = std::fs::metadata(&path) else { return missing() };
     match (found.is_dir(), open) {
-        (true, false) => moved_permanently(&with(&format!("{last}/"), query)),
-        (false, true) => moved_permanently(&with(&format!("../{last}"), query)),
+        (true, false) => moved_permanently(&with_query(&format!("{last}/"), query)),
+        (false, true) => moved_permanently(&with_query(&format!("../{last}"), query)),
         (true, true) => match std::fs::read(path.join("index.html")) {
             Ok(bytes) => served("html", bytes.into()),
             Err(_) => listed(&path).unwrap_or_else(missing),

@@ -1,6 +1,6 @@
 //! `kubectl rollout history`: lists revisions and shows their pod templates.
 
-use super::{Which, object};
+use super::{TargetFlags, object};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
 use crate::flags::{DryRunStrategy, PrintFlags};
@@ -13,7 +13,7 @@ use meta::{LabelSelector, Object, Value};
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     /// Show the pod template of this revision.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub revision: i64,

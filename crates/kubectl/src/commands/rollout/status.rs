@@ -1,6 +1,6 @@
 //! `kubectl rollout status`: shows the progress of a rollout.
 
-use super::Which;
+use super::TargetFlags;
 use crate::error::{Error, Result, text};
 use crate::flags::duration;
 use crate::kube::{Kube, POLL_INTERVAL};
@@ -12,7 +12,7 @@ use meta::Object;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     /// Wait until the rollout is done.
     #[arg(short = 'w', long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub watch: bool,

@@ -1,7 +1,7 @@
 //! `kubectl rollout undo`: rolls back to an earlier revision.
 
 use super::history::{Revision, revisions};
-use super::{Which, object};
+use super::{TargetFlags, object};
 use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
@@ -15,7 +15,7 @@ use serde_json::json;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     /// Revision to roll back to; 0 is the previous one.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub to_revision: i64,

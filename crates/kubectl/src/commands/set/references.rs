@@ -95,7 +95,7 @@ fn amount(container: &Map<String, Value>, reference: &Value) -> Result<String> {
 }
 
 /// Describes a reference.
-fn shown(from: &Value) -> String {
+fn describe(from: &Value) -> String {
     let s = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     for (field, word) in [("configMapKeyRef", "configmap"), ("secretKeyRef", "secret")] {
         if from[field].is_object() {
@@ -135,7 +135,7 @@ pub fn list(
         match value {
             Ok(v) => out.push_str(&format!("{name}={v}\n")),
             Err(e) => {
-                out.push_str(&format!("# {name} from {}\n", shown(from)));
+                out.push_str(&format!("# {name} from {}\n", describe(from)));
                 if let Some(e) = e {
                     wrong.entry(e.to_string()).or_default().push(name);
                 }

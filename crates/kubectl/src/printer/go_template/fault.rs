@@ -5,16 +5,16 @@
 use gotmpl::{TemplateError, Value};
 
 /// Functions with errors that Go prefixes with `error calling NAME: `.
-const CALLED: [&str; 12] =
+const PREFIXED: [&str; 12] =
     ["index", "len", "slice", "call", "eq", "ne", "lt", "le", "gt", "ge", "base64decode", "printf"];
 /// Functions with a minimum number of arguments and no maximum.
-const OPEN: [&str; 5] = ["index", "slice", "and", "or", "printf"];
+const VARIADIC: [&str; 5] = ["index", "slice", "and", "or", "printf"];
 /// Separates the function name from the reason in errors of [`named`].
-const MARK: char = '\u{1}';
+const NAME_SEPARATOR: char = '\u{1}';
 
 /// Returns an error that carries the name of its function.
 pub fn named(function: &str, why: impl std::fmt::Display) -> TemplateError {
-    TemplateError::Exec(format!("{function}{MARK}{why}"))
+    TemplateError::Exec(format!("{function}{NAME_SEPARATOR}{why}"))
 }
 
 /// `index`: an item of a nested value.
@@ -82,14 +82,14 @@ pub fn message(e: &TemplateError, source: &str) -> String {
             (call(source, name), "error calling eq: missing argument for comparison".into())
         }
         TemplateError::ArgCount { name, expected, got } => {
-            let least = if OPEN.contains(&name.as_str()) { "at least " } else { "" };
-            let expected = if OPEN.contains(&name.as_str()) { 1 } else { *expected };
+            let least = if VARIADIC.contains(&name.as_str()) { "at least " } else { "" };
+            let expected = if VARIADIC.contains(&name.as_str()) { 1 } else { *expected };
             (call(source, name), format!("wrong number of args for {name}: want {least}{expected} got {got}"))
         }
         other => {
             let text = other.to_string();
             let text = text.trim_start_matches("execution error: ");
-            match text.split_once(MARK) {
+            match text.split_once(NAME_SEPARATOR) {
                 Some((name, why)) => (call(source, name), format!("error calling {name}: {why}")),
                 None => anonymous(text, source),
             }
@@ -123,7 +123,7 @@ fn anonymous(text: &str, source: &str) -> (Option<Part>, String) {
         return (field(source, key), format!("can't evaluate field {key} in type interface {{}}"));
     }
     let comparison = named.is_some();
-    let mut fit = CALLED.iter().filter(|f| match comparison {
+    let mut fit = PREFIXED.iter().filter(|f| match comparison {
         true => f.len() == 2,
         false => text.starts_with(&format!("{f}: ")),
     });
@@ -150,7 +150,7 @@ fn call(source: &str, name: &str) -> Option<Part> {
         regex::escape(name)
     ))
     .ok()?;
-    let at = only(begins.captures_iter(source).filter_map(|c| c.get(1)).map(|m| m.start()))?;
+    let at = exactly_one(begins.captures_iter(source).filter_map(|c| c.get(1)).map(|m| m.start()))?;
     Some(Part { at, text: command(&source[at..]) })
 }
 
@@ -158,14 +158,14 @@ fn call(source: &str, name: &str) -> Option<Part> {
 fn field(source: &str, key: &str) -> Option<Part> {
     let chains = regex::Regex::new(r"(?:^|[^\w\])$.])((?:\.\w+)+)").ok()?;
     let has = |m: &regex::Match<'_>| m.as_str().split('.').any(|f| f == key);
-    let chain = only(chains.captures_iter(source).filter_map(|c| c.get(1)).filter(has).map(|m| m.range()))?;
+    let chain = exactly_one(chains.captures_iter(source).filter_map(|c| c.get(1)).filter(has).map(|m| m.range()))?;
     let text = source[chain.clone()].to_owned();
     // Go reports the position of the second field.
     let second = text[1..].find('.').map_or(0, |n| n + 1);
     Some(Part { at: chain.start + second, text })
 }
 
-fn only<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
+fn exactly_one<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
     let first = all.next()?;
     all.next().is_none().then_some(first)
 }
