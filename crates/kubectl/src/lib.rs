@@ -1,10 +1,10 @@
 //! kubectl: one file per command.
 //!
-//! A command is an argument struct and one `run`, with its snapshot test beside it. Commands share [`resource`] (files,
-//! types, names, selectors), [`discovery`], [`printer`], [`flags`] and [`error`]. Output, messages and exit codes follow
+//! A command is an argument struct and one `run`, with its snapshot test beside it. Commands share `resource` (files,
+//! types, names, selectors), `discovery`, `printer`, `flags` and `error`. Output, messages and exit codes follow
 //! upstream's kubectl v1.36, since scripts read them; the help texts are our own.
 //!
-//! Invariant: streams, environment, clock and random numbers come from the [`shell`], so that every command runs in a test
+//! Invariant: streams, environment, clock and random numbers come from the `shell`, so that every command runs in a test
 //! as it runs in a terminal.
 
 mod base64;

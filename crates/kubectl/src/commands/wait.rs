@@ -50,7 +50,7 @@ pub struct Arguments {
 const CREATION_POLL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
-enum Condition {
+enum WaitFor {
     Created,
     Deleted,
     Condition { name: String, value: String },
@@ -84,7 +84,7 @@ fn path_and_value(given: &str) -> Result<(String, Option<String>)> {
     }
 }
 
-impl Condition {
+impl WaitFor {
     fn parse(given: &str) -> Result<Self> {
         let lower = given.to_lowercase();
         match lower.as_str() {
@@ -149,7 +149,7 @@ async fn wait_all(a: Arguments, k: &mut Kube) -> Result {
     if a.until.is_empty() {
         return text("unrecognized condition: []");
     }
-    let all = a.until.iter().map(|u| Condition::parse(u)).collect::<Result<Vec<_>>>()?;
+    let all = a.until.iter().map(|u| WaitFor::parse(u)).collect::<Result<Vec<_>>>()?;
     let timeout = duration("timeout", &a.timeout)?.unwrap_or(Duration::from_secs(7 * 24 * 3600));
     let mut printer = Printer::new(&a.print, crate::flags::DryRunStrategy::None)?;
     if a.local {
@@ -166,8 +166,7 @@ async fn wait_all(a: Arguments, k: &mut Kube) -> Result {
     let (found, mut errors) = loop {
         let (found, errors) = gather(k, &a.resources, &a.files, &selection).await?;
         let missing = found.is_empty() || !errors.is_empty();
-        if !all.iter().any(|u| matches!(u, Condition::Created)) || !missing || errors.iter().any(|e| !e.is_not_found())
-        {
+        if !all.iter().any(|u| matches!(u, WaitFor::Created)) || !missing || errors.iter().any(|e| !e.is_not_found()) {
             break (found, errors);
         }
         // Some objects do not exist yet: check again.
@@ -176,7 +175,7 @@ async fn wait_all(a: Arguments, k: &mut Kube) -> Result {
         }
         tokio::time::sleep_until(deadline.min(Instant::now() + CREATION_POLL)).await;
     };
-    let deletion = all.iter().any(|u| matches!(u, Condition::Deleted));
+    let deletion = all.iter().any(|u| matches!(u, WaitFor::Deleted));
     if deletion {
         errors.retain(|e| !e.is_not_found());
     }
@@ -199,7 +198,7 @@ async fn wait_all(a: Arguments, k: &mut Kube) -> Result {
 }
 
 /// Checks the objects of files once.
-async fn check_files(a: &Arguments, k: &mut Kube, all: &[Condition], printer: &mut Printer) -> Result {
+async fn check_files(a: &Arguments, k: &mut Kube, all: &[WaitFor], printer: &mut Printer) -> Result {
     let (found, mut errors) = gather_alone(k, &a.resources, &a.files).await?;
     for i in found {
         let o = i.object.clone().unwrap_or_default();
@@ -217,9 +216,9 @@ async fn check_files(a: &Arguments, k: &mut Kube, all: &[Condition], printer: &m
     Error::collect(errors)
 }
 
-async fn wait_for_object(k: &mut Kube, i: &Info, until: &Condition, deadline: Instant, once: bool) -> Result<Object> {
+async fn wait_for_object(k: &mut Kube, i: &Info, until: &WaitFor, deadline: Instant, once: bool) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
-    if matches!(until, Condition::Deleted) {
+    if matches!(until, WaitFor::Deleted) {
         // An object that was deleted after the list is printed like the others.
         let Some(there) = api.get_opt(&i.name).await? else { return Ok(i.object.clone().unwrap_or_default()) };
         if once {
@@ -227,7 +226,7 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Condition, deadline: In
         }
         return wait_deleted(k, i, there.uid(), deadline).await.map(|()| there);
     }
-    if matches!(until, Condition::Created) {
+    if matches!(until, WaitFor::Created) {
         return Ok(i.object.clone().unwrap_or_default());
     }
     let what = if once { "condition not met for" } else { "timed out waiting for the condition on" };
@@ -277,7 +276,7 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Condition, deadline: In
 
 #[cfg(test)]
 mod tests {
-    use super::Condition;
+    use super::WaitFor;
     use crate::testing::{Server, snapshot};
     use meta::Object;
     use serde_json::json;
@@ -313,7 +312,7 @@ mod tests {
             ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status='False'", Ok(false)),
             ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status", Ok(true)),
         ] {
-            let got = Condition::parse(given).and_then(|u| u.holds(&o)).map_err(|_| ());
+            let got = WaitFor::parse(given).and_then(|u| u.holds(&o)).map_err(|_| ());
             assert_eq!(got, expected, "{given}");
         }
     }
