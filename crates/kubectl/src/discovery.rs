@@ -16,6 +16,7 @@ const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDis
 /// How long the cached documents are valid, in seconds.
 pub const TTL: i64 = 6 * 3600;
 
+/// A resource that the server serves in one version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resource {
     pub group: String,
@@ -33,6 +34,7 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// Returns the resource as the client addresses it.
     pub fn api(&self) -> ApiResource {
         ApiResource::named(&self.group, &self.version, &self.plural, &self.kind, self.namespaced)
     }
@@ -55,15 +57,18 @@ impl Resource {
         dotted(&self.kind.to_lowercase(), &self.group)
     }
 
+    /// Whether the resource supports a verb.
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
     }
 }
 
+/// Appends the group unless it is empty: `deployments.apps`.
 pub fn dotted(a: &str, group: &str) -> String {
     if group.is_empty() { a.to_owned() } else { format!("{a}.{group}") }
 }
 
+/// The resources and versions of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Discovery {
     /// In the server's order: the core group first, and the preferred version first in each group.
@@ -177,6 +182,7 @@ impl Discovery {
         preferred.is_some_and(|p| p.version == r.version)
     }
 
+    /// Loads the cache file; `None` if it is missing or malformed.
     pub fn load(path: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }

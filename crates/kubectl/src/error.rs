@@ -3,8 +3,10 @@
 use meta::{Reason, Status};
 use std::fmt::Write as _;
 
+/// The result of a command.
 pub type Result<T = ()> = std::result::Result<T, Error>;
 
+/// An error of a command, with the way in which it is printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Printed after `error: `.
@@ -63,6 +65,7 @@ impl From<codec::jsonpath::Error> for Error {
 }
 
 impl Error {
+    /// Returns the `Status` of an error that the server sent.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Client(e) => e.status(),
@@ -71,10 +74,12 @@ impl Error {
         }
     }
 
+    /// Whether the server did not find the object.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(|s| s.is(Reason::NotFound))
     }
 
+    /// Adds the operation and the source of the object: `error when creating "f.yaml": …`.
     pub fn about(self, doing: impl Into<String>, source_name: &str) -> Self {
         Self::About { doing: doing.into(), source_name: source_name.to_owned(), error: Box::new(self) }
     }
@@ -98,6 +103,7 @@ impl Error {
         }
     }
 
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Exit(code) | Self::Code { code, .. } => *code,

@@ -23,6 +23,7 @@ pub struct FileFlags {
 }
 
 impl FileFlags {
+    /// Whether neither files nor a kustomization are given.
     pub fn is_empty(&self) -> bool {
         self.filename.is_empty() && self.kustomize.is_empty()
     }
@@ -77,6 +78,7 @@ pub struct DryRunFlag {
     pub dry_run: String,
 }
 
+/// The value of `--dry-run`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DryRunStrategy {
     #[default]
@@ -86,6 +88,7 @@ pub enum DryRunStrategy {
 }
 
 impl DryRunFlag {
+    /// Parses `--dry-run`.
     pub fn strategy(&self) -> Result<DryRunStrategy> {
         match self.dry_run.as_str() {
             "none" | "" => Ok(DryRunStrategy::None),
@@ -123,6 +126,7 @@ impl DryRunStrategy {
         }
     }
 
+    /// Returns the option of requests.
     pub fn option(self) -> DryRun {
         if self == Self::Server { DryRun::All } else { DryRun::No }
     }
@@ -136,6 +140,7 @@ pub struct ValidateFlag {
 }
 
 impl ValidateFlag {
+    /// Parses `--validate`.
     pub fn validation(&self) -> Result<client::FieldValidation> {
         use client::FieldValidation::{Ignore, Strict, Warn};
         match self.validate.to_lowercase().as_str() {

@@ -22,6 +22,7 @@ pub const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 /// The pause between two requests that wait for the same state.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The state of a running command.
 pub struct Kube {
     pub out: Stream,
     pub err: Stream,
@@ -67,15 +68,18 @@ impl Kube {
         self.err.write(format!("{}\n", line.as_ref()).as_bytes());
     }
 
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         self.shell.clock.now()
     }
 
+    /// Returns the kubeconfig files to read.
     pub fn sources(&self) -> Sources {
         let explicit = (!self.global.kubeconfig.is_empty()).then(|| PathBuf::from(&self.global.kubeconfig));
         Sources::find(explicit, |n| (self.shell.environment)(n))
     }
 
+    /// Returns the configuration: kubeconfig and flags, resolved once.
     pub fn resolved(&mut self) -> Result<Arc<Resolved>> {
         if let Some(r) = &self.resolved {
             return Ok(r.clone());
@@ -117,6 +121,7 @@ impl Kube {
         Ok(r)
     }
 
+    /// Returns the client, connected on first use.
     pub async fn client(&mut self) -> Result<Client> {
         if let Some(c) = &self.client {
             return Ok(c.clone());
@@ -204,6 +209,7 @@ impl Kube {
         Ok((self.resolved()?.namespace.clone(), false))
     }
 
+    /// Returns the address of the server.
     pub fn server(&mut self) -> Result<String> {
         Ok(self.resolved()?.https.server.clone())
     }
@@ -226,6 +232,7 @@ impl Kube {
         Some(dir.join("discovery").join(safe).join("kemudi-resources.json"))
     }
 
+    /// Returns the discovery of the server, from the cache if it is fresh.
     pub async fn discovery(&mut self) -> Result<Arc<Discovery>> {
         if let Some(d) = &self.discovery {
             return Ok(d.clone());
@@ -320,6 +327,7 @@ async fn same_version(client: &Client) -> Result {
     text(format!("server version ({server}) differs from client version ({})", crate::VERSION))
 }
 
+/// Returns Go's name of the processor architecture.
 pub fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

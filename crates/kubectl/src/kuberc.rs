@@ -227,6 +227,7 @@ fn strings(v: &Value) -> Vec<String> {
     v.as_array().into_iter().flatten().filter_map(|s| s.as_str().map(str::to_owned)).collect()
 }
 
+/// Checks the names of aliases and flags.
 pub fn check(p: &Value) -> Result {
     let mut seen = Vec::new();
     for a in p["aliases"].as_array().into_iter().flatten() {

@@ -37,8 +37,10 @@ pub enum Step {
     Item(usize),
 }
 
+/// The steps from an object to a value inside of it.
 pub type Location = Vec<Step>;
 
+/// Returns the owners in the managed fields.
 pub fn owners(o: &Object) -> Vec<Owner> {
     let entries = o.at(&["metadata", "managedFields"]).and_then(Value::as_array);
     let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();

@@ -46,6 +46,7 @@ const FORMATS: &str = "custom-columns,custom-columns-file,go-template,go-templat
 const FORMATS_OF_WRITES: &str =
     "go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml";
 
+/// Which formats a command offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
     /// `get`: also tables and custom columns.
@@ -54,6 +55,7 @@ pub enum Formats {
 }
 
 impl Output {
+    /// Parses `-o` and `--template`.
     pub fn parse(flags: &PrintFlags, formats: Formats, headers: bool) -> Result<Self> {
         let (name, rest) = match flags.output.split_once('=') {
             Some((n, r)) => (n, Some(r)),
@@ -120,6 +122,7 @@ impl Output {
         }
     }
 
+    /// Whether the format is for people.
     pub fn is_human(&self) -> bool {
         matches!(self, Self::Human | Self::Wide)
     }
@@ -156,6 +159,7 @@ impl Printer {
         })
     }
 
+    /// Orders fields as in a kubeconfig.
     pub fn kubeconfig(self) -> Self {
         Self { order: Order::Kubeconfig, ..self }
     }

@@ -46,6 +46,7 @@ impl Info {
         Ok(())
     }
 
+    /// Reads the object from the server.
     pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
         // An object without a name cannot be on the server.
         if self.name.is_empty()
@@ -92,6 +93,7 @@ pub struct Collection {
     pub namespace: String,
 }
 
+/// An argument of a command.
 #[derive(Clone, Debug)]
 pub enum Target {
     Named(Info),

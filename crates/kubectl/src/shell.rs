@@ -33,6 +33,7 @@ impl Stream {
         self.check(written);
     }
 
+    /// Flushes the stream.
     pub fn flush(&self) {
         let flushed = self.lock().flush();
         self.check(flushed);
@@ -64,6 +65,7 @@ pub enum Connect {
     Given(Client),
 }
 
+/// The surroundings of a command.
 pub struct Shell {
     pub out: Stream,
     pub err: Stream,

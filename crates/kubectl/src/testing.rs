@@ -94,6 +94,7 @@ impl Server {
         s
     }
 
+    /// Adds a JSON answer to a request line (method and path with query).
     #[must_use]
     pub fn on(self, line: &str, code: u16, answer: Value) -> Self {
         self.on_bytes(line, code, answer.to_string().into_bytes())
@@ -116,6 +117,7 @@ impl Server {
         self
     }
 
+    /// Adds an answer of raw bytes to a request line.
     #[must_use]
     pub fn on_bytes(self, line: &str, code: u16, answer: Vec<u8>) -> Self {
         let line = &sort_query(line);
@@ -149,6 +151,7 @@ impl Server {
         all.iter().find(|(l, _)| l == line).map(|(_, a)| a[0].1.clone()).unwrap()
     }
 
+    /// Returns the body of the last matching request.
     pub fn body_of(&self, line: &str) -> Value {
         let line = &sort_query(line);
         let all = self.requests.lock().unwrap();
@@ -224,10 +227,12 @@ impl Transport for Server {
     }
 }
 
+/// A writer that captures its input.
 #[derive(Clone, Default)]
 pub struct Sink(Arc<Mutex<Vec<u8>>>);
 
 impl Sink {
+    /// Returns the captured text.
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

@@ -61,6 +61,7 @@ impl Config {
         ]
     }
 
+    /// Adds the specs of another configuration.
     pub fn merge(&mut self, mut other: Self) -> Result<(), Error> {
         for ((name, into), (_, more)) in self.lists().into_iter().zip(other.lists()) {
             merge_specs(into, more).map_err(|e| Error::text(format!("failed to merge {name} fieldSpec: {e}")))?;

@@ -31,6 +31,7 @@ pub fn split(path: &str, separator: char) -> Vec<String> {
     out
 }
 
+/// A function that changes a value in place.
 pub type Change<'a> = &'a mut dyn FnMut(&mut Value) -> Result<(), Error>;
 
 /// Changes the fields of an object that a spec selects, if the spec applies to its kind.

@@ -23,6 +23,7 @@ pub trait Files {
 pub struct Memory(BTreeMap<String, Vec<u8>>);
 
 impl Memory {
+    /// Adds a file.
     pub fn insert(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.0.insert(clean(path), bytes.into());
     }
@@ -73,6 +74,7 @@ pub fn clean(path: &str) -> String {
     }
 }
 
+/// Joins two paths and cleans the result.
 pub fn join(dir: &str, path: &str) -> String {
     if dir.is_empty() { clean(path) } else { clean(&format!("{dir}/{path}")) }
 }

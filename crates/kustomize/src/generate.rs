@@ -23,6 +23,7 @@ pub fn with_global(own: Option<GeneratorOptions>, global: Option<&GeneratorOptio
     Some(o)
 }
 
+/// Generates a config map.
 pub fn config_map(root: &Root<'_>, args: &ConfigMapArgs) -> Result<Resource, Error> {
     let mut object = base("ConfigMap", args)?;
     let (mut data, mut binary) = (Map::new(), Map::new());
@@ -40,6 +41,7 @@ pub fn config_map(root: &Root<'_>, args: &ConfigMapArgs) -> Result<Resource, Err
     Ok(finish(object, args))
 }
 
+/// Generates a secret.
 pub fn secret(root: &Root<'_>, args: &SecretArgs) -> Result<Resource, Error> {
     let mut object = base("Secret", &args.args)?;
     let ty = if args.ty.is_empty() { "Opaque" } else { &args.ty };

@@ -13,6 +13,7 @@ pub enum Unknown {
     Ignored,
 }
 
+/// The state of decoding: how unknown fields are handled, and the first error.
 pub struct Decoder {
     unknown: Unknown,
     first: Option<String>,
@@ -26,6 +27,7 @@ pub struct Location {
 }
 
 impl Location {
+    /// Returns the location of a field.
     pub fn field(owner: &'static str, path: &str, key: &str) -> Self {
         Self { owner, path: if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") } }
     }
@@ -55,6 +57,7 @@ impl Decoder {
     }
 }
 
+/// A type that can be decoded from JSON as in Go.
 pub trait Decode: Sized {
     fn type_name() -> String;
     /// Returns `None` for null and for a value of another type.

@@ -21,6 +21,7 @@ impl Gvk {
         Self { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
 
+    /// `group/version`, or only the version in the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
@@ -49,6 +50,7 @@ impl fmt::Display for Gvk {
     }
 }
 
+/// The identity of an object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Id {
     pub gvk: Gvk,
@@ -57,6 +59,7 @@ pub struct Id {
 }
 
 impl Id {
+    /// Returns the namespace for comparisons: `default` if it is empty, and a fixed name for cluster-scoped kinds.
     pub fn effective_namespace(&self) -> &str {
         if self.gvk.is_cluster_scoped() { NO_NAMESPACE } else { or_default(&self.namespace, DEFAULT_NAMESPACE) }
     }

@@ -78,6 +78,7 @@ impl Error {
     }
 }
 
+/// The options of a build.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The order if the kustomization has no `sortOptions`.

@@ -6,6 +6,7 @@ use meta::{Map, Value};
 pub const ORIGIN: &str = "config.kubernetes.io/origin";
 pub const TRANSFORMATIONS: &str = "alpha.config.kubernetes.io/transformations";
 
+/// The origin of an object, or of a transformation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     pub path: String,

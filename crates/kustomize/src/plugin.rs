@@ -32,6 +32,7 @@ fn named(r: &Resource, args: &mut ConfigMapArgs) {
     }
 }
 
+/// Runs a generator plugin.
 pub fn generate(r: &Resource, root: &Root<'_>) -> Result<Vec<Resource>, Error> {
     builtin(r)?;
     match r.kind() {
@@ -54,6 +55,7 @@ fn fails(r: &Resource, e: &Error) -> Error {
     Error::text(format!("plugin {} fails configuration: {e}", r.original_id()))
 }
 
+/// Returns a transformer plugin.
 pub fn transformer(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error> {
     builtin(r)?;
     match configured(r, root) {

@@ -15,7 +15,7 @@ use meta::{Map, Value};
 /// An object that others may refer to.
 struct Candidate {
     previous: Vec<Id>,
-    now: Id,
+    current: Id,
     original_namespace: String,
     /// The current namespace, with `default` for none; cached because it is compared for many pairs.
     namespace: String,
@@ -27,12 +27,12 @@ struct Candidate {
 
 impl Candidate {
     fn new(r: &Resource) -> Self {
-        let now = r.id();
+        let current = r.id();
         Self {
             previous: r.previous(),
-            namespace: now.effective_namespace().to_owned(),
-            is_cluster_scoped: now.gvk.is_cluster_scoped(),
-            now,
+            namespace: current.effective_namespace().to_owned(),
+            is_cluster_scoped: current.gvk.is_cluster_scoped(),
+            current,
             original_namespace: r.original_id().effective_namespace().to_owned(),
             prefixes: r.prefixes.clone(),
             suffixes: r.suffixes.clone(),
@@ -80,7 +80,9 @@ fn reachable<'a>(r: &Resource, own: &Candidate, all: &'a [Candidate]) -> Vec<&'a
         .filter_map(|s| s.get("namespace").and_then(Value::as_str))
         .collect();
     all.iter()
-        .filter(|c| c.is_cluster_scoped || c.namespace == own.namespace || others.contains(&c.now.namespace.as_str()))
+        .filter(|c| {
+            c.is_cluster_scoped || c.namespace == own.namespace || others.contains(&c.current.namespace.as_str())
+        })
         .collect()
 }
 
@@ -129,7 +131,7 @@ impl Referrer<'_> {
             return Ok(());
         }
         if let Some(found) = self.select(&text(v), self.known.to_vec(), &MatchBy::Names)? {
-            *v = found.now.name.clone().into();
+            *v = found.current.name.clone().into();
         }
         Ok(())
     }
@@ -152,12 +154,12 @@ impl Referrer<'_> {
             }
         };
         let Some(found) = self.select(&name, candidates, &MatchBy::NamesAndNamespaces)? else { return Ok(()) };
-        if found.now.name == name && found.now.namespace.is_empty() {
+        if found.current.name == name && found.current.namespace.is_empty() {
             return Ok(());
         }
-        m.insert("name".to_owned(), found.now.name.clone().into());
-        if !found.now.namespace.is_empty() {
-            m.insert("namespace".to_owned(), found.now.namespace.clone().into());
+        m.insert("name".to_owned(), found.current.name.clone().into());
+        if !found.current.namespace.is_empty() {
+            m.insert("namespace".to_owned(), found.current.namespace.clone().into());
         }
         Ok(())
     }
@@ -175,7 +177,7 @@ impl Referrer<'_> {
         }
         if !self.own.is_cluster_scoped {
             all.retain(|c| {
-                c.is_cluster_scoped || c.now.gvk.kind == "ServiceAccount" || c.namespace == self.own.namespace
+                c.is_cluster_scoped || c.current.gvk.kind == "ServiceAccount" || c.namespace == self.own.namespace
             });
         }
         if let [one] = all[..] {
@@ -189,13 +191,13 @@ impl Referrer<'_> {
         }
         let Some(first) = all.first() else { return Ok(None) };
         let alike = all.iter().all(|c| {
-            c.now.name == first.now.name
-                && (matches!(match_by, MatchBy::Names) || c.now.namespace == first.now.namespace)
+            c.current.name == first.current.name
+                && (matches!(match_by, MatchBy::Names) || c.current.namespace == first.current.namespace)
         });
         if alike {
             return Ok(Some(first));
         }
-        let ids: Vec<String> = all.iter().map(|c| c.now.to_string()).collect();
+        let ids: Vec<String> = all.iter().map(|c| c.current.to_string()).collect();
         let mut why = format!("found multiple possible referrals: {}\n", ids.join(", "));
         why.push_str(&format!("\n**** Too many possible referral targets to referrer:\n{}\n", self.own.shown()));
         for (i, c) in all.iter().enumerate() {

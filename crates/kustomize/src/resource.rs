@@ -36,6 +36,7 @@ impl Behavior {
     }
 }
 
+/// An object with its previous identities and build metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Resource {
     /// Empty once a patch has deleted the object.
@@ -122,6 +123,7 @@ impl Resource {
         self.meta("namespace")
     }
 
+    /// Returns the metadata, created if it is missing.
     pub fn metadata_mut(&mut self) -> &mut Map<String, Value> {
         let slot = self.object.entry("metadata").or_insert(Value::Null);
         if !slot.is_object() {
@@ -147,6 +149,7 @@ impl Resource {
         self.set_meta("name", name);
     }
 
+    /// Returns the current identity.
     pub fn id(&self) -> Id {
         Id { gvk: self.gvk(), name: self.name(), namespace: self.namespace() }
     }
@@ -161,6 +164,7 @@ impl Resource {
         ids
     }
 
+    /// Returns the oldest identity.
     pub fn original_id(&self) -> Id {
         self.previous().into_iter().next().unwrap_or_else(|| self.id())
     }
@@ -172,6 +176,7 @@ impl Resource {
         ids
     }
 
+    /// Records the current identity before it changes.
     pub fn remember(&mut self) {
         let id = self.id();
         let namespace = id.effective_namespace().to_owned();
@@ -184,6 +189,7 @@ impl Resource {
             || self.origin.is_some()
     }
 
+    /// Returns the entries of a map in the metadata.
     pub fn strings(&self, field: &str) -> Vec<(String, String)> {
         let map = self.object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_object);
         map.into_iter().flatten().map(|(k, v)| (k.clone(), text(v))).collect()

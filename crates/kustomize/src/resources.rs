@@ -8,6 +8,7 @@ use meta::LabelSelector;
 use meta::Value;
 use regex::Regex;
 
+/// The objects in order.
 #[derive(Clone, Debug, Default)]
 pub struct Resources(pub Vec<Resource>);
 
@@ -81,6 +82,7 @@ impl Matcher {
 }
 
 impl Resources {
+    /// Adds an object. Errors if its identity exists.
     pub fn append(&mut self, r: Resource) -> Result<(), Error> {
         let id = r.id();
         if self.0.iter().any(|o| o.id().is_same(&id)) {
@@ -149,6 +151,7 @@ impl Resources {
         all.filter(|(_, r)| r.ids().iter().any(&matches_id)).map(|(i, _)| i).collect()
     }
 
+    /// Returns the index of the only object with this identity.
     pub fn by_id(&self, id: &Id) -> Result<usize, Error> {
         let why = match self.by_any_id(|i| i.is_same(id))[..] {
             [one] => return Ok(one),
@@ -158,11 +161,13 @@ impl Resources {
         Err(Error::text(format!("{why} for Id {id}; failed to find unique target for patch {id}")))
     }
 
+    /// Returns the indices of the objects that a selector matches.
     pub fn select(&self, s: &Selector) -> Result<Vec<usize>, Error> {
         let matcher = Matcher::new(s)?;
         Ok(self.0.iter().enumerate().filter(|(_, r)| matcher.fits(r)).map(|(i, _)| i).collect())
     }
 
+    /// Removes objects that patches have deleted.
     pub fn drop_empty(&mut self) {
         self.0.retain(|r| !r.is_empty());
     }

@@ -14,6 +14,7 @@ pub enum Restriction {
     None,
 }
 
+/// A directory with a kustomization.
 pub struct Root<'a> {
     files: &'a dyn Files,
     restriction: Restriction,
@@ -92,6 +93,7 @@ impl<'a> Root<'a> {
         Ok(Self { files: self.files, restriction: self.restriction, path: found, visited })
     }
 
+    /// Reads a file of the kustomization.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, Error> {
         if is_remote(path) {
             return Err(remote_error(path));
@@ -105,6 +107,7 @@ impl<'a> Root<'a> {
         self.files.read(&join(&dir, &name)).map_err(Error::text)
     }
 
+    /// Reads a text file of the kustomization.
     pub fn read_text(&self, path: &str) -> Result<String, Error> {
         Ok(String::from_utf8_lossy(&self.read(path)?).into_owned())
     }

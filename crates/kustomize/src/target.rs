@@ -26,6 +26,7 @@ pub struct Build<'a> {
     pub root: &'a Root<'a>,
 }
 
+/// A loaded kustomization.
 pub struct Target<'a> {
     root: &'a Root<'a>,
     build: &'a Build<'a>,
@@ -40,6 +41,7 @@ const FILES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomizat
 type Steps = Vec<(Box<dyn Transform>, Option<Origin>)>;
 
 impl<'a> Target<'a> {
+    /// Loads the kustomization file of a root.
     pub fn load(root: &'a Root<'a>, build: &'a Build<'a>) -> Result<Self, Error> {
         let found: Vec<(&'static str, String)> =
             FILES.iter().filter_map(|f| Some((*f, root.read_text(f).ok()?))).collect();

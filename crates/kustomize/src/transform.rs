@@ -13,6 +13,7 @@ pub mod value_add;
 use crate::Error;
 use crate::resources::Resources;
 
+/// Changes the objects of a build.
 pub trait Transform {
     fn apply(&self, all: &mut Resources) -> Result<(), Error>;
 }

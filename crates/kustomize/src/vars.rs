@@ -11,6 +11,7 @@ use meta::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The variables by name.
 pub type Vars = BTreeMap<String, Var>;
 
 impl Var {

@@ -93,6 +93,7 @@ pub enum Subcommand {
     Set(last_applied::Set),
 }
 
+/// The field manager of client-side apply.
 pub const CLIENT_SIDE: &str = "kubectl-client-side-apply";
 
 /// How many times a patch is tried when others write at the same time.

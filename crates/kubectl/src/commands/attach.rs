@@ -50,6 +50,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     attach(k, &pod, &container, &options).await
 }
 
+/// The options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub stdin: bool,
@@ -106,8 +107,8 @@ fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
 /// Whether [`join`] prints the log of the container before it attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousLog {
-    Shown,
-    Skipped,
+    Print,
+    Skip,
 }
 
 /// Time limit for printing the log before attaching.
@@ -152,7 +153,7 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
     q.add("container", container);
     if !ended {
         // An attachment shows only what is written afterwards.
-        if earlier == PreviousLog::Shown {
+        if earlier == PreviousLog::Print {
             match tokio::time::timeout(LOG_TIMEOUT, print_log(k, &pod, &q)).await {
                 Ok(Ok(())) => q.add("sinceTime", &meta::time::format(k.now())),
                 Ok(Err(e)) => k.warn(format!("warning: couldn't fetch pre-attach logs: {e}")),

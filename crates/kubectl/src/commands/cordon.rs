@@ -25,6 +25,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     run_for(a, k, true).await
 }
 
+/// Runs `cordon` or `uncordon`.
 pub async fn run_for(a: Arguments, k: &mut Kube, unschedulable: bool) -> Result {
     k.scheme = Some(scheme::KUBECTL);
     let dry = a.dry.strategy()?;

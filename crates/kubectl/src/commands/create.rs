@@ -138,6 +138,7 @@ pub trait Generator: Send + Sync {
     }
 }
 
+/// What a generator needs besides its arguments.
 pub enum Needs<'a> {
     Nothing,
     /// `cronjob/NAME`.
@@ -148,6 +149,7 @@ pub enum Needs<'a> {
     Environment,
 }
 
+/// What was looked up for a generator.
 pub enum Resolved<'a> {
     Nothing,
     Environment(&'a dyn Fn(&str) -> Option<String>),
@@ -173,6 +175,7 @@ pub struct WriteFlags {
 }
 
 impl WriteFlags {
+    /// Returns the options of the write.
     pub fn options(&self) -> Result<WriteOptions> {
         Ok(WriteOptions {
             field_manager: self.field_manager.clone(),

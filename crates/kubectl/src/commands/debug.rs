@@ -237,7 +237,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         };
         if flag(a.attach.as_ref())?.unwrap_or(a.stdin) && !container.is_empty() {
             let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: String::new() };
-            join(k, pod, &container, &options, PreviousLog::Skipped).await?;
+            join(k, pod, &container, &options, PreviousLog::Skip).await?;
         }
     }
     Ok(())

@@ -53,6 +53,7 @@ pub struct Arguments {
     pub raw: String,
 }
 
+/// The error of commands without objects.
 pub const MISSING_RESOURCES: &str = "You must provide one or more resources by argument or filename.
 Example resource specifications include:
    '-f rsrc.yaml'
@@ -221,6 +222,7 @@ pub fn confirm(k: &mut Kube) -> Result<bool> {
     Ok(matches!(String::from_utf8_lossy(&line).trim(), "y" | "Y"))
 }
 
+/// Parses `--cascade`.
 pub fn cascade(word: &str) -> Result<Propagation> {
     match word {
         "background" => Ok(Propagation::Background),

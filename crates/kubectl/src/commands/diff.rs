@@ -203,6 +203,7 @@ impl Sides {
         Ok(())
     }
 
+    /// Runs the diff program, and exits with 1 if there are differences.
     pub fn compare(&self, k: &Kube) -> Result {
         let external = (k.shell.environment)("KUBECTL_EXTERNAL_DIFF").filter(|e| !e.is_empty());
         let mut words = external.as_deref().unwrap_or("diff").split(' ');

@@ -67,7 +67,7 @@ struct Drain {
     /// The pause before a refused eviction is tried again.
     again: Duration,
     /// The pause between two checks whether a pod is deleted.
-    look: Duration,
+    poll_pause: Duration,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -91,7 +91,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         disable_eviction: a.disable_eviction,
         dry: a.dry.strategy()?,
         again: Duration::from_secs(5),
-        look: Duration::from_secs(1),
+        poll_pause: Duration::from_secs(1),
     };
     let s = Selection { labels: &a.selector, page: Some(a.chunk_size), ..Selection::default() };
     let nodes = cordon::nodes(k, &a.nodes, &s).await?;
@@ -137,7 +137,7 @@ impl Drain {
         if let Some(w) = decisions.warnings() {
             k.warn(format!("Warning: {w}"));
         }
-        let going = decisions.going();
+        let going = decisions.to_evict();
         if self.dry == DryRunStrategy::Client {
             for p in going {
                 k.println(format!("evicting pod {}/{} (dry run)", p.namespace(), p.name()));
@@ -146,7 +146,7 @@ impl Drain {
         }
         let Err(e) = evict::evict_all(self, k, going).await else { return Ok(()) };
         let again = self.decide_pods(k, node).await?;
-        let pending = again.going();
+        let pending = again.to_evict();
         if !pending.is_empty() {
             k.warn(format!("There are pending pods in node {node:?} when an error occurred: {}", aggregate(&e)));
             pending.iter().for_each(|p| k.warn(format!("pod/{}", p.name())));

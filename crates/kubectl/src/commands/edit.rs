@@ -91,13 +91,13 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
                 Some(i) => edit_object(a, k, i, d.object, options, &mut printer).await,
                 None => {
                     let what = object_name(&d.object);
-                    Err(Failure::Stop(Error::Text(format!("no original object found for {what}"))))
+                    Err(Failure::Session(Error::Text(format!("no original object found for {what}"))))
                 }
             };
             match done {
                 Ok(()) => {}
-                Err(Failure::Stop(e)) => return draft.keep(k, e),
-                Err(Failure::Refused(what, e)) => match e.status().map(|s| s.reason) {
+                Err(Failure::Session(e)) => return draft.keep(k, e),
+                Err(Failure::Object(what, e)) => match e.status().map(|s| s.reason) {
                     Some(Why::Invalid) => {
                         let causes = e.status().and_then(|s| s.details.as_ref()).map(|d| d.causes.clone());
                         let causes = causes.unwrap_or_default();
@@ -147,14 +147,14 @@ pub fn named(i: &Info) -> String {
 
 enum Failure {
     /// Ends the whole edit.
-    Stop(Error),
+    Session(Error),
     /// Concerns the named object.
-    Refused(String, Error),
+    Object(String, Error),
 }
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
-        Self::Stop(e)
+        Self::Session(e)
     }
 }
 
@@ -194,7 +194,7 @@ async fn edit_object(
         "" => api.patch(&i.name, options, &patch).await,
         sub => api.patch_subresource(&i.name, sub, options, &patch).await,
     };
-    let done: Object = done.map_err(|e| Failure::Refused(named(i), e.into()))?;
+    let done: Object = done.map_err(|e| Failure::Object(named(i), e.into()))?;
     Ok(printer.print(k, &done, "edited")?)
 }
 

@@ -86,6 +86,7 @@ fn conditions(o: &Object) -> &[Value] {
     o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// Returns the pods of a namespace with these labels.
 pub async fn by_labels(k: &mut Kube, namespace: &str, labels: &str) -> Result<Vec<Info>> {
     let resource = k.resource("pods").await?;
     let c = Collection { resource, namespace: namespace.to_owned() };

@@ -37,9 +37,9 @@ pub const DELETION_TIMEOUT: Duration = Duration::from_secs(300);
 /// What is known about the old object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OldState {
-    There,
+    Exists,
     Deleting,
-    Gone,
+    Deleted,
     /// The server does not respond.
     Unknown,
 }
@@ -94,7 +94,7 @@ impl Replacement {
             Err(e) => e,
         };
         // The server may have deleted the object without a response.
-        if !failed.is_transient() || self.find_old().await == OldState::There {
+        if !failed.is_transient() || self.find_old().await == OldState::Exists {
             return Err(failed);
         }
         Ok(true)
@@ -108,7 +108,7 @@ impl Replacement {
     pub async fn wait_deleted(&self, limit: Instant) -> Result<(), Error> {
         let wait = async {
             for round in 0.. {
-                if matches!(self.find_old().await, OldState::Gone | OldState::Unknown) {
+                if matches!(self.find_old().await, OldState::Deleted | OldState::Unknown) {
                     return;
                 }
                 pause(round).await;
@@ -128,10 +128,10 @@ impl Replacement {
         let uid = self.old.as_ref().map_or("", Object::uid);
         for round in 0..ATTEMPTS {
             match self.api.get_opt(&self.name).await {
-                Ok(None) => return OldState::Gone,
-                Ok(Some(o)) if !uid.is_empty() && o.uid() != uid => return OldState::Gone,
+                Ok(None) => return OldState::Deleted,
+                Ok(Some(o)) if !uid.is_empty() && o.uid() != uid => return OldState::Deleted,
                 Ok(Some(o)) if o.is_deleting() => return OldState::Deleting,
-                Ok(Some(_)) => return OldState::There,
+                Ok(Some(_)) => return OldState::Exists,
                 Err(e) if e.is_transient() => pause(round).await,
                 Err(_) => break,
             }

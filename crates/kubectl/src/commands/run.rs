@@ -91,6 +91,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// Applies the overrides to a generated object.
     pub fn apply(&self, o: Value) -> Result<Value> {
         if self.overrides.is_empty() {
             return Ok(o);
@@ -327,7 +328,7 @@ async fn attach_and_wait(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
     };
     wait_for_pod(k, &info, limit, started).await?;
     let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: a.detach_keys.clone() };
-    join(k, info.clone(), &a.name, &options, PreviousLog::Shown).await?;
+    join(k, info.clone(), &a.name, &options, PreviousLog::Print).await?;
     if a.leave_stdin_open || a.restart == "Always" {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, text};
 use codec::jsonpath::{Missing, Template};
 use meta::Value;
 
+/// Custom columns.
 #[derive(Clone, Debug)]
 pub struct Columns {
     /// Headers and the paths of the values. An invalid path is an error once the headers are printed.
@@ -49,10 +50,12 @@ impl Columns {
         Self::parse(&names.iter().zip(&paths).map(|(n, p)| format!("{n}:{p}")).collect::<Vec<_>>().join(","), headers)
     }
 
+    /// Returns the headers unless they are turned off.
     pub fn header(&self) -> Option<Vec<String>> {
         self.headers.then(|| self.columns.iter().map(|(n, _)| n.clone()).collect())
     }
 
+    /// Returns the cells of an object.
     pub fn row(&self, object: &Value) -> Result<Vec<String>> {
         self.columns
             .iter()
@@ -71,6 +74,7 @@ impl Columns {
             .collect()
     }
 
+    /// Formats a table of objects.
     pub fn render(&self, objects: &[Value]) -> Result<String> {
         let mut rows: Vec<Vec<String>> = self.header().into_iter().collect();
         for o in objects {

@@ -12,6 +12,7 @@ use meta::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// A parsed template.
 #[derive(Clone)]
 pub struct GoTemplate {
     template: Arc<Template>,
@@ -25,6 +26,7 @@ impl std::fmt::Debug for GoTemplate {
 }
 
 impl GoTemplate {
+    /// Parses a template. Errors are those of Go.
     pub fn parse(source: &str, missing: Missing) -> Result<Self> {
         let key = if missing == Missing::Error { MissingKey::Error } else { MissingKey::Invalid };
         let made = Template::new("output")
@@ -47,6 +49,7 @@ impl GoTemplate {
         }
     }
 
+    /// Executes the template on an object.
     pub fn render(&self, v: &Value) -> Result<String> {
         let mut out = String::new();
         let data = to_go(v);

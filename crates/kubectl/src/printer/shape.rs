@@ -92,6 +92,7 @@ const KUBECONFIG: [&str; 31] = [
     "password",
 ];
 
+/// A JSON value with ordered fields.
 pub enum Shape<'a> {
     Leaf(&'a Value),
     List(Vec<Shape<'a>>),

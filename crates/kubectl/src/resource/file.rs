@@ -20,6 +20,7 @@ pub struct Document {
 /// The extensions of files that are read from a directory.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
+/// Reads the objects of files, each with its source, or as an error.
 pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
     read_for(k, flags, FieldValidation::Ignore).await
 }

@@ -28,10 +28,12 @@ pub struct Selection<'a> {
 }
 
 impl Selection<'_> {
+    /// Whether labels or fields are selected.
     pub fn selects(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 
+    /// Returns the options of list requests.
     pub fn options(&self) -> ListOptions {
         ListOptions {
             label_selector: self.labels.to_owned(),
@@ -42,6 +44,7 @@ impl Selection<'_> {
 }
 
 impl SelectFlags {
+    /// Returns the selection of the flags.
     pub fn selection(&self) -> Selection<'_> {
         Selection {
             labels: &self.selector,
@@ -177,6 +180,7 @@ pub async fn fetch(
 /// The default page size of lists.
 const PAGE: u32 = 500;
 
+/// Lists the objects of a collection.
 pub async fn list(k: &mut Kube, c: &Collection, s: &Selection<'_>) -> Result<Vec<Info>> {
     let api = k.api(&c.resource, &c.namespace).await?;
     let options = ListOptions { limit: s.page.map_or(PAGE, |p| u32::try_from(p).unwrap_or(0)), ..s.options() };

@@ -13,12 +13,13 @@ const ATTEMPTS: usize = 3;
 const REDIRECTS: usize = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Fetches a URL and follows redirects.
 pub async fn fetch(url: &str) -> Result<Vec<u8>> {
     let mut at = url.to_owned();
     for _ in 0..=REDIRECTS {
         match request(&at).await? {
             Fetched::Body(b) => return Ok(b),
-            Fetched::Elsewhere(to) => at = to,
+            Fetched::Redirect(to) => at = to,
         }
     }
     text(format!("unable to read URL {url:?}, more than {REDIRECTS} redirects"))
@@ -26,7 +27,7 @@ pub async fn fetch(url: &str) -> Result<Vec<u8>> {
 
 enum Fetched {
     Body(Vec<u8>),
-    Elsewhere(String),
+    Redirect(String),
 }
 
 async fn request(url: &str) -> Result<Fetched> {
@@ -49,7 +50,7 @@ async fn request(url: &str) -> Result<Fetched> {
             let to = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
             let to = to.ok_or_else(|| failed("a redirect leads nowhere".into()))?;
             let absolute = if to.contains("://") { to.to_owned() } else { format!("{scheme}://{authority}{to}") };
-            return Ok(Fetched::Elsewhere(absolute));
+            return Ok(Fetched::Redirect(absolute));
         }
         if status.is_success() {
             let body = response.into_body().collect().await.map_err(|e| failed(e.to_string()))?;

@@ -53,6 +53,7 @@ pub fn apply(r: &mut Resource, operations: &Value) -> Result<(), Error> {
 }
 
 impl JsonPatch {
+    /// Reads and parses the patch.
     pub fn load(mut self, root: &Root<'_>) -> Result<Loaded, Error> {
         let Some(target) = self.target.take().filter(|t| !t.name.is_empty()) else {
             return Err(Error::text("must specify the target name"));
@@ -74,6 +75,7 @@ impl JsonPatch {
     }
 }
 
+/// A patch with its parsed operations.
 pub struct Loaded {
     target: Selector,
     operations: Value,

@@ -20,6 +20,7 @@ go_struct! {
 }
 
 impl Namespace {
+    /// Checks `setRoleBindingSubjects`.
     pub fn check(&self) -> Result<(), Error> {
         if matches!(self.subjects.as_str(), "" | "defaultOnly" | "none" | "allServiceAccounts") {
             return Ok(());

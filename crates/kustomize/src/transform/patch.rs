@@ -14,6 +14,7 @@ enum Content {
     Operations(Value),
 }
 
+/// A patch with its parsed content.
 pub struct Loaded {
     content: Content,
     target: Option<Selector>,
@@ -59,6 +60,7 @@ pub fn describe_with(p: &Patch, text: &str) -> String {
     codec::yaml::to_string(&out.into())
 }
 
+/// Reads and parses a patch.
 pub fn load(p: Patch, root: &Root<'_>) -> Result<Loaded, Error> {
     let inline = p.patch.trim();
     let (text, source) = match (inline, p.path.as_str()) {
@@ -146,6 +148,7 @@ go_struct! {
 }
 
 impl StrategicMerge {
+    /// Reads and parses the patches.
     pub fn load(self, root: &Root<'_>) -> Result<LoadedMerge, Error> {
         if self.paths.is_empty() && self.patches.is_empty() {
             return Err(Error::text("empty file path and empty patch content"));

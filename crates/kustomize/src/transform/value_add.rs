@@ -32,6 +32,7 @@ go_struct! {
 }
 
 impl ValueAdd {
+    /// Completes the value, and reads the targets file.
     pub fn load(mut self, root: &Root<'_>) -> Result<Self, Error> {
         self.value = self.value.trim().to_owned();
         if self.value.is_empty() {

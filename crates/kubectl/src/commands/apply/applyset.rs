@@ -32,6 +32,7 @@ const PART_OF: &str = "applyset.kubernetes.io/part-of";
 /// The label of definitions with objects that may be parents.
 const PARENT_TYPE: &str = "applyset.kubernetes.io/is-parent-type";
 
+/// A set of objects that is applied and pruned together.
 pub struct Set {
     parent: Arc<Resource>,
     name: String,

@@ -171,6 +171,7 @@ fn without_nulls(v: &mut meta::Value) {
     }
 }
 
+/// Warns that an object with changes is being deleted.
 pub fn warn_if_deleting(k: &Kube, i: &Info, o: &Object) {
     if o.is_deleting() {
         k.warn(format!("Warning: Detected changes to resource {} which is currently being deleted.", i.name));

@@ -59,10 +59,12 @@ pub struct Visited {
 }
 
 impl Visited {
+    /// Whether this run applied the object.
     pub fn has(&self, o: &Object) -> bool {
         self.uids.contains(o.uid())
     }
 
+    /// Records an applied object.
     pub fn record(&mut self, o: &Object) {
         self.uids.insert(o.uid().to_owned());
         if !o.namespace().is_empty() {
@@ -72,6 +74,7 @@ impl Visited {
 }
 
 impl Flags {
+    /// Rejects flags that contradict each other.
     pub fn check(&self, selector: &str, force: bool, server_side: bool) -> Result {
         if self.all && !selector.is_empty() {
             return text("cannot set --all and --selector at the same time");

@@ -16,6 +16,7 @@ struct Document {
     changed: bool,
 }
 
+/// The kubeconfig files of a command.
 pub struct Files {
     all: Vec<Document>,
     /// The index of the file for new entries.
@@ -49,6 +50,7 @@ fn clean(path: &Path) -> PathBuf {
 }
 
 impl Files {
+    /// Reads the files.
     pub fn load(k: &Kube) -> Result<Self> {
         let s = k.sources();
         let paths: Vec<PathBuf> = match s.explicit {
@@ -90,15 +92,18 @@ impl Files {
         self.all.iter().position(|d| Self::find(d, list, name).is_some()).unwrap_or(self.default)
     }
 
+    /// Returns the value of an entry in the first file that defines it.
     pub fn entry(&self, list: &str, name: &str) -> Option<Map<String, Value>> {
         let e = self.all.iter().find_map(|d| Self::find(d, list, name))?;
         Some(e[value_key(list)].as_object().cloned().unwrap_or_default())
     }
 
+    /// Sets an entry in the file that defines it, or in the one for new entries.
     pub fn put(&mut self, list: &'static str, name: &str, value: Map<String, Value>) {
         self.put_into(self.owner(list, name), list, name, value);
     }
 
+    /// Sets an entry in a given file.
     pub fn put_into(&mut self, file: usize, list: &'static str, name: &str, mut value: Map<String, Value>) {
         let d = &mut self.all[file];
         // Paths are stored relative to the file, so that both can be moved together.
@@ -133,11 +138,13 @@ impl Files {
         }
     }
 
+    /// Returns the names in a list of all files.
     pub fn names(&self, list: &str) -> Vec<String> {
         let all = self.all.iter().flat_map(|d| d.content.get(list).and_then(Value::as_array).into_iter().flatten());
         all.filter_map(|e| e["name"].as_str().map(str::to_owned)).collect()
     }
 
+    /// Returns the name of the current context.
     pub fn current(&self) -> &str {
         let set =
             |d: &Document| d.content.get("current-context").and_then(Value::as_str).is_some_and(|c| !c.is_empty());
@@ -187,6 +194,7 @@ impl Files {
         }
     }
 
+    /// Writes the files that changed.
     pub fn save(self) -> Result {
         self.all.into_iter().filter(|d| d.changed).try_for_each(write)
     }

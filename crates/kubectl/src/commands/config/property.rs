@@ -12,12 +12,12 @@ enum Type {
     Bool,
     Bytes,
     /// A field with several values, which can only be removed.
-    Whole,
+    Composite,
 }
 
 /// Returns the fields of a list by their names in paths, with their names in files where these differ.
 fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
-    use Type::{Bool, Bytes, Text, Whole};
+    use Type::{Bool, Bytes, Composite, Text};
     match list {
         "clusters" => &[
             ("server", "server", Text),
@@ -27,13 +27,13 @@ fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
             ("certificate-authority-data", "certificate-authority-data", Bytes),
             ("proxy-url", "proxy-url", Text),
             ("disable-compression", "disable-compression", Bool),
-            ("extensions", "extensions", Whole),
+            ("extensions", "extensions", Composite),
         ],
         "contexts" => &[
             ("cluster", "cluster", Text),
             ("user", "user", Text),
             ("namespace", "namespace", Text),
-            ("extensions", "extensions", Whole),
+            ("extensions", "extensions", Composite),
         ],
         _ => &[
             ("client-certificate", "client-certificate", Text),
@@ -44,13 +44,13 @@ fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
             ("tokenFile", "tokenFile", Text),
             ("act-as", "as", Text),
             ("act-as-uid", "as-uid", Text),
-            ("act-as-groups", "as-groups", Whole),
-            ("act-as-user-extra", "as-user-extra", Whole),
+            ("act-as-groups", "as-groups", Composite),
+            ("act-as-user-extra", "as-user-extra", Composite),
             ("username", "username", Text),
             ("password", "password", Text),
-            ("auth-provider", "auth-provider", Whole),
-            ("exec", "exec", Whole),
-            ("extensions", "extensions", Whole),
+            ("auth-provider", "auth-provider", Composite),
+            ("exec", "exec", Composite),
+            ("extensions", "extensions", Composite),
         ],
     }
 }
@@ -111,6 +111,7 @@ fn preference(path: &str, rest: &[&str]) -> Result<Target> {
     }
 }
 
+/// Sets the value at a path.
 pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
     let whole = |what: &str| text(format!("can't set a map to a value: {what}"));
     match parse_path(path)? {
@@ -144,7 +145,7 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
                         return text(format!("error decoding input value: illegal base64 data at input byte {at}"));
                     }
                 },
-                Type::Whole => return whole(field),
+                Type::Composite => return whole(field),
             };
             let mut e = f.entry(list, &name).unwrap_or_default();
             put(&mut e, field, made);
@@ -163,6 +164,7 @@ fn put(e: &mut Map<String, Value>, field: &str, v: Value) {
     }
 }
 
+/// Removes the value at a path.
 pub fn unset(f: &mut Files, path: &str) -> Result {
     match parse_path(path)? {
         Target::Current => f.set_current(""),

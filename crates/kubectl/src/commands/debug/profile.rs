@@ -6,6 +6,7 @@ use crate::error::{Error, Result, os_message, text};
 use meta::{Map, Object, Value};
 use serde_json::json;
 
+/// A security profile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Profile {
     Legacy,
@@ -16,6 +17,7 @@ pub enum Profile {
     Sysadmin,
 }
 
+/// How the debugging container is added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Style {
     Node,
@@ -37,6 +39,7 @@ pub fn custom(path: &str) -> Result<Map<String, Value>> {
 }
 
 impl Profile {
+    /// Parses `--profile`.
     pub fn parse(name: &str) -> Result<Self> {
         Ok(match name {
             "legacy" => Self::Legacy,
@@ -49,6 +52,7 @@ impl Profile {
         })
     }
 
+    /// Applies the profile to the pod and its debugging container.
     pub fn apply(self, pod: &mut Object, container: &str, style: Style, keep: &Keep) {
         let host = style == Style::Node;
         match self {

@@ -10,6 +10,7 @@ use meta::{Object, Value};
 /// Longer annotations are wrapped.
 const MAX_LENGTH: usize = 140;
 
+/// The text of a description.
 pub struct Page {
     pub text: String,
     /// The time zone of printed times.
@@ -21,6 +22,7 @@ impl Page {
         Self { text: String::new(), zone }
     }
 
+    /// Writes a line at an indentation level.
     pub fn line(&mut self, level: usize, text: impl AsRef<str>) {
         for _ in 0..level {
             self.text.push_str("  ");
@@ -29,10 +31,12 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Writes `NAME: VALUE`.
     pub fn field(&mut self, name: &str, value: impl AsRef<str>) {
         self.at(0, name, value);
     }
 
+    /// Writes `NAME: VALUE` at an indentation level.
     pub fn at(&mut self, level: usize, name: &str, value: impl AsRef<str>) {
         self.line(level, format!("{name}:\t{}", value.as_ref()));
     }
@@ -43,6 +47,7 @@ impl Page {
         self.many(level, title, &all);
     }
 
+    /// Writes one annotation per line, without the last applied configuration.
     pub fn annotations(&mut self, level: usize, title: &str, annotations: Option<&Value>) {
         let mut all = Vec::new();
         for (k, v) in pairs(annotations) {
@@ -81,6 +86,7 @@ impl Page {
         }
     }
 
+    /// Writes labels and annotations.
     pub fn metadata(&mut self, o: &Object) {
         self.labels(0, "Labels", o.at(&["metadata", "labels"]));
         self.annotations(0, "Annotations", o.at(&["metadata", "annotations"]));
@@ -94,10 +100,12 @@ fn shorten(s: &str, n: usize) -> String {
     }
 }
 
+/// Returns the members of a map, with values as text.
 pub fn pairs(v: Option<&Value>) -> impl Iterator<Item = (String, String)> + '_ {
     v.and_then(Value::as_object).into_iter().flatten().map(|(k, v)| (k.clone(), show(v)))
 }
 
+/// Formats a scalar as text; null is empty.
 pub fn show(v: &Value) -> String {
     match v {
         Value::String(s) => s.clone(),
@@ -106,10 +114,12 @@ pub fn show(v: &Value) -> String {
     }
 }
 
+/// Returns the items of a list; none if it is absent.
 pub fn list(v: Option<&Value>) -> &[Value] {
     v.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// Formats a label selector.
 pub fn selector(v: Option<&Value>) -> String {
     match v {
         None | Some(Value::Null) => "<none>".into(),
@@ -127,6 +137,7 @@ pub fn selector(v: Option<&Value>) -> String {
     }
 }
 
+/// Formats a boolean as `True` or `False`.
 pub fn title_bool(b: bool) -> &'static str {
     if b { "True" } else { "False" }
 }

@@ -67,9 +67,9 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
         )
     };
     let old: Vec<String> =
-        all.iter().enumerate().filter(|(n, _)| Some(*n) != newest).map(|(_, r)| shown(&r.keeper)).collect();
+        all.iter().enumerate().filter(|(n, _)| Some(*n) != newest).map(|(_, r)| shown(&r.stored_in)).collect();
     p.field("OldReplicaSets", if old.is_empty() { "<none>".into() } else { old.join(", ") });
-    p.field("NewReplicaSet", newest.map_or("<none>".into(), |n| shown(&all[n].keeper)));
+    p.field("NewReplicaSet", newest.map_or("<none>".into(), |n| shown(&all[n].stored_in)));
     Ok(())
 }
 

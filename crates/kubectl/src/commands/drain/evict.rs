@@ -9,6 +9,7 @@ use futures::future::join_all;
 use meta::Object;
 use tokio::time::Instant;
 
+/// Evicts or deletes the pods, and waits until they are gone.
 pub async fn evict_all(d: &Drain, k: &mut Kube, pods: Vec<Object>) -> Result {
     let limit = d.timeout.map(|t| (Instant::now() + t, go_duration(t)));
     let resource = k.resource("pods").await?;
@@ -123,7 +124,7 @@ impl Eviction<'_> {
             if let Some(why) = self.timed_out() {
                 break text(why);
             }
-            tokio::time::sleep(self.d.look).await;
+            tokio::time::sleep(self.d.poll_pause).await;
         };
         self.k.println(format!("pod/{name} {}", if result.is_ok() { done } else { failed }));
         self.k.out.flush();
@@ -173,7 +174,7 @@ mod tests {
             disable_eviction: false,
             dry: DryRunStrategy::None,
             again: Duration::ZERO,
-            look: Duration::ZERO,
+            poll_pause: Duration::ZERO,
         };
         evict_all(&d, &mut k, vec![Object::from_value(pod(None)).unwrap()]).await.unwrap();
         assert_eq!(
@@ -217,7 +218,7 @@ mod tests {
             disable_eviction: false,
             dry: DryRunStrategy::None,
             again: Duration::ZERO,
-            look: Duration::ZERO,
+            poll_pause: Duration::ZERO,
         };
         evict_all(&d, &mut k, vec![Object::from_value(pod).unwrap()]).await.unwrap();
         let tries = "evicting pod default/a\n".repeat(3);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// The flags that decide about pods.
 pub struct Rules {
     pub force: bool,
     pub ignore_daemonsets: bool,
@@ -16,12 +17,13 @@ pub struct Rules {
     pub now: Timestamp,
 }
 
+/// The decision about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Goes,
-    GoesWith(String),
-    Stays,
-    StaysWith(String),
+    Evict,
+    EvictWithWarning(String),
+    Skip,
+    SkipWithWarning(String),
     Refused(String),
 }
 
@@ -48,7 +50,7 @@ impl Rules {
     /// Decides about a pod. `owner` is the lookup of its daemon set, if it has one.
     pub fn decide(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Decision {
         if self.skips(pod, self.now) {
-            return Decision::Stays;
+            return Decision::Skip;
         }
         match owner {
             // Its daemon set is missing, so nothing would recreate the pod: that requires --force. Otherwise it is treated
@@ -56,7 +58,7 @@ impl Rules {
             Some(Err(e)) if e.is_not_found() && self.force => {}
             Some(Err(e)) => return Decision::Refused(e.to_string()),
             Some(Ok(())) if self.ignore_daemonsets => {
-                return Decision::StaysWith("ignoring DaemonSet-managed Pods".into());
+                return Decision::SkipWithWarning("ignoring DaemonSet-managed Pods".into());
             }
             Some(Ok(())) => {
                 return Decision::Refused("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)".into());
@@ -64,31 +66,33 @@ impl Rules {
             None => {}
         }
         if pod.annotation(MIRROR).is_some() {
-            return Decision::Stays;
+            return Decision::Skip;
         }
         if finished(pod) {
-            return Decision::Goes;
+            return Decision::Evict;
         }
         let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array);
         if volumes.into_iter().flatten().any(|v| !v["emptyDir"].is_null()) && !self.delete_emptydir_data {
             return Decision::Refused("Pods with local storage (use --delete-emptydir-data to override)".into());
         }
         match pod.controller_of() {
-            Some(_) => Decision::Goes,
-            None if self.force => Decision::GoesWith("deleting Pods that declare no controller".into()),
+            Some(_) => Decision::Evict,
+            None if self.force => Decision::EvictWithWarning("deleting Pods that declare no controller".into()),
             None => Decision::Refused("Pods that declare no controller (use --force to override)".into()),
         }
     }
 }
 
 impl Decisions {
+    /// Adds the decision about a pod.
     pub fn add(&mut self, decision: Decision, pod: Object) {
         self.0.push((decision, pod));
     }
 
-    pub fn going(&self) -> Vec<Object> {
-        let goes = |v: &Decision| matches!(v, Decision::Goes | Decision::GoesWith(_));
-        self.0.iter().filter(|(v, _)| goes(v)).map(|(_, p)| p.clone()).collect()
+    /// Returns the pods to evict.
+    pub fn to_evict(&self) -> Vec<Object> {
+        let is_evicted = |v: &Decision| matches!(v, Decision::Evict | Decision::EvictWithWarning(_));
+        self.0.iter().filter(|(v, _)| is_evicted(v)).map(|(_, p)| p.clone()).collect()
     }
 
     /// Groups the pods by message.
@@ -104,15 +108,17 @@ impl Decisions {
         all
     }
 
+    /// Returns the warnings about pods, in one line.
     pub fn warnings(&self) -> Option<String> {
         let all = self.group_messages(|v| match v {
-            Decision::GoesWith(m) | Decision::StaysWith(m) => Some(m),
+            Decision::EvictWithWarning(m) | Decision::SkipWithWarning(m) => Some(m),
             _ => None,
         });
         let all: Vec<String> = all.into_iter().map(|(m, pods)| format!("{m}: {pods}")).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
+    /// Returns the errors about pods that prevent the drain.
     pub fn errors(&self) -> Vec<Error> {
         let all = self.group_messages(|v| match v {
             Decision::Refused(m) => Some(m),
@@ -137,10 +143,10 @@ mod tests {
         };
         let owned = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
         for (pod, owner, force, expected) in [
-            (json!({"status": {"phase": "Failed"}}), None, false, Decision::Goes),
-            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Decision::Stays),
-            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Decision::Stays),
-            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Decision::Goes),
+            (json!({"status": {"phase": "Failed"}}), None, false, Decision::Evict),
+            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Decision::Skip),
+            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Decision::Skip),
+            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Decision::Evict),
             (
                 json!({"metadata": {"ownerReferences": owned}}),
                 missing(),
@@ -151,7 +157,7 @@ mod tests {
                 json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:55Z"}}),
                 None,
                 true,
-                Decision::GoesWith("deleting Pods that declare no controller".into()),
+                Decision::EvictWithWarning("deleting Pods that declare no controller".into()),
             ),
         ] {
             let o = Object::from_value(pod).unwrap();

@@ -33,6 +33,7 @@ impl Form {
         }
     }
 
+    /// Formats a value for the editor.
     pub fn write(self, v: &Value) -> String {
         match self {
             Self::Yaml => codec::yaml::to_string(v),

@@ -24,6 +24,7 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 const V5: &str = "v5.channel.k8s.io";
+/// The protocol without half-closing, and the one for port forwarding.
 pub const V4: &str = "v4.channel.k8s.io";
 
 /// Switches protocols and copies streams until the command ends. Returns its exit code.
@@ -79,6 +80,7 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, streams: SessionStre
     }
 }
 
+/// A WebSocket over an upgraded connection.
 pub type Socket = WebSocketStream<client::Upgraded>;
 
 async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'static str)> {

@@ -25,6 +25,7 @@ pub fn size() -> Option<(u16, u16)> {
 pub struct Raw(Termios);
 
 impl Raw {
+    /// Switches the terminal to raw mode.
     pub fn enter() -> std::io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();

@@ -8,6 +8,7 @@ use meta::{Gvk, Map, Value};
 /// Lines are wrapped before this column.
 const WIDTH: usize = 80;
 
+/// Formats the page of a kind or field.
 pub fn page(x: &Explain<'_>, gvk: &Gvk, field: Option<(&str, &Value)>, root: &Value, recursive: bool) -> String {
     let mut out = format!("KIND:     {}\nVERSION:  {}\n\n", gvk.kind, gvk.api_version());
     let current = field.map_or(root, |(_, v)| v);

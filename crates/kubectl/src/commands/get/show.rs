@@ -58,6 +58,7 @@ impl<'a> Show<'a> {
         })
     }
 
+    /// Returns how the table of a resource is printed.
     pub fn options_for(&self, r: &Resource) -> table::Options {
         let mut o = self.table.clone();
         o.with_kind = o.with_kind.map(|_| r.group_kind());
@@ -65,6 +66,7 @@ impl<'a> Show<'a> {
         o
     }
 
+    /// Fetches and prints tables.
     pub async fn tables(&mut self, k: &mut Kube, all: Vec<Target>, errors: &mut Vec<Error>) {
         let mut groups: Vec<Group> = Vec::new();
         let several = all.len() > 1;
@@ -138,6 +140,7 @@ impl<'a> Show<'a> {
         q
     }
 
+    /// Returns the `Accept` header: tables for people, else JSON.
     pub fn accept(&self) -> &'static str {
         if self.a.server_print { TABLE } else { JSON }
     }
@@ -173,6 +176,7 @@ impl<'a> Show<'a> {
         }
     }
 
+    /// Fetches and prints documents.
     pub async fn documents(
         &mut self,
         k: &mut Kube,
@@ -251,10 +255,12 @@ fn bare(e: Error) -> Error {
     }
 }
 
+/// Returns `None` for cluster scope.
 pub fn namespace(n: &str) -> Option<&str> {
     (!n.is_empty()).then_some(n)
 }
 
+/// Fetches a page of a list in the given representation.
 pub async fn list_page(
     k: &mut Kube,
     a: &Arguments,
@@ -287,6 +293,7 @@ pub fn as_table(v: Value, now: jiff::Timestamp) -> Value {
     table::generic(&objects, now)
 }
 
+/// Appends the rows of another page to a table.
 pub fn append(to: &mut Value, mut more: Value) {
     if let (Some(Value::Array(rows)), Some(Value::Array(more))) =
         (to.get_mut("rows"), more.get_mut("rows").map(Value::take))

@@ -21,28 +21,30 @@ pub struct Arguments {
     pub print: PrintFlags,
 }
 
+/// The annotation with the revision of a deployment.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// A revision: its number, and the replica set or controller revision that stores it.
 pub struct Revision {
     pub number: i64,
-    pub keeper: Object,
+    pub stored_in: Object,
 }
 
 impl Revision {
-    pub fn kept(&self) -> Option<Value> {
-        let path: &[&str] = if self.keeper.kind() == "ControllerRevision" {
+    /// Returns the stored pod template.
+    pub fn stored_template(&self) -> Option<Value> {
+        let path: &[&str] = if self.stored_in.kind() == "ControllerRevision" {
             &["data", "spec", "template"]
         } else {
             &["spec", "template"]
         };
-        self.keeper.at(path).cloned()
+        self.stored_in.at(path).cloned()
     }
 
     /// Returns the stored pod template with the cause of the change.
-    pub fn shown(&self) -> Value {
-        let mut t = self.kept().unwrap_or_default();
-        if let Some(cause) = self.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
+    pub fn template_with_cause(&self) -> Value {
+        let mut t = self.stored_template().unwrap_or_default();
+        if let Some(cause) = self.stored_in.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
             t["metadata"]["annotations"][CHANGE_CAUSE] = cause.into();
         }
         t
@@ -50,7 +52,7 @@ impl Revision {
 
     /// Returns the pod template without the additions of the controller.
     pub fn template(&self) -> Option<Value> {
-        let mut t = self.kept()?;
+        let mut t = self.stored_template()?;
         if let Some(labels) = t["metadata"]["labels"].as_object_mut() {
             labels.remove("pod-template-hash");
         }
@@ -82,12 +84,12 @@ pub async fn revisions(k: &mut Kube, i: &Info) -> Result<Vec<Revision>> {
         .into_iter()
         .filter_map(|r| r.object)
         .filter(|r| r.controller_of().is_some_and(|c| c.uid == o.uid()))
-        .filter_map(|keeper| {
-            let number = match keeper.kind() {
-                "ControllerRevision" => keeper.int_at(&["revision"])?,
-                _ => keeper.annotation(REVISION)?.parse().ok()?,
+        .filter_map(|stored_in| {
+            let number = match stored_in.kind() {
+                "ControllerRevision" => stored_in.int_at(&["revision"])?,
+                _ => stored_in.annotation(REVISION)?.parse().ok()?,
             };
-            Some(Revision { number, keeper })
+            Some(Revision { number, stored_in })
         })
         .collect();
     out.sort_by_key(|r| r.number);
@@ -118,7 +120,7 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
             }
         }
         let mut printer = printer()?;
-        return all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""));
+        return all.iter().try_for_each(|r| printer.print(k, &r.stored_in, ""));
     }
     let mut out = format!("{name} \n");
     if a.revision > 0 {
@@ -127,7 +129,7 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
             Some(r) => {
                 out.push_str("Pod Template:\n");
                 // Upstream's text contains tabs.
-                crate::commands::describe::template(&mut out, &r.shown());
+                crate::commands::describe::template(&mut out, &r.template_with_cause());
             }
             None if all.is_empty() => out.push_str("No rollout history found."),
             None => return text("unable to find the specified revision"),
@@ -137,7 +139,7 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
     } else {
         let mut table = String::from("REVISION\tCHANGE-CAUSE\n");
         for r in all {
-            let cause = r.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()).unwrap_or("<none>");
+            let cause = r.stored_in.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()).unwrap_or("<none>");
             table.push_str(&format!("{}\t{cause}\n", r.number));
         }
         out.push_str(&tabwriter::describe(&table));

@@ -68,7 +68,7 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: DryRunStrategy)
     let paused = i.resource.kind == "Deployment" && o.at(&["spec", "paused"]) == Some(&Value::Bool(true));
     if dry == DryRunStrategy::Client && (paused || Some(&template) != o.at(&["spec", "template"])) {
         let mut text = String::from("Pod Template:\n");
-        crate::commands::describe::template(&mut text, &to.kept().unwrap_or_default());
+        crate::commands::describe::template(&mut text, &to.stored_template().unwrap_or_default());
         return Ok(text);
     }
     if paused {
@@ -85,7 +85,7 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: DryRunStrategy)
             .filter(|(k, _)| KEPT_ANNOTATIONS.contains(k))
             .map(|(k, v)| (k.to_owned(), v.into()))
             .collect();
-        for (k, v) in to.keeper.annotations().filter(|(k, _)| !KEPT_ANNOTATIONS.contains(k)) {
+        for (k, v) in to.stored_in.annotations().filter(|(k, _)| !KEPT_ANNOTATIONS.contains(k)) {
             annotations.insert(k.to_owned(), v.into());
         }
         Patch::Json(json!([
@@ -93,7 +93,7 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: DryRunStrategy)
             {"op": "replace", "path": "/metadata/annotations", "value": annotations},
         ]))
     } else {
-        Patch::Strategic(to.keeper.get("data").cloned().unwrap_or_default())
+        Patch::Strategic(to.stored_in.get("data").cloned().unwrap_or_default())
     };
     let api = k.api(&i.resource, &i.namespace).await?;
     let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };

@@ -14,6 +14,7 @@ const REFERENCES: [(&str, &str, &str); 2] =
     [("secretKeyRef", "secrets", "secret"), ("configMapKeyRef", "configmaps", "config map")];
 
 impl Sources {
+    /// Reads the config maps and secrets that variables refer to.
     pub async fn read(&mut self, k: &mut Kube, variables: Option<&Value>) -> Result {
         for v in variables.and_then(Value::as_array).into_iter().flatten() {
             for (field, resource, _) in REFERENCES {

@@ -106,6 +106,7 @@ enum Reversal {
 }
 
 impl Step {
+    /// `deployment.apps/web`.
     pub fn to_name(&self) -> String {
         let kind = self.gvk.kind.to_lowercase();
         let dot = if self.gvk.group.is_empty() { String::new() } else { format!(".{}", self.gvk.group) };
@@ -210,6 +211,7 @@ impl Step {
         }
     }
 
+    /// Serializes the step for a record.
     pub fn to_value(&self) -> Value {
         json!({
             "apiVersion": self.gvk.api_version(), "kind": self.gvk.kind, "namespace": self.namespace, "name": self.name,
@@ -219,6 +221,7 @@ impl Step {
         })
     }
 
+    /// Parses a step of a record; `None` if it is malformed.
     pub fn from_value(v: &Value) -> Option<Self> {
         let text = |key: &str| v[key].as_str().map(str::to_owned);
         let identity = Object::from_value(json!({"apiVersion": v["apiVersion"], "kind": v["kind"]}))?;

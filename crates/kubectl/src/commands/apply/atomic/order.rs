@@ -10,10 +10,12 @@ pub enum Stage {
     Rest,
 }
 
+/// Returns the API group of an object.
 pub fn group(o: &Object) -> &str {
     o.api_version().split_once('/').map_or("", |(g, _)| g)
 }
 
+/// Returns the stage in which an object is applied.
 pub fn stage(o: &Object) -> Stage {
     match (group(o), o.kind()) {
         ("", "Namespace") => Stage::Namespaces,

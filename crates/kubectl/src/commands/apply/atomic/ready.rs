@@ -4,6 +4,7 @@
 use crate::commands::rollout::status;
 use meta::{Object, Value};
 
+/// Whether an object is ready, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Ready,
@@ -26,6 +27,7 @@ fn why(o: &Object, ty: &str, otherwise: &str) -> String {
     text("message").or(text("reason")).unwrap_or(otherwise).to_owned()
 }
 
+/// Returns the state of an object.
 pub fn state(o: &Object) -> State {
     if o.is_deleting() {
         return State::Waiting("is being deleted".to_owned());

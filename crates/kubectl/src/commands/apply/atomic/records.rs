@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 /// How many applies are kept.
 const MAX_RECORDS: usize = 20;
 
+/// The record of an atomic apply.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// The file name: the time of the apply, sortable.

@@ -8,6 +8,7 @@ use terminal_size::{Width, terminal_size_of};
 /// With more objects the view would scroll.
 const LIVE_LINES: usize = 30;
 
+/// The names of the objects and their printed states.
 pub struct View {
     names: Vec<String>,
     shown: Vec<Option<State>>,
