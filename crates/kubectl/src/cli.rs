@@ -216,8 +216,8 @@ fn tree(included: impl Fn(&str) -> bool) -> clap::Command {
 
 /// Makes flags accept Go's syntax: `--flag=false`, and values that begin with a dash.
 fn accept_go_syntax(c: &mut clap::Command) {
-    let taken = std::mem::take(c);
-    let mut changed = taken.args_override_self(true).mut_args(|a| {
+    let command = std::mem::take(c);
+    let mut changed = command.args_override_self(true).mut_args(|a| {
         if matches!(a.get_action(), ArgAction::SetTrue) {
             a.action(ArgAction::Set)
                 .num_args(0..=1)
@@ -257,8 +257,9 @@ mod tests {
     #[test]
     fn partial_parser_has_the_flags_of_the_complete_one() {
         let shown = |c: &mut clap::Command| {
-            let below: Vec<String> = c.get_subcommands_mut().map(|s| s.render_long_help().to_string()).collect();
-            format!("{}{below:?}", c.render_long_help())
+            let subcommand_help: Vec<String> =
+                c.get_subcommands_mut().map(|s| s.render_long_help().to_string()).collect();
+            format!("{}{subcommand_help:?}", c.render_long_help())
         };
         for one in command().get_subcommands_mut() {
             let name = one.get_name().to_owned();

@@ -433,20 +433,20 @@ mod tests {
         let path = "/api/v1/namespaces/default/pods/p";
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}, "x": "y".repeat(11_000)});
         let s = Server::new().on(&format!("GET {path}"), 200, pod);
-        let whole = r#"{\"apiVersion\":\"v1\",\"kind\":\"Pod\""#;
+        let body = r#"{\"apiVersion\":\"v1\",\"kind\":\"Pod\""#;
         let sent = format!(
             "\"Request\" verb=\"GET\" url=\"{path}\" headers=<\n! \tAccept: application/json\n! \tUser-Agent: kubectl\n!  >\n"
         );
         let line = format!("\"Response\" verb=\"GET\" url=\"{path}\" status=\"200 OK\" milliseconds=");
-        for (level, there, absent) in [
+        for (level, present, absent) in [
             (5, vec![], vec!["Request", "Response"]),
-            (6, vec![line.as_str()], vec!["\"Request\"", whole]),
+            (6, vec![line.as_str()], vec!["\"Request\"", body]),
             (
                 7,
                 vec![sent.as_str(), "\"Response\" status=\"200 OK\" milliseconds="],
-                vec![whole, "verb=\"GET\" url=\"/api/v1/namespaces/default/pods/p\" status"],
+                vec![body, "verb=\"GET\" url=\"/api/v1/namespaces/default/pods/p\" status"],
             ),
-            (8, vec![sent.as_str(), "\"Request Body\" body=\"\"", whole, "chars]\""], vec!["curl"]),
+            (8, vec![sent.as_str(), "\"Request Body\" body=\"\"", body, "chars]\""], vec!["curl"]),
             (
                 9,
                 vec![
@@ -455,11 +455,11 @@ mod tests {
                 ],
                 vec![],
             ),
-            (10, vec![whole], vec!["[truncated"]),
+            (10, vec![body], vec!["[truncated"]),
         ] {
             let output = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
             assert!(output.starts_with("pod/p\n"), "{level}: {output}");
-            there.iter().for_each(|t| assert!(output.contains(t), "{level}: {t} in {output}"));
+            present.iter().for_each(|t| assert!(output.contains(t), "{level}: {t} in {output}"));
             absent.iter().for_each(|t| assert!(!output.contains(t), "{level}: {t} in {output}"));
             if level > 5 {
                 let first = output.lines().find(|l| l.starts_with("! ")).unwrap();

@@ -134,11 +134,11 @@ impl Map {
     fn owners(&self, location: &Location) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
         for depth in (1..=location.len()).rev() {
-            let whole = &location[..depth];
-            for n in self.owned.get(whole).into_iter().flatten() {
+            let enclosing = &location[..depth];
+            for n in self.owned.get(enclosing).into_iter().flatten() {
                 let inside = || {
-                    let below = self.owned.range(whole.to_vec()..).skip(1);
-                    below.take_while(|(p, _)| p.starts_with(whole)).any(|(_, owners)| owners.contains(n))
+                    let below = self.owned.range(enclosing.to_vec()..).skip(1);
+                    below.take_while(|(p, _)| p.starts_with(enclosing)).any(|(_, owners)| owners.contains(n))
                 };
                 if !found.contains(n) && (depth == location.len() || !inside()) {
                     found.push(*n);

@@ -122,8 +122,8 @@ mod tests {
         for (path, flags) in &all {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             // Some take no arguments.
-            let taken = !outcome(&[&path[..], &["a"]].concat()).contains("unexpected argument");
-            let arguments: &[&str] = if taken { &["a"] } else { &[] };
+            let takes_arguments = !outcome(&[&path[..], &["a"]].concat()).contains("unexpected argument");
+            let arguments: &[&str] = if takes_arguments { &["a"] } else { &[] };
             let mut lines: Vec<Vec<String>> = vec![vec!["-n".into(), "x".into()], vec!["--context=c".into()]];
             for f in flags.iter().filter(|f| !f.is_positional()) {
                 let Some(long) = f.get_long().filter(|l| *l != "help") else { continue };
@@ -135,11 +135,11 @@ mod tests {
             }
             for flag in lines {
                 let flag: Vec<&str> = flag.iter().map(String::as_str).collect();
-                let behind = outcome(&[&path[..], arguments, &flag].concat());
+                let after_arguments = outcome(&[&path[..], arguments, &flag].concat());
                 // Before the command, between command and subcommand, and before the arguments.
                 for at in 0..=path.len() {
                     let words = [&path[..at], &flag, &path[at..], arguments].concat();
-                    assert_eq!(outcome(&words), behind, "{words:?}");
+                    assert_eq!(outcome(&words), after_arguments, "{words:?}");
                 }
             }
         }

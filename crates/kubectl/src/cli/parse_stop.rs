@@ -114,16 +114,16 @@ fn suggestions(word: &str) -> String {
     let all = command();
     let mut known: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
     known.sort_by_key(|n| ORDER.iter().position(|o| o == n).unwrap_or(ORDER.len()));
-    let near: Vec<&str> = known
+    let similar: Vec<&str> = known
         .into_iter()
         .filter(|n| {
             let is_synonym = SYNONYMS.iter().any(|(context, words)| context == n && words.contains(&word.as_str()));
             is_synonym || n.starts_with(&word) || distance(n, &word) <= 2
         })
         .collect();
-    match near.is_empty() {
+    match similar.is_empty() {
         true => String::new(),
-        false => format!("\n\nDid you mean this?\n\t{}", near.join("\n\t")),
+        false => format!("\n\nDid you mean this?\n\t{}", similar.join("\n\t")),
     }
 }
 

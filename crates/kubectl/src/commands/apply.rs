@@ -195,7 +195,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 /// Prints one object as it is, several as a list.
 fn print_objects(k: &Kube, output: &Output, flags: &PrintFlags, mut results: Vec<Object>) -> Result {
-    let whole = match results.len() {
+    let output_object = match results.len() {
         0 => return Ok(()),
         1 => results.remove(0),
         _ => {
@@ -203,7 +203,7 @@ fn print_objects(k: &Kube, output: &Output, flags: &PrintFlags, mut results: Vec
             Object::from_value(list).unwrap_or_default()
         }
     };
-    k.out.write(document(output, whole, flags.show_managed_fields)?.as_bytes());
+    k.out.write(document(output, output_object, flags.show_managed_fields)?.as_bytes());
     Ok(())
 }
 

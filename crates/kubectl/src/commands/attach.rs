@@ -72,11 +72,11 @@ pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: &Options) -> R
     let o = pod.object.clone().unwrap_or_default();
     let (field, c) = find_container(&o, container).unwrap_or(("containers", &Value::Null));
     // The container has a terminal only if its spec requests one.
-    let has = c["tty"] == true;
-    if w.tty && !has && !w.quiet {
+    let has_terminal = c["tty"] == true;
+    if w.tty && !has_terminal && !w.quiet {
         k.warn(format!("error: Unable to use a TTY - container {container} did not allocate one"));
     }
-    let raw = terminal::set_up(k, has && w.stdin, w.quiet);
+    let raw = terminal::set_up(k, has_terminal && w.stdin, w.quiet);
     if !w.quiet {
         k.warn("All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\nIf you don't see a command prompt, try pressing enter.");
     }
@@ -115,7 +115,7 @@ pub enum PreviousLog {
 const LOG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits for the container and attaches to it. If the container has already terminated, prints its log instead.
-pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, earlier: PreviousLog) -> Result {
+pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, previous_log: PreviousLog) -> Result {
     let api = k.api(&pod.resource, &pod.namespace).await?;
     let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
     let ready = |o: &Object| {
@@ -153,7 +153,7 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
     q.add("container", container);
     if !ended {
         // An attachment shows only what is written afterwards.
-        if earlier == PreviousLog::Print {
+        if previous_log == PreviousLog::Print {
             match tokio::time::timeout(LOG_TIMEOUT, print_log(k, &pod, &q)).await {
                 Ok(Ok(())) => q.add("sinceTime", &meta::time::format(k.now())),
                 Ok(Err(e)) => k.warn(format!("warning: couldn't fetch pre-attach logs: {e}")),

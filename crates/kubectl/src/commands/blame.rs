@@ -44,24 +44,24 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let s = Selection { labels: &a.selector, bare_type_is_all: true, ..Selection::default() };
     let (found, errors) = gather(k, &a.resources, &a.files, &s).await?;
     let mut all: Vec<Value> = Vec::new();
-    let many = found.len() > 1;
+    let several = found.len() > 1;
     for (n, i) in found.iter().enumerate() {
         let (owners, fields) = read(&a, i);
         if !a.output.is_empty() {
             all.push(document(i, &owners, &fields));
             continue;
         }
-        if many {
+        if several {
             k.println(format!("{}{}:", if n > 0 { "\n" } else { "" }, i.to_name()));
         }
         k.out.write(table(&a, k, &owners, &fields).as_bytes());
     }
-    let whole = match all.len() {
+    let document = match all.len() {
         0 => None,
         1 => all.pop(),
         _ => Some(json!({"apiVersion": "v1", "kind": "List", "items": all})),
     };
-    if let Some(v) = whole {
+    if let Some(v) = document {
         let text = if a.output == "json" { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
         k.out.write(text.as_bytes());
     }

@@ -186,8 +186,8 @@ fn takes_value(a: &clap::Arg) -> bool {
 }
 
 async fn complete_line(k: &mut Kube, before: &[String], current: &str) -> Completion {
-    let whole = command();
-    let mut at = whole.clone();
+    let parser = command();
+    let mut at = parser.clone();
     let (mut path, mut rest) = (Vec::new(), Vec::new());
     let mut waiting: Option<clap::Arg> = None;
     for w in before {
@@ -198,7 +198,7 @@ async fn complete_line(k: &mut Kube, before: &[String], current: &str) -> Comple
             return Completion::files();
         }
         if w.starts_with('-') && w.len() > 1 {
-            waiting = flag(&at, &whole, w).filter(|a| takes_value(a)).cloned();
+            waiting = flag(&at, &parser, w).filter(|a| takes_value(a)).cloned();
             continue;
         }
         let sub = at.get_subcommands().find(|s| s.get_name() == w || s.get_all_aliases().any(|a| a == w)).cloned();
@@ -215,12 +215,12 @@ async fn complete_line(k: &mut Kube, before: &[String], current: &str) -> Comple
     }
     if current.starts_with('-') {
         if let Some((name, _)) = current.split_once('=') {
-            return match flag(&at, &whole, name).cloned() {
+            return match flag(&at, &parser, name).cloned() {
                 Some(a) => value(k, &a, &format!("{name}="), &path).await,
                 None => Completion::nothing(),
             };
         }
-        return flags(&at, &whole);
+        return flags(&at, &parser);
     }
     if rest.is_empty() {
         let about = |s: &clap::Command| s.get_about().map(ToString::to_string).unwrap_or_default();

@@ -365,8 +365,8 @@ mod tests {
             "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"}}\n"
         );
         assert_eq!(snapshot(&s, "create -f - --dry-run=client", CM).await, "configmap/a created (dry run)\n");
-        let there = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409, "message": "configmaps \"a\" already exists"});
-        let s = Server::new().on(POST, 409, there);
+        let exists = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409, "message": "configmaps \"a\" already exists"});
+        let s = Server::new().on(POST, 409, exists);
         assert_eq!(
             snapshot(&s, "create -f -", CM).await,
             "! Error from server (AlreadyExists): error when creating \"STDIN\": configmaps \"a\" already exists\nexit 1\n"

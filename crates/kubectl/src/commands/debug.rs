@@ -185,12 +185,12 @@ impl Arguments {
         if !self.container.is_empty() {
             return self.container.clone();
         }
-        let taken: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
+        let used: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
             .iter()
             .flat_map(|of| pods::names(pod, of))
             .collect();
         let mut name = String::new();
-        while name.is_empty() || taken.contains(&name.as_str()) {
+        while name.is_empty() || used.contains(&name.as_str()) {
             name = format!("debugger-{}", meta::random::suffix(&*k.shell.rng, 5));
         }
         if !self.quiet {
@@ -270,8 +270,9 @@ fn warn_non_root(k: &Kube, pod: &Object, field: &str, name: &str) {
     let all = pod.at(&["spec", field]).and_then(Value::as_array);
     let Some(c) = all.and_then(|a| a.iter().find(|c| c["name"] == name)) else { return };
     let s = &c["securityContext"];
-    let able = s["privileged"] == true || s["capabilities"]["add"].as_array().is_some_and(|a| !a.is_empty());
-    if user != 0 && able && s["runAsUser"] != 0 {
+    let has_capabilities =
+        s["privileged"] == true || s["capabilities"]["add"].as_array().is_some_and(|a| !a.is_empty());
+    if user != 0 && has_capabilities && s["runAsUser"] != 0 {
         k.warn("Warning: Non-root user is configured for the entire target Pod, and some capabilities granted by debug profile may not work. Please consider using \"--custom\" with a custom profile that specifies \"securityContext.runAsUser: 0\".");
     }
 }

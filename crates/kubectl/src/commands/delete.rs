@@ -248,12 +248,12 @@ mod tests {
     async fn deletes_by_name_and_selector() {
         let pod = |n: &str| json!({"metadata": {"name": n, "namespace": "default", "uid": n}});
         let ok = json!({"kind": "Status", "status": "Success", "details": {"uid": "u"}});
-        let gone = json!({"items": [], "metadata": {"resourceVersion": "9"}});
+        let empty = json!({"items": [], "metadata": {"resourceVersion": "9"}});
         let s = Server::new()
             .on("DELETE /api/v1/namespaces/default/pods/web", 200, ok.clone())
             .on("DELETE /api/v1/namespaces/x", 200, ok.clone())
-            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, gone.clone())
-            .on("GET /api/v1/namespaces?fieldSelector=metadata.name%3Dx", 200, gone.clone())
+            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, empty.clone())
+            .on("GET /api/v1/namespaces?fieldSelector=metadata.name%3Dx", 200, empty.clone())
             .on(
                 "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb&limit=500",
                 200,
@@ -293,10 +293,11 @@ mod tests {
 
     #[tokio::test]
     async fn waits_for_the_object_with_the_same_uid() {
-        let there = json!({"items": [{"metadata": {"name": "web", "uid": "u"}}], "metadata": {"resourceVersion": "9"}});
+        let existing =
+            json!({"items": [{"metadata": {"name": "web", "uid": "u"}}], "metadata": {"resourceVersion": "9"}});
         let s = Server::new()
             .on("DELETE /api/v1/namespaces/default/pods/web", 200, json!({"metadata": {"uid": "u"}}))
-            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, there)
+            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, existing)
             .on_bytes(
                 "GET /api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3Dweb&resourceVersion=9",
                 200,

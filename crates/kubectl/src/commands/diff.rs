@@ -219,8 +219,8 @@ impl Sides {
             Ok(s) if s.success() => false,
             Ok(s) if s.code() == Some(1) => true,
             Ok(s) => {
-                let how = s.code().map_or_else(|| s.to_string(), |c| format!("exit status {c}"));
-                return text(format!("failed to run {program:?}: {how}"));
+                let status = s.code().map_or_else(|| s.to_string(), |c| format!("exit status {c}"));
+                return text(format!("failed to run {program:?}: {status}"));
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && external.is_none() => {
                 let found = unified::directories(&self.live, &self.merged).map_err(|e| {

@@ -137,14 +137,14 @@ impl Drain {
         if let Some(w) = decisions.warnings() {
             k.warn(format!("Warning: {w}"));
         }
-        let going = decisions.to_evict();
+        let to_evict = decisions.to_evict();
         if self.dry == DryRunStrategy::Client {
-            for p in going {
+            for p in to_evict {
                 k.println(format!("evicting pod {}/{} (dry run)", p.namespace(), p.name()));
             }
             return Ok(());
         }
-        let Err(e) = evict::evict_all(self, k, going).await else { return Ok(()) };
+        let Err(e) = evict::evict_all(self, k, to_evict).await else { return Ok(()) };
         let again = self.decide_pods(k, node).await?;
         let pending = again.to_evict();
         if !pending.is_empty() {
@@ -218,7 +218,7 @@ mod tests {
             .on("GET /apis/apps/v1/namespaces/default/daemonsets/o", 200, json!({}))
     }
 
-    fn gone() -> Value {
+    fn not_found() -> Value {
         json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "pods \"a\" not found"})
     }
 
@@ -264,7 +264,7 @@ mod tests {
     async fn evicts_pods() {
         let a = pod("a", "ReplicaSet", json!({}));
         let evict = format!("POST {POD}/a/eviction");
-        let s = server(json!([a])).on(&evict, 201, json!({})).on(&format!("GET {POD}/a"), 404, gone());
+        let s = server(json!([a])).on(&evict, 201, json!({})).on(&format!("GET {POD}/a"), 404, not_found());
         assert_eq!(
             snapshot(&s, "drain n --grace-period=7", "").await,
             "node/n cordoned\nevicting pod default/a\npod/a evicted\nnode/n drained\n"
@@ -292,7 +292,7 @@ mod tests {
     #[tokio::test]
     async fn deletes_pods_without_eviction() {
         let a = pod("a", "ReplicaSet", json!({}));
-        let s = server(json!([a])).on(&format!("DELETE {POD}/a"), 200, a).on(&format!("GET {POD}/a"), 404, gone());
+        let s = server(json!([a])).on(&format!("DELETE {POD}/a"), 200, a).on(&format!("GET {POD}/a"), 404, not_found());
         assert_eq!(
             snapshot(&s, "drain n --disable-eviction", "").await,
             "node/n cordoned\npod/a deleted\nnode/n drained\n"

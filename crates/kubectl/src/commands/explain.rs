@@ -263,14 +263,14 @@ fn wrap(s: &str, indent: usize) -> String {
         // The beginning of a paragraph and double spaces are kept.
         let words = paragraph.trim_start_matches(' ');
         let mut line = " ".repeat(paragraph.len() - words.len());
-        let mut broken = false;
+        let mut wrapped = false;
         for (i, word) in words.split(' ').enumerate() {
             let full = indent + line.chars().count() + 1 + word.chars().count() > WIDTH;
             if full && !line.trim_start().is_empty() {
                 out.push_str(&format!("{pad}{}\n", line.trim_end()));
                 line.clear();
-                broken = true;
-            } else if i > 0 && !(broken && line.is_empty()) {
+                wrapped = true;
+            } else if i > 0 && !(wrapped && line.is_empty()) {
                 line.push(' ');
             }
             line.push_str(word);

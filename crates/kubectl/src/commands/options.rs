@@ -20,9 +20,9 @@ pub async fn run(_: Arguments, k: &mut Kube) -> Result {
         let default = a.get_default_values().first().map(|v| v.to_string_lossy().into_owned()).unwrap_or_default();
         let name = a.get_long().unwrap_or_default();
         // The last of several users counts here; other commands read the flag as subjects.
-        let many = matches!(a.get_action(), clap::ArgAction::Append) && name != "user";
+        let repeatable = matches!(a.get_action(), clap::ArgAction::Append) && name != "user";
         let bare = name == "v" || matches!(default.as_str(), "true" | "false");
-        let shown = if many {
+        let shown = if repeatable {
             "[]".to_owned()
         } else if bare {
             default

@@ -50,8 +50,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         _ => return text("cannot specify --patch and --patch-file together"),
     };
     // Text that opens like an object is JSON and is sent unchanged: YAML flow mappings are not accepted.
-    let broken = given.trim_start().starts_with('{') && serde_json::from_str::<Value>(&given).is_err();
-    let document = match broken {
+    let is_invalid_json = given.trim_start().starts_with('{') && serde_json::from_str::<Value>(&given).is_err();
+    let document = match is_invalid_json {
         true => Value::Null,
         false => codec::yaml::parse(&given)
             .map_err(|e| Error::Text(format!("unable to parse {given:?}: {e}")))?
@@ -87,11 +87,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
             if a.local || dry == DryRunStrategy::Client {
-                return if broken { text("invalid JSON document") } else { locally(&before, &patch) };
+                return if is_invalid_json { text("invalid JSON document") } else { locally(&before, &patch) };
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
             let api = k.api(&i.resource, &i.namespace).await?;
-            if broken {
+            if is_invalid_json {
                 let namespace = Some(i.namespace.as_str()).filter(|n| !n.is_empty());
                 let sub = Some(a.subresource.as_str()).filter(|s| !s.is_empty());
                 let mut q = Query::default();

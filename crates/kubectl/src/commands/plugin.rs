@@ -156,12 +156,12 @@ pub fn run_plugin(words: &[String], shell: &Shell) -> Option<u8> {
     if known {
         return None;
     }
-    let (path, taken) = find(words, &*shell.environment)?;
-    if first == "create" && taken < 2 {
+    let (path, word_count) = find(words, &*shell.environment)?;
+    if first == "create" && word_count < 2 {
         return None;
     }
     let mut program = std::process::Command::new(&path);
-    program.args(&words[taken..]);
+    program.args(&words[word_count..]);
     if shell.terminal {
         // The plugin replaces this process, so that it owns signals and terminal.
         let e = program.exec();

@@ -209,17 +209,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("unable to listen on any of the requested ports: [{}]", all.join(" ")));
     }
     let mut serving = tokio::task::JoinSet::new();
-    let (lost, mut is_lost) = mpsc::channel(1);
+    let (failed, mut has_failed) = mpsc::channel(1);
     for (l, remote) in listening {
         let Ok(at) = l.local_addr() else { continue };
         k.println(format!("Forwarding from {at} -> {remote}"));
-        serving.spawn(accept(l, at.port(), remote, to.clone(), lost.clone()));
+        serving.spawn(accept(l, at.port(), remote, to.clone(), failed.clone()));
     }
     k.out.flush();
     tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = serving.join_next() => text("lost connection to pod"),
-        _ = is_lost.recv() => text("lost connection to pod"),
+        _ = has_failed.recv() => text("lost connection to pod"),
     }
 }
 
@@ -270,19 +270,19 @@ struct To {
     zone: TimeZone,
 }
 
-/// Forwards connections. `lost` receives the first error of the pod, because upstream then closes the connection to the
+/// Forwards connections. `failed` receives the first error of the pod, because upstream then closes the connection to the
 /// pod.
-async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, lost: mpsc::Sender<()>) {
+async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, failed: mpsc::Sender<()>) {
     while let Ok((connection, _)) = listener.accept().await {
         to.out.write(format!("Handling connection for {local}\n").as_bytes());
         to.out.flush();
-        let (to, lost) = (to.clone(), lost.clone());
+        let (to, failed) = (to.clone(), failed.clone());
         tokio::spawn(async move {
             if let Err(e) = forward(connection, remote, &to).await {
                 let head = client::log::head('E', to.clock.now(), &to.zone, "portforward.go:522");
                 let why = format!("an error occurred forwarding {local} -> {remote}: {e}");
                 to.err.write(format!("{head}\"Unhandled Error\" err={why:?}\n").as_bytes());
-                let _ = lost.try_send(());
+                let _ = failed.try_send(());
             }
         });
     }
@@ -307,7 +307,7 @@ async fn copy(mut connection: TcpStream, ws: Socket) -> Result {
     let (mut input, mut output) = connection.split();
     let mut block = vec![0u8; 32 * 1024];
     // The first two bytes of each channel are the port.
-    let mut heads = [2usize; 2];
+    let mut port_headers = [2usize; 2];
     let mut open = true;
     loop {
         tokio::select! {
@@ -328,7 +328,7 @@ async fn copy(mut connection: TcpStream, ws: Socket) -> Result {
                     Some(Ok(_)) => continue,
                 };
                 let Some((&channel @ (DATA | ERROR), mut rest)) = data.split_first() else { continue };
-                let head = &mut heads[usize::from(channel)];
+                let head = &mut port_headers[usize::from(channel)];
                 let skipped = rest.len().min(*head);
                 *head -= skipped;
                 rest = &rest[skipped..];
@@ -444,8 +444,8 @@ mod tests {
     #[tokio::test]
     async fn rejects_invalid_targets() {
         let s = server();
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
+        let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = occupied.local_addr().unwrap().port();
         for (line, expected) in [
             ("port-forward a".to_owned(), "! error: TYPE/NAME and list of ports are required for port-forward\n! See 'kubectl port-forward -h' for help and examples\nexit 1\n".to_owned()),
             ("port-forward a dns".into(), "! error: UDP protocol is not supported for dns\nexit 1\n".into()),

@@ -165,18 +165,18 @@ impl Replacement {
 /// Creates an object and repeats a request without response. If a response was lost and the object exists then, returns the
 /// first error: the creator is unknown.
 async fn create_with_retries(api: &Api<Object>, options: &WriteOptions, o: &Object) -> Result<Object, client::Error> {
-    let mut lost = None;
+    let mut lost_response = None;
     for round in 0..ATTEMPTS {
         match create(api, options, o).await {
-            Err(e) if e.is_transient() => lost = Some(lost.unwrap_or(e)),
-            Err(e) if e.is_already_exists() => return Err(lost.unwrap_or(e)),
+            Err(e) if e.is_transient() => lost_response = Some(lost_response.unwrap_or(e)),
+            Err(e) if e.is_already_exists() => return Err(lost_response.unwrap_or(e)),
             answer => return answer,
         }
         if round + 1 < ATTEMPTS {
             pause(round).await;
         }
     }
-    Err(lost.unwrap_or_else(|| client::Error::Unexpected("no answer".into())))
+    Err(lost_response.unwrap_or_else(|| client::Error::Unexpected("no answer".into())))
 }
 
 /// Writes an object that no server has any more to a file, and returns a message about it.

@@ -97,27 +97,27 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         let mut accepted = Vec::new();
         for i in found {
             let api = k.api(&i.resource, &i.namespace).await?;
-            let rehearsed = async {
+            let dry_run = async {
                 let old = api.get_opt(&i.name).await?;
                 Replacement::dry_run(api, &i.name, old, &options, configured(&a, k, &i)).await
             };
-            match rehearsed.await {
+            match dry_run.await {
                 Ok(replacement) => accepted.push((i, replacement)),
                 Err(e) => errors.push(Error::from(e).about("replacing", &i.source)),
             }
         }
         // Nothing is created before everything is deleted. An object that is not deleted does not prevent the recreation of
         // others.
-        let mut gone = Vec::new();
+        let mut replaceable = Vec::new();
         let deleted = delete(&a, k, accepted, propagation, &mut errors).await;
         let limit = Instant::now() + timeout.unwrap_or(DELETION_TIMEOUT);
         for (i, replacement) in deleted {
             match replacement.wait_deleted(limit).await {
-                Ok(()) => gone.push((i, replacement)),
+                Ok(()) => replaceable.push((i, replacement)),
                 Err(e) => errors.push(e),
             }
         }
-        for (i, replacement) in gone {
+        for (i, replacement) in replaceable {
             match replacement.create(k).await {
                 Ok(o) => printer.print(k, &o, "replaced")?,
                 Err(e) => errors.push(e.about("replacing", &i.source)),

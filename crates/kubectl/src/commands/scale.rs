@@ -74,10 +74,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 return Ok(a.replicas);
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
-            let begun = tokio::time::Instant::now();
+            let started = tokio::time::Instant::now();
             loop {
                 match scale_object(&a, &api, &i.name, &options).await {
-                    Err(Error::Client(e)) if e.is_conflict() && begun.elapsed() < CONFLICT_TIMEOUT => {
+                    Err(Error::Client(e)) if e.is_conflict() && started.elapsed() < CONFLICT_TIMEOUT => {
                         tokio::time::sleep(CONFLICT_PAUSE).await;
                     }
                     done => return done,
@@ -153,11 +153,11 @@ mod tests {
         let scale = |wanted: i64, there: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": wanted}, "status": {"replicas": there}});
         let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
         let scaled = "deployment.apps/web scaled\n";
-        let late = "! error: timed out waiting for \"web\" to be synced\nexit 1\n";
+        let timeout_error = "! error: timed out waiting for \"web\" to be synced\nexit 1\n";
         for (flags, seen, expected, looks) in [
             ("--timeout=10s", vec![scale(3, 1), scale(3, 2), scale(3, 3)], scaled, 3),
             ("--timeout=10s", vec![scale(3, 1), scale(5, 1)], scaled, 2),
-            ("--timeout=250ms", vec![scale(3, 1)], late, 3),
+            ("--timeout=250ms", vec![scale(3, 1)], timeout_error, 3),
             ("--timeout=0", vec![scale(3, 1)], scaled, 0),
             ("", vec![scale(3, 1)], scaled, 0),
             ("--timeout=1s --dry-run=server", vec![scale(3, 1)], "deployment.apps/web scaled (server dry run)\n", 0),
@@ -256,7 +256,8 @@ mod tests {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";
         let scale = |n: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": n}});
         let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
-        let lost = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "lost"});
+        let conflict =
+            json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "lost"});
         for (then, expected, puts) in
             [(2, "deployment.apps/web scaled\n", 3), (4, "! error: Expected replicas to be 2, was 4\nexit 1\n", 2)]
         {
@@ -265,8 +266,8 @@ mod tests {
                 .on(&format!("GET {path}/scale"), 200, scale(2))
                 .on(&format!("GET {path}/scale"), 200, scale(2))
                 .on(&format!("GET {path}/scale"), 200, scale(then))
-                .on(&format!("PUT {path}/scale"), 409, lost.clone())
-                .on(&format!("PUT {path}/scale"), 409, lost.clone())
+                .on(&format!("PUT {path}/scale"), 409, conflict.clone())
+                .on(&format!("PUT {path}/scale"), 409, conflict.clone())
                 .on(&format!("PUT {path}/scale"), 200, scale(3));
             assert_eq!(snapshot(&s, "scale deploy/web --replicas 3 --current-replicas=2", "").await, expected);
             assert_eq!(s.requests().iter().filter(|l| l.starts_with("PUT ")).count(), puts);

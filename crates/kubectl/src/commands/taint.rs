@@ -56,9 +56,9 @@ impl Taint {
                 match pair.split('=').collect::<Vec<_>>().as_slice() {
                     [key] => t.key = (*key).to_owned(),
                     [key, value] => {
-                        let bad = meta::names::label_value(value);
-                        if !bad.is_empty() {
-                            return wrong(&format!(", {}", bad.join("; ")));
+                        let errors = meta::names::label_value(value);
+                        if !errors.is_empty() {
+                            return wrong(&format!(", {}", errors.join("; ")));
                         }
                         (t.key, t.value) = ((*key).to_owned(), (*value).to_owned());
                     }
@@ -68,8 +68,8 @@ impl Taint {
             _ => return wrong(""),
         }
         match meta::names::qualified_name(&t.key) {
-            bad if bad.is_empty() => Ok(t),
-            bad => wrong(&format!(", {}", bad.join("; "))),
+            errors if errors.is_empty() => Ok(t),
+            errors => wrong(&format!(", {}", errors.join("; "))),
         }
     }
 

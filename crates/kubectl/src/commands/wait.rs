@@ -62,9 +62,9 @@ fn path_and_value(given: &str) -> Result<(String, Option<String>)> {
     let mut parts = vec![String::new()];
     let mut rest = given.chars().peekable();
     while let Some(c) = rest.next() {
-        let twice = c == '=' && rest.next_if_eq(&'=').is_some();
+        let is_operator = c == '=' && rest.next_if_eq(&'=').is_some();
         match parts.last_mut() {
-            Some(part) if twice => part.push_str("=="),
+            Some(part) if is_operator => part.push_str("=="),
             Some(part) if c != '=' => part.push(c),
             _ => parts.push(String::new()),
         }
@@ -375,7 +375,7 @@ mod tests {
                 .on(&format!("GET {pods}/a"), 200, pod.clone())
                 .on(&format!("GET {pods}?fieldSelector=metadata.name%3Da"), 200, page(json!([pod])))
         };
-        let late = "! error: timed out waiting for the condition\nexit 1\n";
+        let timeout_error = "! error: timed out waiting for the condition\nexit 1\n";
         for (line, expected) in [
             ("wait pods -l x=y --for=create", "pod/a condition met\n"),
             ("wait pod/a --for=create", "pod/a condition met\n"),
@@ -383,8 +383,8 @@ mod tests {
                 "wait pod/a --for=jsonpath=.status.phase=Running --for=create",
                 "pod/a condition met\npod/a condition met\n",
             ),
-            ("wait pods -l x=y --for=create --timeout=100ms", late),
-            ("wait pod/a --for=create --timeout=0", late),
+            ("wait pods -l x=y --for=create --timeout=100ms", timeout_error),
+            ("wait pod/a --for=create --timeout=0", timeout_error),
             ("wait pod/a --for=create --for=frob", "! error: unrecognized condition: \"frob\"\nexit 1\n"),
         ] {
             assert_eq!(snapshot(&server(), line, "").await, expected, "{line}");

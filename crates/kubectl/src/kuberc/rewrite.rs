@@ -115,7 +115,7 @@ fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell)
         }
     }
     let mut out = words;
-    let behind = at + taken;
-    out.splice(behind..behind, extra);
+    let insert_at = at + taken;
+    out.splice(insert_at..insert_at, extra);
     Ok(out)
 }

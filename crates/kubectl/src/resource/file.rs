@@ -288,13 +288,13 @@ fn parts(text: &str) -> Vec<std::result::Result<String, String>> {
     let mut out = Vec::new();
     let mut part = String::new();
     for line in text.split_inclusive('\n') {
-        let Some(behind) = line.strip_prefix("---") else {
+        let Some(comment) = line.strip_prefix("---") else {
             part.push_str(line);
             continue;
         };
-        let behind = behind.trim();
-        if !behind.is_empty() && !behind.starts_with('#') {
-            out.push(Err(format!("invalid Yaml document separator: {behind}")));
+        let comment = comment.trim();
+        if !comment.is_empty() && !comment.starts_with('#') {
+            out.push(Err(format!("invalid Yaml document separator: {comment}")));
             return out;
         }
         out.push(Ok(std::mem::take(&mut part)));

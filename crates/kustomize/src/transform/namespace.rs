@@ -32,11 +32,11 @@ impl Namespace {
     }
 
     fn set(&self, v: &mut Value) -> Result<(), Error> {
-        let taken = v.as_str().is_some_and(|s| !s.is_empty());
+        let is_set = v.as_str().is_some_and(|s| !s.is_empty());
         if v.is_object() || v.is_array() {
             return Err(Error::text("namespace field specs must target scalar nodes"));
         }
-        if !(self.unset_only && taken) {
+        if !(self.unset_only && is_set) {
             *v = self.metadata.namespace.clone().into();
         }
         Ok(())
@@ -67,12 +67,12 @@ impl Namespace {
         let Some(Value::Array(subjects)) = r.object.get_mut("subjects") else { return Ok(()) };
         for s in subjects.iter_mut().filter_map(Value::as_object_mut) {
             let is = |key: &str, value: &str| s.get(key).and_then(Value::as_str) == Some(value);
-            let meant = match self.subjects.as_str() {
+            let in_scope = match self.subjects.as_str() {
                 "none" => false,
                 "allServiceAccounts" => is("kind", "ServiceAccount"),
                 _ => is("name", "default"),
             };
-            if meant {
+            if in_scope {
                 self.set(s.entry("namespace").or_insert(Value::Null))?;
             }
         }

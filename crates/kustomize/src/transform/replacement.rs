@@ -133,11 +133,11 @@ fn read(all: &Resources, source: &Source) -> Result<Value, Error> {
     if value.is_object() || value.is_array() {
         return Err(Error::text("delimiter option can only be used with scalar nodes"));
     }
-    let whole = text(value);
-    let piece = usize::try_from(options.index).ok().and_then(|i| whole.split(&options.delimiter).nth(i));
+    let complete = text(value);
+    let piece = usize::try_from(options.index).ok().and_then(|i| complete.split(&options.delimiter).nth(i));
     match piece {
         Some(piece) => Ok(piece.into()),
-        None => Err(Error::text(format!("options.index {} is out of bounds for value {whole}", options.index))),
+        None => Err(Error::text(format!("options.index {} is out of bounds for value {complete}", options.index))),
     }
 }
 

@@ -126,8 +126,8 @@ impl Set {
 
     /// Returns the label value: a hash of kind and name of the parent.
     fn id(&self) -> String {
-        let whole = [self.name.as_str(), &self.namespace, &self.parent.kind, &self.parent.group].join(".");
-        let hash = sha2::Sha256::digest(whole.as_bytes());
+        let identity = [self.name.as_str(), &self.namespace, &self.parent.kind, &self.parent.group].join(".");
+        let hash = sha2::Sha256::digest(identity.as_bytes());
         format!("applyset-{}-v1", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash))
     }
 

@@ -28,7 +28,7 @@ pub async fn explain(k: &mut Kube, i: &Info, error: &client::Error, manager: &st
 }
 
 fn describe_conflict(k: &Kube, field: &str, desired: &Object, live: &Object, manager: &str, secret: bool) -> String {
-    let (here, there) = (Value::Object(desired.0.clone()), Value::Object(live.0.clone()));
+    let (ours, theirs) = (Value::Object(desired.0.clone()), Value::Object(live.0.clone()));
     let mut out = format!("  {field}\n");
     let hidden = secret && (field.starts_with(".data") || field.starts_with(".stringData"));
     let mut line = |value: Option<&Value>, manager_text: String| {
@@ -43,11 +43,11 @@ fn describe_conflict(k: &Kube, field: &str, desired: &Object, live: &Object, man
     for o in owners(live).iter().filter(|o| !(o.manager == manager && o.operation == "Apply")) {
         let Some(path) = o.fields.paths().into_iter().find(|p| path_text(p) == field) else { continue };
         if !mentioned {
-            line(find(&here, &path).map(|(_, v)| v), format!("{manager:?} (this apply)"));
+            line(find(&ours, &path).map(|(_, v)| v), format!("{manager:?} (this apply)"));
             mentioned = true;
         }
         let when = if o.time.is_empty() { String::new() } else { format!(", {} ago", age(&o.time, k.now())) };
-        line(find(&there, &path).map(|(_, v)| v), format!("{:?} ({}{when})", o.manager, o.operation_name()));
+        line(find(&theirs, &path).map(|(_, v)| v), format!("{:?} ({}{when})", o.manager, o.operation_name()));
     }
     out
 }

@@ -39,13 +39,13 @@ fn union(a: &mut Value, b: &Value) {
 
 /// Returns the managed fields with those of client-side apply moved to `manager`; `None` if nothing changes.
 fn upgraded(all: &[Value], manager: &str) -> Option<Vec<Value>> {
-    let whole = |e: &Value| e["subresource"].as_str().unwrap_or_default().is_empty();
-    let old = |e: &Value| owns_annotation(e, "Update") && whole(e);
+    let is_main_resource = |e: &Value| e["subresource"].as_str().unwrap_or_default().is_empty();
+    let old = |e: &Value| owns_annotation(e, "Update") && is_main_resource(e);
     let mut sum = json!({});
     all.iter().filter(|e| old(e)).for_each(|e| union(&mut sum, &e["fieldsV1"]));
     let first = all.iter().find(|e| old(e))?;
     let mut out: Vec<Value> = all.iter().filter(|e| !old(e)).cloned().collect();
-    let own = out.iter_mut().find(|e| e["operation"] == "Apply" && e["manager"] == manager && whole(e));
+    let own = out.iter_mut().find(|e| e["operation"] == "Apply" && e["manager"] == manager && is_main_resource(e));
     match own {
         Some(own) => union(&mut own["fieldsV1"], &sum),
         None => {

@@ -114,8 +114,8 @@ impl Files {
                 continue;
             }
             // An unchanged path is already relative.
-            let whole = clean(&base.join(p.as_str()));
-            *p = whole.strip_prefix(&base).unwrap_or(&whole).to_string_lossy().into_owned();
+            let absolute_path = clean(&base.join(p.as_str()));
+            *p = absolute_path.strip_prefix(&base).unwrap_or(&absolute_path).to_string_lossy().into_owned();
         }
         let all = d.content.entry(list).or_insert_with(|| json!([]));
         if !all.is_array() {

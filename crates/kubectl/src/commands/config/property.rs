@@ -113,7 +113,7 @@ fn preference(path: &str, rest: &[&str]) -> Result<Target> {
 
 /// Sets the value at a path.
 pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
-    let whole = |what: &str| text(format!("can't set a map to a value: {what}"));
+    let map_error = |what: &str| text(format!("can't set a map to a value: {what}"));
     match parse_path(path)? {
         Target::Current => f.set_current(value),
         Target::Fixed => {}
@@ -127,9 +127,9 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
             Ok(colors) => f.set_top(&["preferences", "colors"], colors.then(|| true.into())),
             Err(e) => return text(e),
         },
-        Target::Extensions(_) => return whole("map[]"),
-        Target::List(list) => return whole(list),
-        Target::Entry(list, name) => return whole(&format!("{list}.{name}")),
+        Target::Extensions(_) => return map_error("map[]"),
+        Target::List(list) => return map_error(list),
+        Target::Entry(list, name) => return map_error(&format!("{list}.{name}")),
         Target::Field(list, name, field, ty) => {
             let engine = base64::engine::general_purpose::STANDARD;
             let made: Value = match ty {
@@ -145,7 +145,7 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
                         return text(format!("error decoding input value: illegal base64 data at input byte {at}"));
                     }
                 },
-                Type::Composite => return whole(field),
+                Type::Composite => return map_error(field),
             };
             let mut e = f.entry(list, &name).unwrap_or_default();
             put(&mut e, field, made);

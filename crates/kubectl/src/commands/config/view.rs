@@ -96,10 +96,10 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
             return text(format!("cannot locate user {user}"));
         }
     }
-    let whole = serde_json::to_value(&all).map_err(|e| Error::Text(e.to_string()))?;
+    let content = serde_json::to_value(&all).map_err(|e| Error::Text(e.to_string()))?;
     let list = |name: &str, key: &str, always: &[&str]| -> Result<Value> {
         let mut out = Vec::new();
-        for e in whole[name].as_array().into_iter().flatten() {
+        for e in content[name].as_array().into_iter().flatten() {
             let mut v = e[key].as_object().cloned().unwrap_or_default();
             always.iter().for_each(|f| _ = v.entry(*f).or_insert_with(|| "".into()));
             if a.flatten {
@@ -121,9 +121,10 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
         "users": list("users", "user", &[])?,
     });
     for key in ["extensions", "preferences"] {
-        if whole[key].as_object().is_some_and(|m| !m.is_empty()) || whole[key].as_array().is_some_and(|l| !l.is_empty())
+        if content[key].as_object().is_some_and(|m| !m.is_empty())
+            || content[key].as_array().is_some_and(|l| !l.is_empty())
         {
-            shown[key] = whole[key].clone();
+            shown[key] = content[key].clone();
         }
     }
     printer.print(k, &Object::from_value(shown).unwrap_or_default(), "")

@@ -62,7 +62,7 @@ async fn backend(k: &mut Kube, o: &Object, b: &Value) -> Result<String> {
     );
     let services = k.resource("services").await?;
     let found = k.api(&services, o.namespace()).await?.get(s["name"].as_str().unwrap_or_default()).await;
-    let behind = match found {
+    let address = match found {
         Ok(service) => {
             let is = |q: &&Value| q["name"] == port["name"] && port["name"].is_string() || q["port"] == port["number"];
             let name =
@@ -74,7 +74,7 @@ async fn backend(k: &mut Kube, o: &Object, b: &Value) -> Result<String> {
             crate::error::Error::from(e).to_string().trim_start_matches("Error from server (NotFound): ")
         ),
     };
-    Ok(format!("{shown} ({behind})"))
+    Ok(format!("{shown} ({address})"))
 }
 
 pub fn class(p: &mut Page, o: &Object) {

@@ -157,9 +157,9 @@ fn add(to: &mut Amounts, amounts: Option<&Value>) {
 
 /// Formats a number of billionths in the notation of another quantity.
 fn from_nanos(nanos: i128, like: &Quantity) -> Quantity {
-    let whole = nanos % 1_000_000_000 == 0;
-    let n = i64::try_from(if whole { nanos / 1_000_000_000 } else { nanos / 1_000_000 }).unwrap_or(i64::MAX);
-    match (whole, like.format()) {
+    let is_integer = nanos % 1_000_000_000 == 0;
+    let n = i64::try_from(if is_integer { nanos / 1_000_000_000 } else { nanos / 1_000_000 }).unwrap_or(i64::MAX);
+    match (is_integer, like.format()) {
         (true, meta::quantity::Format::BinarySi) => Quantity::binary(n),
         (true, _) => Quantity::from_int(n),
         (false, _) => Quantity::from_milli(n),

@@ -19,11 +19,11 @@ pub async fn evict_all(d: &Drain, k: &mut Kube, pods: Vec<Object>) -> Result {
     }
     let k = &*k;
     let options = DeleteOptions { grace_period_seconds: d.grace, dry_run: d.dry.option(), ..DeleteOptions::default() };
-    let going =
+    let evictions =
         apis.into_iter().map(|(api, pod)| Eviction { d, k, api, pod, options: options.clone(), limit: limit.clone() });
-    let going: Vec<Eviction<'_>> = going.collect();
+    let evictions: Vec<Eviction<'_>> = evictions.collect();
     if d.disable_eviction {
-        for g in &going {
+        for g in &evictions {
             match g.api.delete(g.pod.name(), &g.options).await {
                 Err(e) if !e.is_not_found() => return Err(e.into()),
                 _ => {}
@@ -32,9 +32,9 @@ pub async fn evict_all(d: &Drain, k: &mut Kube, pods: Vec<Object>) -> Result {
         if d.dry == DryRunStrategy::Server {
             return Ok(());
         }
-        return collect_errors(join_all(going.iter().map(|g| g.wait_deleted("deleted", "deletion failed"))).await);
+        return collect_errors(join_all(evictions.iter().map(|g| g.wait_deleted("deleted", "deletion failed"))).await);
     }
-    collect_errors(join_all(going.iter().map(Eviction::evict)).await)
+    collect_errors(join_all(evictions.iter().map(Eviction::evict)).await)
 }
 
 fn collect_errors(done: Vec<Result>) -> Result {
@@ -162,9 +162,14 @@ mod tests {
             .on(&format!("GET {path}"), 200, pod(Some("2026-11-21T11:59:50Z")));
         let (shell, out, _) = shell(&s, "", |_| None);
         let mut k = Kube::new(shell, Default::default());
-        let begun = k.now() - jiff::SignedDuration::from_secs(60);
-        let rules =
-            Rules { force: false, ignore_daemonsets: false, delete_emptydir_data: false, skip_deleted: 5, now: begun };
+        let deletion_time = k.now() - jiff::SignedDuration::from_secs(60);
+        let rules = Rules {
+            force: false,
+            ignore_daemonsets: false,
+            delete_emptydir_data: false,
+            skip_deleted: 5,
+            now: deletion_time,
+        };
         let d = Drain {
             rules,
             pod_selector: String::new(),

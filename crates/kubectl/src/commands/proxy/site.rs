@@ -32,8 +32,8 @@ fn clean(path: &str) -> String {
 /// Redirects a path that is not clean, or a prefix without its last slash.
 pub fn redirect_unclean(path: &str, query: Option<&str>, prefixes: &[&str]) -> Option<Response<Body>> {
     let mut to = clean(path);
-    let below = |p: &&str| p.strip_suffix('/') == Some(to.as_str()) && !to.is_empty();
-    if prefixes.iter().any(below) {
+    let is_prefix = |p: &&str| p.strip_suffix('/') == Some(to.as_str()) && !to.is_empty();
+    if prefixes.iter().any(is_prefix) {
         to.push('/');
     }
     if to == path || path.is_empty() {

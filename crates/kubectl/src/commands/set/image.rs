@@ -23,8 +23,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut usage_error = |t: &str| wrong.push(Error::Text(t.into()));
     let images: Vec<(&str, &str)> = pairs.iter().filter_map(|p| p.split_once('=')).collect();
     if images.len() < pairs.len() {
-        let bad: Vec<&str> = pairs.iter().filter(|p| !p.contains('=')).map(String::as_str).collect();
-        return Err(Error::Text(format!("invalid image format: {}", bad.join(", "))));
+        let malformed: Vec<&str> = pairs.iter().filter(|p| !p.contains('=')).map(String::as_str).collect();
+        return Err(Error::Text(format!("invalid image format: {}", malformed.join(", "))));
     }
     let (found, unread) = a.set.gather(k, &words, &a.selector).await?;
     Error::collect(unread)?;
