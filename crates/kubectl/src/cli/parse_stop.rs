@@ -127,7 +127,7 @@ fn suggestions(word: &str) -> String {
     }
 }
 
-/// How many letters must be put in, taken away or replaced to make one word of the other.
+/// Returns the edit distance of two words.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

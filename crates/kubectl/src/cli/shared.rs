@@ -59,7 +59,7 @@ const RECORD: [&str; 16] = [
     "set serviceaccount",
 ];
 
-/// Where a path leads that begins with the command itself.
+/// Finds the command at a path that begins with the command itself.
 fn at<'a>(c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
     let mut names = path.split(' ');
     let own = names.next() == Some(c.get_name());

@@ -178,7 +178,7 @@ mod tests {
         let file = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\n";
         let line = "autoscale -f - --max=5 --save-config --dry-run=client -o jsonpath={.metadata}";
         assert_eq!(snapshot(&s, line, file).await, "{\"name\":\"w\"}");
-        assert_eq!(s.requests(), [""; 0], "what can be scaled, discovery says");
+        assert_eq!(s.requests(), [""; 0], "discovery lists scalable resources");
     }
 
     #[tokio::test]

@@ -99,14 +99,14 @@ async fn execute(
     let mut q = Query::default();
     command.iter().for_each(|c| q.add_item("command", c));
     q.add("container", &t.container);
-    let wants = SessionStreams { stdin: input.is_some(), tty: false, detach: None };
+    let streams_of_command = SessionStreams { stdin: input.is_some(), tty: false, detach: None };
     let old = (k.out.clone(), k.err.clone());
     (k.out, k.err) = streams;
     if let Some(i) = input {
         k.shell.input = i;
     }
     let o = t.pod.object.clone().unwrap_or_default();
-    let done = stream(k, &t.pod, &o, "exec", q, wants).await;
+    let done = stream(k, &t.pod, &o, "exec", q, streams_of_command).await;
     (k.out, k.err) = old;
     // A command that was refused has not read its input; the writer must learn that no reader is left.
     k.shell.input = Box::new(std::io::empty());
@@ -171,7 +171,7 @@ fn pack(from: &Path, name: &str, to: impl Write) -> std::io::Result<()> {
 }
 
 /// Removes what `tar` strips from the front of a path, so that entries begin with the rest.
-fn stripped(path: &str) -> String {
+fn strip_root(path: &str) -> String {
     let clean: PathBuf = Path::new(path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
     clean.to_string_lossy().into_owned()
 }
@@ -184,7 +184,7 @@ async fn download(a: &Arguments, k: &mut Kube, from: &Location, to: &Path) -> Re
     let t = found?;
     let (reader, writer) =
         std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::error::os_message(&e))))?;
-    let (prefix, to) = (stripped(&from.path), to.to_owned());
+    let (prefix, to) = (strip_root(&from.path), to.to_owned());
     let hint = format!(
         " (consider using \"kubectl exec -n {:?} {:?} -- tar cf - {:?} | tar xf -\")",
         from.namespace, t.pod.name, from.path

@@ -65,7 +65,7 @@ struct Drain {
     disable_eviction: bool,
     dry: DryRunStrategy,
     /// The pause before a refused eviction is tried again.
-    again: Duration,
+    retry_pause: Duration,
     /// The pause between two checks whether a pod is deleted.
     poll_pause: Duration,
 }
@@ -90,7 +90,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         timeout: duration("timeout", &a.timeout)?.filter(|t| !t.is_zero()),
         disable_eviction: a.disable_eviction,
         dry: a.dry.strategy()?,
-        again: Duration::from_secs(5),
+        retry_pause: Duration::from_secs(5),
         poll_pause: Duration::from_secs(1),
     };
     let s = Selection { labels: &a.selector, page: Some(a.chunk_size), ..Selection::default() };

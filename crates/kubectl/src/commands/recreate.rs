@@ -70,8 +70,8 @@ impl Replacement {
         new: Object,
     ) -> Result<Self, client::Error> {
         if let Some(old) = &old {
-            let options_of_dry_run = WriteOptions { dry_run: DryRun::All, ..options.clone() };
-            match create(&api, &options_of_dry_run, &new).await {
+            let dry_run_options = WriteOptions { dry_run: DryRun::All, ..options.clone() };
+            match create(&api, &dry_run_options, &new).await {
                 Err(e) if !is_caused_by_old(&e, old, &new) => return Err(e),
                 _ => {}
             }
@@ -170,7 +170,7 @@ async fn create_with_retries(api: &Api<Object>, options: &WriteOptions, o: &Obje
         match create(api, options, o).await {
             Err(e) if e.is_transient() => lost_response = Some(lost_response.unwrap_or(e)),
             Err(e) if e.is_already_exists() => return Err(lost_response.unwrap_or(e)),
-            answer => return answer,
+            response => return response,
         }
         if round + 1 < ATTEMPTS {
             pause(round).await;

@@ -114,8 +114,8 @@ async fn scale_object(a: &Arguments, api: &Api<Object>, name: &str, options: &Wr
         return text(format!("Expected replicas to be {}, was {now}", a.current_replicas));
     }
     if !a.resource_version.is_empty() && scale.resource_version() != a.resource_version {
-        let (wanted, is) = (&a.resource_version, scale.resource_version());
-        return text(format!("Expected resource version to be {wanted}, was {is}"));
+        let (expected, actual) = (&a.resource_version, scale.resource_version());
+        return text(format!("Expected resource version to be {expected}, was {actual}"));
     }
     scale.set(&["spec", "replicas"], a.replicas);
     let scale: Value = api.update_subresource(name, "scale", options, &scale).await?;

@@ -118,7 +118,7 @@ async fn measured(k: &mut Kube, r: &Arc<Resource>, namespace: &str, name: &str, 
     Ok(k.api(r, namespace).await?.list(&options).await?.items)
 }
 
-/// Returns the usage by resource, in thousandths of a CPU and in bytes.
+/// Usage by resource.
 type Usage = BTreeMap<String, Quantity>;
 
 fn usage(v: &Value) -> Usage {
@@ -196,8 +196,8 @@ async fn nodes(a: &Node, k: &mut Kube) -> Result {
             }
             row.push(format_amount(&used, m));
             if let Some(q) = total.as_ref().and_then(|o| o.get(*m)) {
-                let percent_base = if *m == "cpu" { q.milli_value() } else { q.value() };
-                row.push(format!("{}%", percent(amount(&used, m), percent_base)));
+                let base = if *m == "cpu" { q.milli_value() } else { q.value() };
+                row.push(format!("{}%", percent(amount(&used, m), base)));
             }
         }
         rows.push(row);
@@ -211,12 +211,8 @@ async fn nodes(a: &Node, k: &mut Kube) -> Result {
     Ok(())
 }
 
-fn percent(part: i64, percent_base: i64) -> i64 {
-    if percent_base == 0 {
-        0
-    } else {
-        (i128::from(part) * 100 / i128::from(percent_base)).try_into().unwrap_or(i64::MAX)
-    }
+fn percent(part: i64, base: i64) -> i64 {
+    if base == 0 { 0 } else { (i128::from(part) * 100 / i128::from(base)).try_into().unwrap_or(i64::MAX) }
 }
 
 /// Prints a table. Every cell is followed by a gap, also the last one. A line with fewer cells separates the columns above

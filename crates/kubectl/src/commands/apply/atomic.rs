@@ -123,10 +123,10 @@ async fn dry_run_all(apply: &Apply, k: &mut Kube, documents: &[Document]) -> Res
                 continue;
             }
         };
-        let made_here =
+        let namespace_is_new =
             documents.iter().any(|o| stage(&o.object) == Stage::Namespaces && o.object.name() == info.namespace);
         let live = k.api(&info.resource, &info.namespace).await?.get_opt(&info.name).await?;
-        if live.is_none() && made_here {
+        if live.is_none() && namespace_is_new {
             let merged = info.object.clone().unwrap_or_default();
             out.push(DryRunResult { info, live, merged });
             continue;

@@ -41,6 +41,7 @@ fn collect_errors(done: Vec<Result>) -> Result {
     Error::collect(done.into_iter().filter_map(Result::err).collect())
 }
 
+/// The eviction of one pod.
 struct Eviction<'a> {
     d: &'a Drain,
     k: &'a Kube,
@@ -73,7 +74,7 @@ impl Eviction<'_> {
             if e.is_too_many_requests() {
                 self.k.warn(format!(
                     "error when evicting pods/{name:?} -n {ns:?} (will retry after {}): {e}",
-                    go_duration(self.d.again)
+                    go_duration(self.d.retry_pause)
                 ));
                 // Report the blocking budget once: it may never allow the eviction.
                 let why = budget(&e);
@@ -88,19 +89,19 @@ impl Eviction<'_> {
                     Some(p) if p.is_deleting() => break,
                     Some(_) => self.k.warn(format!(
                         "error when evicting pod {name:?} from terminating namespace {ns:?} (will retry after {}): {e}",
-                        go_duration(self.d.again)
+                        go_duration(self.d.retry_pause)
                     )),
                 }
             } else {
                 return text(format!("error when evicting pods/{name:?} -n {ns:?}: {e}"));
             }
-            tokio::time::sleep(self.d.again).await;
+            tokio::time::sleep(self.d.retry_pause).await;
         }
         if self.d.dry == DryRunStrategy::Server {
             return Ok(());
         }
-        let wait_deleted = self.wait_deleted("evicted", "eviction failed").await;
-        wait_deleted.map_err(|e| {
+        let deleted = self.wait_deleted("evicted", "eviction failed").await;
+        deleted.map_err(|e| {
             Error::Text(format!("error when waiting for pod {name:?} in namespace {ns:?} to terminate: {e}"))
         })
     }
@@ -178,7 +179,7 @@ mod tests {
             timeout: Some(Duration::from_secs(5)),
             disable_eviction: false,
             dry: DryRunStrategy::None,
-            again: Duration::ZERO,
+            retry_pause: Duration::ZERO,
             poll_pause: Duration::ZERO,
         };
         evict_all(&d, &mut k, vec![Object::from_value(pod(None)).unwrap()]).await.unwrap();
@@ -222,13 +223,13 @@ mod tests {
             timeout: None,
             disable_eviction: false,
             dry: DryRunStrategy::None,
-            again: Duration::ZERO,
+            retry_pause: Duration::ZERO,
             poll_pause: Duration::ZERO,
         };
         evict_all(&d, &mut k, vec![Object::from_value(pod).unwrap()]).await.unwrap();
         let tries = "evicting pod default/a\n".repeat(3);
         assert_eq!(out.text(), format!("{tries}pod/a evicted\n"));
-        let again = format!("error when evicting pods/\"a\" -n \"default\" (will retry after 0s): {busy}\n");
-        assert_eq!(err.text(), format!("{again}{uncounted}\n{again}"), "the cause is told once");
+        let retry_message = format!("error when evicting pods/\"a\" -n \"default\" (will retry after 0s): {busy}\n");
+        assert_eq!(err.text(), format!("{retry_message}{uncounted}\n{retry_message}"), "the cause is reported once");
     }
 }
