@@ -86,7 +86,7 @@ commands! {
     Completion(completion),
     /// Show and change the kubeconfig.
     Config(config),
-    /// Mark a node as unschedulable.
+    /// Stop scheduling new pods to a node.
     Cordon(cordon),
     /// Copy files to and from containers.
     Cp(cp),
@@ -94,7 +94,7 @@ commands! {
     Debug(debug),
     /// Show what apply would change.
     Diff(diff),
-    /// Evict the pods of a node, and mark it as unschedulable.
+    /// Evict the pods of a node, and schedule no new ones to it.
     Drain(drain),
     /// Edit objects in an editor.
     Edit(edit),
@@ -130,7 +130,7 @@ commands! {
     Taint(taint),
     /// Show the CPU and memory usage of nodes and pods.
     Top(top),
-    /// Mark a node as schedulable.
+    /// Allow new pods on a node again.
     Uncordon(uncordon),
     /// Undo an atomic apply.
     Undo(undo),

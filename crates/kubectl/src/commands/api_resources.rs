@@ -27,6 +27,7 @@ pub struct Arguments {
     /// Output format: wide, name, json, yaml or kyaml.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
     /// Sort by name or kind.

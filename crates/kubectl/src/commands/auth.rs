@@ -31,6 +31,7 @@ pub enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CanI {
+    /// VERB, then TYPE[/NAME] or a non-resource URL.
     pub words: Vec<String>,
     /// In all namespaces.
     #[arg(short = 'A', long)]
@@ -38,11 +39,13 @@ pub struct CanI {
     /// Print nothing; only set the exit code.
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// Subresource to check.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
     /// List all allowed actions in the namespace.
     #[arg(long)]
     pub list: bool,
+    /// With --list, do not print headers.
     #[arg(long)]
     pub no_headers: bool,
 }

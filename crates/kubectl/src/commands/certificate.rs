@@ -28,6 +28,7 @@ pub enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct TargetFlags {
+    /// Names of certificate signing requests.
     pub names: Vec<String>,
     /// Update the request even if it already has this condition.
     #[arg(long)]

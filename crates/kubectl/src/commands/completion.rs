@@ -414,7 +414,7 @@ mod tests {
         }
         let s = Server::new();
         let (_, out, err) = run_with(&s, &["__complete", "uncord"], "").await;
-        assert_eq!(out, "uncordon\tMark a node as schedulable\n:4\n");
+        assert_eq!(out, "uncordon\tAllow new pods on a node again\n:4\n");
         assert_eq!(err, "Completion ended with directive: ShellCompDirectiveNoFileComp\n");
     }
 

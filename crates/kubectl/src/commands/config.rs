@@ -85,10 +85,12 @@ pub struct Set {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct GetContexts {
+    /// Names of contexts.
     pub names: Vec<String>,
     /// Output format: name.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
 }

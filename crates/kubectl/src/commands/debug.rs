@@ -39,6 +39,7 @@ pub struct Arguments {
     /// Environment variables NAME=VALUE,… of the container.
     #[arg(long, value_delimiter = ',')]
     pub env: Vec<String>,
+    /// Image of the debugging container.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image: String,
     /// What the copy keeps of the pod.
@@ -47,10 +48,13 @@ pub struct Arguments {
     /// Images of the copy, CONTAINER=IMAGE,…; `*` means every container.
     #[arg(long, value_delimiter = ',')]
     pub set_image: Vec<String>,
+    /// Pull policy of the image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image_pull_policy: String,
+    /// Pass standard input to the container.
     #[arg(short = 'i', long)]
     pub stdin: bool,
+    /// Print only output of the container.
     #[arg(short = 'q', long)]
     pub quiet: bool,
     /// Run the copy on the same node.
@@ -62,6 +66,7 @@ pub struct Arguments {
     /// Share the process namespace of this container.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub target: String,
+    /// Allocate a terminal.
     #[arg(short = 't', long)]
     pub tty: bool,
     /// Security profile of the container: general, baseline, restricted, netadmin or sysadmin.
@@ -70,22 +75,29 @@ pub struct Arguments {
     /// File with a partial container spec that overrides the profile.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub custom: String,
+    /// Command of the container.
     #[arg(last = true)]
     pub args: Vec<String>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Keep {
+    /// Keep the labels in the copy.
     #[arg(long)]
     pub keep_labels: bool,
+    /// Keep the annotations in the copy.
     #[arg(long)]
     pub keep_annotations: bool,
+    /// Keep the liveness probes in the copy.
     #[arg(long)]
     pub keep_liveness: bool,
+    /// Keep the readiness probes in the copy.
     #[arg(long)]
     pub keep_readiness: bool,
+    /// Keep the startup probes in the copy.
     #[arg(long)]
     pub keep_startup: bool,
+    /// Keep the init containers in the copy.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub keep_init_containers: bool,
 }

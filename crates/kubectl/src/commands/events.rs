@@ -25,6 +25,7 @@ pub struct Arguments {
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
     /// Watch for new events.

@@ -18,10 +18,13 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
+    /// Port of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub port: String,
+    /// Port of the pods, by number or name.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub target_port: String,
+    /// Protocol of the port.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub protocol: String,
     /// Name of the service.
@@ -30,17 +33,22 @@ pub struct Arguments {
     /// Service type: ClusterIP, NodePort, LoadBalancer or ExternalName.
     #[arg(long = "type", default_value = "", hide_default_value = true)]
     pub ty: String,
+    /// Label selector of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub selector: String,
+    /// Labels of the service.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub labels: String,
+    /// Cluster IP, or None for a headless service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub cluster_ip: String,
+    /// Additional external IP of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub external_ip: String,
     /// Requested IP of the load balancer.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub load_balancer_ip: String,
+    /// Session affinity: None or ClientIP.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub session_affinity: String,
     #[command(flatten)]

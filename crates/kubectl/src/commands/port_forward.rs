@@ -26,6 +26,7 @@ pub struct Arguments {
     /// Local addresses to listen on, or localhost.
     #[arg(long, value_delimiter = ',', default_value = "localhost", hide_default_value = true)]
     pub address: Vec<String>,
+    /// Time limit until a pod runs.
     #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
 }

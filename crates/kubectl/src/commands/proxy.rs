@@ -48,6 +48,7 @@ pub struct Arguments {
     /// Port; 0 chooses a free one.
     #[arg(short = 'p', long, default_value = "8001", hide_default_value = true)]
     pub port: i64,
+    /// Local address to listen on.
     #[arg(long, default_value = "127.0.0.1", hide_default_value = true)]
     pub address: String,
     /// Accept every request. Any web page can then use the port.
@@ -56,6 +57,7 @@ pub struct Arguments {
     /// Unix socket instead of the port.
     #[arg(short = 'u', long, default_value = "", hide_default_value = true)]
     pub unix_socket: String,
+    /// Accepted without effect: keep-alive interval of connections to the server.
     #[arg(long, default_value = "0s", hide_default_value = true)]
     pub keepalive: String,
     /// Prepend the path of the server's address to every path.

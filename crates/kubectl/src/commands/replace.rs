@@ -38,6 +38,7 @@ pub struct Arguments {
     /// PUT the file to this URI of the server.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
+    /// With --force, the grace period of the deletion in seconds.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
     /// Store the configuration in the annotation of `kubectl apply`.

@@ -22,6 +22,7 @@ pub struct Arguments {
     pub words: Vec<String>,
     #[arg(skip)]
     pub name: String,
+    /// Image of the container.
     #[arg(long, required = true)]
     pub image: String,
     /// Environment variable NAME=VALUE; may be repeated.
@@ -33,6 +34,7 @@ pub struct Arguments {
     /// Annotation KEY=VALUE; may be repeated.
     #[arg(long)]
     pub annotations: Vec<String>,
+    /// Container port.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub port: String,
     /// Restart policy: Always, OnFailure or Never.
@@ -41,14 +43,18 @@ pub struct Arguments {
     /// Take the words after `--` as the command instead of its arguments.
     #[arg(long)]
     pub command: bool,
+    /// Pull policy of the image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image_pull_policy: String,
+    /// Run a privileged container.
     #[arg(long)]
     pub privileged: bool,
     #[command(flatten)]
     pub overrides: Overrides,
+    /// Pass standard input to the container.
     #[arg(short = 'i', long)]
     pub stdin: bool,
+    /// Allocate a terminal.
     #[arg(short = 't', long)]
     pub tty: bool,
     /// Attach to the container once it runs; the default with -i.
@@ -69,10 +75,13 @@ pub struct Arguments {
     pub detach_keys: String,
     #[command(flatten)]
     pub replaced: DeletionFlags,
+    /// Print only output of the container.
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// Time limit until the pod runs.
     #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
+    /// Arguments of the container.
     #[arg(last = true)]
     pub args: Vec<String>,
     #[command(flatten)]

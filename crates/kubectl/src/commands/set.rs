@@ -54,6 +54,7 @@ pub struct SetFlags {
     /// Change the objects of files without contacting the server, and print them.
     #[arg(long)]
     pub local: bool,
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-set", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]

@@ -28,6 +28,7 @@ pub enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Common {
+    /// Name of a node or pod.
     pub names: Vec<String>,
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
@@ -35,6 +36,7 @@ pub struct Common {
     /// Sort by cpu or memory.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub sort_by: String,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
     /// Also show swap.

@@ -27,6 +27,7 @@ pub struct Arguments {
     /// Use Windows line endings.
     #[arg(long)]
     pub windows_line_endings: bool,
+    /// Name of the field manager.
     #[arg(long, default_value = super::CLIENT_SIDE, hide_default_value = true)]
     pub field_manager: String,
 }

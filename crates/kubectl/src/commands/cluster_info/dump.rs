@@ -23,6 +23,7 @@ pub struct Arguments {
     /// Dump these namespaces.
     #[arg(long, value_delimiter = ',')]
     pub namespaces: Vec<String>,
+    /// Time limit until a pod runs.
     #[arg(long, default_value = "20s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
     #[command(flatten)]

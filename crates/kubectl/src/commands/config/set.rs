@@ -12,6 +12,7 @@ use std::path::Path;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Cluster {
+    /// Name of the cluster.
     pub words: Vec<String>,
     /// Embed the certificates in the kubeconfig.
     #[arg(long)]
@@ -23,6 +24,7 @@ pub struct Cluster {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Context {
+    /// Name of the context.
     pub words: Vec<String>,
     /// Change the current context.
     #[arg(long)]
@@ -31,6 +33,7 @@ pub struct Context {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Credentials {
+    /// Name of the user.
     pub words: Vec<String>,
     /// Embed certificate and key in the kubeconfig.
     #[arg(long)]

@@ -157,6 +157,7 @@ fn base64(b: &[u8]) -> Value {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ConfigMap {
+    /// Name of the config map.
     pub name: String,
     #[command(flatten)]
     pub sources: Sources,
@@ -252,6 +253,7 @@ fn secret(name: &str, ty: &str, data: Vec<(String, Vec<u8>)>, hash: bool) -> Val
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Generic {
+    /// Name of the secret.
     pub name: String,
     #[command(flatten)]
     pub sources: Sources,
@@ -286,6 +288,7 @@ impl Generator for Generic {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Tls {
+    /// Name of the secret.
     pub name: String,
     /// PEM file with the certificate.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -321,13 +324,18 @@ impl Generator for Tls {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Registry {
+    /// Name of the secret.
     pub name: String,
+    /// User name at the registry.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub docker_username: String,
+    /// Password at the registry.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub docker_password: String,
+    /// E-mail address at the registry.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub docker_email: String,
+    /// Address of the registry.
     #[arg(long, default_value = "https://index.docker.io/v1/", hide_default_value = true)]
     pub docker_server: String,
     /// Complete .dockerconfigjson file.

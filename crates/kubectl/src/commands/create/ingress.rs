@@ -7,6 +7,7 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Ingress {
+    /// Name of the ingress.
     pub name: String,
     /// Rule HOST/PATH[*]=SERVICE:PORT[,tls[=SECRET]]; may be repeated.
     #[arg(long)]

@@ -7,6 +7,7 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Quota {
+    /// Name of the quota.
     pub name: String,
     /// RESOURCE=QUANTITY,….
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -44,6 +45,7 @@ impl Generator for Quota {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Budget {
+    /// Name of the disruption budget.
     pub name: String,
     /// Label selector for the pods.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -97,12 +99,14 @@ impl Generator for Budget {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct PriorityClass {
+    /// Name of the priority class.
     pub name: String,
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub value: i32,
     /// Make it the class of pods that name none.
     #[arg(long)]
     pub global_default: bool,
+    /// Description of the priority class.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub description: String,
     /// Preemption policy: Never or PreemptLowerPriority.

@@ -116,6 +116,7 @@ impl RuleFlags {
 /// Flags for the rule of a role.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RuleFlags {
+    /// Allowed verbs.
     #[arg(long, value_delimiter = ',')]
     pub verb: Vec<String>,
     /// RESOURCE, RESOURCE.GROUP or RESOURCE/SUBRESOURCE.
@@ -128,6 +129,7 @@ pub struct RuleFlags {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Role {
+    /// Name of the role.
     pub name: String,
     #[command(flatten)]
     pub rule: RuleFlags,
@@ -162,6 +164,7 @@ impl Generator for Role {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterRole {
+    /// Name of the cluster role.
     pub name: String,
     #[command(flatten)]
     pub rule: RuleFlags,
@@ -265,6 +268,7 @@ fn binding(kind: &str, name: &str, role: (&str, &str), subjects: Vec<Value>) -> 
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RoleBinding {
+    /// Name of the role binding.
     pub name: String,
     /// Role to bind.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -275,6 +279,7 @@ pub struct RoleBinding {
     /// The users of the flag --user, which does not select a kubeconfig user here.
     #[arg(skip)]
     pub users: Vec<String>,
+    /// Group to bind; may be repeated.
     #[arg(long)]
     pub group: Vec<String>,
     /// Service account NAMESPACE:NAME.
@@ -297,12 +302,15 @@ impl Generator for RoleBinding {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterRoleBinding {
+    /// Name of the cluster role binding.
     pub name: String,
+    /// Cluster role to bind.
     #[arg(long, required = true)]
     pub clusterrole: String,
     /// The users of the flag --user, which does not select a kubeconfig user here.
     #[arg(skip)]
     pub users: Vec<String>,
+    /// Group to bind; may be repeated.
     #[arg(long)]
     pub group: Vec<String>,
     /// Service account NAMESPACE:NAME.

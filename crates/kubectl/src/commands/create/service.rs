@@ -85,6 +85,7 @@ fn service(name: &str, ty: &str, ports: Vec<Value>) -> Value {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterIp {
+    /// Name of the service.
     pub name: String,
     /// PORT or PORT:TARGET; may be repeated.
     #[arg(long, value_delimiter = ',')]
@@ -111,6 +112,7 @@ impl Generator for ClusterIp {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct NodePort {
+    /// Name of the service.
     pub name: String,
     /// PORT or PORT:TARGET; may be repeated.
     #[arg(long, value_delimiter = ',')]
@@ -133,6 +135,7 @@ impl Generator for NodePort {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct LoadBalancer {
+    /// Name of the service.
     pub name: String,
     /// PORT or PORT:TARGET; may be repeated.
     #[arg(long, value_delimiter = ',')]
@@ -152,6 +155,7 @@ impl Generator for LoadBalancer {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ExternalName {
+    /// Name of the service.
     pub name: String,
     /// External host name.
     #[arg(long, required = true)]

@@ -7,6 +7,7 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Namespace {
+    /// Name of the namespace.
     pub name: String,
     #[command(flatten)]
     pub write: WriteFlags,
@@ -20,6 +21,7 @@ impl Generator for Namespace {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServiceAccount {
+    /// Name of the service account.
     pub name: String,
     #[command(flatten)]
     pub write: WriteFlags,

@@ -22,8 +22,10 @@ pub struct Arguments {
     /// Kind of the object that the token is bound to: Pod, Secret or Node.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub bound_object_kind: String,
+    /// Name of the object that the token is bound to.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub bound_object_name: String,
+    /// UID of the object that the token is bound to.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub bound_object_uid: String,
     #[command(flatten)]

@@ -7,6 +7,7 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Deployment {
+    /// Name of the deployment.
     pub name: String,
     /// Image; may be repeated for several containers.
     #[arg(long, required = true, value_delimiter = ',')]
@@ -14,6 +15,7 @@ pub struct Deployment {
     /// Container port.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub port: i64,
+    /// Number of replicas.
     #[arg(short = 'r', long, default_value = "1", hide_default_value = true)]
     pub replicas: i64,
     /// Command of the container.
@@ -67,7 +69,9 @@ impl Generator for Deployment {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Job {
+    /// Name of the job.
     pub name: String,
+    /// Image of the container.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image: String,
     /// Run a cron job once: cronjob/NAME.
@@ -135,7 +139,9 @@ impl Generator for Job {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CronJob {
+    /// Name of the cron job.
     pub name: String,
+    /// Image of the container.
     #[arg(long, required = true)]
     pub image: String,
     /// Schedule in cron format.

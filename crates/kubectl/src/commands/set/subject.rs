@@ -14,6 +14,7 @@ pub struct Arguments {
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
+    /// Group to bind; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub group: Vec<String>,
     /// Service account NAMESPACE:NAME.
