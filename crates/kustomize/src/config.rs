@@ -186,18 +186,18 @@ fn extensions(
     for (key, p) in properties.into_iter().flatten() {
         path.push(key.clone());
         let spec = |path: &[String]| FieldSpec { path: path.join("/"), create: false, gvk: gvk.clone() };
-        let says = |extension: &str| p.get(format!("x-kubernetes-{extension}")).and_then(Value::as_str);
-        if says("annotation").is_some() {
+        let extension = |name: &str| p.get(format!("x-kubernetes-{name}")).and_then(Value::as_str);
+        if extension("annotation").is_some() {
             merge_specs(&mut config.common_annotations, &[spec(path)])?;
         }
-        if says("label-selector").is_some() {
+        if extension("label-selector").is_some() {
             merge_specs(&mut config.common_labels, &[spec(path)])?;
         }
-        if says("identity").is_some() {
+        if extension("identity").is_some() {
             merge_specs(&mut config.name_prefix, &[spec(path)])?;
         }
-        if let (Some(version), Some(kind)) = (says("object-ref-api-version"), says("object-ref-kind")) {
-            path.push(says("object-ref-name-key").unwrap_or("name").to_owned());
+        if let (Some(version), Some(kind)) = (extension("object-ref-api-version"), extension("object-ref-kind")) {
+            path.push(extension("object-ref-name-key").unwrap_or("name").to_owned());
             let target = Gvk { group: String::new(), version: version.to_owned(), kind: kind.to_owned() };
             let more =
                 Config { names: vec![NameReference { fields: vec![spec(path)], gvk: target }], ..Config::default() };

@@ -52,12 +52,12 @@ fn builds_cases_as_kustomize_does() {
         read_in(&mut files, &case, case.parent().unwrap());
         let name = case.file_name().unwrap().to_str().unwrap();
         let (result, _) = build(&files, &format!("/{name}/{}", target(&case)), Options::default());
-        let (got, want) = match result {
+        let (got, expectation) = match result {
             Ok(output) => (output.yaml(), expected(&case, "yaml").unwrap_or_default()),
             Err(e) => (format!("{e}\n"), expected(&case, "error").unwrap_or_default()),
         };
-        if got != want {
-            wrong.push(format!("=== {name}\n{got}--- expected\n{want}"));
+        if got != expectation {
+            wrong.push(format!("=== {name}\n{got}--- expected\n{expectation}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -80,10 +80,9 @@ fn real_kubectl_builds_the_expected_output() {
         let name = case.file_name().unwrap().to_str().unwrap();
         let got = String::from_utf8_lossy(&out.stdout).into_owned();
         match expected(&case, "yaml") {
-            Some(want) if out.status.success() && got == want => {}
-            Some(want) => {
-                wrong.push(format!("=== {name}\n{got}{}--- expected\n{want}", String::from_utf8_lossy(&out.stderr)))
-            }
+            Some(expectation) if out.status.success() && got == expectation => {}
+            Some(expectation) => wrong
+                .push(format!("=== {name}\n{got}{}--- expected\n{expectation}", String::from_utf8_lossy(&out.stderr))),
             None if out.status.success() => wrong.push(format!("=== {name}: built\n{got}")),
             None => {}
         }

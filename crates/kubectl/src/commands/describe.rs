@@ -11,14 +11,12 @@ mod network;
 mod node;
 mod page;
 mod plain;
-mod pod;
+pub mod pod;
 pub mod rbac;
 mod service;
 mod sources;
 mod volumes;
 mod workload;
-
-pub use pod::template;
 
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
@@ -230,13 +228,6 @@ async fn newest_autoscaler(k: &mut Kube, i: &Info, read: Object) -> Object {
     }
     let Ok(Some(resource)) = k.resource_of(&gvk).await else { return read };
     Info { resource, ..i.clone() }.fetch(k).await.unwrap_or(read)
-}
-
-fn name_and_namespace(p: &mut Page, o: &Object) {
-    p.field("Name", o.name());
-    if !o.namespace().is_empty() {
-        p.field("Namespace", o.namespace());
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ mod view;
 
 use super::Apply;
 use crate::commands::delete::confirm;
-use crate::commands::diff::{Sides, secret};
+use crate::commands::diff::secret;
+use crate::commands::diff::sides::Sides;
 use crate::error::{Error, Result, text};
 use crate::flags::{DryRunStrategy, duration};
 use crate::kube::Kube;

@@ -24,7 +24,7 @@ const SCOPES: [(&str, &str); 4] = [
 ];
 
 pub fn quota(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     scopes(p, o, "", " ");
     p.line(0, "Resource\tUsed\tHard\n--------\t----\t----");
     for (name, hard) in pairs(o.at(&["status", "hard"])) {
@@ -71,12 +71,12 @@ fn titles(p: &mut Page, indent: &str) {
 }
 
 pub fn range(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     ranges(p, o, "", true);
 }
 
 pub fn budget(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     for (title, key) in [("Min available", "minAvailable"), ("Max unavailable", "maxUnavailable")] {
         if let Some(v) = o.at(&["spec", key]) {
             p.field(title, show(v));
@@ -106,7 +106,7 @@ pub fn priority(p: &mut Page, o: &Object) {
 
 /// Writes `Metrics:` and the rest of an autoscaler.
 pub fn autoscaler(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     let to = |k: &str| o.at(&["spec", "scaleTargetRef", k]).map(show).unwrap_or_default();

@@ -106,7 +106,7 @@ fn port(q: &Value) -> String {
 }
 
 pub fn old_endpoints(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.line(0, "Subsets:");
     for s in list(o.get("subsets")) {
@@ -124,7 +124,7 @@ pub fn old_endpoints(p: &mut Page, o: &Object) {
 }
 
 pub fn slice(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("AddressType", o.get("addressType").map(show).unwrap_or_default());
     let ports = list(o.get("ports"));
@@ -155,7 +155,7 @@ pub fn slice(p: &mut Page, o: &Object) {
 }
 
 pub fn policy(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     let created = meta::time::parse(o.creation_timestamp());
     p.field(
         "Created on",

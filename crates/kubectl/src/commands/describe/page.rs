@@ -86,6 +86,14 @@ impl Page {
         }
     }
 
+    /// Writes the name, and the namespace unless the object is cluster-scoped.
+    pub fn name_and_namespace(&mut self, o: &Object) {
+        self.field("Name", o.name());
+        if !o.namespace().is_empty() {
+            self.field("Namespace", o.namespace());
+        }
+    }
+
     /// Writes labels and annotations.
     pub fn metadata(&mut self, o: &Object) {
         self.labels(0, "Labels", o.at(&["metadata", "labels"]));

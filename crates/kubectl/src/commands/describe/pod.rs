@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     let at = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     if let Some(n) = o.at(&["spec", "priority"]) {
         p.field("Priority", show(n));
         if let Some(c) = o.str_at(&["spec", "priorityClassName"]).filter(|c| !c.is_empty()) {

@@ -9,7 +9,7 @@ use meta::{Object, Value};
 pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let at = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
     let words = |path: &[&str]| list(o.at(path)).iter().map(show).collect::<Vec<_>>().join(",");
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("Selector", super::page::selector(o.at(&["spec", "selector"])));
     p.field("Type", at(&["spec", "type"]));

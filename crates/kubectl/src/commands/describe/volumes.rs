@@ -46,7 +46,7 @@ fn status(o: &Object, now: Timestamp) -> String {
 }
 
 pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("StorageClass", storage_class(o.get("metadata"), o.get("spec")));
     p.field("Status", status(o, k.now()));
     let metadata = |p: &mut Page| {

@@ -13,7 +13,7 @@ const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 fn template(p: &mut Page, o: &Object) {
     p.line(0, "Pod Template:");
-    super::template(&mut p.text, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
+    super::pod::template(&mut p.text, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
 }
 
 fn conditions(p: &mut Page, o: &Object) {
@@ -28,7 +28,7 @@ fn conditions(p: &mut Page, o: &Object) {
 
 pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Result {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.metadata(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
@@ -102,7 +102,7 @@ fn owner(p: &mut Page, o: &Object) {
 }
 
 pub async fn replica_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
     owner(p, o);
@@ -115,7 +115,7 @@ pub async fn replica_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 }
 
 pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.labels(0, "Node-Selector", o.at(&["spec", "template", "spec", "nodeSelector"]));
     p.metadata(o);
@@ -135,7 +135,7 @@ pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 
 pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
@@ -172,7 +172,7 @@ pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 pub fn cron_job(p: &mut Page, o: &Object) {
     let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
     let of_job = |key: &str| text(&["spec", "jobTemplate", "spec", key]);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("Schedule", text(&["spec", "schedule"]));
     p.field("Concurrency Policy", text(&["spec", "concurrencyPolicy"]));
@@ -190,7 +190,7 @@ pub fn cron_job(p: &mut Page, o: &Object) {
         p.field("Active Deadline Seconds", format!("{s}s"));
     }
     p.line(0, "Pod Template:");
-    super::template(&mut p.text, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
+    super::pod::template(&mut p.text, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
     p.field("Last Schedule Time", o.str_at(&["status", "lastScheduleTime"]).map_or("<unset>".into(), |t| p.time(t)));
     let active: Vec<String> = list(o.at(&["status", "active"])).iter().map(|a| show(&a["name"])).collect();
     p.field("Active Jobs", if active.is_empty() { "<none>".into() } else { active.join(", ") });
@@ -199,7 +199,7 @@ pub fn cron_job(p: &mut Page, o: &Object) {
 pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
     let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
     owner(p, o);

@@ -129,7 +129,7 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
             Some(r) => {
                 out.push_str("Pod Template:\n");
                 // Upstream's text contains tabs.
-                crate::commands::describe::template(&mut out, &r.template_with_cause());
+                crate::commands::describe::pod::template(&mut out, &r.template_with_cause());
             }
             None if all.is_empty() => out.push_str("No rollout history found."),
             None => return text("unable to find the specified revision"),

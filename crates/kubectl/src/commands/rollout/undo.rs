@@ -68,7 +68,7 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: DryRunStrategy)
     let paused = i.resource.kind == "Deployment" && o.at(&["spec", "paused"]) == Some(&Value::Bool(true));
     if dry == DryRunStrategy::Client && (paused || Some(&template) != o.at(&["spec", "template"])) {
         let mut text = String::from("Pod Template:\n");
-        crate::commands::describe::template(&mut text, &to.stored_template().unwrap_or_default());
+        crate::commands::describe::pod::template(&mut text, &to.stored_template().unwrap_or_default());
         return Ok(text);
     }
     if paused {
