@@ -1,131 +1,17 @@
-//! The command line: global flags, and which command is meant.
+//! The command line: which command runs, and with which flags.
 
 mod cause;
 mod order;
-mod refusal;
+mod parse_stop;
 mod shared;
 
 pub use shared::profile;
 
 use crate::commands::*;
 use crate::error::Error;
-use crate::flags::go_bool;
-use clap::{ArgAction, Args, FromArgMatches, Subcommand};
+use crate::flags::{GlobalFlags, go_bool};
+use clap::{ArgAction, Args as _, FromArgMatches, Subcommand};
 use std::ffi::OsString;
-
-/// Flags that every command has.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Global options")]
-pub struct GlobalFlags {
-    /// The kubeconfig file to use, in place of KUBECONFIG and ~/.kube/config.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub kubeconfig: String,
-    /// The context of the kubeconfig to use.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub context: String,
-    /// The cluster of the kubeconfig to use.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub cluster: String,
-    /// The user of the kubeconfig to use.
-    #[arg(long, global = true)]
-    pub user: Vec<String>,
-    /// The namespace to work in.
-    #[arg(short = 'n', long, global = true, default_value = "", hide_default_value = true)]
-    pub namespace: String,
-    /// Address of the API server.
-    #[arg(short = 's', long, global = true, default_value = "", hide_default_value = true)]
-    pub server: String,
-    /// Bearer token.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub token: String,
-    /// File with the certificates to trust.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub certificate_authority: String,
-    /// File with a client certificate.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub client_certificate: String,
-    /// File with the key of the client certificate.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub client_key: String,
-    /// Trust any certificate of the server. Whoever is in between can read and change everything.
-    #[arg(long, global = true)]
-    pub insecure_skip_tls_verify: bool,
-    /// The name that the server's certificate must carry.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub tls_server_name: String,
-    /// The name for basic authentication.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub username: String,
-    /// The password for basic authentication.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub password: String,
-    /// The user to act as.
-    #[arg(long = "as", global = true, default_value = "", hide_default_value = true)]
-    pub impersonate: String,
-    /// A group to act as; may be repeated.
-    #[arg(long, global = true)]
-    pub as_group: Vec<String>,
-    /// The UID to act as.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub as_uid: String,
-    /// KEY=VALUE of the user to act as; may be repeated.
-    #[arg(long, global = true)]
-    pub as_user_extra: Vec<String>,
-    /// A file with aliases and defaults of flags, in place of ~/.kube/kuberc.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub kuberc: String,
-    /// Answers are never compressed here.
-    #[arg(long, global = true)]
-    pub disable_compression: bool,
-    /// How long one request may take; 0 is for ever.
-    #[arg(long, global = true, default_value = "0", hide_default_value = true)]
-    pub request_timeout: String,
-    /// Where answers about the server's resources are kept.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    pub cache_dir: String,
-    /// How much to say about what goes on.
-    #[arg(short = 'v', long = "v", global = true, default_value = "0", hide_default_value = true)]
-    pub verbosity: i32,
-    /// How much to say about what goes on, file by file: PATTERN=N,….
-    #[arg(long, global = true, default_value = "", hide_default_value = true, value_parser = shared::vmodule)]
-    pub vmodule: String,
-    /// How often what is said about that goes out; it is never held back here.
-    #[arg(long, global = true, default_value = "5s", hide_default_value = true, value_parser = shared::frequency)]
-    pub log_flush_frequency: String,
-    /// none, or a profile of a Go runtime, which is refused: this program has none.
-    #[arg(long, global = true, default_value = "none", hide_default_value = true)]
-    pub profile: String,
-    /// Where the profile would go.
-    #[arg(long, global = true, default_value = "profile.pprof", hide_default_value = true)]
-    pub profile_output: String,
-    /// Refuse a server of another version than this program.
-    #[arg(long, global = true)]
-    pub match_server_version: bool,
-    /// A warning of the server is an error.
-    #[arg(long, global = true)]
-    pub warnings_as_errors: bool,
-    /// Which of these were on the command line, even if empty, by the names of the fields.
-    #[arg(skip)]
-    pub given: Vec<String>,
-    /// Which flags of the command were on the command line, even if empty, by the names of the fields.
-    #[arg(skip)]
-    pub own: Vec<String>,
-    /// How often `--record` is on the command line.
-    #[arg(skip)]
-    pub recorded: usize,
-    /// Whether the command reads standard input.
-    #[arg(skip)]
-    pub stdin_in_use: bool,
-    /// Whether the command is about all namespaces.
-    #[arg(skip)]
-    pub all_namespaces: bool,
-    /// The value of `--dry-run`, if the command has it.
-    #[arg(skip)]
-    pub dry_run: Option<String>,
-    /// The command line as the cause of a change, if it is to be kept.
-    #[arg(skip)]
-    pub cause: Option<String>,
-}
 
 macro_rules! name {
     ($module:ident) => {
@@ -151,74 +37,74 @@ macro_rules! commands {
             }
         }
 
-        /// Name, what it is for, and what adds its flags.
+        /// Name, description, and the function that adds the arguments.
         const COMMANDS: &[(&str, &str, fn(clap::Command) -> clap::Command)] =
             &[$((name!($module $($name)?), $about, $module::Arguments::augment_args),)*];
     };
 }
 
 commands! {
-    /// Show objects.
+    /// List objects.
     Get(get),
-    /// Make the cluster's objects what files say.
+    /// Create or update objects to match manifests.
     Apply(apply),
     /// Create objects from files or arguments.
     Create(create),
     /// Delete objects.
     Delete(delete),
-    /// Show objects with what belongs to them.
+    /// Show the details of objects, with related objects and events.
     Describe(describe),
     /// Run a command in a container.
     Exec(exec),
-    /// Print what a container wrote.
+    /// Print the log of a container.
     Logs(logs),
-    /// See and steer the rollout of a workload.
+    /// Show and control the rollout of a workload.
     Rollout(rollout),
     /// Set the number of replicas.
     Scale(scale),
-    /// Wait for a condition of objects.
+    /// Wait until objects meet a condition.
     Wait(wait),
     /// Set or remove annotations.
     Annotate(annotate),
-    /// List the resources of the server.
+    /// List the resource types of the server.
     ApiResources(api_resources "api-resources"),
     /// List the group versions of the server.
     ApiVersions(api_versions "api-versions"),
-    /// Join the streams of a container that runs.
+    /// Attach to the process of a running container.
     Attach(attach),
-    /// Ask what one may do, and who one is.
+    /// Check permissions, and show the current user.
     Auth(auth),
-    /// Let the number of replicas follow the load.
+    /// Create an autoscaler for a workload.
     Autoscale(autoscale),
-    /// Show who wrote which field of an object, and when.
+    /// Show which manager owns each field of an object, and since when.
     Blame(blame),
-    /// Approve or deny signing requests.
+    /// Approve or deny certificate signing requests.
     Certificate(certificate),
-    /// Show where the cluster is.
+    /// Show the addresses of the control plane.
     ClusterInfo(cluster_info "cluster-info"),
-    /// Print what a shell needs to complete command lines.
+    /// Print a completion script for a shell.
     Completion(completion),
-    /// See and change the kubeconfig.
+    /// Show and change the kubeconfig.
     Config(config),
-    /// Take no more pods on a node.
+    /// Stop scheduling new pods to a node.
     Cordon(cordon),
     /// Copy files to and from containers.
     Cp(cp),
-    /// Look into a pod or node with a container of one's own.
+    /// Debug a pod or node with an additional container.
     Debug(debug),
     /// Show what apply would change.
     Diff(diff),
-    /// Take a node's pods away, and give it no more.
+    /// Evict the pods of a node, and schedule no new ones to it.
     Drain(drain),
-    /// Change objects in an editor.
+    /// Edit objects in an editor.
     Edit(edit),
     /// List events.
     Events(events),
-    /// Show the fields of a kind.
+    /// Describe the fields of a kind.
     Explain(explain),
-    /// Make a service for a workload or pod.
+    /// Create a service for a workload, pod or service.
     Expose(expose),
-    /// See and change aliases and defaults of one's own.
+    /// Show and change the user preferences: aliases and default flags.
     Kuberc(kuberc),
     /// Build a kustomization directory and print its objects.
     Kustomize(kustomize),
@@ -226,40 +112,43 @@ commands! {
     Label(label),
     /// List the flags that every command has.
     Options(options),
-    /// Change fields of an object.
+    /// Change fields of an object with a patch.
     Patch(patch),
-    /// See which plugins there are.
+    /// List the plugins in PATH.
     Plugin(plugin),
-    /// Lead local ports to ports of a pod.
+    /// Forward local ports to a pod.
     PortForward(port_forward "port-forward"),
-    /// Serve the API on a port of this machine.
+    /// Serve the API on a local port, with the credentials of the kubeconfig.
     Proxy(proxy),
-    /// Replace objects by what files say.
+    /// Replace objects by those in files.
     Replace(replace),
     /// Run an image in a pod.
     Run(run),
-    /// Change images of a workload.
+    /// Change images, resources, environment and other fields of workloads.
     Set(set),
     /// Change the taints of nodes.
     Taint(taint),
-    /// Show what nodes and pods use.
+    /// Show the CPU and memory usage of nodes and pods.
     Top(top),
-    /// Take pods on a node again.
+    /// Allow new pods on a node again.
     Uncordon(uncordon),
-    /// Take an atomic apply back.
+    /// Undo an atomic apply.
     Undo(undo),
     /// Show the versions of client and server.
     Version(version),
 }
 
-/// Parses a command line, the program's name first.
-pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
+/// Parses a command line. The first argument is the name of the program.
+///
+/// # Errors
+/// Help is requested, or the command line is invalid.
+pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), ParseStop> {
     let words: Vec<String> = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let with = |c: clap::Command| {
         let ordered = order::subcommands_first(&args, &c);
         let known = c.clone();
         let m = c.try_get_matches_from(ordered)?;
-        shared::withheld(&m, &words)?;
+        shared::reject_missing(&m, &words)?;
         let mut global = GlobalFlags::from_arg_matches(&m)?;
         let given = |m: &clap::ArgMatches| -> Vec<String> {
             let on_line = |id: &&clap::Id| m.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
@@ -267,55 +156,57 @@ pub fn parse(args: Vec<OsString>) -> Result<(GlobalFlags, Command), Refusal> {
             all.sort();
             all
         };
-        (global.given, global.own) = (given(&m), given(shared::deepest(&m)));
-        let (recorded, wanted) = shared::record(&m);
-        global.dry_run = shared::deepest(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
-        global.all_namespaces = shared::deepest(&m).try_get_one::<bool>("all_namespaces").ok().flatten() == Some(&true);
+        (global.given, global.own) = (given(&m), given(shared::innermost(&m)));
+        let (recorded, sets_cause) = shared::record(&m);
+        global.dry_run = shared::innermost(&m).try_get_one::<String>("dry_run").ok().flatten().cloned();
+        global.all_namespaces =
+            shared::innermost(&m).try_get_one::<bool>("all_namespaces").ok().flatten() == Some(&true);
         global.stdin_in_use = shared::reads_stdin(&m);
         global.recorded = recorded;
-        global.cause = wanted.then(|| cause::describe(&args, &known));
+        global.cause = sets_cause.then(|| cause::describe(&args, &known));
         Ok((global, Command::from_arg_matches(&m)?))
     };
-    with(lean(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| {
-        let beside = (e.kind() == clap::error::ErrorKind::DisplayHelp).then(|| refusal::beside_help(&args)).flatten();
-        let e = beside.unwrap_or(e);
+    with(partial_command(&words)).or_else(|_| with(command())).map_err(|e: clap::Error| {
+        let flag_error =
+            (e.kind() == clap::error::ErrorKind::DisplayHelp).then(|| parse_stop::error_beside_help(&args)).flatten();
+        let e = flag_error.unwrap_or(e);
         let ordered = order::subcommands_first(&args, &command());
         let words: Vec<String> = ordered.iter().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
-        refusal::refuse(&e, &words)
+        parse_stop::render(&e, &words)
     })
 }
 
-/// Why no command is run: help was asked for, or the line is wrong.
+/// Why a command line runs no command.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum ParseStop {
     Help(String),
-    Wrong(Error),
+    Error(Error),
 }
 
-/// The whole command line: every command with its flags.
+/// Builds the parser for all commands.
 pub fn command() -> clap::Command {
     tree(|_| true)
 }
 
-/// The commands that words may mean: what parses with it parses with [`command`] alike, for a tenth of the time. Names are
-/// looked at, not aliases; whoever finds nothing here asks the whole.
-pub fn lean(words: &[impl AsRef<str>]) -> clap::Command {
+/// Builds the parser for the commands that `words` name. It accepts the same lines as [`command`] in a tenth of the time,
+/// but knows no aliases: parse with [`command`] if it fails.
+pub fn partial_command(words: &[impl AsRef<str>]) -> clap::Command {
     tree(|name| words.iter().any(|w| w.as_ref() == name))
 }
 
-fn tree(wanted: impl Fn(&str) -> bool) -> clap::Command {
-    // Sets of flags bring texts of their own, hence what a command is for comes behind them.
+fn tree(included: impl Fn(&str) -> bool) -> clap::Command {
+    // Flattened flag groups overwrite the description, so it is set after them.
     let mut top = GlobalFlags::augment_args(clap::Command::new("kubectl"))
         .about("Controls a Kubernetes cluster.")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .next_help_heading(None)
         .disable_version_flag(true);
-    relax(&mut top);
+    accept_go_syntax(&mut top);
     for (name, about, flags) in COMMANDS {
-        if wanted(name) {
+        if included(name) {
             let mut c = flags(clap::Command::new(*name)).about(about.trim().trim_end_matches('.')).long_about(None);
-            relax(&mut c);
+            accept_go_syntax(&mut c);
             shared::adjust(&mut c);
             top = top.subcommand(c);
         }
@@ -323,10 +214,10 @@ fn tree(wanted: impl Fn(&str) -> bool) -> clap::Command {
     top
 }
 
-/// Gives flags the manners of Go's: `--flag=false`, values that begin with a dash.
-fn relax(c: &mut clap::Command) {
-    let taken = std::mem::take(c);
-    let mut changed = taken.args_override_self(true).mut_args(|a| {
+/// Makes flags accept Go's syntax: `--flag=false`, and values that begin with a dash.
+fn accept_go_syntax(c: &mut clap::Command) {
+    let command = std::mem::take(c);
+    let mut changed = command.args_override_self(true).mut_args(|a| {
         if matches!(a.get_action(), ArgAction::SetTrue) {
             a.action(ArgAction::Set)
                 .num_args(0..=1)
@@ -348,33 +239,34 @@ fn relax(c: &mut clap::Command) {
         }
     });
     for s in changed.get_subcommands_mut() {
-        relax(s);
+        accept_go_syntax(s);
     }
     *c = changed;
 }
 
-/// Whether the value of a flag is true or false, in the words of the parser alone.
+/// Whether the flag takes a boolean value.
 fn is_bool(a: &clap::Arg) -> bool {
     a.get_action().takes_values() && a.get_value_parser().type_id() == clap::builder::ValueParser::bool().type_id()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{command, lean};
+    use super::{command, partial_command};
 
-    /// A command has the same flags, below it too, whether it is built alone or with all.
+    /// A command has the same flags, its subcommands too, in a partial and in the complete parser.
     #[test]
-    fn a_command_built_alone_is_the_one_of_the_whole() {
+    fn partial_parser_has_the_flags_of_the_complete_one() {
         let shown = |c: &mut clap::Command| {
-            let below: Vec<String> = c.get_subcommands_mut().map(|s| s.render_long_help().to_string()).collect();
-            format!("{}{below:?}", c.render_long_help())
+            let subcommand_help: Vec<String> =
+                c.get_subcommands_mut().map(|s| s.render_long_help().to_string()).collect();
+            format!("{}{subcommand_help:?}", c.render_long_help())
         };
         for one in command().get_subcommands_mut() {
             let name = one.get_name().to_owned();
-            let mut alone = lean(&["-n", &name]);
+            let mut alone = partial_command(&["-n", &name]);
             assert_eq!(alone.get_subcommands().count(), 1, "{name}");
             assert_eq!(shown(alone.find_subcommand_mut(&name).unwrap()), shown(one), "{name}");
         }
-        assert_eq!(lean(&["nothing"]).get_subcommands().count(), 0);
+        assert_eq!(partial_command(&["nothing"]).get_subcommands().count(), 0);
     }
 }

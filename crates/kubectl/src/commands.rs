@@ -1,4 +1,4 @@
-//! The commands, a file each. [`pods`] and [`keys`] are what some of them share.
+//! The commands, a file each. Some of them share [`pods`], [`keys`], [`raw`] and [`recreate`].
 
 pub mod annotate;
 pub mod api_resources;

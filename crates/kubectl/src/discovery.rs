@@ -1,8 +1,8 @@
-//! Which resources the server has (aggregated discovery, `apidiscovery.k8s.io/v2`, or a document for each version where a server has no
-//! other), and which of them a word means.
+//! The resources of the server (aggregated discovery, `apidiscovery.k8s.io/v2`, or one document per version from older
+//! servers), and how words of the command line name them.
 //!
-//! The answer is kept in kubectl's cache directory with its ETags. After six hours, and for a word that it does not know, the
-//! server is asked whether it still holds, so a definition made a moment ago is found.
+//! The documents are cached in kubectl's cache directory with their ETags. After six hours, and for an unknown word, the
+//! server is asked whether they are still current, so that a new definition is found.
 
 use client::{ApiResource, Client};
 use http::Method;
@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 
-/// How long an answer is good, in seconds.
+/// How long the cached documents are valid, in seconds.
 pub const TTL: i64 = 6 * 3600;
 
+/// A resource that the server serves in one version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Resource {
     pub group: String,
@@ -28,11 +29,12 @@ pub struct Resource {
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub subresources: Vec<String>,
-    /// Whether this is the version its group prefers.
+    /// Whether the group prefers this version.
     pub preferred: bool,
 }
 
 impl Resource {
+    /// Returns the resource as the client addresses it.
     pub fn api(&self) -> ApiResource {
         ApiResource::named(&self.group, &self.version, &self.plural, &self.kind, self.namespaced)
     }
@@ -50,41 +52,44 @@ impl Resource {
         dotted(&self.plural, &self.group)
     }
 
-    /// `deployment.apps`, as objects are named in messages.
+    /// `deployment.apps`, as messages name objects.
     pub fn group_kind(&self) -> String {
         dotted(&self.kind.to_lowercase(), &self.group)
     }
 
+    /// Whether the resource supports a verb.
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
     }
 }
 
+/// Appends the group unless it is empty: `deployments.apps`.
 pub fn dotted(a: &str, group: &str) -> String {
     if group.is_empty() { a.to_owned() } else { format!("{a}.{group}") }
 }
 
+/// The resources and versions of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// In the server's order: the core group first, a group's versions from the preferred on.
+    /// In the server's order: the core group first, and the preferred version first in each group.
     pub resources: Vec<Arc<Resource>>,
     pub versions: Vec<String>,
-    /// Versions whose resources are not known at the moment, since nobody answers for them.
+    /// Group versions whose resources are unknown at the moment because their backend is down.
     pub stale: Vec<String>,
-    /// What all this was read from: the documents of the core group and of the other groups.
+    /// The documents of the core group and of the other groups.
     documents: [Document; 2],
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Document {
-    /// Empty: the server has told none.
+    /// Empty if the server sent none.
     etag: String,
-    /// How many of the resources and versions are from it.
+    /// How many resources and versions come from this document.
     resources: usize,
     versions: usize,
 }
 
-/// One of the documents and its ETag; `None` when it is the one that has this ETag.
+/// Fetches a document and its ETag; `None` if the document still has `etag`.
 async fn fetch(client: &Client, path: &str, etag: &str) -> Result<Option<(String, Value)>, client::Error> {
     let request = client::client::request(Method::GET, path, ACCEPT, None)?;
     let Some((etag, bytes)) = client.changed(request, etag).await? else { return Ok(None) };
@@ -93,12 +98,12 @@ async fn fetch(client: &Client, path: &str, etag: &str) -> Result<Option<(String
     if list["kind"] == "APIGroupDiscoveryList" {
         return Ok(Some((etag, list)));
     }
-    // The tag is that of a list of versions, and says nothing of what they have.
+    // The ETag belongs to the list of versions and does not cover their resources.
     Ok(Some((String::new(), client::discovery::aggregate(client, &list).await?)))
 }
 
 impl Discovery {
-    /// Asks the server at once for both documents, but for what is known of them already and still true.
+    /// Fetches both documents at once, and reuses from `known` what has not changed.
     pub async fn fetch(client: &Client, known: &Self) -> Result<Self, client::Error> {
         let [core, groups] = &known.documents;
         let answers =
@@ -119,7 +124,7 @@ impl Discovery {
                     etag.clone()
                 }
                 Some((etag, list)) => {
-                    // What was known is passed over.
+                    // Skip the known ones.
                     same_resources.for_each(drop);
                     same_versions.for_each(drop);
                     all.add(&list);
@@ -170,19 +175,20 @@ impl Discovery {
         }
     }
 
-    /// Whether a resource is in the version that its group prefers, or in the first that has it when that one has it not.
+    /// Whether the resource is in the preferred version of its group, or in the first version that has it.
     pub fn is_preferred(&self, r: &Resource) -> bool {
         let mut of_name = self.resources.iter().filter(|o| o.group == r.group && o.plural == r.plural);
         let preferred = of_name.clone().find(|o| o.preferred).or_else(|| of_name.next());
         preferred.is_some_and(|p| p.version == r.version)
     }
 
+    /// Loads the cache file; `None` if it is missing or malformed.
     pub fn load(path: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
-    /// Best effort: a directory that cannot be written costs a request next time. Whole or not at all, for the sake of
-    /// others that read it meanwhile.
+    /// Saves the documents, best effort: without the cache the next command sends one more request. The file is replaced
+    /// atomically because other processes may read it.
     pub fn save(&self, path: &Path, unique: u64) {
         let Some(dir) = path.parent() else { return };
         let temporary = dir.join(format!(".discovery-{unique:016x}"));
@@ -197,12 +203,12 @@ impl Discovery {
         }
     }
 
-    /// The resource of a kind, in that very version.
-    pub fn of_kind(&self, gvk: &Gvk) -> Option<Arc<Resource>> {
+    /// Finds the resource of a kind in exactly this version.
+    pub fn by_kind(&self, gvk: &Gvk) -> Option<Arc<Resource>> {
         self.resources.iter().find(|r| r.kind == gvk.kind && r.group == gvk.group && r.version == gvk.version).cloned()
     }
 
-    /// What else a short name could have meant, after the resource that it was taken for: `events.events.k8s.io`.
+    /// Returns other resources with the same short name as `taken`: `events.events.k8s.io`.
     pub fn also_named(&self, word: &str, taken: &Resource) -> Vec<String> {
         let lower = word.to_lowercase();
         let (name, group) = lower.split_once('.').unwrap_or((&lower, ""));
@@ -225,18 +231,18 @@ impl Discovery {
         out
     }
 
-    /// The resource that a word means: `pods`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`.
-    pub fn of_word(&self, word: &str) -> Option<Arc<Resource>> {
+    /// Finds the resource that a word names: `pods`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`.
+    pub fn by_word(&self, word: &str) -> Option<Arc<Resource>> {
         let lower = word.to_lowercase();
         let (name, rest) = lower.split_once('.').unwrap_or((&lower, ""));
         let short = word.split('.').next().unwrap_or_default();
-        // Short names are as they are written.
+        // Short names are case-sensitive.
         let named = |r: &Resource, n: &str| {
             r.plural == n || r.singular == n || r.kind.to_lowercase() == n || r.short_names.iter().any(|s| s == short)
         };
         let pick = |accept: &dyn Fn(&Resource) -> bool| {
             let mut found: Vec<&Arc<Resource>> = self.resources.iter().filter(|r| accept(r)).collect();
-            // A plural or singular name is meant before a short name, the preferred version before others.
+            // A plural or singular name has precedence over a short name, and the preferred version over others.
             found.sort_by_key(|r| (r.plural != name && r.singular != name, !r.preferred));
             found.first().map(|r| Arc::clone(r))
         };
@@ -244,7 +250,7 @@ impl Discovery {
             return pick(&|r| named(r, name));
         }
         if let Some((version, group)) = rest.split_once('.') {
-            // A short name stands for the resource, whose version is the preferred one then.
+            // A short name is resolved without its version, to the preferred one.
             let is_short = |r: &Resource| r.plural != name && r.singular != name && r.kind.to_lowercase() != name;
             let fits = |r: &Resource| named(r, name) && r.group == group && (r.version == version || is_short(r));
             if let Some(r) = pick(&fits) {
@@ -255,8 +261,8 @@ impl Discovery {
             .or_else(|| pick(&|r| named(r, name) && !r.group.is_empty() && r.group.starts_with(rest)))
     }
 
-    /// The resources of a category (`all`), in preferred versions.
-    pub fn of_category(&self, category: &str) -> Vec<Arc<Resource>> {
+    /// Returns the resources of a category (`all`) in preferred versions.
+    pub fn by_category(&self, category: &str) -> Vec<Arc<Resource>> {
         self.resources
             .iter()
             .filter(|r| r.preferred && r.has_verb("list") && r.categories.iter().any(|c| c == category))
@@ -271,9 +277,9 @@ mod tests {
     use crate::testing::Server;
     use serde_json::json;
 
-    /// What has not changed is not sent again, and stays in its place.
+    /// Unchanged documents are not sent again, and keep their order.
     #[tokio::test]
-    async fn only_what_has_changed_is_read_again() {
+    async fn reads_only_changed_documents() {
         let server = Server::new();
         let client = Client::new(server.clone(), "t");
         let first = Discovery::fetch(&client, &Discovery::default()).await.unwrap();
@@ -293,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_that_mean_two_things() {
+    fn reports_ambiguous_short_names() {
         let of = |group: &str, plural: &str| {
             Arc::new(Resource {
                 group: group.into(),

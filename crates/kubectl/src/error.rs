@@ -1,10 +1,12 @@
-//! What a command can fail with, and how that is said (`k8s.io/kubectl/pkg/cmd/util/helpers.go`).
+//! Errors of commands, and how they are printed (`k8s.io/kubectl/pkg/cmd/util/helpers.go`).
 
 use meta::{Reason, Status};
 use std::fmt::Write as _;
 
+/// The result of a command.
 pub type Result<T = ()> = std::result::Result<T, Error>;
 
+/// An error of a command, with the way in which it is printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Printed after `error: `.
@@ -15,23 +17,23 @@ pub enum Error {
     Bare(String),
     #[error("{}", client_message(.0))]
     Client(#[from] client::Error),
-    /// A failure of one object of a file: `error when creating "f.yaml": …`.
+    /// An error about one object of a file: `error when creating "f.yaml": …`.
     #[error("error when {doing} {source_name:?}: {error}")]
     About { doing: String, source_name: String, error: Box<Error> },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Many(Vec<Error>),
-    /// Ends with another code than 1.
+    /// Exits with another code than 1.
     #[error("{error}")]
     Code { code: u8, error: Box<Error> },
-    /// Something belongs on standard output before the error is told.
+    /// Prints `out` to standard output before the error.
     #[error("{error}")]
-    Said { out: String, error: Box<Error> },
-    /// Everything was said already.
+    WithOutput { out: String, error: Box<Error> },
+    /// Exits with this code and prints nothing more.
     #[error("exit code {0}")]
     Exit(u8),
 }
 
-/// An error of the client. A request that could not be made is refused here, as upstream's refuses it.
+/// Formats an error of the client. A request that could not be built is rejected here, as in upstream.
 fn client_message(e: &client::Error) -> String {
     match e {
         client::Error::Request(why) => why.clone(),
@@ -39,9 +41,21 @@ fn client_message(e: &client::Error) -> String {
     }
 }
 
-/// Makes an [`Error::Text`].
+/// Returns an [`Error::Text`].
 pub fn text<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Text(message.into()))
+}
+
+/// Formats an operating system error as Go does: without the number, and in lower case.
+pub fn os_message(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    let Some(number) = e.raw_os_error() else { return text };
+    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
+    match text.char_indices().nth(1) {
+        // A message that starts with two capitals starts with an acronym.
+        Some((second, c)) if !c.is_uppercase() => text[..second].to_lowercase() + &text[second..],
+        _ => text.to_owned(),
+    }
 }
 
 impl From<codec::jsonpath::Error> for Error {
@@ -51,6 +65,7 @@ impl From<codec::jsonpath::Error> for Error {
 }
 
 impl Error {
+    /// Returns the `Status` of an error that the server sent.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Client(e) => e.status(),
@@ -59,25 +74,27 @@ impl Error {
         }
     }
 
+    /// Whether the server did not find the object.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(|s| s.is(Reason::NotFound))
     }
 
+    /// Adds the operation and the source of the object: `error when creating "f.yaml": …`.
     pub fn about(self, doing: impl Into<String>, source_name: &str) -> Self {
         Self::About { doing: doing.into(), source_name: source_name.to_owned(), error: Box::new(self) }
     }
 
-    /// What goes to standard output first.
+    /// Returns what must be printed to standard output before the error.
     pub fn output(&self) -> String {
         match self {
-            Self::Said { out, .. } => out.clone(),
+            Self::WithOutput { out, .. } => out.clone(),
             Self::Code { error, .. } | Self::About { error, .. } => error.output(),
             Self::Many(all) => all.iter().map(Self::output).collect(),
             _ => String::new(),
         }
     }
 
-    /// One error of several, or the one.
+    /// Joins several errors: nothing, the only one, or [`Error::Many`].
     pub fn collect(mut errors: Vec<Self>) -> Result {
         match errors.len() {
             0 => Ok(()),
@@ -86,6 +103,7 @@ impl Error {
         }
     }
 
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Exit(code) | Self::Code { code, .. } => *code,
@@ -93,11 +111,11 @@ impl Error {
         }
     }
 
-    /// The text for standard error, with a newline at the end; empty when everything was said.
+    /// Returns the text for standard error, with a newline at the end; empty if nothing is left to print.
     pub fn report(&self) -> String {
         let mut out = match self {
             Self::Exit(_) => return String::new(),
-            Self::Code { error, .. } | Self::Said { error, .. } => return error.report(),
+            Self::Code { error, .. } | Self::WithOutput { error, .. } => return error.report(),
             Self::Many(all) => {
                 let flat: Vec<String> = flatten(all).into_iter().map(Self::line).collect();
                 flat.join("\n")
@@ -119,12 +137,12 @@ impl Error {
         out
     }
 
-    /// As one line among others: no `error: ` before what is not the server's.
+    /// Formats the error as one line of several: without `error: ` if it does not come from the server.
     fn line(&self) -> String {
         self.standard().unwrap_or_else(|| self.to_string())
     }
 
-    /// The wording for what the server or the network said. `None` for the rest.
+    /// Formats errors of the server and of the connection as kubectl does; `None` for others.
     fn standard(&self) -> Option<String> {
         if let Some(s) = self.status() {
             let message = match self {
@@ -193,7 +211,7 @@ fn invalid(s: &Status) -> String {
     }
     match causes.as_slice() {
         [] => {}
-        // A line of its own ends behind a message that ends a line as well.
+        // The line break follows a message even if the message ends with one.
         [one] => _ = writeln!(out, ": {one}"),
         many => {
             out.push_str(": \n");
@@ -215,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_said_as_kubectl_says_them() {
+    fn formats_errors_as_kubectl_does() {
         let cause = |f: &str, m: &str| Cause { reason: String::new(), message: m.into(), field: f.into() };
         let invalid = |causes| {
             api(Status::new(422, Reason::Invalid, "long").with_details(Details {
@@ -225,7 +243,7 @@ mod tests {
                 ..Details::default()
             }))
         };
-        for (e, want) in [
+        for (e, expected) in [
             (Error::Text("no".into()), "error: no\n"),
             (Error::Exit(3), ""),
             (
@@ -257,7 +275,7 @@ mod tests {
                 "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?\n",
             ),
         ] {
-            assert_eq!(e.report(), want);
+            assert_eq!(e.report(), expected);
         }
     }
 }

@@ -1,30 +1,34 @@
-//! Flags that several commands share, and values as Go reads them.
+//! Flags that several commands share, and the parsing of values as Go does it.
+
+mod global;
+
+pub use global::GlobalFlags;
 
 use crate::error::{Result, text};
-use crate::resource::select::Selection;
 use clap::Args;
 use client::DryRun;
 use std::time::Duration;
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileFlags {
-    /// File, directory or URL with objects, or `-` for standard input. May be repeated.
+    /// File, directory or URL with objects, or `-` for standard input; may be repeated.
     #[arg(short = 'f', long, value_delimiter = ',')]
     pub filename: Vec<String>,
-    /// A kustomization directory, in place of files.
+    /// Kustomization directory to build instead of reading files.
     #[arg(short = 'k', long, default_value = "", hide_default_value = true)]
     pub kustomize: String,
-    /// Also read the directories inside directories.
+    /// Also read subdirectories.
     #[arg(short = 'R', long)]
     pub recursive: bool,
 }
 
 impl FileFlags {
+    /// Whether neither files nor a kustomization are given.
     pub fn is_empty(&self) -> bool {
         self.filename.is_empty() && self.kustomize.is_empty()
     }
 
-    /// Whether one file, URL or kustomization is named, which upstream takes for one document.
+    /// Whether a single file, URL or kustomization is given, which upstream treats as one document.
     pub fn is_one(&self) -> bool {
         match self.filename.as_slice() {
             [] => !self.kustomize.is_empty(),
@@ -34,63 +38,49 @@ impl FileFlags {
     }
 }
 
-/// Which objects of a type are meant.
+/// Which objects of a type the command works on.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SelectFlags {
-    /// Everything of the type in the namespace.
+    /// All objects of the type in the namespace.
     #[arg(long)]
     pub all: bool,
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Only objects with these labels.
+    /// Label selector.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Only objects with these fields.
+    /// Field selector.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_selector: String,
 }
 
-impl SelectFlags {
-    pub fn selection(&self) -> Selection<'_> {
-        Selection {
-            labels: &self.selector,
-            fields: &self.field_selector,
-            all: self.all,
-            nothing_but_all: false,
-            all_namespaces: self.all_namespaces,
-            bare_type_is_all: false,
-            files_as_given: false,
-            page: None,
-        }
-    }
-}
-
 #[derive(Args, Clone, Debug, Default)]
 pub struct PrintFlags {
-    /// json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…, go-template=…, go-template-file=….
+    /// Output format: json, yaml, name, jsonpath=…, jsonpath-as-json=…, jsonpath-file=…, go-template=…, go-template-file=….
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
-    /// The template, or the file with it, for the formats that take one.
+    /// Template, or file with the template, for the formats that take one.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub template: String,
-    /// Keep the managed fields in JSON and YAML.
+    /// Show managed fields in JSON and YAML.
     #[arg(long)]
     pub show_managed_fields: bool,
-    /// Missing fields are nothing; otherwise they are errors.
+    /// Ignore missing fields and map keys in templates instead of failing.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub allow_missing_template_keys: bool,
 }
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct DryRunFlag {
-    /// none, client (print only) or server (submit without keeping).
+    /// Dry run: none, client (print only) or server (submit without storing).
     #[arg(long, default_value = "none", num_args = 0..=1, require_equals = true, default_missing_value = "unchanged", hide_default_value = true)]
     pub dry_run: String,
 }
 
+/// The value of `--dry-run`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dry {
+pub enum DryRunStrategy {
     #[default]
     None,
     Client,
@@ -98,18 +88,21 @@ pub enum Dry {
 }
 
 impl DryRunFlag {
-    pub fn strategy(&self) -> Result<Dry> {
+    /// Parses `--dry-run`.
+    pub fn strategy(&self) -> Result<DryRunStrategy> {
         match self.dry_run.as_str() {
-            "none" | "" => Ok(Dry::None),
-            "client" | "unchanged" => Ok(Dry::Client),
-            "server" => Ok(Dry::Server),
-            other if go_bool(other).is_ok() => Ok(if go_bool(other) == Ok(true) { Dry::Client } else { Dry::None }),
+            "none" | "" => Ok(DryRunStrategy::None),
+            "client" | "unchanged" => Ok(DryRunStrategy::Client),
+            "server" => Ok(DryRunStrategy::Server),
+            other if go_bool(other).is_ok() => {
+                Ok(if go_bool(other) == Ok(true) { DryRunStrategy::Client } else { DryRunStrategy::None })
+            }
             other => text(format!("Invalid dry-run value ({other}). Must be \"none\", \"server\", or \"client\".")),
         }
     }
 }
 
-/// The warning for a deprecated value of `--dry-run`, with the place that klog shows in upstream's.
+/// Returns the warning for a deprecated value of `--dry-run`, with the source position that klog prints in upstream.
 pub fn deprecated_dry_run(given: &str) -> Option<(&'static str, String)> {
     let word =
         |to: &str| format!("--dry-run={given} is deprecated (boolean value) and can be replaced with --dry-run={to}.");
@@ -123,8 +116,8 @@ pub fn deprecated_dry_run(given: &str) -> Option<(&'static str, String)> {
     }
 }
 
-impl Dry {
-    /// What is said behind the name of an object.
+impl DryRunStrategy {
+    /// The suffix of messages about an object.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::None => "",
@@ -133,6 +126,7 @@ impl Dry {
         }
     }
 
+    /// Returns the option of requests.
     pub fn option(self) -> DryRun {
         if self == Self::Server { DryRun::All } else { DryRun::No }
     }
@@ -140,12 +134,13 @@ impl Dry {
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct ValidateFlag {
-    /// strict (or true), warn, or ignore (or false): what happens to fields that the server does not know.
+    /// How to handle unknown fields: strict (or true), warn, or ignore (or false).
     #[arg(long, default_value = "strict", num_args = 0..=1, require_equals = true, default_missing_value = "strict", hide_default_value = true)]
     pub validate: String,
 }
 
 impl ValidateFlag {
+    /// Parses `--validate`.
     pub fn validation(&self) -> Result<client::FieldValidation> {
         use client::FieldValidation::{Ignore, Strict, Warn};
         match self.validate.to_lowercase().as_str() {
@@ -159,7 +154,7 @@ impl ValidateFlag {
     }
 }
 
-/// Go's `time.ParseDuration`: `1h2m3.5s`, `300ms`, `0`.
+/// Parses a duration as Go's `time.ParseDuration`: `1h2m3.5s`, `300ms`, `0`.
 pub fn parse_duration(s: &str) -> Option<Duration> {
     if s == "0" {
         return Some(Duration::ZERO);
@@ -189,7 +184,7 @@ pub fn parse_duration(s: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(total).ok()
 }
 
-/// A flag's value that is a duration, as it is given.
+/// Checks that a value is a duration, and returns it unchanged.
 pub fn duration_text(s: &str) -> std::result::Result<String, String> {
     match parse_duration(s.strip_prefix('-').unwrap_or(s)) {
         Some(_) => Ok(s.to_owned()),
@@ -197,7 +192,7 @@ pub fn duration_text(s: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// A flag's value as a duration. `-1s` and the like become `None`, which commands read as *for ever*.
+/// Parses the duration of a flag. Negative durations become `None`, which commands read as no limit.
 pub fn duration(flag: &str, given: &str) -> Result<Option<Duration>> {
     if let Some(positive) = given.strip_prefix('-')
         && parse_duration(positive).is_some()
@@ -210,7 +205,7 @@ pub fn duration(flag: &str, given: &str) -> Result<Option<Duration>> {
     }
 }
 
-/// Refuses a `--pod-running-timeout` without time. Most commands name their help as well.
+/// Rejects a `--pod-running-timeout` of zero. With a `command` the error points to its help.
 pub fn running_timeout(given: &str, command: &str) -> Result {
     match duration("pod-running-timeout", given)? {
         Some(d) if !d.is_zero() => Ok(()),
@@ -221,7 +216,7 @@ pub fn running_timeout(given: &str, command: &str) -> Result {
     }
 }
 
-/// A duration as Go prints it: `1m30s`, `3s`, `250ms`.
+/// Formats a duration as Go does: `1m30s`, `3s`, `250ms`.
 pub fn go_duration(d: Duration) -> String {
     let (hours, minutes) = (d.as_secs() / 3600, d.as_secs() / 60 % 60);
     let seconds = (d - Duration::from_secs(d.as_secs() / 60 * 60)).as_secs_f64();
@@ -236,7 +231,7 @@ pub fn go_duration(d: Duration) -> String {
     }
 }
 
-/// A boolean as Go's `strconv.ParseBool` reads it.
+/// Parses a boolean as Go's `strconv.ParseBool`.
 pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
     match s {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -245,7 +240,7 @@ pub fn go_bool(s: &str) -> std::result::Result<bool, String> {
     }
 }
 
-/// A selector of the command line as the field of an object has it (`metav1.ParseToLabelSelector`).
+/// Converts a selector of the command line to the field of an object (`metav1.ParseToLabelSelector`).
 pub fn label_selector(given: &str) -> Result<meta::Value> {
     use meta::selector::Operator as Is;
     let parsed = meta::LabelSelector::parse(given)
@@ -281,7 +276,7 @@ pub fn label_selector(given: &str) -> Result<meta::Value> {
     Ok(out.into())
 }
 
-/// What is wrong with the name of a variable, by the strict rule that kubectl keeps to (the server takes more).
+/// Returns what is wrong with the name of an environment variable. kubectl's rule is stricter than the server's.
 pub fn env_var_name(s: &str) -> Vec<String> {
     let mut out = Vec::new();
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
@@ -297,21 +292,22 @@ pub fn env_var_name(s: &str) -> Vec<String> {
     out
 }
 
-/// A connection to one container, of `exec` and `attach`.
+/// Flags of a session with one container: `exec` and `attach`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SessionFlags {
-    /// The container.
+    /// Container name.
     #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
     pub container: String,
-    /// Pass standard input on.
+    /// Pass standard input to the container.
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// With a terminal on both sides.
+    /// Allocate a terminal.
     #[arg(short = 't', long)]
     pub tty: bool,
-    /// Only say what the container says.
+    /// Print only output of the container.
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// Time to wait until the pod runs.
     #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
 }
@@ -320,9 +316,9 @@ pub struct SessionFlags {
 mod tests {
     use crate::testing::{Server, run_with};
 
-    /// Booleans, and no value at all, still say what they mean, with a warning.
+    /// Booleans, and the flag without a value, keep their meaning, with a warning.
     #[tokio::test]
-    async fn rehearsals_take_booleans() {
+    async fn dry_run_accepts_booleans() {
         for (flag, printed, warning) in [
             ("--dry-run=client", "namespace/x created (dry run)\n", ""),
             (
@@ -357,7 +353,7 @@ mod tests {
     use super::{go_duration, parse_duration};
 
     #[test]
-    fn durations_are_gos() {
+    fn formats_durations_as_go_does() {
         for (s, millis) in
             [("0", 0), ("1s", 1000), ("1m30s", 90_000), ("1.5h", 5_400_000), ("300ms", 300), ("+2s", 2000)]
         {

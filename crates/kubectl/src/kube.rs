@@ -1,35 +1,41 @@
-//! A running command: its shell, the global flags, and what follows from both on demand — configuration, client, discovery.
+//! A running command: its shell and global flags, and on demand the configuration, client and discovery that follow from
+//! them.
 
-use crate::cli::GlobalFlags;
 use crate::discovery::{Discovery, Resource, TTL};
 use crate::error::{Result, text};
+use crate::flags::GlobalFlags;
 use crate::shell::{Connect, Shell, Stream};
 use client::https::Credentials;
 use client::kubeconfig::{Overrides, Resolved, Sources};
 use client::log::{LEAST, Logged};
-use client::{Api, Client, Impersonation, Patch, WriteOptions};
+use client::{Api, Client, Impersonation};
 use jiff::Timestamp;
 use meta::{Gvk, Object};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The annotation with the cause of the last change.
 pub const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 
+/// The pause between two requests that wait for the same state.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The state of a running command.
 pub struct Kube {
     pub out: Stream,
     pub err: Stream,
     pub shell: Shell,
     pub global: GlobalFlags,
-    /// The scheme that the command decodes objects with, as messages name it. Without one it takes objects as they are.
+    /// The Go scheme with which the command decodes objects, as messages name it. Without one it accepts any object.
     pub scheme: Option<&'static str>,
     resolved: Option<Arc<Resolved>>,
     client: Option<Client>,
     discovery: Option<Arc<Discovery>>,
-    /// Whether the discovery at hand came from this run's server and not from the disk.
+    /// Whether this run has fetched discovery from the server, and not from the cache.
     fresh: bool,
-    /// How many different warnings the server has given.
+    /// How many different warnings the server has sent.
     warnings: Arc<AtomicUsize>,
 }
 
@@ -51,8 +57,8 @@ impl Kube {
         }
     }
 
-    /// Prints a line.
-    pub fn say(&self, line: impl AsRef<str>) {
+    /// Prints a line to standard output.
+    pub fn println(&self, line: impl AsRef<str>) {
         self.out.write(format!("{}\n", line.as_ref()).as_bytes());
     }
 
@@ -62,15 +68,18 @@ impl Kube {
         self.err.write(format!("{}\n", line.as_ref()).as_bytes());
     }
 
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         self.shell.clock.now()
     }
 
+    /// Returns the kubeconfig files to read.
     pub fn sources(&self) -> Sources {
         let explicit = (!self.global.kubeconfig.is_empty()).then(|| PathBuf::from(&self.global.kubeconfig));
         Sources::find(explicit, |n| (self.shell.environment)(n))
     }
 
+    /// Returns the configuration: kubeconfig and flags, resolved once.
     pub fn resolved(&mut self) -> Result<Arc<Resolved>> {
         if let Some(r) = &self.resolved {
             return Ok(r.clone());
@@ -112,6 +121,7 @@ impl Kube {
         Ok(r)
     }
 
+    /// Returns the client, connected on first use.
     pub async fn client(&mut self) -> Result<Client> {
         if let Some(c) = &self.client {
             return Ok(c.clone());
@@ -128,12 +138,12 @@ impl Kube {
         };
         let client = if self.global.verbosity >= LEAST { self.logged(client) } else { client };
         let err = self.err.clone();
-        let (said, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
+        let (seen, count) = (Mutex::new(Vec::<String>::new()), self.warnings.clone());
         let client = client.with_warnings(move |w| {
-            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            if !said.iter().any(|s| s == w) {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.iter().any(|s| s == w) {
                 err.write(format!("Warning: {w}\n").as_bytes());
-                said.push(w.to_owned());
+                seen.push(w.to_owned());
                 count.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -144,8 +154,8 @@ impl Kube {
         Ok(client)
     }
 
-    /// Flags of a command that has a format of its own: a template that is given is chosen over it.
-    pub fn chosen(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
+    /// Adjusts the flags of a command with a default format: a template overrides that default.
+    pub fn print_flags(&self, flags: &crate::flags::PrintFlags) -> crate::flags::PrintFlags {
         let mut flags = flags.clone();
         if !flags.template.is_empty() && !self.global.own.iter().any(|f| f == "output") {
             flags.output.clear();
@@ -153,35 +163,18 @@ impl Kube {
         flags
     }
 
-    /// Keeps the command line as the cause of a change of an object, if that is asked for (`--record`).
+    /// Stores the command line as the cause of a change in the object (`--record`).
     pub fn record(&self, o: &mut Object) {
         if let Some(cause) = &self.global.cause {
             o.set_annotation(CHANGE_CAUSE, cause);
         }
     }
 
-    /// The same as a patch of its own, after a change that was none of the object itself (`scale`, `patch`). Errors are not told, as
-    /// upstream has it: the change is made.
-    pub async fn record_after(
-        &mut self,
-        i: &crate::resource::Info,
-        subresource: &str,
-        options: &WriteOptions,
-    ) -> Option<Object> {
-        let cause = self.global.cause.clone()?;
-        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": {CHANGE_CAUSE: cause}}}));
-        let api = self.api(&i.resource, &i.namespace).await.ok()?;
-        match subresource {
-            "" => api.patch(&i.name, options, &patch).await.ok(),
-            sub => api.patch_subresource(&i.name, sub, options, &patch).await.ok(),
-        }
-    }
-
-    /// How a command ends that did what it should (`--warnings-as-errors`).
+    /// Ends a successful command (`--warnings-as-errors`).
     ///
     /// # Errors
-    /// The server gave warnings, and that is not enough.
-    pub fn end(&self) -> Result {
+    /// The server sent warnings, and they count as errors.
+    pub fn check_warnings(&self) -> Result {
         match self.warnings.load(Ordering::Relaxed) {
             n @ 1.. if self.global.warnings_as_errors => {
                 text(format!("{n} warning{} received", if n == 1 { "" } else { "s" }))
@@ -190,7 +183,7 @@ impl Kube {
         }
     }
 
-    /// The client with a log of its requests (`-v`).
+    /// Returns the client with a log of its requests (`-v`).
     fn logged(&self, client: Client) -> Client {
         let https = self.resolved.as_ref().map(|r| &r.https);
         let authorization = https.and_then(|h| match h.credentials {
@@ -205,7 +198,7 @@ impl Kube {
         client.over(|inner| Arc::new(Logged { inner, level, server, authorization, clock, zone, write }))
     }
 
-    /// The namespace of this command, and whether a flag named it.
+    /// Returns the namespace of this command, and whether a flag sets it.
     pub fn namespace(&mut self) -> Result<(String, bool)> {
         if !self.global.namespace.is_empty() {
             return Ok((self.global.namespace.clone(), true));
@@ -216,6 +209,7 @@ impl Kube {
         Ok((self.resolved()?.namespace.clone(), false))
     }
 
+    /// Returns the address of the server.
     pub fn server(&mut self) -> Result<String> {
         Ok(self.resolved()?.https.server.clone())
     }
@@ -238,6 +232,7 @@ impl Kube {
         Some(dir.join("discovery").join(safe).join("kemudi-resources.json"))
     }
 
+    /// Returns the discovery of the server, from the cache if it is fresh.
     pub async fn discovery(&mut self) -> Result<Arc<Discovery>> {
         if let Some(d) = &self.discovery {
             return Ok(d.clone());
@@ -255,7 +250,7 @@ impl Kube {
         self.refresh().await
     }
 
-    /// Asks the server for what has changed.
+    /// Fetches discovery from the server, as far as it has changed.
     pub async fn refresh(&mut self) -> Result<Arc<Discovery>> {
         let client = self.client().await?;
         let path = self.cache_file();
@@ -280,9 +275,9 @@ impl Kube {
         Ok(find(&*self.refresh().await?))
     }
 
-    /// The resource that a word means; `None` when the server has none.
+    /// Finds the resource that a word names; `None` if the server has none.
     pub async fn find_resource(&mut self, word: &str) -> Result<Option<Arc<Resource>>> {
-        let Some(r) = self.look_up(|d| d.of_word(word)).await? else { return Ok(None) };
+        let Some(r) = self.look_up(|d| d.by_word(word)).await? else { return Ok(None) };
         for other in self.discovery().await?.also_named(word, &r) {
             let name = word.split('.').next().unwrap_or(word);
             self.warn(format!("Warning: short name {name:?} could also match lower priority resource {other}"));
@@ -290,29 +285,29 @@ impl Kube {
         Ok(Some(r))
     }
 
-    /// The resource that a word means.
+    /// Finds the resource that a word names.
     pub async fn resource(&mut self, word: &str) -> Result<Arc<Resource>> {
         match self.find_resource(word).await? {
             Some(r) => Ok(r),
-            // As upstream's, without the group that was asked for.
+            // The message omits the group, as in upstream.
             None => {
                 text(format!("the server doesn't have a resource type {:?}", word.split('.').next().unwrap_or(word)))
             }
         }
     }
 
-    /// The resource of a kind; `None` when the server has none.
+    /// Finds the resource of a kind; `None` if the server has none.
     pub async fn resource_of(&mut self, gvk: &Gvk) -> Result<Option<Arc<Resource>>> {
-        self.look_up(|d| d.of_kind(gvk)).await
+        self.look_up(|d| d.by_kind(gvk)).await
     }
 
-    /// The verbs on a resource, in a namespace unless it is empty.
+    /// Returns the API of a resource, in a namespace unless it is empty.
     pub async fn api(&mut self, r: &Resource, namespace: &str) -> Result<Api<Object>> {
         let api = self.client().await?.dynamic(&r.api());
         Ok(if namespace.is_empty() { api } else { api.namespace(namespace) })
     }
 
-    /// Forgets the answer at hand and on the disk: the server's resources have changed by our own doing.
+    /// Drops discovery from memory and cache: this command has changed the server's resources.
     pub fn forget_discovery(&mut self) {
         self.discovery = None;
         self.fresh = false;
@@ -322,7 +317,7 @@ impl Kube {
     }
 }
 
-/// `--match-server-version`.
+/// Checks `--match-server-version`.
 async fn same_version(client: &Client) -> Result {
     let server: meta::Value = client.get("/version").await?;
     let server = server["gitVersion"].as_str().unwrap_or_default().to_owned();
@@ -332,6 +327,7 @@ async fn same_version(client: &Client) -> Result {
     text(format!("server version ({server}) differs from client version ({})", crate::VERSION))
 }
 
+/// Returns Go's name of the processor architecture.
 pub fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -340,22 +336,22 @@ pub fn arch() -> &'static str {
     }
 }
 
-/// `--as-user-extra`.
+/// Parses `--as-user-extra`.
 fn extras(given: &[String]) -> Result<Vec<(String, String)>> {
-    let one = |e: &String| match e.split_once('=') {
+    let pair = |e: &String| match e.split_once('=') {
         Some((k, v)) if !k.is_empty() => Ok((k.to_owned(), v.to_owned())),
         _ => text(format!("invalid argument {e:?} for \"--as-user-extra\" flag: {e} must be formatted as key=value")),
     };
-    given.iter().map(one).collect()
+    given.iter().map(pair).collect()
 }
 
-/// `--request-timeout`; `None` is for ever.
-pub fn request_timeout(given: &str) -> Result<Option<std::time::Duration>> {
+/// Parses `--request-timeout`; `None` is no limit.
+pub fn request_timeout(given: &str) -> Result<Option<Duration>> {
     if given.is_empty() || given == "0" {
         return Ok(None);
     }
     let d = match given.parse::<u64>() {
-        Ok(s) => Some(std::time::Duration::from_secs(s)),
+        Ok(s) => Some(Duration::from_secs(s)),
         Err(_) => crate::flags::parse_duration(given),
     };
     match d {
@@ -372,9 +368,9 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
-    /// Every command that upstream records keeps its line in the object it sends; those that have no such flag refuse it.
+    /// Every command with `--record` stores its command line in the object; others reject the flag.
     #[tokio::test]
-    async fn commands_keep_their_line_as_the_cause() {
+    async fn records_the_command_line_as_cause() {
         let deployment = json!({
             "kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
@@ -412,45 +408,45 @@ mod tests {
                 .on(&format!("GET {svc}/s"), 200, service.clone())
                 .on(&format!("PATCH {d}/w/scale"), 200, json!({"spec": {"replicas": 2}}))
                 .on(&sent, 200, deployment.clone());
-            let said = snapshot(&s, line, &file).await;
+            let output = snapshot(&s, line, &file).await;
             assert!(
-                said.ends_with("! Flag --record has been deprecated, --record will be removed in the future\n"),
-                "{line}: {said} {:?}",
-                s.asked()
+                output.ends_with("! Flag --record has been deprecated, --record will be removed in the future\n"),
+                "{line}: {output} {:?}",
+                s.requests()
             );
             let cause = &s.body_of(&sent)["metadata"]["annotations"][super::CHANGE_CAUSE];
             assert!(
                 cause.as_str().is_some_and(|c| c.starts_with("kubectl ") && c.ends_with("--record=true")),
                 "{line}: {cause} {:?}",
-                s.asked()
+                s.requests()
             );
         }
         for line in ["set env deploy/w A=b --record", "create namespace x --record", "get pods --record"] {
-            let said = snapshot(&Server::new(), line, "").await;
-            assert!(said.starts_with("! error: unknown flag: --record\n"), "{line}: {said}");
+            let output = snapshot(&Server::new(), line, "").await;
+            assert!(output.starts_with("! error: unknown flag: --record\n"), "{line}: {output}");
         }
     }
 
-    /// Levels 6 to 10 tell more and more of each request, never its credentials; less than 6 tells nothing.
+    /// Levels 6 to 10 log more and more of each request, never its credentials; lower levels log nothing.
     #[tokio::test]
     async fn requests_are_logged_by_level() {
         let path = "/api/v1/namespaces/default/pods/p";
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}, "x": "y".repeat(11_000)});
         let s = Server::new().on(&format!("GET {path}"), 200, pod);
-        let whole = r#"{\"apiVersion\":\"v1\",\"kind\":\"Pod\""#;
+        let body = r#"{\"apiVersion\":\"v1\",\"kind\":\"Pod\""#;
         let sent = format!(
             "\"Request\" verb=\"GET\" url=\"{path}\" headers=<\n! \tAccept: application/json\n! \tUser-Agent: kubectl\n!  >\n"
         );
         let line = format!("\"Response\" verb=\"GET\" url=\"{path}\" status=\"200 OK\" milliseconds=");
-        for (level, there, absent) in [
+        for (level, present, absent) in [
             (5, vec![], vec!["Request", "Response"]),
-            (6, vec![line.as_str()], vec!["\"Request\"", whole]),
+            (6, vec![line.as_str()], vec!["\"Request\"", body]),
             (
                 7,
                 vec![sent.as_str(), "\"Response\" status=\"200 OK\" milliseconds="],
-                vec![whole, "verb=\"GET\" url=\"/api/v1/namespaces/default/pods/p\" status"],
+                vec![body, "verb=\"GET\" url=\"/api/v1/namespaces/default/pods/p\" status"],
             ),
-            (8, vec![sent.as_str(), "\"Request Body\" body=\"\"", whole, "chars]\""], vec!["curl"]),
+            (8, vec![sent.as_str(), "\"Request Body\" body=\"\"", body, "chars]\""], vec!["curl"]),
             (
                 9,
                 vec![
@@ -459,19 +455,19 @@ mod tests {
                 ],
                 vec![],
             ),
-            (10, vec![whole], vec!["[truncated"]),
+            (10, vec![body], vec!["[truncated"]),
         ] {
-            let said = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
-            assert!(said.starts_with("pod/p\n"), "{level}: {said}");
-            there.iter().for_each(|t| assert!(said.contains(t), "{level}: {t} in {said}"));
-            absent.iter().for_each(|t| assert!(!said.contains(t), "{level}: {t} in {said}"));
+            let output = snapshot(&s, &format!("get pod p -o name -v={level}"), "").await;
+            assert!(output.starts_with("pod/p\n"), "{level}: {output}");
+            present.iter().for_each(|t| assert!(output.contains(t), "{level}: {t} in {output}"));
+            absent.iter().for_each(|t| assert!(!output.contains(t), "{level}: {t} in {output}"));
             if level > 5 {
-                let first = said.lines().find(|l| l.starts_with("! ")).unwrap();
+                let first = output.lines().find(|l| l.starts_with("! ")).unwrap();
                 assert!(first.starts_with("! I1121 12:00:00.000000 "), "{first}");
             }
         }
-        let said = snapshot(&s, "get pod p -o name -v=8", "").await;
-        let body = said.lines().rfind(|l| l.contains("\"Response Body\"")).unwrap();
+        let output = snapshot(&s, "get pod p -o name -v=8", "").await;
+        let body = output.lines().rfind(|l| l.contains("\"Response Body\"")).unwrap();
         assert!(body.contains(&format!("[truncated {} chars]", s_len(&s, path) - 1024)), "{body}");
     }
 
@@ -479,7 +475,7 @@ mod tests {
         s.answer(&format!("GET {path}")).len()
     }
 
-    /// A command that did its work fails by the server's warnings, each counted once; one that failed says why it failed.
+    /// A successful command fails if the server sent warnings, each counted once; a failed one reports its own error.
     #[tokio::test]
     async fn warnings_are_errors_for_every_command() {
         let path = "/api/v1/namespaces/default/pods/p";
@@ -490,7 +486,7 @@ mod tests {
             .on("POST /api/v1/namespaces/default/pods?fieldManager=kubectl-run", 200, pod)
             .warning("old");
         let two = one.clone().warning("older");
-        for (server, line, want) in [
+        for (server, line, expected) in [
             (
                 &one,
                 "get pod p -o name --warnings-as-errors",
@@ -515,13 +511,13 @@ mod tests {
             ),
             (&Server::new(), "get pod q --ignore-not-found --warnings-as-errors", ""),
         ] {
-            assert_eq!(snapshot(server, line, "").await, want, "{line}");
+            assert_eq!(snapshot(server, line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn a_server_of_another_version_can_be_refused() {
-        for (version, want) in [
+    async fn match_server_version_rejects_another_version() {
+        for (version, expected) in [
             (crate::VERSION, "pod/p\n".to_owned()),
             (
                 "v1.35.1",
@@ -534,27 +530,27 @@ mod tests {
                 200,
                 pod,
             );
-            assert_eq!(snapshot(&s, "get pod p -o name --match-server-version", "").await, want);
+            assert_eq!(snapshot(&s, "get pod p -o name --match-server-version", "").await, expected);
         }
     }
 
-    /// Files that were read are told from level 6 on.
+    /// Level 6 and above log the files that were read.
     #[test]
-    fn files_that_are_read_are_logged() {
+    fn logs_the_files_that_were_read() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         std::fs::write(&a, "kind: Config\n").unwrap();
         let list = format!("{}:{}", a.display(), b.display());
-        for (level, want) in [(5, 0), (6, 1)] {
+        for (level, expected) in [(5, 0), (6, 1)] {
             let list = list.clone();
             let (mut shell, _, err) =
                 crate::testing::shell(&Server::new(), "", move |n| (n == "KUBECONFIG").then(|| list.clone()));
             shell.connect = crate::shell::Connect::Configured;
-            let global = crate::cli::GlobalFlags { verbosity: level, ..Default::default() };
+            let global = crate::flags::GlobalFlags { verbosity: level, ..Default::default() };
             super::Kube::new(shell, global).resolved().unwrap();
             let line = format!("loader.go:407] Config loaded from file:  {}\n", a.display());
-            let said = err.text();
-            assert_eq!((said.lines().count(), said.matches(&line).count()), (want, want), "{said}");
+            let output = err.text();
+            assert_eq!((output.lines().count(), output.matches(&line).count()), (expected, expected), "{output}");
         }
     }
 }

@@ -1,48 +1,35 @@
-//! `kuberc`: a user's own aliases and defaults of flags (`kubectl.config.k8s.io`, `Preference`), worked into the command line
-//! before it is parsed.
+//! `kuberc`: the user's aliases and default flags (`kubectl.config.k8s.io`, `Preference`), and which credential plugins may
+//! run.
 //!
-//! A default stands right behind the command, so that what the user gives wins. They also say which credential plugins may run.
+//! [`rewrite`] applies them to the command line before it is parsed.
 
-use crate::error::{Error, Result, text};
+pub mod rewrite;
+
+use crate::error::{Result, text};
 use crate::shell::Shell;
 use meta::Value;
 use std::path::PathBuf;
 
-/// The words of a command line (without the program) as a user's preferences make them.
-pub fn apply(words: Vec<String>, shell: &Shell) -> Result<Vec<String>> {
-    // Completion is about the line as it stands.
-    if words.first().is_none_or(|w| w.starts_with("__complete")) {
-        return Ok(words);
-    }
-    let applied = || {
-        let Some(preference) = load(&words, shell)? else { return Ok(words.clone()) };
-        check(&preference)?;
-        let (words, aliased) = alias(words.clone(), &preference)?;
-        defaults(words, &preference, aliased.as_deref(), shell)
-    };
-    applied().map_err(|e: Error| Error::Bare(format!("error occurred while applying preferences {e}")))
-}
-
-/// Where the preferences are, whether there is such a file or not; `None` when they are turned off.
+/// Returns the path of the preferences, whether or not the file exists; `None` if they are turned off.
 pub fn path(given: Option<String>, shell: &Shell) -> Option<PathBuf> {
-    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
-    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+    let variable = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    if variable("KUBECTL_KUBERC").as_deref() == Some("false") {
         return None;
     }
-    match given.or_else(|| of("KUBERC")).as_deref() {
+    match given.or_else(|| variable("KUBERC")).as_deref() {
         Some("off") => None,
         Some(p) => Some(PathBuf::from(p)),
-        None => of("HOME").map(|home| PathBuf::from(home).join(".kube/kuberc")),
+        None => variable("HOME").map(|home| PathBuf::from(home).join(".kube/kuberc")),
     }
 }
 
-/// Whether a document is preferences in a version that is known.
+/// Whether a document is a `Preference` in a known version.
 pub fn usable(d: &Value) -> bool {
     let known = ["kubectl.config.k8s.io/v1beta1", "kubectl.config.k8s.io/v1alpha1"];
     d["kind"] == "Preference" && known.iter().any(|v| d["apiVersion"] == *v)
 }
 
-/// The path of `--kuberc`, which must say one.
+/// Returns the value of `--kuberc`, which must not be empty.
 fn explicit(words: &[String]) -> Result<Option<String>> {
     let mut all = words.iter().take_while(|w| *w != "--");
     while let Some(w) = all.next() {
@@ -60,9 +47,9 @@ fn explicit(words: &[String]) -> Result<Option<String>> {
 }
 
 fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
-    let of = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
-    let (given, set) = (explicit(words)?, of("KUBERC"));
-    if of("KUBECTL_KUBERC").as_deref() == Some("false") {
+    let variable = |n: &str| (shell.environment)(n).filter(|v| !v.is_empty());
+    let (given, set) = (explicit(words)?, variable("KUBERC"));
+    if variable("KUBECTL_KUBERC").as_deref() == Some("false") {
         return Ok(None);
     }
     if set.as_deref() == Some("off") {
@@ -74,7 +61,7 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
         };
     }
     let named = given.or(set);
-    let path = match (&named, of("HOME")) {
+    let path = match (&named, variable("HOME")) {
         (Some(p), _) => PathBuf::from(p),
         (None, Some(home)) => PathBuf::from(home).join(".kube/kuberc"),
         (None, None) => return Ok(None),
@@ -89,7 +76,7 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
     let read = match std::fs::read_to_string(&path) {
         Ok(t) => t,
         Err(e) if named.is_none() && e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return wrong(format!("open {}: {}", path.display(), crate::resource::file::os(&e))),
+        Err(e) => return wrong(format!("open {}: {}", path.display(), crate::error::os_message(&e))),
     };
     let log = |line: u32, what: String| {
         if verbosity(words) >= 5 {
@@ -117,8 +104,8 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
             let unknown = unknown(&all[n]);
             if !unknown.is_empty() {
                 let why = format!("strict decoding error: {}", unknown.join(", "));
-                let said = format!("kuberc: ignoring strict decoding error in {}: {why}", path.display());
-                shell.err.write(said.as_bytes());
+                let message = format!("kuberc: ignoring strict decoding error in {}: {why}", path.display());
+                shell.err.write(message.as_bytes());
             }
             Ok(all.into_iter().nth(n))
         }
@@ -126,7 +113,7 @@ fn load(words: &[String], shell: &Shell) -> Result<Option<Value>> {
     }
 }
 
-/// Fields that no version of the preferences has, as Go's strict decoder tells of them.
+/// Reports fields that no version of the preferences has, as Go's strict decoder does.
 fn unknown(p: &Value) -> Vec<String> {
     let top = ["apiVersion", "kind", "defaults", "overrides", "aliases"];
     let plugins = ["credentialPluginPolicy", "credentialPluginAllowlist"];
@@ -137,17 +124,17 @@ fn unknown(p: &Value) -> Vec<String> {
         ("credentialPluginAllowlist", &["name", "command"]),
     ];
     let mut out = Vec::new();
-    let mut look = |v: &Value, path: &str, known: &[&str]| {
-        let strange = v.as_object().into_iter().flatten().map(|(k, _)| k).filter(|k| !known.contains(&k.as_str()));
-        out.extend(strange.map(|k| format!("unknown field \"{path}{k}\"")));
+    let mut collect = |v: &Value, path: &str, known: &[&str]| {
+        let unknown = v.as_object().into_iter().flatten().map(|(k, _)| k).filter(|k| !known.contains(&k.as_str()));
+        out.extend(unknown.map(|k| format!("unknown field \"{path}{k}\"")));
     };
-    look(p, "", &[&top[..], &plugins].concat());
+    collect(p, "", &[&top[..], &plugins].concat());
     for (list, known) in lists {
         for (n, e) in p[list].as_array().into_iter().flatten().enumerate() {
-            look(e, &format!("{list}[{n}]."), known);
+            collect(e, &format!("{list}[{n}]."), known);
             for options in ["options", "flags"] {
                 for (m, o) in e[options].as_array().into_iter().flatten().enumerate() {
-                    look(o, &format!("{list}[{n}].{options}[{m}]."), &["name", "default"]);
+                    collect(o, &format!("{list}[{n}].{options}[{m}]."), &["name", "default"]);
                 }
             }
         }
@@ -155,7 +142,7 @@ fn unknown(p: &Value) -> Vec<String> {
     out
 }
 
-/// The level of the log, before the command line is parsed.
+/// Returns the log level before the command line is parsed.
 fn verbosity(words: &[String]) -> i32 {
     let mut all = words.iter().take_while(|w| *w != "--");
     let mut level = 0;
@@ -170,11 +157,11 @@ fn verbosity(words: &[String]) -> i32 {
     level
 }
 
-/// Whether a credential plugin may run; if not, why.
+/// Checks whether a credential plugin may run.
 pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(), String> {
     let words: Vec<String> = if given.is_empty() { Vec::new() } else { vec![format!("--kuberc={given}")] };
     let Some(p) = load(&words, shell).map_err(|e| e.to_string())? else { return Ok(()) };
-    let place = |program: &str| -> String {
+    let resolve = |program: &str| -> String {
         if program.contains('/') {
             return program.to_owned();
         }
@@ -183,23 +170,23 @@ pub fn allows(plugin: &str, given: &str, shell: &Shell) -> std::result::Result<(
         found.next().map_or_else(|| program.to_owned(), |f| f.display().to_string())
     };
     misconfigured(&p)?;
-    let wanted = place(plugin);
+    let program_path = resolve(plugin);
     match p["credentialPluginPolicy"].as_str().unwrap_or_default() {
         "" | "AllowAll" => Ok(()),
         "Allowlist" => {
             let list = p["credentialPluginAllowlist"].as_array().into_iter().flatten();
-            // `name` is what `command` was called before.
+            // `name` is the older name of `command`.
             let mut programs = list.filter_map(|e| e["command"].as_str().or_else(|| e["name"].as_str()));
-            if programs.any(|entry| place(entry) == wanted) {
+            if programs.any(|entry| resolve(entry) == program_path) {
                 return Ok(());
             }
-            Err(format!("plugin path {wanted:?} is not permitted by the credential plugin allowlist"))
+            Err(format!("plugin path {program_path:?} is not permitted by the credential plugin allowlist"))
         }
-        other => Err(format!("plugin {wanted:?} not allowed: policy set to {other:?}")),
+        other => Err(format!("plugin {program_path:?} not allowed: policy set to {other:?}")),
     }
 }
 
-/// Refuses a policy that does not go with its list: whoever wrote it meant something else than it says.
+/// Rejects a policy that contradicts its list: the author's intent is unclear.
 fn misconfigured(p: &Value) -> std::result::Result<(), String> {
     let (policy, list) = (p["credentialPluginPolicy"].as_str().unwrap_or_default(), &p["credentialPluginAllowlist"]);
     match (policy, list.as_array()) {
@@ -225,7 +212,7 @@ fn misconfigured(p: &Value) -> std::result::Result<(), String> {
     }
 }
 
-/// A list under its name in v1beta1, or else the one it had in v1alpha1.
+/// Returns a list by its name in v1beta1, or else by its name in v1alpha1.
 fn list<'a>(v: &'a Value, name: &str, older: &str) -> &'a [Value] {
     v[name].as_array().or_else(|| v[older].as_array()).map_or(&[], Vec::as_slice)
 }
@@ -240,6 +227,7 @@ fn strings(v: &Value) -> Vec<String> {
     v.as_array().into_iter().flatten().filter_map(|s| s.as_str().map(str::to_owned)).collect()
 }
 
+/// Checks the names of aliases and flags.
 pub fn check(p: &Value) -> Result {
     let mut seen = Vec::new();
     for a in p["aliases"].as_array().into_iter().flatten() {
@@ -261,104 +249,6 @@ pub fn check(p: &Value) -> Result {
     Ok(())
 }
 
-/// The built-in command at the front of some words, and how many of them name it.
-fn command(words: &[&str]) -> Option<(clap::Command, Vec<String>, usize)> {
-    let mut at = crate::cli::command();
-    let (mut path, mut taken) = (Vec::new(), 0);
-    for w in words {
-        let sub = at.get_subcommands().find(|s| s.get_name() == *w || s.get_all_aliases().any(|a| a == *w)).cloned();
-        let Some(s) = sub else { break };
-        path.push(s.get_name().to_owned());
-        at = s;
-        taken += 1;
-    }
-    (taken > 0).then_some((at, path, taken))
-}
-
-fn has_flag(at: &clap::Command, name: &str) -> bool {
-    let global = crate::cli::command();
-    at.get_arguments().chain(global.get_arguments()).any(|a| a.get_long() == Some(name))
-}
-
-/// Whether a flag is on the line, in its long or short form.
-fn given(at: &clap::Command, name: &str, words: &[String]) -> bool {
-    let short = at.get_arguments().find(|a| a.get_long() == Some(name)).and_then(clap::Arg::get_short);
-    words.iter().take_while(|w| *w != "--").any(|w| {
-        w.strip_prefix("--").is_some_and(|l| l == name || l.starts_with(&format!("{name}=")))
-            || short.is_some_and(|s| w.starts_with(&format!("-{s}")))
-    })
-}
-
-/// Where the command is among the words: the first that is no flag.
-fn first(words: &[String]) -> Option<usize> {
-    words.iter().position(|w| !w.starts_with('-'))
-}
-
-fn alias(words: Vec<String>, p: &Value) -> Result<(Vec<String>, Option<String>)> {
-    let Some(at) = first(&words) else { return Ok((words, None)) };
-    let name = words[at].clone();
-    let mut all = p["aliases"].as_array().into_iter().flatten();
-    let Some(a) = all.find(|a| a["name"] == name.as_str()) else { return Ok((words, None)) };
-    if command(&[&name]).is_some() {
-        return Ok((words, None));
-    }
-    let meant: Vec<&str> = a["command"].as_str().unwrap_or_default().split_whitespace().collect();
-    let Some((found, ..)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
-        let shown = meant.join(" ");
-        return text(format!("command {shown:?} not found to set alias {name:?}: [{shown}]"));
-    };
-    let mut out: Vec<String> = words[..at].to_vec();
-    out.extend(meant.into_iter().map(str::to_owned));
-    for (flag, value) in options(a) {
-        if !has_flag(&found, flag) {
-            return text(format!("invalid alias flag {flag} in alias {name}"));
-        }
-        if !given(&found, flag, &words) {
-            out.push(format!("--{flag}={value}"));
-        }
-    }
-    out.extend(strings(&a["prependArgs"]));
-    out.extend(words[at + 1..].iter().cloned());
-    out.extend(strings(&a["appendArgs"]));
-    Ok((out, Some(name)))
-}
-
-fn defaults(words: Vec<String>, p: &Value, aliased: Option<&str>, shell: &Shell) -> Result<Vec<String>> {
-    let Some(at) = first(&words).filter(|_| aliased.is_none()) else { return Ok(words) };
-    let plain: Vec<&str> = words[at..].iter().take_while(|w| !w.starts_with('-')).map(String::as_str).collect();
-    // Plugins, and words that mean nothing, have no defaults.
-    let Some((found, path, taken)) = command(&plain).or_else(|| {
-        let root = ["help", "options"].contains(plain.first()?);
-        root.then(|| (crate::cli::command(), Vec::new(), 0))
-    }) else {
-        return Ok(words);
-    };
-    let mut extra = Vec::new();
-    for d in list(p, "defaults", "overrides") {
-        let of = d["command"].as_str().unwrap_or_default();
-        let meant: Vec<&str> = of.split_whitespace().collect();
-        let Some((_, wanted, n)) = command(&meant).filter(|(_, _, n)| *n == meant.len()) else {
-            shell.err.write(format!("Warning: command {of:?} not found to set kuberc override\n").as_bytes());
-            continue;
-        };
-        if wanted != path || n != taken {
-            continue;
-        }
-        for (flag, value) in options(d) {
-            if !has_flag(&found, flag) {
-                return Err(Error::Text(format!("invalid flag {flag} for command {of}")));
-            }
-            if !given(&found, flag, &words) {
-                extra.push(format!("--{flag}={value}"));
-            }
-        }
-    }
-    let mut out = words;
-    let behind = at + taken;
-    out.splice(behind..behind, extra);
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
     use crate::testing::{Server, run_in};
@@ -377,11 +267,11 @@ aliases:
   appendArgs: [--ignore-not-found]
 ";
 
-    /// A list beside a policy that has none is a mistake that must not let every program run.
+    /// A list without the policy `Allowlist` is a mistake that must not allow every program.
     #[test]
-    fn policies_and_lists_must_agree() {
+    fn rejects_policies_that_contradict_their_list() {
         let list = json!([{"command": "a"}]);
-        for (policy, list, want) in [
+        for (policy, list, expected) in [
             ("", json!(null), ""),
             ("AllowAll", json!(null), ""),
             (
@@ -405,20 +295,20 @@ aliases:
             ("Other", json!(null), "unknown plugin policy: \"Other\""),
         ] {
             let p = json!({"credentialPluginPolicy": policy, "credentialPluginAllowlist": list});
-            assert_eq!(super::misconfigured(&p).err().unwrap_or_default(), want, "{p}");
+            assert_eq!(super::misconfigured(&p).err().unwrap_or_default(), expected, "{p}");
         }
     }
 
-    /// What is not known is told of, once for each command, and the rest is used.
+    /// Unknown fields are reported once per command, and the rest is used.
     #[tokio::test]
-    async fn strange_fields_are_told_of() {
+    async fn warns_about_unknown_fields() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rc").display().to_string();
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}});
         let s = Server::new().on("GET /api/v1/namespaces/default/pods/p", 200, pod);
         let name = "defaults: [{command: get, options: [{name: output, default: name}]}]\n";
         let head = "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n";
-        for (content, level, want) in [
+        for (content, level, expected) in [
             (format!("---\n{head}{name}"), "0", String::new()),
             (
                 format!("{head}{name}odd: 1\naliases: [{{name: a, command: get, even: 2}}]\n---\nkind: Other\n"),
@@ -439,13 +329,13 @@ aliases:
                 let line = [&["get", "pod", "p", "-o", "name", "--kuberc", &path], &flags[..]].concat();
                 let (code, out, err) = run_in(&s, &line, "", |_| None).await;
                 assert_eq!((code, out.as_str()), (0, "pod/p\n"), "{content} {err}");
-                assert!(err.ends_with(&want) && err.is_empty() == want.is_empty(), "{content}: {err}");
+                assert!(err.ends_with(&expected) && err.is_empty() == expected.is_empty(), "{content}: {err}");
             }
         }
     }
 
     #[tokio::test]
-    async fn aliases_and_defaults_are_worked_in() {
+    async fn applies_aliases_and_defaults() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rc");
         let s = Server::new().on(

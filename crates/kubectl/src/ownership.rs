@@ -1,13 +1,13 @@
-//! Who owns which field of an object: its managed fields, and where in the object their paths lead.
+//! Which manager owns which field of an object: its managed fields, and the values that their paths lead to.
 //!
-//! Invariant: a path is followed by what it says (keys of an item, the value of a set's item), never by position, so that an item
-//! that moved is still the one that is owned.
+//! Invariant: an item of a list is found by its keys or its value, never by its position, so that a moved item keeps its
+//! owner.
 
 use merge::fieldset::{PathElement, Set};
 use meta::{Object, Value};
 use std::collections::BTreeMap;
 
-/// One entry of the managed fields.
+/// An entry of the managed fields.
 #[derive(Clone, Debug)]
 pub struct Owner {
     pub manager: String,
@@ -22,7 +22,7 @@ pub struct Owner {
 
 impl Owner {
     /// `Update/status`.
-    pub fn how(&self) -> String {
+    pub fn operation_name(&self) -> String {
         match self.subresource.as_str() {
             "" => self.operation.clone(),
             sub => format!("{}/{sub}", self.operation),
@@ -30,15 +30,17 @@ impl Owner {
     }
 }
 
-/// A step in an object as it lies there.
+/// A step from a value to one inside of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     Member(String),
     Item(usize),
 }
 
-pub type Place = Vec<Step>;
+/// The steps from an object to a value inside of it.
+pub type Location = Vec<Step>;
 
+/// Returns the owners in the managed fields.
 pub fn owners(o: &Object) -> Vec<Owner> {
     let entries = o.at(&["metadata", "managedFields"]).and_then(Value::as_array);
     let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
@@ -51,20 +53,20 @@ pub fn owners(o: &Object) -> Vec<Owner> {
             subresource: text(e, "subresource"),
             api_version: text(e, "apiVersion"),
             time: text(e, "time"),
-            // What cannot be read owns nothing that could be shown.
+            // An entry that cannot be decoded owns no fields.
             fields: Set::from_value(&e["fieldsV1"]).unwrap_or_default(),
         })
         .collect()
 }
 
-/// As conflicts write it.
+/// Formats a path as conflicts do.
 pub fn path_text(path: &[PathElement]) -> String {
     path.iter().map(ToString::to_string).collect()
 }
 
 /// Follows a path through an object.
-pub fn find<'a>(mut v: &'a Value, path: &[PathElement]) -> Option<(Place, &'a Value)> {
-    let mut place = Vec::with_capacity(path.len());
+pub fn find<'a>(mut v: &'a Value, path: &[PathElement]) -> Option<(Location, &'a Value)> {
+    let mut location = Vec::with_capacity(path.len());
     for e in path {
         let (step, next) = match e {
             PathElement::Field(name) => (Step::Member(name.to_string()), v.get(&**name)?),
@@ -73,45 +75,45 @@ pub fn find<'a>(mut v: &'a Value, path: &[PathElement]) -> Option<(Place, &'a Va
                 (Step::Item(i), v.get(i)?)
             }
             PathElement::Key(keys) => {
-                let fits = |item: &Value| keys.iter().all(|(k, wanted)| item.get(&**k) == Some(wanted));
+                let fits = |item: &Value| keys.iter().all(|(k, expected)| item.get(&**k) == Some(expected));
                 let i = v.as_array()?.iter().position(fits)?;
                 (Step::Item(i), v.get(i)?)
             }
-            PathElement::Value(wanted) => {
-                let i = v.as_array()?.iter().position(|item| item == &**wanted)?;
+            PathElement::Value(expected) => {
+                let i = v.as_array()?.iter().position(|item| item == &**expected)?;
                 (Step::Item(i), v.get(i)?)
             }
         };
-        place.push(step);
+        location.push(step);
         v = next;
     }
-    Some((place, v))
+    Some((location, v))
 }
 
-/// A field with everybody who owns it.
+/// A field with its value and its owners.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// `.spec.containers[name="web"].image`.
     pub path: String,
     pub value: Value,
-    /// Places in the list of owners; empty: nobody.
+    /// Indices into the list of owners; empty if the field has no owner.
     pub owners: Vec<usize>,
 }
 
-/// Every field that holds a value, in the order of the object.
+/// Returns every field that holds a value, in the order of the object.
 pub fn fields(o: &Object, owners: &[Owner]) -> Vec<Field> {
     let object = Value::Object(o.0.clone());
     let mut map = Map::default();
     for (n, owner) in owners.iter().enumerate() {
         let paths = owner.fields.paths();
         for path in &paths {
-            let Some((place, _)) = find(&object, path) else { continue };
+            let Some((location, _)) = find(&object, path) else { continue };
             for depth in 1..=path.len() {
                 let name = path[depth - 1].to_string();
-                // An item is called by what it is owned by rather than by where it lies.
-                map.names.entry(place[..depth].to_vec()).or_insert(name);
+                // An item is named as in the managed fields rather than by its position.
+                map.names.entry(location[..depth].to_vec()).or_insert(name);
             }
-            map.owned.entry(place).or_default().push(n);
+            map.owned.entry(location).or_default().push(n);
         }
     }
     let mut out = Vec::new();
@@ -122,22 +124,23 @@ pub fn fields(o: &Object, owners: &[Owner]) -> Vec<Field> {
 
 #[derive(Default)]
 struct Map {
-    owned: BTreeMap<Place, Vec<usize>>,
-    names: BTreeMap<Place, String>,
+    owned: BTreeMap<Location, Vec<usize>>,
+    names: BTreeMap<Location, String>,
 }
 
 impl Map {
-    /// Whoever owns the place itself, or as a whole what it lies in: an owner of a whole owns nothing inside of it by name.
-    fn owners(&self, place: &Place) -> Vec<usize> {
+    /// Returns the owners of a value: those of itself, and those that own an enclosing value as a whole, with no entry of
+    /// their own below it.
+    fn owners(&self, location: &Location) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
-        for depth in (1..=place.len()).rev() {
-            let whole = &place[..depth];
-            for n in self.owned.get(whole).into_iter().flatten() {
+        for depth in (1..=location.len()).rev() {
+            let enclosing = &location[..depth];
+            for n in self.owned.get(enclosing).into_iter().flatten() {
                 let inside = || {
-                    let below = self.owned.range(whole.to_vec()..).skip(1);
-                    below.take_while(|(p, _)| p.starts_with(whole)).any(|(_, owners)| owners.contains(n))
+                    let below = self.owned.range(enclosing.to_vec()..).skip(1);
+                    below.take_while(|(p, _)| p.starts_with(enclosing)).any(|(_, owners)| owners.contains(n))
                 };
-                if !found.contains(n) && (depth == place.len() || !inside()) {
+                if !found.contains(n) && (depth == location.len() || !inside()) {
                     found.push(*n);
                 }
             }
@@ -146,12 +149,12 @@ impl Map {
         found
     }
 
-    fn walk(&self, v: &Value, place: &mut Place, path: &str, out: &mut Vec<Field>) {
+    fn walk(&self, v: &Value, location: &mut Location, path: &str, out: &mut Vec<Field>) {
         let mut inner = |step: Step, default: String, v: &Value| {
-            place.push(step);
-            let name = self.names.get(place).unwrap_or(&default);
-            self.walk(v, place, &format!("{path}{name}"), out);
-            place.pop();
+            location.push(step);
+            let name = self.names.get(location).unwrap_or(&default);
+            self.walk(v, location, &format!("{path}{name}"), out);
+            location.pop();
         };
         match v {
             Value::Object(m) if !m.is_empty() => {
@@ -160,19 +163,19 @@ impl Map {
             Value::Array(a) if !a.is_empty() => {
                 a.iter().enumerate().for_each(|(i, v)| inner(Step::Item(i), format!("[{i}]"), v));
             }
-            leaf => out.push(Field { path: path.to_owned(), value: leaf.clone(), owners: self.owners(place) }),
+            leaf => out.push(Field { path: path.to_owned(), value: leaf.clone(), owners: self.owners(location) }),
         }
     }
 }
 
-/// A value in one short line.
+/// Formats a value in one short line.
 pub fn short(v: &Value) -> String {
-    const LONGEST: usize = 48;
+    const MAX_LENGTH: usize = 48;
     let text = codec::json::to_string(v, codec::json::Html::Keep);
-    if text.chars().count() <= LONGEST {
+    if text.chars().count() <= MAX_LENGTH {
         return text;
     }
-    let cut: String = text.chars().take(LONGEST - 1).collect();
+    let cut: String = text.chars().take(MAX_LENGTH - 1).collect();
     format!("{cut}…")
 }
 
@@ -183,7 +186,7 @@ mod tests {
 
     /// Clauses: G02.lists
     #[test]
-    fn items_are_found_by_their_keys_and_wholes_own_what_is_in_them() {
+    fn finds_items_by_key_and_owners_of_enclosing_values() {
         let o = Object::from_value(json!({
             "metadata": {
                 "name": "a",
@@ -217,9 +220,9 @@ mod tests {
         }))
         .unwrap();
         let owners = owners(&o);
-        assert_eq!(owners[1].how(), "Update/status");
+        assert_eq!(owners[1].operation_name(), "Update/status");
         let found: Vec<(String, Vec<usize>)> = fields(&o, &owners).into_iter().map(|f| (f.path, f.owners)).collect();
-        let want: Vec<(String, Vec<usize>)> = [
+        let expected: Vec<(String, Vec<usize>)> = [
             (".metadata.finalizers[0]", vec![]),
             (".metadata.finalizers[=\"f/2\"]", vec![0]),
             (".metadata.labels.x", vec![0]),
@@ -241,6 +244,6 @@ mod tests {
         .into_iter()
         .map(|(p, o)| (p.to_owned(), o))
         .collect();
-        assert_eq!(found, want);
+        assert_eq!(found, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! What is printed of objects: the server's tables for people, and the formats of `-o`.
+//! How objects are printed: the server's tables for people, and the formats of `-o`.
 
 pub mod columns;
 mod go_template;
@@ -8,7 +8,7 @@ pub mod table;
 pub mod tabwriter;
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
 use codec::json::to_string_indent;
 use codec::jsonpath::{Missing, Template};
@@ -20,7 +20,7 @@ use shape::{Order, Shape};
 /// A format of `-o`.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// For people: a table, or what was done.
+    /// For people: a table, or the operation.
     Human,
     Wide,
     Name,
@@ -41,23 +41,25 @@ pub enum Output {
     GoTemplate(GoTemplate),
 }
 
-/// The names of all formats, as the error about another one lists them.
+/// The names of all formats, as the error about an unknown one lists them.
 const FORMATS: &str = "custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,wide,yaml";
 const FORMATS_OF_WRITES: &str =
     "go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,name,template,templatefile,yaml";
 
+/// Which formats a command offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
-    /// `get`: tables and custom columns as well.
+    /// `get`: also tables and custom columns.
     Tables,
     Objects,
 }
 
 impl Output {
+    /// Parses `-o` and `--template`.
     pub fn parse(flags: &PrintFlags, formats: Formats, headers: bool) -> Result<Self> {
         let (name, rest) = match flags.output.split_once('=') {
             Some((n, r)) => (n, Some(r)),
-            // A template alone is one of Go.
+            // A template without a format is a Go template.
             None if flags.output.is_empty() && !flags.template.is_empty() => ("go-template", None),
             None => (flags.output.as_str(), None),
         };
@@ -70,7 +72,7 @@ impl Output {
         };
         let file = |path: &str, what: &str| {
             std::fs::read_to_string(path).map_err(|e| {
-                Error::Text(format!("error reading {what} {path}, open {path}: {}", crate::resource::file::os(&e)))
+                Error::Text(format!("error reading {what} {path}, open {path}: {}", crate::error::os_message(&e)))
             })
         };
         let path = |text: String| -> Result<(Template, String)> {
@@ -107,7 +109,7 @@ impl Output {
             "go-template-file" | "templatefile" => {
                 let path = template()?;
                 let read = std::fs::read_to_string(&path).map_err(|e| {
-                    let why = crate::resource::file::os(&e);
+                    let why = crate::error::os_message(&e);
                     Error::Text(format!("error reading --template {path}, open {path}: {why}"))
                 })?;
                 GoTemplate::parse(&read, missing).map(Self::GoTemplate)
@@ -120,13 +122,14 @@ impl Output {
         }
     }
 
+    /// Whether the format is for people.
     pub fn is_human(&self) -> bool {
         matches!(self, Self::Human | Self::Wide)
     }
 }
 
 /// `deployment.apps/web`.
-pub fn name_of(o: &Object) -> String {
+pub fn object_name(o: &Object) -> String {
     let group = match o.api_version().split_once('/') {
         Some((g, _)) => g,
         None => "",
@@ -135,18 +138,18 @@ pub fn name_of(o: &Object) -> String {
     format!("{}/{name}", crate::discovery::dotted(&o.kind().to_lowercase(), group))
 }
 
-/// Prints the objects of a command that writes: what was done to it, or the object in the format of `-o`.
+/// Prints the objects of a command that writes: the operation, or the object in the format of `-o`.
 #[derive(Clone, Debug)]
 pub struct Printer {
     output: Output,
     managed: bool,
-    dry: Dry,
+    dry: DryRunStrategy,
     documents: usize,
     order: Order,
 }
 
 impl Printer {
-    pub fn new(flags: &PrintFlags, dry: Dry) -> Result<Self> {
+    pub fn new(flags: &PrintFlags, dry: DryRunStrategy) -> Result<Self> {
         Ok(Self {
             output: Output::parse(flags, Formats::Objects, true)?,
             managed: flags.show_managed_fields,
@@ -156,19 +159,20 @@ impl Printer {
         })
     }
 
+    /// Orders fields as in a kubeconfig.
     pub fn kubeconfig(self) -> Self {
         Self { order: Order::Kubeconfig, ..self }
     }
 
-    /// For a command that makes objects, or reads them into Go's types.
+    /// For a command that builds objects, or decodes them into Go types.
     pub fn typed(self) -> Self {
         Self { order: Order::ByType, ..self }
     }
 
-    /// `operation` is the word behind the name: `created`.
+    /// `operation` follows the name of the object: `created`.
     pub fn print(&mut self, k: &Kube, o: &Object, operation: &str) -> Result {
         if self.output.is_human() {
-            k.say(format!("{} {operation}{}", name_of(o), self.dry.suffix()));
+            k.println(format!("{} {operation}{}", object_name(o), self.dry.suffix()));
             return Ok(());
         }
         let text = ordered(&self.output, o.clone(), self.managed, self.order)?;
@@ -193,29 +197,30 @@ pub fn without_managed_fields(o: &mut Object) {
     }
 }
 
-/// An object, or a `List`, in a format that is not for people.
+/// Formats an object or `List`. Not for tables.
 pub fn document(output: &Output, o: Object, managed: bool) -> Result<String> {
     ordered(output, o, managed, Order::ByName)
 }
 
-/// [`document`], with the order of fields where the format has one to choose.
+/// [`document`], with a choice of the order of fields where the format has one.
 pub fn ordered(output: &Output, mut o: Object, managed: bool, order: Order) -> Result<String> {
-    // Templates and paths get all there is.
+    // Templates and paths see all fields.
     if !managed && matches!(output, Output::Json | Output::Yaml | Output::Kyaml) {
         without_managed_fields(&mut o);
     }
     let is_list = o.get("items").is_some_and(Value::is_array) && o.kind().ends_with("List");
-    let evaluate =
-        |t: &Template, text: &str, missing: Missing, v: &Value| t.find(v, missing).map_err(|e| failed(text, &e, v));
+    let evaluate = |t: &Template, text: &str, missing: Missing, v: &Value| {
+        t.find(v, missing).map_err(|e| jsonpath_error(text, &e, v))
+    };
     Ok(match output {
-        Output::Json => Shape::of(&o.into_value(), order).json(),
-        Output::Kyaml => kyaml::document(&Shape::of(&o.into_value(), order)),
+        Output::Json => Shape::new(&o.into_value(), order).json(),
+        Output::Kyaml => kyaml::document(&Shape::new(&o.into_value(), order)),
         Output::Yaml => codec::yaml::to_string(&o.into_value()),
         Output::Name if is_list => {
             let items = o.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-            items.into_iter().filter_map(Object::from_value).map(|i| format!("{}\n", name_of(&i))).collect()
+            items.into_iter().filter_map(Object::from_value).map(|i| format!("{}\n", object_name(&i))).collect()
         }
-        Output::Name | Output::Human | Output::Wide => format!("{}\n", name_of(&o)),
+        Output::Name | Output::Human | Output::Wide => format!("{}\n", object_name(&o)),
         Output::JsonPath { template, text, missing } => {
             let v = o.into_value();
             evaluate(template, text, *missing, &v)?.iter().map(|r| codec::jsonpath::text(r)).collect()
@@ -235,14 +240,14 @@ pub fn ordered(output: &Output, mut o: Object, managed: bool, order: Order) -> R
     })
 }
 
-fn failed(template: &str, e: &codec::jsonpath::Error, v: &Value) -> Error {
+fn jsonpath_error(template: &str, e: &codec::jsonpath::Error, v: &Value) -> Error {
     Error::Text(format!(
         "error executing jsonpath {template:?}: Error executing template: {e}. Printing more information for debugging the template:\n\ttemplate was:\n\t\t{template}\n\tobject given to jsonpath engine was:\n\t\t{}\n\n\n",
         go_syntax(v)
     ))
 }
 
-/// A value as Go's `%#v` prints it.
+/// Formats a value as Go's `%#v`.
 fn go_syntax(v: &Value) -> String {
     match v {
         Value::Object(m) => format!(

@@ -1,8 +1,10 @@
-//! What a command is about: objects in files, and objects of the server by type, name and selector
+//! The objects that a command works on: from files, or from the server by type, name and selector
 //! (`k8s.io/cli-runtime/pkg/resource`).
 
+pub mod deletion;
 pub mod file;
 pub mod kustomization;
+pub mod last_applied;
 pub mod scheme;
 pub mod select;
 mod url;
@@ -10,19 +12,20 @@ mod validation;
 
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
-use crate::kube::Kube;
-use client::FieldValidation;
+use crate::flags::FileFlags;
+use crate::kube::{CHANGE_CAUSE, Kube};
+use client::{FieldValidation, Patch, WriteOptions};
 use meta::Object;
 use std::sync::Arc;
 
-/// One object: as a file has it, or by name.
+/// An object from a file, or the name of one on the server.
 #[derive(Clone, Debug)]
 pub struct Info {
     pub resource: Arc<Resource>,
     /// Empty for cluster-scoped resources.
     pub namespace: String,
     pub name: String,
-    /// The file it came from; empty for names.
+    /// The file that the object comes from; empty for names.
     pub source: String,
     pub object: Option<Object>,
 }
@@ -33,8 +36,8 @@ impl Info {
         format!("{}/{}", self.resource.group_kind(), self.name)
     }
 
-    /// Refuses an object of a namespace that none is known of: it comes from a file, and all namespaces are meant (`-A`).
-    pub fn placed(&self) -> Result {
+    /// Rejects a namespaced object without a namespace: it comes from a file, and `-A` is given.
+    pub fn check_namespace(&self) -> Result {
         if self.resource.namespaced && self.namespace.is_empty() {
             let r = &self.resource;
             let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
@@ -43,33 +46,46 @@ impl Info {
         Ok(())
     }
 
+    /// Reads the object from the server.
     pub async fn fetch(&self, k: &mut Kube) -> Result<Object> {
-        // An object without a name is not on the server.
+        // An object without a name cannot be on the server.
         if self.name.is_empty()
             && let Some(o) = &self.object
         {
             return Ok(o.clone());
         }
-        self.placed()?;
+        self.check_namespace()?;
         scheme::knows(k.scheme, &self.resource.gvk()).map_err(Error::Text)?;
-        let asked = k.api(&self.resource, &self.namespace).await?.get(&self.name).await;
-        self.found(k, asked).await
+        let response = k.api(&self.resource, &self.namespace).await?.get(&self.name).await;
+        self.found(k, response).await
     }
 
-    /// An answer of the server to a question for this object. Of one that is not there for want of its namespace, the namespace
-    /// is said to be missing.
+    /// Checks the server's response for this object. If the object is not found because its namespace does not exist,
+    /// returns the error about the namespace.
     pub async fn found<T>(&self, k: &mut Kube, answer: std::result::Result<T, client::Error>) -> Result<T> {
         let error = match answer {
             Err(e) if e.is_not_found() && !matches!(self.namespace.as_str(), "" | "default") => e,
             other => return Ok(other?),
         };
         let path = format!("/api/v1/namespaces/{}", self.namespace);
-        let asked = k.client().await?.get::<meta::Value>(&path).await;
-        Err(asked.err().filter(client::Error::is_not_found).unwrap_or(error).into())
+        let response = k.client().await?.get::<meta::Value>(&path).await;
+        Err(response.err().filter(client::Error::is_not_found).unwrap_or(error).into())
+    }
+
+    /// Records the cause of a change with a patch of its own (`--record`), for changes that do not write the object itself
+    /// (`scale`, `patch`). Returns `None` without a cause. Errors are ignored, as upstream does: the change itself is done.
+    pub async fn record_cause(&self, k: &mut Kube, subresource: &str, options: &WriteOptions) -> Option<Object> {
+        let cause = k.global.cause.clone()?;
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": {CHANGE_CAUSE: cause}}}));
+        let api = k.api(&self.resource, &self.namespace).await.ok()?;
+        match subresource {
+            "" => api.patch(&self.name, options, &patch).await.ok(),
+            subresource => api.patch_subresource(&self.name, subresource, options, &patch).await.ok(),
+        }
     }
 }
 
-/// Everything of a resource, or what selectors leave of it.
+/// All objects of a resource, or those that match selectors.
 #[derive(Clone, Debug)]
 pub struct Collection {
     pub resource: Arc<Resource>,
@@ -77,13 +93,14 @@ pub struct Collection {
     pub namespace: String,
 }
 
+/// An argument of a command.
 #[derive(Clone, Debug)]
 pub enum Target {
     Named(Info),
     All(Collection),
 }
 
-/// An object of a kind that the server does not serve.
+/// Error for an object of a kind that the server does not serve.
 pub fn unmapped(source: &str, object: &Object) -> Error {
     Error::Text(format!(
         "resource mapping not found for name: {:?} namespace: {:?} from {source:?}: no matches for kind {:?} in version {:?}\nensure CRDs are installed first",
@@ -94,14 +111,14 @@ pub fn unmapped(source: &str, object: &Object) -> Error {
     ))
 }
 
-/// An object of another namespace than the command works in.
-pub fn elsewhere(of_object: &str, namespace: &str) -> Error {
+/// Error for an object in another namespace than the command's.
+pub fn other_namespace(of_object: &str, namespace: &str) -> Error {
     Error::Text(format!(
         "the namespace from the provided object {of_object:?} does not match the namespace {namespace:?}. You must pass '--namespace={of_object}' to perform this operation."
     ))
 }
 
-/// Finds the resource of an object from a file, and puts it into its namespace.
+/// Finds the resource of an object from a file, and sets its namespace.
 pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<Info> {
     let Some(gvk) = object.gvk() else {
         return text(format!("unable to decode {source:?}: unexpected GroupVersion string: {}", object.api_version()));
@@ -118,7 +135,7 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
                 object.set_namespace(&default);
             }
         } else if explicit && !everywhere && object.namespace() != default {
-            return Err(elsewhere(object.namespace(), &default));
+            return Err(other_namespace(object.namespace(), &default));
         }
         namespace = object.namespace().to_owned();
     } else if !object.namespace().is_empty() {
@@ -127,23 +144,23 @@ pub async fn locate(k: &mut Kube, source: &str, mut object: Object) -> Result<In
     Ok(Info { name: object.name().to_owned(), namespace, source: source.to_owned(), resource, object: Some(object) })
 }
 
-/// The objects of files, each located or with its error.
-pub async fn from_files(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+/// Reads the objects of files. Each is located, or an error.
+pub async fn from_files(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Info>>> {
     let documents = file::read(k, flags).await?;
     located(k, documents).await
 }
 
-/// [`from_files`] for a command that sends them and has them validated.
+/// [`from_files`] for a command that writes them and validates them.
 pub async fn from_files_validated(
     k: &mut Kube,
-    flags: &crate::flags::FileFlags,
+    flags: &FileFlags,
     validation: FieldValidation,
 ) -> Result<Vec<Result<Info>>> {
     let documents = file::read_for(k, flags, validation).await?;
     located(k, documents).await
 }
 
-/// The resources of objects that were read.
+/// Finds the resources of objects that were read.
 pub async fn located(k: &mut Kube, documents: Vec<Result<file::Document>>) -> Result<Vec<Result<Info>>> {
     let mut out = Vec::new();
     for document in documents {
@@ -158,10 +175,10 @@ pub async fn located(k: &mut Kube, documents: Vec<Result<file::Document>>) -> Re
     Ok(out)
 }
 
-/// The objects of files without a server (`--local`): of kinds this program knows, and of others as they are.
-pub async fn from_files_alone(k: &mut Kube, flags: &crate::flags::FileFlags) -> Result<Vec<Result<Info>>> {
+/// Reads the objects of files without a server (`--local`): built-in kinds by their description, others with guessed names.
+pub async fn from_files_alone(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Info>>> {
     let documents = file::read(k, flags).await?;
-    let alone = |d: file::Document| {
+    let local = |d: file::Document| {
         let gvk = d.object.gvk().unwrap_or_default();
         let known = kinds::catalog().kind(&gvk);
         let lower = gvk.kind.to_lowercase();
@@ -182,7 +199,7 @@ pub async fn from_files_alone(k: &mut Kube, flags: &crate::flags::FileFlags) -> 
             object: Some(d.object),
         }
     };
-    Ok(documents.into_iter().map(|d| d.map(alone)).collect())
+    Ok(documents.into_iter().map(|d| d.map(local)).collect())
 }
 
 #[cfg(test)]
@@ -192,12 +209,12 @@ mod tests {
 
     const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
 
-    /// `delete -f FILE -A` deleted in the namespace of the kubeconfig.
+    /// Regression: `delete -f FILE -A` deleted in the namespace of the kubeconfig.
     #[tokio::test]
-    async fn files_without_namespace_are_refused_where_all_are_meant() {
+    async fn rejects_files_without_namespace_in_all_namespaces() {
         let s = Server::new();
         let unknown = "no namespace set on resource /v1, Resource=configmaps \"a\"";
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "delete -f - -A",
                 "! error: error when deleting \"STDIN\": an empty namespace may not be set when a resource name is provided\nexit 1\n"
@@ -213,11 +230,11 @@ mod tests {
                 "! Error from server (NotFound): the server could not find the requested resource\nexit 1\n".to_owned(),
             ),
         ] {
-            let said = snapshot(&s, line, MAP).await;
-            let said = said.strip_prefix("List").unwrap_or(&said);
-            assert_eq!(said, want, "{line}");
+            let output = snapshot(&s, line, MAP).await;
+            let output = output.strip_prefix("List").unwrap_or(&output);
+            assert_eq!(output, expected, "{line}");
         }
-        assert_eq!(s.asked(), [""; 0]);
+        assert_eq!(s.requests(), [""; 0]);
     }
 
     #[tokio::test]
@@ -240,9 +257,9 @@ mod tests {
         }
     }
 
-    /// Commands on built-in kinds do nothing at all when one of several objects is of no such kind, or does not fit its type.
+    /// Commands on built-in kinds do nothing if one of several objects is of another kind, or does not fit its type.
     #[tokio::test]
-    async fn objects_without_a_type_are_refused() {
+    async fn rejects_objects_without_a_go_type() {
         let widget = json!({"kind": "Widget", "apiVersion": "example.com/v1", "metadata": {"name": "w"}});
         let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"}, "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}});
         let s = Server::new().on("GET /apis/example.com/v1/namespaces/default/widgets/w", 200, widget.clone()).on(
@@ -272,9 +289,9 @@ mod tests {
             ),
         ] {
             let file = format!("---\n{d}\n---\n{file}\n");
-            let want = format!("! error: unable to decode \"STDIN\": {why}\nexit 1\n");
-            assert_eq!(snapshot(&s, "set image -f - c=i", &file).await, want, "{file}");
+            let expected = format!("! error: unable to decode \"STDIN\": {why}\nexit 1\n");
+            assert_eq!(snapshot(&s, "set image -f - c=i", &file).await, expected, "{file}");
         }
-        assert!(s.asked().iter().all(|l| l.starts_with("GET ")), "{:?}", s.asked());
+        assert!(s.requests().iter().all(|l| l.starts_with("GET ")), "{:?}", s.requests());
     }
 }

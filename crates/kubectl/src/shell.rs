@@ -1,4 +1,4 @@
-//! What a command has around it: streams, environment, time and chance. All of it is given, so that tests give their own.
+//! The surroundings of a command: streams, environment, clock and random numbers. Tests pass their own.
 
 use client::{Client, program};
 use jiff::Timestamp;
@@ -9,11 +9,11 @@ use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// A stream that several may write to: commands and the printer of warnings.
+/// An output stream that commands and the printer of warnings share.
 #[derive(Clone)]
 pub struct Stream {
     writer: Arc<Mutex<Box<dyn Write + Send>>>,
-    /// Whether the reader of the pipe is gone.
+    /// Whether the pipe has no reader any more.
     broken: Arc<watch::Sender<bool>>,
 }
 
@@ -26,12 +26,14 @@ impl Stream {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as it is. A reader that is gone (`kubectl get pods | head -1`) is no error here: it ends the command.
+    /// Writes the bytes unchanged. A pipe without a reader (`kubectl get pods | head -1`) is no error here: it ends the
+    /// command.
     pub fn write(&self, bytes: &[u8]) {
         let written = self.lock().write_all(bytes);
         self.check(written);
     }
 
+    /// Flushes the stream.
     pub fn flush(&self) {
         let flushed = self.lock().flush();
         self.check(flushed);
@@ -56,13 +58,14 @@ impl Stream {
     }
 }
 
-/// How a command gets to the server.
+/// How a command connects to the server.
 pub enum Connect {
-    /// As kubeconfig and flags say.
+    /// As kubeconfig and flags specify.
     Configured,
     Given(Client),
 }
 
+/// The surroundings of a command.
 pub struct Shell {
     pub out: Stream,
     pub err: Stream,
@@ -70,16 +73,16 @@ pub struct Shell {
     pub environment: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
-    /// The time zone of the log.
+    /// The time zone of log lines.
     pub zone: TimeZone,
     pub connect: Connect,
-    /// Whether a program that a command starts (a pager, an editor) gets the process's own streams; if not, what it says is
-    /// copied to `out` and `err`.
+    /// Whether a program that a command starts (a pager, an editor) inherits the streams of the process. If not, its output
+    /// is copied to `out` and `err`.
     pub terminal: bool,
 }
 
-/// Does what may take for ever, until it is done or a signal asks for the end. Then the command ends with 1 and says nothing, as
-/// upstream's does while it watches (`k8s.io/kubectl/pkg/util/interrupt`).
+/// Does work that may take forever, until it is done or a signal requests the end. Then the command exits with 1 and prints
+/// nothing, as upstream does while it watches (`k8s.io/kubectl/pkg/util/interrupt`).
 pub async fn interruptible<T>(work: impl Future<Output = crate::error::Result<T>>) -> crate::error::Result<T> {
     tokio::select! {
         done = work => done,
@@ -87,13 +90,13 @@ pub async fn interruptible<T>(work: impl Future<Output = crate::error::Result<T>
     }
 }
 
-/// Returns once a signal asks for the end of this program.
+/// Returns once a signal requests the end of this program.
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let all = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()];
     let caught: Vec<_> = all.into_iter().filter_map(|kind| signal(kind).ok()).collect();
     if caught.is_empty() {
-        // Signals have their usual effect.
+        // Without handlers signals keep their default effect.
         return std::future::pending().await;
     }
     let each = caught.into_iter().map(|mut s| Box::pin(async move { s.recv().await }));
@@ -117,14 +120,15 @@ impl Rng for System {
     }
 
     fn fill(&self, buffer: &mut [u8]) {
-        // The kernel's device never fails once it is open; without it nothing secret is made here, only masks of frames.
+        // The device never fails once it is open. Without it only masks of frames are predictable; no secrets are made
+        // here.
         if let Ok(mut f) = std::fs::File::open("/dev/urandom") {
             let _ = f.read_exact(buffer);
         }
     }
 }
 
-/// The time zone that `TZ` names, or else that of the machine; UTC when there is none, as Go has it.
+/// Returns the time zone that `TZ` names, or else that of the machine; UTC if there is none, as in Go.
 fn zone(named: Option<&str>, machine: &std::path::Path) -> TimeZone {
     let file = |path: &std::path::Path| TimeZone::tzif("Local", &std::fs::read(path).ok()?).ok();
     let found = match named.map(|n| n.trim_start_matches(':')) {
@@ -137,7 +141,7 @@ fn zone(named: Option<&str>, machine: &std::path::Path) -> TimeZone {
 }
 
 impl Shell {
-    /// The process's own.
+    /// Returns the surroundings of this process.
     pub fn process() -> Self {
         Self {
             out: Stream::new(std::io::BufWriter::new(std::io::stdout())),
@@ -152,7 +156,8 @@ impl Shell {
         }
     }
 
-    /// Runs a program to its end. As in Go, one that `PATH` has only relative to the current directory is not run.
+    /// Runs a program to its end. As in Go, a program that `PATH` contains only relative to the current directory is not
+    /// run.
     pub fn status(&self, program: &mut Command) -> std::io::Result<ExitStatus> {
         let name = program.get_program().to_string_lossy().into_owned();
         let path = (self.environment)("PATH").map(std::ffi::OsString::from);
@@ -175,16 +180,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_zone_is_that_of_the_environment() {
+    fn time_zone_comes_from_the_environment() {
         let none = std::path::Path::new("/nowhere");
         let hour = |name: Option<&str>| {
             let noon: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
             noon.to_zoned(zone(name, none)).hour()
         };
-        for (name, want) in
+        for (name, expected) in
             [(None, 12), (Some(""), 12), (Some("Asia/Tokyo"), 21), (Some(":Asia/Tokyo"), 21), (Some("No/Where"), 12)]
         {
-            assert_eq!(hour(name), want, "{name:?}");
+            assert_eq!(hour(name), expected, "{name:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! For tests: a transport that answers from a table, and a shell that remembers what was said.
+//! Test support: a transport that answers from a table, and a shell that captures output.
 
 use crate::shell::{Connect, Shell, Stream};
 use async_trait::async_trait;
@@ -11,9 +11,9 @@ use serde_json::json;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-/// What was asked: method, path with query, body.
+/// A request that the server received: method and path with query, and body.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct ReceivedRequest {
     pub line: String,
     pub content_type: String,
     pub body: Value,
@@ -21,15 +21,14 @@ pub struct Asked {
 
 type Answer = (u16, Vec<u8>);
 type Socket = tokio_tungstenite::WebSocketStream<tokio::io::DuplexStream>;
-type Talk = dyn Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync;
+type SocketHandler = dyn Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync;
 
-/// Answers by method and path with query. What is asked twice gets the second answer the second time, and so on; the last
-/// is repeated.
+/// Answers by method and path with query. A repeated request gets the next of its answers; the last one repeats.
 #[derive(Clone, Default)]
 pub struct Server {
     answers: Arc<Mutex<Vec<(String, Vec<Answer>)>>>,
-    pub asked: Arc<Mutex<Vec<Asked>>>,
-    talk: Option<Arc<Talk>>,
+    pub requests: Arc<Mutex<Vec<ReceivedRequest>>>,
+    handler: Option<Arc<SocketHandler>>,
     warnings: Vec<String>,
 }
 
@@ -77,7 +76,7 @@ impl Server {
         s.on("GET /api", 200, list(core)).on("GET /apis", 200, list(apps))
     }
 
-    /// One that has the metrics API as well.
+    /// Returns a server that also serves the metrics API.
     pub fn with_metrics() -> Self {
         let s = Self::new();
         let mut all = s.answers.lock().unwrap();
@@ -95,31 +94,33 @@ impl Server {
         s
     }
 
+    /// Adds a JSON answer to a request line (method and path with query).
     #[must_use]
     pub fn on(self, line: &str, code: u16, answer: Value) -> Self {
         self.on_bytes(line, code, answer.to_string().into_bytes())
     }
 
-    /// Every answer besides discovery comes with this warning.
+    /// Adds this warning to every response except discovery.
     #[must_use]
     pub fn warning(mut self, text: &str) -> Self {
         self.warnings.push(format!("299 - {text:?}"));
         self
     }
 
-    /// What the other side of a WebSocket does.
+    /// Sets what the server does with a WebSocket.
     #[must_use]
     pub fn on_upgrade(
         mut self,
-        talk: impl Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
+        handler: impl Fn(Socket) -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
-        self.talk = Some(Arc::new(talk));
+        self.handler = Some(Arc::new(handler));
         self
     }
 
+    /// Adds an answer of raw bytes to a request line.
     #[must_use]
     pub fn on_bytes(self, line: &str, code: u16, answer: Vec<u8>) -> Self {
-        let line = &ordered(line);
+        let line = &sort_query(line);
         let mut all = self.answers.lock().unwrap();
         match all.iter_mut().find(|(l, _)| l == line) {
             Some((_, answers)) => answers.push((code, answer)),
@@ -129,36 +130,37 @@ impl Server {
         self
     }
 
-    /// From now on this is the answer.
+    /// Replaces all answers of a request.
     pub fn replace(&self, line: &str, code: u16, answer: Value) {
-        let line = &ordered(line);
+        let line = &sort_query(line);
         let mut all = self.answers.lock().unwrap();
         all.retain(|(l, _)| l != line);
         all.push((line.to_owned(), vec![(code, answer.to_string().into_bytes())]));
     }
 
-    /// The requests besides discovery.
-    pub fn asked(&self) -> Vec<String> {
-        let all = self.asked.lock().unwrap();
+    /// Returns the received requests except discovery.
+    pub fn requests(&self) -> Vec<String> {
+        let all = self.requests.lock().unwrap();
         all.iter().map(|a| a.line.clone()).filter(|l| l != "GET /api" && l != "GET /apis").collect()
     }
 
-    /// The bytes of the first answer.
+    /// Returns the body of the first answer.
     pub fn answer(&self, line: &str) -> Vec<u8> {
-        let line = &ordered(line);
+        let line = &sort_query(line);
         let all = self.answers.lock().unwrap();
         all.iter().find(|(l, _)| l == line).map(|(_, a)| a[0].1.clone()).unwrap()
     }
 
+    /// Returns the body of the last matching request.
     pub fn body_of(&self, line: &str) -> Value {
-        let line = &ordered(line);
-        let all = self.asked.lock().unwrap();
+        let line = &sort_query(line);
+        let all = self.requests.lock().unwrap();
         all.iter().rev().find(|a| a.line == *line).map(|a| a.body.clone()).unwrap_or_default()
     }
 }
 
-/// A request line with its query in the order in which it is sent: by name.
-fn ordered(line: &str) -> String {
+/// Sorts the query of a request line by name, as the client sends it.
+fn sort_query(line: &str) -> String {
     let Some((path, query)) = line.split_once('?') else { return line.to_owned() };
     let mut pairs: Vec<&str> = query.split('&').collect();
     pairs.sort_by_key(|p| p.split('=').next().map(str::to_owned));
@@ -170,15 +172,17 @@ impl Transport for Server {
     async fn upgrade(&self, r: Request<Bytes>) -> Result<Upgrade, Error> {
         let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         let line = format!("{} {path}", r.method());
-        let Some(talk) = self.talk.clone() else {
+        let Some(handler) = self.handler.clone() else {
             let prepared = self.answers.lock().unwrap().iter().any(|(l, _)| *l == line);
             return if prepared { self.send(r).await.map(Upgrade::Refused) } else { Err(Error::NoUpgrade) };
         };
-        self.asked.lock().unwrap().push(Asked { line, content_type: String::new(), body: Value::Null });
+        self.requests.lock().unwrap().push(ReceivedRequest { line, content_type: String::new(), body: Value::Null });
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         tokio::spawn(async move {
-            talk(Socket::from_raw_socket(theirs, tokio_tungstenite::tungstenite::protocol::Role::Server, None).await)
-                .await;
+            handler(
+                Socket::from_raw_socket(theirs, tokio_tungstenite::tungstenite::protocol::Role::Server, None).await,
+            )
+            .await;
         });
         let offered =
             r.headers().get("sec-websocket-protocol").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
@@ -190,7 +194,7 @@ impl Transport for Server {
     async fn send(&self, r: Request<Bytes>) -> Result<Response<Body>, Error> {
         let path = r.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         let line = format!("{} {path}", r.method());
-        self.asked.lock().unwrap().push(Asked {
+        self.requests.lock().unwrap().push(ReceivedRequest {
             line: line.clone(),
             content_type: r.headers().get("content-type").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default(),
             body: serde_json::from_slice(r.body()).unwrap_or_default(),
@@ -223,10 +227,12 @@ impl Transport for Server {
     }
 }
 
+/// A writer that captures its input.
 #[derive(Clone, Default)]
 pub struct Sink(Arc<Mutex<Vec<u8>>>);
 
 impl Sink {
+    /// Returns the captured text.
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -243,28 +249,28 @@ impl Write for Sink {
     }
 }
 
-struct Noon;
+struct FixedClock;
 
-impl meta::Clock for Noon {
+impl meta::Clock for FixedClock {
     fn now(&self) -> jiff::Timestamp {
         "2026-11-21T12:00:00Z".parse().unwrap()
     }
 }
 
-struct Seven;
+struct FixedRng;
 
-impl meta::Rng for Seven {
+impl meta::Rng for FixedRng {
     fn next_u64(&self) -> u64 {
         7
     }
 }
 
-/// Runs a command line and gives back exit code, standard output and standard error.
+/// Runs a command line and returns exit code, standard output and standard error.
 pub async fn run_with(server: &Server, line: &[&str], input: &str) -> (u8, String, String) {
     run_in(server, line, input, |_| None).await
 }
 
-/// [`run_with`] in an environment.
+/// [`run_with`] with environment variables.
 pub async fn run_in(
     server: &Server,
     line: &[&str],
@@ -277,7 +283,7 @@ pub async fn run_in(
     (code, out.text(), err.text())
 }
 
-/// A shell that remembers what was said.
+/// Returns a shell that captures its output.
 pub fn shell(
     server: &Server,
     input: &str,
@@ -289,8 +295,8 @@ pub fn shell(
         err: Stream::new(err.clone()),
         input: Box::new(std::io::Cursor::new(input.as_bytes().to_vec())),
         environment: Box::new(environment),
-        clock: Arc::new(Noon),
-        rng: Arc::new(Seven),
+        clock: Arc::new(FixedClock),
+        rng: Arc::new(FixedRng),
         zone: jiff::tz::TimeZone::UTC,
         connect: Connect::Given(Client::new(server.clone(), "kubectl")),
         terminal: false,
@@ -298,7 +304,7 @@ pub fn shell(
     (shell, out, err)
 }
 
-/// [`run_with`] on a line of words, as one text: what a terminal and `$?` would show.
+/// [`run_with`] for a line of words; returns one text, as a terminal and `$?` would show it.
 pub async fn snapshot(server: &Server, line: &str, input: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (code, out, err) = run_with(server, &words, input).await;

@@ -1,15 +1,16 @@
-//! Which fields the transformers change: the built-in tables (`data/fields`), `configurations` and `crds` of kustomizations, all
-//! merged.
+//! The fields that transformers change: the built-in tables (`data/fields`), merged with the `configurations` and `crds` of
+//! kustomizations.
 
 use crate::Error;
 use crate::go::{self, Unknown, go_struct};
 use crate::id::Gvk;
 use crate::kustomization::FieldSpec;
 use crate::root::Root;
+use crate::sort::gvk_key;
 use meta::Value;
 
 go_struct! {
-    /// An object of the kind is referred to by these fields.
+    /// The fields that refer to objects of a kind.
     NameReference "NameBackReferences" {
         fields: Vec<FieldSpec> = "fieldSpecs",
         ; gvk: Gvk,
@@ -32,7 +33,7 @@ go_struct! {
     }
 }
 
-/// Adds what is not there yet. The same field once made and once not is a contradiction.
+/// Adds the missing specs. Errors if a field is in both with different `create`.
 pub fn merge_specs(into: &mut Vec<FieldSpec>, more: &[FieldSpec]) -> Result<(), Error> {
     for x in more {
         match into.iter().find(|s| s.gvk.is_selected(&x.gvk) && s.path == x.path) {
@@ -60,10 +61,11 @@ impl Config {
         ]
     }
 
+    /// Adds the specs of another configuration.
     pub fn merge(&mut self, mut other: Self) -> Result<(), Error> {
         for ((name, into), (_, more)) in self.lists().into_iter().zip(other.lists()) {
             merge_specs(into, more).map_err(|e| Error::text(format!("failed to merge {name} fieldSpec: {e}")))?;
-            into.sort_by_cached_key(|s| s.gvk.sort_key());
+            into.sort_by_cached_key(|s| gvk_key(&s.gvk));
         }
         for n in other.names {
             match self.names.iter_mut().find(|o| o.gvk == n.gvk) {
@@ -72,11 +74,11 @@ impl Config {
                 None => self.names.push(n),
             }
         }
-        self.names.sort_by_cached_key(|n| n.gvk.sort_key());
+        self.names.sort_by_cached_key(|n| gvk_key(&n.gvk));
         Ok(())
     }
 
-    /// The built-in tables with the files that a kustomization names.
+    /// Returns the built-in tables merged with the files that a kustomization names.
     pub fn load(root: &Root<'_>, configurations: &[String]) -> Result<Self, Error> {
         let mut all = builtin();
         for path in configurations {
@@ -89,7 +91,7 @@ impl Config {
     }
 }
 
-/// `Kind/version@group`, the last two where they matter.
+/// Parses `Kind/version@group`; version and group are optional.
 fn gvk(text: &str) -> Gvk {
     let (rest, group) = text.split_once('@').unwrap_or((text, ""));
     let (kind, version) = rest.split_once('/').unwrap_or((rest, ""));
@@ -149,7 +151,7 @@ fn builtin() -> Config {
     config
 }
 
-/// What the extensions in OpenAPI definitions of custom resources say (`crds`).
+/// Reads the extensions in OpenAPI definitions of custom resources (`crds`).
 pub fn from_definitions(root: &Root<'_>, paths: &[String]) -> Result<Config, Error> {
     let mut config = Config::default();
     for path in paths {
@@ -176,7 +178,7 @@ fn extensions(
     name: &str,
     path: &mut Vec<String>,
 ) -> Result<(), Error> {
-    // A definition that holds itself would never end.
+    // A definition that contains itself would never end.
     if path.len() > 64 {
         return Ok(());
     }
@@ -184,18 +186,18 @@ fn extensions(
     for (key, p) in properties.into_iter().flatten() {
         path.push(key.clone());
         let spec = |path: &[String]| FieldSpec { path: path.join("/"), create: false, gvk: gvk.clone() };
-        let says = |extension: &str| p.get(format!("x-kubernetes-{extension}")).and_then(Value::as_str);
-        if says("annotation").is_some() {
+        let extension = |name: &str| p.get(format!("x-kubernetes-{name}")).and_then(Value::as_str);
+        if extension("annotation").is_some() {
             merge_specs(&mut config.common_annotations, &[spec(path)])?;
         }
-        if says("label-selector").is_some() {
+        if extension("label-selector").is_some() {
             merge_specs(&mut config.common_labels, &[spec(path)])?;
         }
-        if says("identity").is_some() {
+        if extension("identity").is_some() {
             merge_specs(&mut config.name_prefix, &[spec(path)])?;
         }
-        if let (Some(version), Some(kind)) = (says("object-ref-api-version"), says("object-ref-kind")) {
-            path.push(says("object-ref-name-key").unwrap_or("name").to_owned());
+        if let (Some(version), Some(kind)) = (extension("object-ref-api-version"), extension("object-ref-kind")) {
+            path.push(extension("object-ref-name-key").unwrap_or("name").to_owned());
             let target = Gvk { group: String::new(), version: version.to_owned(), kind: kind.to_owned() };
             let more =
                 Config { names: vec![NameReference { fields: vec![spec(path)], gvk: target }], ..Config::default() };

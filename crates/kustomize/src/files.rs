@@ -1,28 +1,29 @@
-//! The file system, as far as kustomize needs one, and one in memory.
+//! The part of a file system that kustomize needs, and an implementation in memory.
 
 use std::collections::BTreeMap;
 
-/// A path that leads nowhere.
+/// Error for a path that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The part of the path that is not there.
+    /// The first part of the path that does not exist.
     pub at: String,
-    /// In the system's words.
+    /// The message of the operating system.
     pub why: String,
 }
 
-/// Paths have slashes. What comes from [`Files::resolve`] is absolute and without links.
+/// A file system with slashes in paths. [`Files::resolve`] returns absolute paths without links.
 pub trait Files {
     fn resolve(&self, path: &str) -> Result<String, Missing>;
     fn is_directory(&self, resolved: &str) -> bool;
     fn read(&self, resolved: &str) -> Result<Vec<u8>, String>;
 }
 
-/// Files by absolute path; directories are where files are.
+/// Files by absolute path; directories exist where files are.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(BTreeMap<String, Vec<u8>>);
 
 impl Memory {
+    /// Adds a file.
     pub fn insert(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.0.insert(clean(path), bytes.into());
     }
@@ -42,8 +43,8 @@ impl Files for Memory {
     }
 
     fn is_directory(&self, resolved: &str) -> bool {
-        let inside = format!("{}/", resolved.trim_end_matches('/'));
-        self.0.range(inside.clone()..).next().is_some_and(|(p, _)| p.starts_with(&inside))
+        let prefix = format!("{}/", resolved.trim_end_matches('/'));
+        self.0.range(prefix.clone()..).next().is_some_and(|(p, _)| p.starts_with(&prefix))
     }
 
     fn read(&self, resolved: &str) -> Result<Vec<u8>, String> {
@@ -51,7 +52,7 @@ impl Files for Memory {
     }
 }
 
-/// A path without `.`, `..` and doubled slashes, as Go's `filepath.Clean` leaves it.
+/// Removes `.`, `..` and doubled slashes from a path, as Go's `filepath.Clean` does.
 pub fn clean(path: &str) -> String {
     let absolute = path.starts_with('/');
     let mut out: Vec<&str> = Vec::new();
@@ -73,11 +74,12 @@ pub fn clean(path: &str) -> String {
     }
 }
 
+/// Joins two paths and cleans the result.
 pub fn join(dir: &str, path: &str) -> String {
     if dir.is_empty() { clean(path) } else { clean(&format!("{dir}/{path}")) }
 }
 
-/// Whether a directory is another or lies in it.
+/// Whether `dir` is `other` or is inside of it.
 pub fn is_within(dir: &str, other: &str) -> bool {
     other == "/" || dir == other || dir.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! Config maps and secrets from literals, files and environment files, and the hash in their names.
+//! Generates config maps and secrets from literals, files and environment files, and the hash suffix of their names.
 
 use crate::Error;
 use crate::kustomization::{ConfigMapArgs, GeneratorOptions, SecretArgs, Sources};
@@ -9,7 +9,7 @@ use meta::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// Options of the whole kustomization count where the generator says nothing.
+/// Merges the options of a generator with those of the kustomization; the generator's own count first.
 pub fn with_global(own: Option<GeneratorOptions>, global: Option<&GeneratorOptions>) -> Option<GeneratorOptions> {
     let Some(global) = global else { return own };
     let mut o = own.unwrap_or_default();
@@ -23,6 +23,7 @@ pub fn with_global(own: Option<GeneratorOptions>, global: Option<&GeneratorOptio
     Some(o)
 }
 
+/// Generates a config map.
 pub fn config_map(root: &Root<'_>, args: &ConfigMapArgs) -> Result<Resource, Error> {
     let mut object = base("ConfigMap", args)?;
     let (mut data, mut binary) = (Map::new(), Map::new());
@@ -40,6 +41,7 @@ pub fn config_map(root: &Root<'_>, args: &ConfigMapArgs) -> Result<Resource, Err
     Ok(finish(object, args))
 }
 
+/// Generates a secret.
 pub fn secret(root: &Root<'_>, args: &SecretArgs) -> Result<Resource, Error> {
     let mut object = base("Secret", &args.args)?;
     let ty = if args.ty.is_empty() { "Opaque" } else { &args.ty };
@@ -78,7 +80,7 @@ fn finish(object: Map<String, Value>, args: &ConfigMapArgs) -> Resource {
     r
 }
 
-/// Base64 in lines of seventy characters; what fits into one has no line break.
+/// Encodes base64 in lines of seventy characters; a single line has no line break.
 fn encode(bytes: &[u8]) -> String {
     const LINE: usize = 70;
     let text = base64::engine::general_purpose::STANDARD.encode(bytes);
@@ -152,7 +154,7 @@ fn literal(source: &str) -> Result<(String, Vec<u8>), Error> {
     Ok((key.to_owned(), quoted.unwrap_or(value).as_bytes().to_vec()))
 }
 
-/// `path`, whose last part is the key, or `key=path`.
+/// Splits `key=path`, or takes the last part of `path` as the key.
 fn file_source(source: &str) -> Result<(String, String), Error> {
     let wrong = |why: String| Err(Error::text(why));
     match source.split('=').collect::<Vec<_>>()[..] {
@@ -164,8 +166,8 @@ fn file_source(source: &str) -> Result<(String, String), Error> {
     }
 }
 
-/// The hash that goes behind the name of a config map or secret: ten digits of the SHA-256 of its content, in an alphabet that
-/// spells no words. Other kinds are hashed whole.
+/// Returns the hash suffix of a config map or secret: ten characters from the SHA-256 of its content, without vowels. Other
+/// kinds are hashed as a whole.
 pub fn hash(object: &Map<String, Value>) -> String {
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
     let mut content = Map::new();
@@ -182,7 +184,7 @@ pub fn hash(object: &Map<String, Value>) -> String {
         }
     }
     content.insert("kind".to_owned(), kind.into());
-    // Upstream looks the name up where it is not, so that objects of the same content have the same hash.
+    // Upstream reads the name from the wrong place, so that objects with the same content have the same hash.
     content.insert("name".to_owned(), "".into());
     let content = if fields.is_empty() { object.clone() } else { content };
     let text = codec::json::to_vec(&content.into(), codec::json::Html::Escape);
@@ -205,13 +207,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(v: &Value) -> String {
+    fn hash_of(v: &Value) -> String {
         hash(v.as_object().unwrap())
     }
 
-    /// Groundwork of A15: the values that upstream's own tests publish.
+    /// The hashes that upstream's own tests expect.
     #[test]
-    fn hashes_are_kustomizes() {
+    fn hashes_match_kustomize() {
         let secret = |data: Value, strings: Value| {
             let mut o = json!({"apiVersion": "v1", "kind": "Secret", "type": "my-type"});
             for (k, v) in [("data", data), ("stringData", strings)] {
@@ -219,7 +221,7 @@ mod tests {
                     o[k] = v;
                 }
             }
-            of(&o)
+            hash_of(&o)
         };
         assert_eq!(secret(Value::Null, Value::Null), "5gmgkf8578");
         assert_eq!(secret(json!({"one": ""}), Value::Null), "74bd68bm66");
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_read_as_kustomize_reads_them() {
+    fn reads_sources_as_kustomize_does() {
         assert_eq!(literal("a='b c'").unwrap(), ("a".to_owned(), b"b c".to_vec()));
         assert_eq!(literal("a=b=c").unwrap(), ("a".to_owned(), b"b=c".to_vec()));
         assert_eq!(literal("a=\"").unwrap(), ("a".to_owned(), b"\"".to_vec()));

@@ -1,4 +1,4 @@
-//! The file `kustomization.yaml`, field by field.
+//! The fields of `kustomization.yaml`.
 
 use crate::go::{self, Unknown, go_struct};
 use crate::{Error, id::Gvk};
@@ -17,7 +17,7 @@ go_struct! {
 go_struct! {
     FieldSpec "FieldSpec" {
         path: String = "path",
-        /// What is missing on the way is made.
+        /// Create missing fields of the path.
         create: bool = "create",
         ; gvk: Gvk,
     }
@@ -33,7 +33,8 @@ go_struct! {
 }
 
 go_struct! {
-    /// What objects are meant: every part is a regular expression for the whole text, and empty for any.
+    /// Selects objects: every part is a regular expression that matches the complete value; an empty part matches any
+    /// value.
     Selector "Selector" {
         name: String = "name",
         namespace: String = "namespace",
@@ -232,14 +233,14 @@ const COMPONENT_VERSION: &str = "kustomize.config.k8s.io/v1alpha1";
 const FIX: &str = "Run 'kustomize edit fix' to update your Kustomization automatically.";
 
 impl Kustomization {
-    /// Reads a file of the directory `root`. What is out of date in it is said to `warn` and brought into today's form.
+    /// Reads a kustomization file in the directory `root`. Deprecated fields are reported to `warn` and converted.
     pub fn read(text: &str, root: &str, warn: &mut dyn FnMut(String)) -> Result<Self, Error> {
         let wrong = |why: String| Error::text(format!("invalid Kustomization: {why}"));
         let mut documents = codec::yaml::parse(text).map_err(|e| wrong(e.to_string()))?;
         let document = if documents.is_empty() { Value::Null } else { documents.swap_remove(0) };
         let mut k: Self = go::decode(document, Unknown::Refused).map_err(wrong)?;
         k.deprecations().into_iter().for_each(warn);
-        k.settle();
+        k.normalize();
         let named = Self { api_version: k.api_version.clone(), kind: k.kind.clone(), ..Self::default() };
         if k == named {
             return Err(Error::text("kustomization.yaml is empty"));
@@ -275,7 +276,7 @@ impl Kustomization {
             .collect()
     }
 
-    fn settle(&mut self) {
+    fn normalize(&mut self) {
         if self.kind.is_empty() {
             self.kind = KIND.to_owned();
         }

@@ -1,14 +1,15 @@
-//! Kustomize 5: a directory with a `kustomization.yaml` becomes objects.
+//! Kustomize 5: builds objects from a directory with a `kustomization.yaml`.
 //!
-//! [`build`] reads through [`Files`] and gives objects back, in order, in the form in which `kustomize build` writes them. What is
-//! read and done, and in which order, is upstream's (v5.8.1, as in kubectl v1.36), its errors too.
+//! [`build`] reads through [`Files`] and returns the objects in order, in the form in which `kustomize build` prints them.
+//! The steps and their order are upstream's (v5.8.1, as in kubectl v1.36), and so are the errors.
 //!
-//! Invariant: data to data. Nothing is fetched, no program is run, nothing outside of the roots is read unless the caller wants it.
+//! Invariant: data to data. Nothing is fetched, no program is run, and nothing outside of the roots is read unless the
+//! caller allows it.
 //!
-//! Left out: remote bases, Helm charts and plugins of others (refused, each with its reason), `openapi` schemas for the merge keys of
-//! custom kinds (checked to be there; their lists are replaced), the generator of Google's IAM policies. A field that is
-//! written empty (`key:`) is `null`, before a patch and after it. Values that a replacement sets inside of a text in YAML leave its
-//! keys sorted.
+//! Left out: remote bases, Helm charts and external plugins (rejected, each with its reason), `openapi` schemas for the
+//! merge keys of custom kinds (only their existence is checked; lists of custom kinds are replaced), the generator of
+//! Google's IAM policies. A field with an empty value (`key:`) is `null`, before and after a patch. A replacement inside of
+//! an embedded YAML text sorts the keys of that text.
 
 mod config;
 mod fields;
@@ -42,13 +43,13 @@ use target::{Build, Gathered, Target};
 use transform::Transform as _;
 use transform::names::Hash;
 
-/// Why there is no build. All carry the whole text, as upstream words it.
+/// Why a build fails. Every variant carries the complete message in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A file that is no YAML.
+    /// A file that is no valid YAML.
     #[error("{0}")]
     Malformed(String),
-    /// Something that would have to be fetched.
+    /// A path that would have to be fetched.
     #[error("{0}")]
     Remote(String),
     #[error("{0}")]
@@ -60,7 +61,7 @@ impl Error {
         Self::Other(why.to_string())
     }
 
-    /// With what was being done.
+    /// Adds the operation to the message.
     fn within(self, what: &str) -> Self {
         match self {
             Self::Malformed(e) => Self::Malformed(format!("{what}: {e}")),
@@ -77,27 +78,28 @@ impl Error {
     }
 }
 
+/// The options of a build.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Where the kustomization has no `sortOptions`.
+    /// The order if the kustomization has no `sortOptions`.
     pub order: Order,
     pub restriction: Restriction,
     /// Adds the label `app.kubernetes.io/managed-by`.
     pub managed_by: bool,
 }
 
-/// What a directory was built to, in order.
+/// The built objects in order.
 #[derive(Clone, Debug, Default)]
 pub struct Output(pub Vec<Object>);
 
 impl Output {
-    /// All objects as documents of YAML.
+    /// Formats all objects as YAML documents.
     pub fn yaml(&self) -> String {
         let documents: Vec<String> = self.0.iter().map(document).collect();
         documents.join("---\n")
     }
 
-    /// An object a file: names and contents. The namespace is in the name where there are several.
+    /// Returns a file per object: names and contents. The names contain the namespace if there are several.
     pub fn files(&self) -> Vec<(String, String)> {
         let id = |o: &Object| Id {
             gvk: Gvk::new(o.api_version(), o.kind()),
@@ -126,7 +128,7 @@ fn document(o: &Object) -> String {
     codec::yaml::to_string(&o.clone().into_value())
 }
 
-/// Builds the directory `path`; and what of it is out of date, for people, which is said of what cannot be built too.
+/// Builds the directory `path`. Also returns warnings about deprecated fields, even if the build fails.
 pub fn build(files: &dyn Files, path: &str, options: Options) -> (Result<Output, Error>, Vec<String>) {
     let root = match Root::new(files, path, options.restriction) {
         Ok(root) => root,
@@ -150,15 +152,15 @@ fn run(build: &Build<'_>, options: Options) -> Result<Output, Error> {
         let names = unused.join(",");
         build.warnings.borrow_mut().push(format!("well-defined vars that were never replaced: {names}"));
     }
-    // What is only for tools on this machine.
+    // Objects for local tools only.
     all.0.retain(|r| {
         let local = r.strings("annotations").into_iter().find(|(k, _)| k == "config.kubernetes.io/local-config");
         local.is_none_or(|(_, v)| v == "false")
     });
     let k = &target.kustomization;
     sort::sort(&mut all, k.sort_options.as_ref(), options.order)?;
-    let wants = |what: &str| k.build_metadata.iter().any(|m| m == what);
-    if options.managed_by || wants("managedByLabel") {
+    let has_build_metadata = |what: &str| k.build_metadata.iter().any(|m| m == what);
+    if options.managed_by || has_build_metadata("managedByLabel") {
         let label = [("app.kubernetes.io/managed-by".to_owned(), format!("kustomize-{VERSION}"))];
         let spec = FieldSpec { path: "metadata/labels".to_owned(), create: true, ..FieldSpec::default() };
         let labels: BTreeMap<String, String> = label.into_iter().collect();
@@ -167,10 +169,10 @@ fn run(build: &Build<'_>, options: Options) -> Result<Output, Error> {
     }
     for r in &mut all.0 {
         r.finish();
-        origin::annotate(r, wants("originAnnotations"), wants("transformerAnnotations"));
+        r.annotate_build(has_build_metadata("originAnnotations"), has_build_metadata("transformerAnnotations"));
     }
     Ok(Output(all.0.into_iter().map(|r| Object(r.object)).collect()))
 }
 
-/// The kustomize whose behaviour this is.
+/// The version of kustomize whose behaviour this follows.
 pub const VERSION: &str = "v5.8.1";

@@ -1,12 +1,12 @@
-//! Where an object comes from and who changed it (`buildMetadata`).
+//! The origin of an object and the transformations applied to it (`buildMetadata`).
 
 use crate::files::join;
-use crate::resource::Resource;
 use meta::{Map, Value};
 
 pub const ORIGIN: &str = "config.kubernetes.io/origin";
 pub const TRANSFORMATIONS: &str = "alpha.config.kubernetes.io/transformations";
 
+/// The origin of an object, or of a transformation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     pub path: String,
@@ -16,12 +16,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of what a path in a directory leads to.
+    /// Returns the origin of a path in this directory.
     pub fn append(&self, path: &str) -> Self {
         Self { path: join(&self.path, path), ..self.clone() }
     }
 
-    /// Of what a field of the kustomization `file` did.
+    /// Returns the origin of what a built-in field of the kustomization `file` did.
     pub fn builtin(&self, file: &str, kind: &str) -> Self {
         Self {
             path: String::new(),
@@ -30,19 +30,8 @@ impl Origin {
         }
     }
 
-    /// Of what the plugin did that `config` configures.
-    pub fn plugin(config: &Resource) -> Option<Self> {
-        let from = config.origin.as_ref()?;
-        let gvk = config.gvk();
-        Some(Self {
-            path: String::new(),
-            configured_in: from.path.clone(),
-            configured_by: [gvk.api_version(), gvk.kind, config.name(), config.namespace()],
-        })
-    }
-
-    /// As YAML, its lines behind `indent`.
-    fn yaml(&self, indent: &str) -> String {
+    /// Formats as YAML, with `indent` before each line.
+    pub fn yaml(&self, indent: &str) -> String {
         let mut lines = Vec::new();
         let mut add = |depth: &str, key: &str, value: &str| {
             if !value.is_empty() {
@@ -65,23 +54,5 @@ impl Origin {
         }
         let text = lines.concat();
         text.split_inclusive('\n').map(|l| format!("{indent}{l}")).collect()
-    }
-}
-
-/// Writes the annotations that the kustomization asks for.
-pub fn annotate(r: &mut Resource, origins: bool, transformations: bool) {
-    let mut notes = Vec::new();
-    if let (true, Some(o)) = (origins, &r.origin) {
-        notes.push((ORIGIN, o.yaml("")));
-    }
-    if transformations && !r.transformations.is_empty() {
-        let item = |o: &Origin| format!("-{}", &o.yaml("  ")[1..]);
-        notes.push((TRANSFORMATIONS, r.transformations.iter().map(item).collect()));
-    }
-    for (key, text) in notes {
-        let slot = r.metadata_mut().entry("annotations").or_insert_with(|| Value::Object(Map::new()));
-        if let Value::Object(m) = slot {
-            m.insert(key.to_owned(), text.into());
-        }
     }
 }

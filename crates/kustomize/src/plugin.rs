@@ -1,5 +1,5 @@
-//! Objects of the version `builtin` in `generators`, `transformers` and `validators`: the same work, configured one by one. Any
-//! other object there would be a program of somebody's, which is not run.
+//! Plugins of the version `builtin` in `generators`, `transformers` and `validators`: the built-in steps with their own
+//! configuration. Other objects there would be external programs, which are not run.
 
 use crate::Error;
 use crate::generate;
@@ -22,7 +22,7 @@ fn builtin(r: &Resource) -> Result<(), Error> {
     Err(Error::text(format!("external plugins disabled; unable to load external plugin '{}'", r.kind())))
 }
 
-/// Name and namespace of the configuration are those of the object, where nothing else is said.
+/// The name and namespace of the configuration default to those of the object.
 fn named(r: &Resource, args: &mut ConfigMapArgs) {
     if args.name.is_empty() {
         args.name = r.name();
@@ -32,6 +32,7 @@ fn named(r: &Resource, args: &mut ConfigMapArgs) {
     }
 }
 
+/// Runs a generator plugin.
 pub fn generate(r: &Resource, root: &Root<'_>) -> Result<Vec<Resource>, Error> {
     builtin(r)?;
     match r.kind() {
@@ -54,6 +55,7 @@ fn fails(r: &Resource, e: &Error) -> Error {
     Error::text(format!("plugin {} fails configuration: {e}", r.original_id()))
 }
 
+/// Returns a transformer plugin.
 pub fn transformer(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, Error> {
     builtin(r)?;
     match configured(r, root) {
@@ -64,7 +66,7 @@ pub fn transformer(r: &Resource, root: &Root<'_>) -> Result<Box<dyn Transform>, 
     }
 }
 
-/// None: there is no such transformer.
+/// Returns `None` if there is no such transformer.
 fn configured(r: &Resource, root: &Root<'_>) -> Result<Option<Box<dyn Transform>>, Error> {
     let specs_given = |specs: &[FieldSpec]| {
         if specs.is_empty() { Err(Error::text("fieldSpecs is not expected to be nil")) } else { Ok(()) }

@@ -1,23 +1,23 @@
-//! Names of other objects, changed where those objects' names changed.
+//! Updates references to objects whose names changed.
 //!
-//! Who may be meant: an object that once had the name, of the kind that the table names, in the same namespace (or none), and, if
-//! there are several, with the same prefixes and suffixes.
+//! A reference means an object that once had the name, of the kind in the table, in the same namespace (or cluster-scoped);
+//! among several, one with the same prefixes and suffixes.
 
 use crate::Error;
 use crate::config::Config;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::id::{Gvk, Id};
 use crate::kustomization::FieldSpec;
 use crate::resource::{Resource, text};
 use crate::resources::Resources;
 use meta::{Map, Value};
 
-/// What is known of an object that others may refer to.
+/// An object that others may refer to.
 struct Candidate {
     previous: Vec<Id>,
-    now: Id,
+    current: Id,
     original_namespace: String,
-    /// Of today, with `default` for none; asked of many pairs of objects.
+    /// The current namespace, with `default` for none; cached because it is compared for many pairs.
     namespace: String,
     is_cluster_scoped: bool,
     prefixes: Vec<String>,
@@ -26,13 +26,13 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn of(r: &Resource) -> Self {
-        let now = r.id();
+    fn new(r: &Resource) -> Self {
+        let current = r.id();
         Self {
             previous: r.previous(),
-            namespace: now.effective_namespace().to_owned(),
-            is_cluster_scoped: now.gvk.is_cluster_scoped(),
-            now,
+            namespace: current.effective_namespace().to_owned(),
+            is_cluster_scoped: current.gvk.is_cluster_scoped(),
+            current,
             original_namespace: r.original_id().effective_namespace().to_owned(),
             prefixes: r.prefixes.clone(),
             suffixes: r.suffixes.clone(),
@@ -45,19 +45,19 @@ impl Candidate {
     }
 }
 
-/// Changes the names in all objects.
+/// Updates the references in all objects.
 pub fn fix(all: &mut Resources, config: &Config) -> Result<(), Error> {
-    let candidates: Vec<Candidate> = all.0.iter().map(Candidate::of).collect();
+    let candidates: Vec<Candidate> = all.0.iter().map(Candidate::new).collect();
     for (i, r) in all.0.iter_mut().enumerate() {
         let known: Vec<&Candidate> = reachable(r, &candidates[i], &candidates);
         let original = r.original_id().gvk;
         for names in &config.names {
             for spec in names.fields.iter().filter(|s| original.is_selected(&s.gvk)) {
                 let referrer = Referrer { own: &candidates[i], known: &known, target: &names.gvk, role: role(r, spec) };
-                // The kind may have changed since; the field is meant all the same.
+                // The kind may have changed since; the field still applies.
                 let spec = FieldSpec { gvk: Gvk::default(), ..spec.clone() };
                 let id = r.id();
-                visit(r, &spec, Make::Nothing, &mut |v| referrer.set(v)).map_err(|e| {
+                visit(r, &spec, Create::Nothing, &mut |v| referrer.set(v)).map_err(|e| {
                     Error::text(format!("updating name reference in '{}' field of '{id}': {e}", spec.path))
                 })?;
             }
@@ -66,7 +66,8 @@ pub fn fix(all: &mut Resources, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The objects that an object can refer to: those of its namespace and of none, and service accounts of a role binding.
+/// Returns the objects that an object can refer to: those in its namespace, cluster-scoped ones, and the service accounts
+/// of a role binding.
 fn reachable<'a>(r: &Resource, own: &Candidate, all: &'a [Candidate]) -> Vec<&'a Candidate> {
     if own.is_cluster_scoped {
         return all.iter().collect();
@@ -79,11 +80,13 @@ fn reachable<'a>(r: &Resource, own: &Candidate, all: &'a [Candidate]) -> Vec<&'a
         .filter_map(|s| s.get("namespace").and_then(Value::as_str))
         .collect();
     all.iter()
-        .filter(|c| c.is_cluster_scoped || c.namespace == own.namespace || others.contains(&c.now.namespace.as_str()))
+        .filter(|c| {
+            c.is_cluster_scoped || c.namespace == own.namespace || others.contains(&c.current.namespace.as_str())
+        })
         .collect()
 }
 
-/// The kind that a `roleRef` names.
+/// Returns the kind that a `roleRef` names.
 fn role(r: &Resource, spec: &FieldSpec) -> Option<Gvk> {
     if !spec.path.ends_with("roleRef/name") {
         return None;
@@ -99,12 +102,12 @@ struct Referrer<'a> {
     role: Option<Gvk>,
 }
 
-enum Sameness {
+enum MatchBy {
     Names,
     NamesAndNamespaces,
 }
 
-/// Whether two lists end alike.
+/// Whether one list is a suffix of the other.
 fn same_ending(a: &[String], b: &[String]) -> bool {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     if short.is_empty() { long.is_empty() } else { long.ends_with(short) }
@@ -127,13 +130,13 @@ impl Referrer<'_> {
         if v.is_null() {
             return Ok(());
         }
-        if let Some(found) = self.select(&text(v), self.known.to_vec(), &Sameness::Names)? {
-            *v = found.now.name.clone().into();
+        if let Some(found) = self.select(&text(v), self.known.to_vec(), &MatchBy::Names)? {
+            *v = found.current.name.clone().into();
         }
         Ok(())
     }
 
-    /// A reference of a name and a namespace.
+    /// Updates a reference that has a name and a namespace.
     fn set_map(&self, m: &mut Map<String, Value>) -> Result<(), Error> {
         let Some(name) = m.get("name") else {
             return Err(Error::text("path config error; no 'name' field in node"));
@@ -143,20 +146,20 @@ impl Referrer<'_> {
             None => self.known.to_vec(),
             Some(namespace) => {
                 let namespace = text(namespace);
-                let of = |by: &dyn Fn(&Candidate) -> bool| -> Vec<&Candidate> {
+                let filter = |by: &dyn Fn(&Candidate) -> bool| -> Vec<&Candidate> {
                     self.known.iter().copied().filter(|c| by(c)).collect()
                 };
-                let original = of(&|c| c.original_namespace == namespace);
-                if original.is_empty() { of(&|c| c.namespace == namespace) } else { original }
+                let original = filter(&|c| c.original_namespace == namespace);
+                if original.is_empty() { filter(&|c| c.namespace == namespace) } else { original }
             }
         };
-        let Some(found) = self.select(&name, candidates, &Sameness::NamesAndNamespaces)? else { return Ok(()) };
-        if found.now.name == name && found.now.namespace.is_empty() {
+        let Some(found) = self.select(&name, candidates, &MatchBy::NamesAndNamespaces)? else { return Ok(()) };
+        if found.current.name == name && found.current.namespace.is_empty() {
             return Ok(());
         }
-        m.insert("name".to_owned(), found.now.name.clone().into());
-        if !found.now.namespace.is_empty() {
-            m.insert("namespace".to_owned(), found.now.namespace.clone().into());
+        m.insert("name".to_owned(), found.current.name.clone().into());
+        if !found.current.namespace.is_empty() {
+            m.insert("namespace".to_owned(), found.current.namespace.clone().into());
         }
         Ok(())
     }
@@ -165,7 +168,7 @@ impl Referrer<'_> {
         &self,
         name: &str,
         mut all: Vec<&'c Candidate>,
-        sameness: &Sameness,
+        match_by: &MatchBy,
     ) -> Result<Option<&'c Candidate>, Error> {
         all.retain(|c| c.previous.iter().any(|id| id.name == name));
         all.retain(|c| c.previous.iter().any(|id| id.gvk.is_selected(self.target)));
@@ -174,7 +177,7 @@ impl Referrer<'_> {
         }
         if !self.own.is_cluster_scoped {
             all.retain(|c| {
-                c.is_cluster_scoped || c.now.gvk.kind == "ServiceAccount" || c.namespace == self.own.namespace
+                c.is_cluster_scoped || c.current.gvk.kind == "ServiceAccount" || c.namespace == self.own.namespace
             });
         }
         if let [one] = all[..] {
@@ -188,13 +191,13 @@ impl Referrer<'_> {
         }
         let Some(first) = all.first() else { return Ok(None) };
         let alike = all.iter().all(|c| {
-            c.now.name == first.now.name
-                && (matches!(sameness, Sameness::Names) || c.now.namespace == first.now.namespace)
+            c.current.name == first.current.name
+                && (matches!(match_by, MatchBy::Names) || c.current.namespace == first.current.namespace)
         });
         if alike {
             return Ok(Some(first));
         }
-        let ids: Vec<String> = all.iter().map(|c| c.now.to_string()).collect();
+        let ids: Vec<String> = all.iter().map(|c| c.current.to_string()).collect();
         let mut why = format!("found multiple possible referrals: {}\n", ids.join(", "));
         why.push_str(&format!("\n**** Too many possible referral targets to referrer:\n{}\n", self.own.shown()));
         for (i, c) in all.iter().enumerate() {

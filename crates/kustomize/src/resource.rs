@@ -1,12 +1,12 @@
-//! One object on its way, with what was done to it.
+//! An object during a build, with its history.
 
 use crate::Error;
 use crate::id::{Gvk, Id};
 use crate::kustomization::GeneratorOptions;
-use crate::origin::Origin;
+use crate::origin::{ORIGIN, Origin, TRANSFORMATIONS};
 use meta::{Map, Value};
 
-/// What a generated object does to one that is there.
+/// How a generated object is combined with an existing one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Behavior {
     #[default]
@@ -36,11 +36,12 @@ impl Behavior {
     }
 }
 
+/// An object with its previous identities and build metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Resource {
-    /// Empty once a patch has deleted it.
+    /// Empty once a patch has deleted the object.
     pub object: Map<String, Value>,
-    /// Names, namespaces and kinds that it had, the oldest first.
+    /// Previous names, namespaces and kinds, the oldest first.
     previous: Vec<Id>,
     pub prefixes: Vec<String>,
     pub suffixes: Vec<String>,
@@ -48,13 +49,13 @@ pub struct Resource {
     pub needs_hash: bool,
     pub allow_name_change: bool,
     pub allow_kind_change: bool,
-    /// The variables that are read from it.
+    /// The variables that read from this object.
     pub vars: Vec<String>,
     pub origin: Option<Origin>,
     pub transformations: Vec<Origin>,
 }
 
-/// Annotations that other programs of the family leave behind.
+/// Annotations that related tools leave behind.
 const INTERNAL: [&str; 9] = [
     "internal.config.kubernetes.io/path",
     "internal.config.kubernetes.io/index",
@@ -67,7 +68,7 @@ const INTERNAL: [&str; 9] = [
     "alpha.config.kubernetes.io/transformations",
 ];
 
-/// A scalar's text, as YAML has it.
+/// Returns a scalar as text, as in YAML.
 pub fn text(v: &Value) -> String {
     match v {
         Value::String(s) => s.clone(),
@@ -80,7 +81,7 @@ impl Resource {
         Self { object, ..Self::default() }
     }
 
-    /// One that a generator made.
+    /// Returns an object that a generator made.
     pub fn generated(object: Map<String, Value>, behavior: &str, options: Option<&GeneratorOptions>) -> Self {
         Self {
             needs_hash: !options.is_some_and(|o| o.disable_name_suffix_hash),
@@ -122,6 +123,7 @@ impl Resource {
         self.meta("namespace")
     }
 
+    /// Returns the metadata, created if it is missing.
     pub fn metadata_mut(&mut self) -> &mut Map<String, Value> {
         let slot = self.object.entry("metadata").or_insert(Value::Null);
         if !slot.is_object() {
@@ -129,12 +131,12 @@ impl Resource {
         }
         match slot {
             Value::Object(m) => m,
-            // It was just made one.
+            // It was made an object above.
             _ => unreachable!("metadata is an object"),
         }
     }
 
-    /// Sets or, where empty, removes a field of the metadata.
+    /// Sets a field of the metadata, or removes it if `value` is empty.
     pub fn set_meta(&mut self, key: &str, value: &str) {
         if value.is_empty() {
             self.metadata_mut().remove(key);
@@ -147,11 +149,12 @@ impl Resource {
         self.set_meta("name", name);
     }
 
+    /// Returns the current identity.
     pub fn id(&self) -> Id {
         Id { gvk: self.gvk(), name: self.name(), namespace: self.namespace() }
     }
 
-    /// All that it was, in today's version.
+    /// Returns all previous identities, in the current group and version.
     pub fn previous(&self) -> Vec<Id> {
         let Gvk { group, version, .. } = self.gvk();
         let mut ids = self.previous.clone();
@@ -161,29 +164,32 @@ impl Resource {
         ids
     }
 
+    /// Returns the oldest identity.
     pub fn original_id(&self) -> Id {
         self.previous().into_iter().next().unwrap_or_else(|| self.id())
     }
 
-    /// What it was and what it is.
+    /// Returns all previous identities and the current one.
     pub fn ids(&self) -> Vec<Id> {
         let mut ids = self.previous();
         ids.push(self.id());
         ids
     }
 
+    /// Records the current identity before it changes.
     pub fn remember(&mut self) {
         let id = self.id();
         let namespace = id.effective_namespace().to_owned();
         self.previous.push(Id { namespace, ..id });
     }
 
-    /// Whether something was written down about it, which upstream keeps in annotations.
+    /// Whether the object has a history, which upstream stores in annotations.
     pub fn has_history(&self) -> bool {
         !(self.previous.is_empty() && self.prefixes.is_empty() && self.suffixes.is_empty() && !self.needs_hash)
             || self.origin.is_some()
     }
 
+    /// Returns the entries of a map in the metadata.
     pub fn strings(&self, field: &str) -> Vec<(String, String)> {
         let map = self.object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_object);
         map.into_iter().flatten().map(|(k, v)| (k.clone(), text(v))).collect()
@@ -210,7 +216,8 @@ impl Resource {
         Ok(())
     }
 
-    /// Takes names, labels and annotations of the object that it replaces; its own count more.
+    /// Takes over name, labels and annotations of the object that this one replaces; its own labels and annotations
+    /// override them.
     pub fn take_metadata(&mut self, old: &Self) {
         for field in ["labels", "annotations"] {
             let mut all: Map<String, Value> = old.strings(field).into_iter().map(|(k, v)| (k, v.into())).collect();
@@ -231,7 +238,36 @@ impl Resource {
         self.vars.clone_from(&old.vars);
     }
 
-    /// Annotations in the form in which they leave: strings, none of the family's own, and no empty map.
+    /// Returns the origin of what the plugin did that this object configures; `None` if the object has no origin.
+    pub fn plugin_origin(&self) -> Option<Origin> {
+        let from = self.origin.as_ref()?;
+        let gvk = self.gvk();
+        Some(Origin {
+            path: String::new(),
+            configured_in: from.path.clone(),
+            configured_by: [gvk.api_version(), gvk.kind, self.name(), self.namespace()],
+        })
+    }
+
+    /// Writes the annotations of `buildMetadata`: the origin of the object, and its transformations.
+    pub fn annotate_build(&mut self, origin: bool, transformations: bool) {
+        let mut annotations = Vec::new();
+        if let (true, Some(o)) = (origin, &self.origin) {
+            annotations.push((ORIGIN, o.yaml("")));
+        }
+        if transformations && !self.transformations.is_empty() {
+            let item = |o: &Origin| format!("-{}", &o.yaml("  ")[1..]);
+            annotations.push((TRANSFORMATIONS, self.transformations.iter().map(item).collect()));
+        }
+        for (key, text) in annotations {
+            let slot = self.metadata_mut().entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(m) = slot {
+                m.insert(key.to_owned(), text.into());
+            }
+        }
+    }
+
+    /// Brings annotations into their output form: strings, no internal ones, and no empty map.
     pub fn finish(&mut self) {
         let kept: Map<String, Value> = self
             .strings("annotations")
@@ -249,7 +285,7 @@ impl Resource {
     }
 }
 
-/// The schema of a built-in kind, in its own version or, where that is history, in another.
+/// Returns the schema of a built-in kind, in its own version or else in another one.
 fn schema(gvk: &Gvk) -> Option<&'static schema::Schema> {
     let catalog = kinds::catalog();
     let own = meta::Gvk::new(gvk.group.as_str(), gvk.version.as_str(), gvk.kind.as_str());
@@ -269,7 +305,7 @@ fn wrong_kind(e: merge::kyaml::Error) -> Error {
     }
 }
 
-/// The objects of a file: documents of YAML or JSON, lists taken apart (behind the others).
+/// Parses the objects of a file: documents of YAML or JSON. Items of lists come after the other objects.
 pub fn parse(content: &str) -> Result<Vec<Resource>, Error> {
     let mut queue = std::collections::VecDeque::new();
     for part in parts(content) {
@@ -298,7 +334,7 @@ pub fn parse(content: &str) -> Result<Vec<Resource>, Error> {
     Ok(out)
 }
 
-/// Every object has a kind and a name.
+/// Checks that an object has a kind and a name.
 fn check(r: &Resource) -> Result<(), Error> {
     let (name, namespace) = (r.name(), r.namespace());
     let (labels, annotations) = (r.strings("labels"), r.strings("annotations"));
@@ -323,7 +359,7 @@ fn check(r: &Resource) -> Result<(), Error> {
     )))
 }
 
-/// The texts between lines of three dashes.
+/// Splits a text at lines of three dashes.
 fn parts(content: &str) -> Vec<String> {
     let mut out = vec![String::new()];
     for line in content.split_inclusive('\n') {

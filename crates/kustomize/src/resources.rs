@@ -1,4 +1,4 @@
-//! The objects of a build, in their order, and how they are found.
+//! The objects of a build in order, and how they are found.
 
 use crate::Error;
 use crate::id::Id;
@@ -8,10 +8,11 @@ use meta::LabelSelector;
 use meta::Value;
 use regex::Regex;
 
+/// The objects in order.
 #[derive(Clone, Debug, Default)]
 pub struct Resources(pub Vec<Resource>);
 
-/// A selector, ready to be asked.
+/// A compiled selector.
 pub struct Matcher {
     group: Option<Regex>,
     version: Option<Regex>,
@@ -26,12 +27,12 @@ fn anchored(pattern: &str) -> Result<Option<Regex>, Error> {
     if pattern.is_empty() {
         return Ok(None);
     }
-    let whole = format!("^(?:{pattern})$");
-    Regex::new(&whole).map(Some).map_err(|e| {
-        // The last line says why, those before draw it.
+    let complete = format!("^(?:{pattern})$");
+    Regex::new(&complete).map(Some).map_err(|e| {
+        // The last line has the reason, the lines before point at it.
         let why = e.to_string();
         let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        Error::text(format!("error parsing regexp: {why}: `{whole}`"))
+        Error::text(format!("error parsing regexp: {why}: `{complete}`"))
     })
 }
 
@@ -63,13 +64,13 @@ impl Matcher {
     }
 
     pub fn fits_labels(&self, r: &Resource) -> bool {
-        let of = |selector: &LabelSelector, pairs: &[(String, String)]| {
+        let matches = |selector: &LabelSelector, pairs: &[(String, String)]| {
             selector.matches(|key| pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()))
         };
-        of(&self.labels, &r.strings("labels")) && of(&self.annotations, &r.strings("annotations"))
+        matches(&self.labels, &r.strings("labels")) && matches(&self.annotations, &r.strings("annotations"))
     }
 
-    /// By what it was at first or by what it is.
+    /// Whether the original or the current identity matches.
     pub fn fits(&self, r: &Resource) -> bool {
         let (now, first) = (r.id(), r.original_id());
         let either = |f: &dyn Fn(&Id) -> bool| f(&first) || f(&now);
@@ -81,9 +82,10 @@ impl Matcher {
 }
 
 impl Resources {
+    /// Adds an object. Errors if its identity exists.
     pub fn append(&mut self, r: Resource) -> Result<(), Error> {
         let id = r.id();
-        if self.0.iter().any(|o| o.id().is(&id)) {
+        if self.0.iter().any(|o| o.id().is_same(&id)) {
             return Err(Error::text(format!("may not add resource with an already registered id: {id}")));
         }
         self.0.push(r);
@@ -94,10 +96,10 @@ impl Resources {
         all.into_iter().try_for_each(|r| self.append(r))
     }
 
-    /// Adds what a generator made, or lets it replace or be merged with what is there.
-    pub fn absorb(&mut self, mut new: Resource) -> Result<(), Error> {
+    /// Adds a generated object: as a new one, or by replacing or merging with the existing one.
+    pub fn add_generated(&mut self, mut new: Resource) -> Result<(), Error> {
         let id = new.id();
-        let found = self.by_any_id(|i| i.is(&id));
+        let found = self.by_any_id(|i| i.is_same(&id));
         let [index] = found[..] else {
             if !found.is_empty() {
                 return Err(Error::text(format!("found multiple objects that could accept merge of {id}")));
@@ -143,14 +145,15 @@ impl Resources {
         Ok(())
     }
 
-    /// Those of which one of all ids, former ones too, is meant.
-    pub fn by_any_id(&self, is: impl Fn(&Id) -> bool) -> Vec<usize> {
+    /// Returns the objects with a current or previous identity that matches.
+    pub fn by_any_id(&self, matches_id: impl Fn(&Id) -> bool) -> Vec<usize> {
         let all = self.0.iter().enumerate().filter(|(_, r)| !r.is_empty());
-        all.filter(|(_, r)| r.ids().iter().any(&is)).map(|(i, _)| i).collect()
+        all.filter(|(_, r)| r.ids().iter().any(&matches_id)).map(|(i, _)| i).collect()
     }
 
+    /// Returns the index of the only object with this identity.
     pub fn by_id(&self, id: &Id) -> Result<usize, Error> {
-        let why = match self.by_any_id(|i| i.is(id))[..] {
+        let why = match self.by_any_id(|i| i.is_same(id))[..] {
             [one] => return Ok(one),
             [] => "no matches",
             _ => "multiple matches",
@@ -158,21 +161,23 @@ impl Resources {
         Err(Error::text(format!("{why} for Id {id}; failed to find unique target for patch {id}")))
     }
 
+    /// Returns the indices of the objects that a selector matches.
     pub fn select(&self, s: &Selector) -> Result<Vec<usize>, Error> {
         let matcher = Matcher::new(s)?;
         Ok(self.0.iter().enumerate().filter(|(_, r)| matcher.fits(r)).map(|(i, _)| i).collect())
     }
 
+    /// Removes objects that patches have deleted.
     pub fn drop_empty(&mut self) {
         self.0.retain(|r| !r.is_empty());
     }
 
-    /// No two objects with one id.
+    /// Checks that no two objects have the same identity.
     pub fn check_unique(&self) -> Result<(), Error> {
         let mut seen: Vec<Id> = Vec::new();
         for r in self.0.iter().filter(|r| !r.is_empty()) {
             let id = r.id();
-            if seen.iter().any(|s| s.is(&id)) {
+            if seen.iter().any(|s| s.is_same(&id)) {
                 return Err(Error::text(format!("may not add resource with an already registered id: {id}")));
             }
             seen.push(id);

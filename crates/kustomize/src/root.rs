@@ -1,12 +1,12 @@
-//! A directory with a kustomization, and what may be read from there.
+//! A directory with a kustomization, and the files that may be read from there.
 //!
-//! Invariant: nothing outside of the directory is read (unless the caller lifts that), no directory is entered from within
-//! itself, and nothing is fetched: what is not a path is refused.
+//! Invariant: nothing outside of the directory is read (unless the caller allows it), no directory includes itself, and
+//! nothing is fetched: remote paths are rejected.
 
 use crate::Error;
 use crate::files::{Files, is_within, join};
 
-/// What files a kustomization may name.
+/// Which files a kustomization may read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restriction {
     #[default]
@@ -14,15 +14,16 @@ pub enum Restriction {
     None,
 }
 
+/// A directory with a kustomization.
 pub struct Root<'a> {
     files: &'a dyn Files,
     restriction: Restriction,
     pub path: String,
-    /// The roots that led here.
+    /// The roots that include this one.
     visited: Vec<String>,
 }
 
-/// A directory and, unless the path was one, the name of a file in it.
+/// Returns a directory and, if the path is a file, the name of the file.
 fn split(files: &dyn Files, path: &str) -> Result<(String, Option<String>), Error> {
     let real = files
         .resolve(path)
@@ -45,7 +46,7 @@ fn directory(files: &dyn Files, path: &str) -> Result<String, Error> {
     }
 }
 
-/// Whether a text names a repository or a file elsewhere, by the forms that kustomize knows.
+/// Whether a text names a remote repository or file, in a form that kustomize knows.
 pub fn is_remote(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     if path.starts_with('/') {
@@ -56,7 +57,7 @@ pub fn is_remote(path: &str) -> bool {
     schemes.iter().any(|s| path.starts_with(s)) || (user.contains('@') && path.contains(':'))
 }
 
-fn refused(path: &str) -> Error {
+fn remote_error(path: &str) -> Error {
     Error::Remote(format!(
         "{path:?} is remote, and nothing is fetched from here: get a copy and name its directory instead"
     ))
@@ -65,18 +66,18 @@ fn refused(path: &str) -> Error {
 impl<'a> Root<'a> {
     pub fn new(files: &'a dyn Files, path: &str, restriction: Restriction) -> Result<Self, Error> {
         if is_remote(path) {
-            return Err(refused(path));
+            return Err(remote_error(path));
         }
         Ok(Self { files, restriction, path: directory(files, path)?, visited: Vec::new() })
     }
 
-    /// The root of a directory that this one names.
+    /// Returns the root of a directory that this one includes.
     pub fn enter(&self, path: &str) -> Result<Self, Error> {
         if path.is_empty() {
             return Err(Error::text("new root cannot be empty"));
         }
         if is_remote(path) {
-            return Err(refused(path));
+            return Err(remote_error(path));
         }
         if path.starts_with('/') {
             return Err(Error::text(format!("new root '{path}' cannot be absolute")));
@@ -92,9 +93,10 @@ impl<'a> Root<'a> {
         Ok(Self { files: self.files, restriction: self.restriction, path: found, visited })
     }
 
+    /// Reads a file of the kustomization.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, Error> {
         if is_remote(path) {
-            return Err(refused(path));
+            return Err(remote_error(path));
         }
         let path = if path.starts_with('/') { path.to_owned() } else { join(&self.path, path) };
         let (dir, name) = split(self.files, &path)?;
@@ -105,6 +107,7 @@ impl<'a> Root<'a> {
         self.files.read(&join(&dir, &name)).map_err(Error::text)
     }
 
+    /// Reads a text file of the kustomization.
     pub fn read_text(&self, path: &str) -> Result<String, Error> {
         Ok(String::from_utf8_lossy(&self.read(path)?).into_owned())
     }

@@ -32,33 +32,38 @@ const FIRST: [&str; 22] = [
 ];
 const LAST: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
-/// What a program asks for where the kustomization says nothing.
+/// The order if the kustomization does not set one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Namespaces first, webhooks last.
     #[default]
     Legacy,
-    /// As the files are read.
+    /// The order of the files.
     None,
 }
 
 fn order_of_kind(kind: &str, first: &[&str], last: &[&str]) -> i64 {
-    let of = |list: &[&str]| list.iter().position(|k| *k == kind).and_then(|i| i64::try_from(i).ok());
+    let index = |list: &[&str]| list.iter().position(|k| *k == kind).and_then(|i| i64::try_from(i).ok());
     let len = i64::try_from(first.len()).unwrap_or(i64::MAX);
-    match (of(last), of(first)) {
+    match (index(last), index(first)) {
         (Some(i), _) => 1 + i,
         (None, Some(i)) => i - len,
         _ => 0,
     }
 }
 
-pub fn rank(kind: &str) -> i64 {
+fn rank(kind: &str) -> i64 {
     order_of_kind(kind, &FIRST, &LAST)
 }
 
-pub fn text(gvk: &Gvk) -> String {
+fn text(gvk: &Gvk) -> String {
     let or = |t: &str, empty: &str| if t.is_empty() { empty.to_owned() } else { t.to_owned() };
     format!("{}_{}_{}", or(&gvk.group, "~G"), or(&gvk.version, "~V"), or(&gvk.kind, "~K"))
+}
+
+/// The key by which the tables of fields are sorted.
+pub fn gvk_key(gvk: &Gvk) -> (i64, String) {
+    (rank(&gvk.kind), text(gvk))
 }
 
 fn id_text(id: &Id) -> String {
@@ -70,7 +75,7 @@ fn texts(l: &[String]) -> Vec<&str> {
     l.iter().map(String::as_str).collect()
 }
 
-/// Puts objects into the order that the kustomization or the program wants.
+/// Sorts objects in the order of the kustomization, or else of the caller.
 pub fn sort(all: &mut Resources, options: Option<&SortOptions>, order: Order) -> Result<(), Error> {
     let legacy = match options {
         None => match order {
@@ -103,7 +108,7 @@ pub fn sort(all: &mut Resources, options: Option<&SortOptions>, order: Order) ->
         let namespaces = a.3.gvk.kind == "Namespace" && b.3.gvk.kind == "Namespace";
         let own = namespaces && (a.3.gvk.group.is_empty() || b.3.gvk.group.is_empty());
         let kinds = match a.1.cmp(&b.1) {
-            // Kubernetes' own namespaces before those of others.
+            // Namespaces of the core group come before other kinds with that name.
             o if own => o.reverse(),
             o => o,
         };

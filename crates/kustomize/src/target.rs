@@ -1,4 +1,4 @@
-//! One kustomization: what it reads, generates and changes, in kustomize's order.
+//! A kustomization: what it reads, generates and transforms, in kustomize's order.
 
 use crate::config::{self, Config};
 use crate::kustomization::{COMPONENT, Kustomization};
@@ -12,7 +12,7 @@ use crate::{Error, generate, plugin};
 use meta::Value;
 use std::cell::RefCell;
 
-/// What kustomizations have gathered so far.
+/// The results of the kustomizations so far.
 #[derive(Default)]
 pub struct Gathered {
     pub all: Resources,
@@ -20,18 +20,19 @@ pub struct Gathered {
     pub vars: Vars,
 }
 
-/// What a whole build shares.
+/// The state that a whole build shares.
 pub struct Build<'a> {
     pub warnings: RefCell<Vec<String>>,
     pub root: &'a Root<'a>,
 }
 
+/// A loaded kustomization.
 pub struct Target<'a> {
     root: &'a Root<'a>,
     build: &'a Build<'a>,
     pub kustomization: Kustomization,
     file: &'static str,
-    /// Where this is, if the build tells.
+    /// The origin of this kustomization, if the build records origins.
     pub origin: Option<Origin>,
 }
 
@@ -40,6 +41,7 @@ const FILES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomizat
 type Steps = Vec<(Box<dyn Transform>, Option<Origin>)>;
 
 impl<'a> Target<'a> {
+    /// Loads the kustomization file of a root.
     pub fn load(root: &'a Root<'a>, build: &'a Build<'a>) -> Result<Self, Error> {
         let found: Vec<(&'static str, String)> =
             FILES.iter().filter_map(|f| Some((*f, root.read_text(f).ok()?))).collect();
@@ -60,8 +62,8 @@ impl<'a> Target<'a> {
         Ok(target)
     }
 
-    /// A schema of one's own must be there to be read. The merge keys of built-in kinds are this program's; lists of other kinds
-    /// are replaced.
+    /// Checks that a custom schema can be read. Merge keys of built-in kinds are compiled in; lists of other kinds are
+    /// replaced.
     fn check_openapi(&self) -> Result<(), Error> {
         match self.kustomization.openapi.get("path") {
             Some(path) => self.root.read(path).map(drop),
@@ -69,7 +71,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Reads, generates and changes; a component does it to what is there.
+    /// Reads, generates and transforms. A component transforms the given objects.
     pub fn gather(&self, mut g: Gathered) -> Result<Gathered, Error> {
         let k = &self.kustomization;
         self.resources(&mut g, &k.resources).map_err(|e| e.within("accumulating resources"))?;
@@ -99,7 +101,7 @@ impl<'a> Target<'a> {
             let both = |e: Error| e.within(&format!("accumulation err='{as_file}'"));
             let root = match self.root.enter(path) {
                 Ok(root) => root,
-                // What looks like a file of bad YAML is one; that it is no directory helps nobody.
+                // An invalid YAML file is reported as such, and not as a missing directory.
                 Err(_) if matches!(as_file, Error::Malformed(_)) => return Err(as_file),
                 Err(e) => return Err(both(e)),
             };
@@ -195,17 +197,17 @@ impl<'a> Target<'a> {
         let plugins = self.plugins(&k.generators).map_err(|e| e.within("loading generator plugins"))?;
         for p in &plugins.0 {
             let all = plugin::generate(p, self.root).map_err(|e| e.within("loading generator plugins"))?;
-            made.extend(all.into_iter().map(|r| (r, Origin::plugin(p))));
+            made.extend(all.into_iter().map(|r| (r, p.plugin_origin())));
         }
         for (mut r, origin) in made {
             r.origin = origin;
             let what = format!("merging from generator of {}", r.id());
-            g.all.absorb(r).map_err(|e| e.within(&what))?;
+            g.all.add_generated(r).map_err(|e| e.within(&what))?;
         }
         Ok(())
     }
 
-    /// The objects that configure plugins: in the kustomization itself, in files or in directories.
+    /// Reads the objects that configure plugins: inline, from files or from directories.
     fn plugins(&self, entries: &[String]) -> Result<Resources, Error> {
         let mut g = Gathered::default();
         let mut paths = Vec::new();
@@ -227,7 +229,7 @@ impl<'a> Target<'a> {
     fn transform(&self, g: &mut Gathered) -> Result<(), Error> {
         let mut steps = self.steps(&g.config)?;
         for p in &self.plugins(&self.kustomization.transformers)?.0 {
-            steps.push((plugin::transformer(p, self.root)?, Origin::plugin(p)));
+            steps.push((plugin::transformer(p, self.root)?, p.plugin_origin()));
         }
         for (step, origin) in steps {
             step.apply(&mut g.all)?;
@@ -243,7 +245,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// What the fields of the kustomization do, in the order in which kustomize does it.
+    /// Returns the transformers of the kustomization in kustomize's order.
     fn steps(&self, c: &Config) -> Result<Steps, Error> {
         let k = &self.kustomization;
         let trouble = |kind: &str, config: &str, e: Error| match e {
@@ -260,7 +262,7 @@ impl<'a> Target<'a> {
         }
         for p in &k.patches {
             const KIND: &str = "PatchTransformer";
-            let t = patch::load(p.clone(), self.root).map_err(|e| trouble(KIND, &patch::shown(p), e))?;
+            let t = patch::load(p.clone(), self.root).map_err(|e| trouble(KIND, &patch::describe(p), e))?;
             add(KIND, Box::new(t));
         }
         if !k.namespace.is_empty() {
@@ -277,7 +279,7 @@ impl<'a> Target<'a> {
             add("SuffixTransformer", Box::new(t));
         }
         for label in &k.labels {
-            add("LabelTransformer", Box::new(labels::of(label, c)?));
+            add("LabelTransformer", Box::new(labels::label_transformer(label, c)?));
         }
         if !k.labels.is_empty() || k.common_labels.is_some() {
             let labels = k.common_labels.clone().unwrap_or_default();
@@ -292,7 +294,7 @@ impl<'a> Target<'a> {
         for p in k.patches_json6902.iter().flatten() {
             const KIND: &str = "PatchJson6902Transformer";
             let t = json_patch::JsonPatch { target: p.target.clone(), path: p.path.clone(), json_op: p.patch.clone() };
-            add(KIND, Box::new(t.load(self.root).map_err(|e| trouble(KIND, &patch::shown_as(p, "jsonOp"), e))?));
+            add(KIND, Box::new(t.load(self.root).map_err(|e| trouble(KIND, &patch::describe_with(p, "jsonOp"), e))?));
         }
         for replica in &k.replicas {
             let t = replicas::Replicas { replica: replica.clone(), specs: c.replicas.clone() };
@@ -308,7 +310,7 @@ impl<'a> Target<'a> {
         Ok(steps)
     }
 
-    /// Validators see all and change nothing but the label that says who they were.
+    /// Runs the validators, which may change only the label with their name.
     fn validate(&self, g: &mut Gathered) -> Result<(), Error> {
         for p in &self.plugins(&self.kustomization.validators)?.0 {
             let validator = plugin::transformer(p, self.root)?;

@@ -1,5 +1,4 @@
-//! What changes objects, a file a transformer. Each is described by its configuration, from a field of the kustomization or from an
-//! object of the version `builtin`.
+//! Transformers, a file each. Each is configured by a field of the kustomization or by an object of the version `builtin`.
 
 pub mod image;
 pub mod json_patch;
@@ -14,6 +13,7 @@ pub mod value_add;
 use crate::Error;
 use crate::resources::Resources;
 
+/// Changes the objects of a build.
 pub trait Transform {
     fn apply(&self, all: &mut Resources) -> Result<(), Error>;
 }

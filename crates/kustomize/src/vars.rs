@@ -1,8 +1,8 @@
-//! Variables: `$(NAME)` in the fields of the table `varReference`, replaced by the value of a field of an object.
+//! Variables: `$(NAME)` in the fields of the table `varReference` is replaced by the value of a field of an object.
 
 use crate::Error;
 use crate::config::Config;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::id::{Gvk, Id};
 use crate::kustomization::Var;
 use crate::resources::Resources;
@@ -11,6 +11,7 @@ use meta::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The variables by name.
 pub type Vars = BTreeMap<String, Var>;
 
 impl Var {
@@ -31,13 +32,13 @@ impl Var {
     }
 }
 
-/// As they stand in the kustomization.
+/// Formats variables as in the kustomization.
 pub fn shown(vars: &[Var]) -> String {
-    let one = |v: &Var| format!("{{{} {} {{{}}}}}", v.name, v.object.gvk, v.field.field_path);
-    format!("[{}]", vars.iter().map(one).collect::<Vec<_>>().join(" "))
+    let variable = |v: &Var| format!("{{{} {} {{{}}}}}", v.name, v.object.gvk, v.field.field_path);
+    format!("[{}]", vars.iter().map(variable).collect::<Vec<_>>().join(" "))
 }
 
-/// Adds variables of an inner kustomization.
+/// Adds the variables of an included kustomization.
 pub fn merge(into: &mut Vars, more: Vars) -> Result<(), Error> {
     more.into_values().try_for_each(|v| insert(into, v))
 }
@@ -49,12 +50,12 @@ fn insert(into: &mut Vars, v: Var) -> Result<(), Error> {
     }
 }
 
-/// Takes the variables of a kustomization, and notes at the objects they read that they do.
+/// Adds the variables of a kustomization, and records them in the objects that they read.
 pub fn collect(into: &mut Vars, all: &mut Resources, vars: &[Var]) -> Result<(), Error> {
     for v in vars {
         let id = Id { gvk: v.gvk(), name: v.object.name.clone(), namespace: v.object.namespace.clone() };
         let exact = !id.namespace.is_empty() || id.gvk.is_cluster_scoped();
-        let found = all.by_any_id(|i| if exact { i.is(&id) } else { i.gvk == id.gvk && i.name == id.name });
+        let found = all.by_any_id(|i| if exact { i.is_same(&id) } else { i.gvk == id.gvk && i.name == id.name });
         match found[..] {
             [] => {}
             [one] => all.0[one].vars.push(v.name.clone()),
@@ -71,7 +72,7 @@ pub fn collect(into: &mut Vars, all: &mut Resources, vars: &[Var]) -> Result<(),
     Ok(())
 }
 
-/// `spec.ports[0].port`, part by part.
+/// Splits `spec.ports[0].port` into parts.
 fn parts(path: &str) -> Vec<String> {
     let mut out = Vec::new();
     for part in crate::transform::replacement::parts(path) {
@@ -100,7 +101,7 @@ fn value(all: &Resources, v: &Var) -> Result<Value, Error> {
     }
 }
 
-/// Replaces the variables; the names of those that nothing wanted.
+/// Replaces the variables. Returns the names of those that were never used.
 pub fn resolve(all: &mut Resources, vars: &Vars, config: &Config) -> Result<Vec<String>, Error> {
     let mut values = BTreeMap::new();
     for v in vars.values() {
@@ -112,7 +113,7 @@ pub fn resolve(all: &mut Resources, vars: &Vars, config: &Config) -> Result<Vec<
     let expander = Expander { values, used: RefCell::default() };
     for r in &mut all.0 {
         for spec in &config.vars {
-            visit(r, spec, Make::Nothing, &mut |v| expander.set(v))?;
+            visit(r, spec, Create::Nothing, &mut |v| expander.set(v))?;
         }
     }
     let used = expander.used.into_inner();
@@ -148,7 +149,7 @@ impl Expander {
         Ok(())
     }
 
-    /// `$(NAME)` is the value, `$$` a dollar; a text that is one variable gets the value's own type.
+    /// Replaces `$(NAME)` by the value and `$$` by a dollar. A text that is a single variable gets the type of the value.
     fn expand(&self, input: &str) -> Value {
         let mut out = String::with_capacity(input.len());
         let mut rest = input;

@@ -1,8 +1,8 @@
-//! Cases as directories: what is in `tests/cases/NAME` is built (the directory itself or its `overlay`) and compared with its
-//! `expected.yaml` or, where it cannot be built, `expected.error`.
+//! Test cases as directories: `tests/cases/NAME` (itself or its `overlay`) is built and compared with its `expected.yaml`,
+//! or with `expected.error` if the build must fail.
 //!
-//! Where a real kubectl with kustomize 5.5 or later is at hand, the same directories are built with it. A case with a file `differs` says why not all
-//! versions of kustomize do the same.
+//! If a real kubectl with kustomize 5.5 or later is available, it builds the same directories. The file `differs` of a case
+//! explains why versions of kustomize differ.
 //!
 //! Clauses: A15.resources, A15.components, A15.patches, A15.generators, A15.hashes, A15.images, A15.replicas, A15.namespace
 //! Clauses: A15.prefixes, A15.labels, A15.replacements, A15.vars, A15.plugins, A15.order, A15.errors
@@ -34,7 +34,7 @@ fn read_in(files: &mut Memory, dir: &Path, base: &Path) {
     }
 }
 
-/// What there is to build, relative to the case.
+/// Returns the directory to build, relative to the case.
 fn target(case: &Path) -> &'static str {
     if case.join("overlay").is_dir() { "overlay" } else { "." }
 }
@@ -43,32 +43,32 @@ fn expected(case: &Path, extension: &str) -> Option<String> {
     fs::read_to_string(case.join(format!("expected.{extension}"))).ok()
 }
 
-/// A15: every case comes out as kustomize 5 builds it.
+/// Every case is built as by kustomize 5.
 #[test]
-fn cases_are_built_as_kustomize_builds_them() {
+fn builds_cases_as_kustomize_does() {
     let mut wrong = Vec::new();
     for case in cases() {
         let mut files = Memory::default();
         read_in(&mut files, &case, case.parent().unwrap());
         let name = case.file_name().unwrap().to_str().unwrap();
         let (result, _) = build(&files, &format!("/{name}/{}", target(&case)), Options::default());
-        let (got, want) = match result {
+        let (got, expectation) = match result {
             Ok(output) => (output.yaml(), expected(&case, "yaml").unwrap_or_default()),
             Err(e) => (format!("{e}\n"), expected(&case, "error").unwrap_or_default()),
         };
-        if got != want {
-            wrong.push(format!("=== {name}\n{got}--- expected\n{want}"));
+        if got != expectation {
+            wrong.push(format!("=== {name}\n{got}--- expected\n{expectation}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The expectations are those of a real kubectl, if there is one.
+/// A real kubectl builds what the cases expect.
 #[test]
-fn a_real_kubectl_expects_the_same() {
+fn real_kubectl_builds_the_expected_output() {
     let Ok(version) = Command::new("kubectl").args(["version", "--client"]).output() else { return };
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    // What is older than 5.5 does some of it in another order.
+    // Versions before 5.5 do some steps in another order.
     let minor =
         version.split_once("Kustomize Version: v5.").and_then(|(_, v)| v.split('.').next()?.parse::<u32>().ok());
     if minor.is_none_or(|m| m < 5) {
@@ -80,10 +80,9 @@ fn a_real_kubectl_expects_the_same() {
         let name = case.file_name().unwrap().to_str().unwrap();
         let got = String::from_utf8_lossy(&out.stdout).into_owned();
         match expected(&case, "yaml") {
-            Some(want) if out.status.success() && got == want => {}
-            Some(want) => {
-                wrong.push(format!("=== {name}\n{got}{}--- expected\n{want}", String::from_utf8_lossy(&out.stderr)))
-            }
+            Some(expectation) if out.status.success() && got == expectation => {}
+            Some(expectation) => wrong
+                .push(format!("=== {name}\n{got}{}--- expected\n{expectation}", String::from_utf8_lossy(&out.stderr))),
             None if out.status.success() => wrong.push(format!("=== {name}: built\n{got}")),
             None => {}
         }

@@ -1,4 +1,4 @@
-//! `kubectl apply`: what is sent, what is merged, what is said.
+//! `kubectl apply`: requests, merging and output.
 
 use crate::runner::Case;
 use crate::story::{Story, names};
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 pub const TESTS: &[Case] = &[
     ("apply::takes_files_directories_and_input", takes_files_directories_and_input),
     ("apply::reads_urls", reads_urls),
-    ("apply::goes_on_after_a_bad_object", goes_on_after_a_bad_object),
-    ("apply::walks_through_the_seed", walks_through_the_seed),
+    ("apply::continues_after_an_invalid_object", continues_after_an_invalid_object),
+    ("apply::follows_the_documentation", follows_the_documentation),
     ("apply::null_is_removed_and_defaulted", null_is_removed_and_defaulted),
     ("apply::merges_lists_by_key", merges_lists_by_key),
     ("apply::merges_primitive_lists_as_sets", merges_primitive_lists_as_sets),
@@ -60,15 +60,15 @@ fn reads_urls(s: &Story) {
     let served = s.serve(&[("/map.yaml", 200, config_map("from-url", "1")), ("/moved", 302, "/map.yaml".into())]);
     assert_eq!(s.ok(&["apply", "-f", &format!("{served}/map.yaml")]), "configmap/from-url created\n");
     assert_eq!(s.ok(&["apply", "-f", &format!("{served}/moved")]), "configmap/from-url unchanged\n");
-    let said = s.fails(&["apply", "-f", &format!("{served}/none.yaml")]);
-    assert!(said.contains("unable to read URL") && said.contains("404"), "{said}");
+    let stderr = s.fails(&["apply", "-f", &format!("{served}/none.yaml")]);
+    assert!(stderr.contains("unable to read URL") && stderr.contains("404"), "{stderr}");
 }
 
 /// Clauses: A01.continues
-fn goes_on_after_a_bad_object(s: &Story) {
+fn continues_after_an_invalid_object(s: &Story) {
     let three = format!("{}---\n{}---\n{}", config_map("a", "1"), config_map("Bad_Name", "1"), config_map("b", "1"));
-    let said = s.apply_fails(&three);
-    assert!(said.contains("Bad_Name") && said.contains("is invalid: metadata.name: Invalid value"), "{said}");
+    let stderr = s.apply_fails(&three);
+    assert!(stderr.contains("Bad_Name") && stderr.contains("is invalid: metadata.name: Invalid value"), "{stderr}");
     let mut there = names(&s.items("configmaps"));
     there.retain(|n| n != "kube-root-ca.crt");
     assert_eq!(there, ["a", "b"]);
@@ -99,7 +99,7 @@ spec:
 const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Clauses: A02.exact A02.foreign A02.updated A03.file A04.scale A04.image A04.removed
-fn walks_through_the_seed(s: &Story) {
+fn follows_the_documentation(s: &Story) {
     let annotation = || s.get("deployments/nginx-deployment")["metadata"]["annotations"][LAST].clone();
     let applied = |min: &str, image: &str| {
         format!(
@@ -136,7 +136,7 @@ fn walks_through_the_seed(s: &Story) {
 fn null_is_removed_and_defaulted(s: &Story) {
     let manifest = |more: &str| SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{more}"));
     s.apply(&manifest(""));
-    // Somebody else sets what the manifest does not mention.
+    // Somebody else sets fields that the manifest does not contain.
     s.patch("deployments/nginx-deployment", json!({"spec": {"revisionHistoryLimit": 3, "minReadySeconds": 7}}));
     s.apply(&manifest(""));
     assert_eq!(s.get("deployments/nginx-deployment")["spec"]["revisionHistoryLimit"], 3);
@@ -157,7 +157,7 @@ fn containers(list: &[(&str, &str)]) -> String {
 /// Clauses: A10.replaced A10.merged
 fn merges_lists_by_key(s: &Story) {
     s.apply(&containers(&[("nginx", "        args: [a, b]\n"), ("nginx-helper-a", ""), ("nginx-helper-b", "")]));
-    // Somebody else adds to a container, adds one, and adds an argument.
+    // Somebody else changes a container, adds one, and adds an argument.
     let patch = r#"{"spec":{"template":{"spec":{"containers":[
         {"name":"nginx","args":["a","b","d"]},
         {"name":"nginx-helper-b","args":["run"]},
@@ -194,7 +194,7 @@ fn merges_primitive_lists_as_sets(s: &Story) {
     ]);
     s.apply(&manifest("e2e/a"));
     let live = s.get("configmaps/c");
-    // Before the namespace goes, nothing may hold it.
+    // No finalizer may hold the object before the namespace is deleted.
     s.patch("configmaps/c", json!({"metadata": {"finalizers": null}}));
     assert_eq!(live["metadata"]["finalizers"], json!(["e2e/a", "e2e/c"]));
 }

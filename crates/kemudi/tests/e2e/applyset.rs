@@ -1,4 +1,4 @@
-//! `kubectl apply --prune --applyset`: what belongs together is remembered by a parent object.
+//! `kubectl apply --prune --applyset`: a parent object records the members.
 
 use crate::runner::Case;
 use crate::story::{Story, text};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use std::process::Output;
 
 pub const TESTS: &[Case] = &[
-    ("applyset::members_come_and_go", members_come_and_go),
+    ("applyset::adds_and_prunes_members", adds_and_prunes_members),
     ("applyset::several_namespaces_and_none", several_namespaces_and_none),
-    ("applyset::rehearsals_change_nothing", rehearsals_change_nothing),
+    ("applyset::dry_runs_change_nothing", dry_runs_change_nothing),
     ("applyset::sets_of_others_are_left_alone", sets_of_others_are_left_alone),
     ("applyset::custom_parents", custom_parents),
     ("applyset::bad_input_changes_nothing", bad_input_changes_nothing),
@@ -24,7 +24,7 @@ fn map(name: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n---\n")
 }
 
-/// `apply --prune --applyset=SET` of a manifest, in the namespace.
+/// Runs `apply --prune --applyset=SET` with a manifest, in the namespace.
 fn set(s: &Story, manifest: &str, set: &str, more: &[&str]) -> Output {
     let set = format!("--applyset={set}");
     let mut c = s.command(&[&["apply", "-f", "-", "--prune", &set], more].concat());
@@ -38,7 +38,7 @@ fn error(o: &Output) -> String {
 }
 
 /// Clauses: A07.applyset A07.applyset-secret A07.applyset-labels A07.applyset-kinds A07.applyset-tooling
-fn members_come_and_go(s: &Story) {
+fn adds_and_prunes_members(s: &Story) {
     s.apply(&map("foreign"));
     let both = map("a") + &map("b");
     assert_eq!(text(&[], &set(s, &both, "mine", &[])), "configmap/a created\nconfigmap/b created\n");
@@ -54,19 +54,19 @@ fn members_come_and_go(s: &Story) {
     assert_eq!((&field_manager["manager"], &field_manager["operation"]), (&json!("kubectl-applyset"), &json!("Apply")));
 
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: robot}\n";
-    let said = text(&[], &set(s, &(map("a") + account), "mine", &[]));
-    assert_eq!(said, "configmap/a unchanged\nserviceaccount/robot created\nconfigmap/b pruned\n");
+    let stderr = text(&[], &set(s, &(map("a") + account), "mine", &[]));
+    assert_eq!(stderr, "configmap/a unchanged\nserviceaccount/robot created\nconfigmap/b pruned\n");
     assert!(s.get("configmaps/b").is_null() && !s.get("configmaps/foreign").is_null());
     assert_eq!(s.get("secrets/mine")["metadata"]["annotations"][KINDS], "ConfigMap,ServiceAccount");
-    // A kind that has no members any more is forgotten once they are gone.
+    // A kind without members is removed from the parent once they are deleted.
     assert_eq!(text(&[], &set(s, account, "mine", &[])), "serviceaccount/robot unchanged\nconfigmap/a pruned\n");
     assert_eq!(s.get("secrets/mine")["metadata"]["annotations"][KINDS], "ServiceAccount");
-    // What somebody else has labelled as a member is one.
+    // An object that somebody else labelled is a member.
     s.ok(&["label", "serviceaccount", "default", &format!("{PART_OF}={id}")]);
     let dry = text(&[], &set(s, account, "mine", &["--dry-run=server"]));
     assert!(dry.contains("serviceaccount/default pruned (server dry run)"), "{dry}");
     s.ok(&["label", "serviceaccount", "default", &format!("{PART_OF}-")]);
-    // And one that was taken out of the set stays.
+    // An object that was removed from the set stays.
     s.ok(&["label", "serviceaccount", "robot", &format!("{PART_OF}-")]);
     assert_eq!(text(&[], &set(s, &map("c"), "mine", &["--server-side"])), "configmap/c serverside-applied\n");
     assert!(!s.get("serviceaccounts/robot").is_null());
@@ -80,7 +80,8 @@ fn several_namespaces_and_none(s: &Story) {
     let cluster =
         format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: {role}}}\n---\n");
     s.apply(&cluster.replace(&role, &format!("{role}-foreign")));
-    // The flag names the namespace of the parent, and of objects that name none; so all of them do, but for one command each.
+    // The flag sets the namespace of the parent, and of objects without one; so all objects name it, except for one per
+    // command.
     let there = map("there").replace("{name: there}", &format!("{{name: there, namespace: {other}}}"));
     let with = |namespace: &str, manifest: &str| {
         let set = "--applyset=configmap/shared";
@@ -88,11 +89,11 @@ fn several_namespaces_and_none(s: &Story) {
         c.env("KUBECTL_APPLYSET", "true");
         Story::feed(c, manifest)
     };
-    let said = error(&with(&s.ns, &there));
-    assert!(said.contains("does not match the namespace"), "{said}");
-    let said = text(&[], &with(&s.ns, &(map("here") + &cluster)));
-    assert!(said.contains("configmap/here created\n") && said.contains(&format!("/{role} created\n")), "{said}");
-    // Another tool has put members into another namespace, as the specification lets it.
+    let stderr = error(&with(&s.ns, &there));
+    assert!(stderr.contains("does not match the namespace"), "{stderr}");
+    let stderr = text(&[], &with(&s.ns, &(map("here") + &cluster)));
+    assert!(stderr.contains("configmap/here created\n") && stderr.contains(&format!("/{role} created\n")), "{stderr}");
+    // Another tool has put members into another namespace, as the specification allows.
     let parent = s.get("configmaps/shared");
     let id = parent["metadata"]["labels"][ID].clone();
     s.patch("configmaps/shared", json!({"metadata": {"annotations": {NAMESPACES: other}}}));
@@ -100,9 +101,9 @@ fn several_namespaces_and_none(s: &Story) {
     s.post(&elsewhere, json!({"metadata": {"name": "there", "labels": {PART_OF: id}}}));
     s.post(&elsewhere, json!({"metadata": {"name": "foreign"}}));
     let o = with(&s.ns, &map("new"));
-    let said = text(&[], &o);
+    let stderr = text(&[], &o);
     for gone in ["configmap/here pruned\n", "configmap/there pruned\n", &format!("/{role} pruned\n")] {
-        assert!(said.contains(gone), "{gone}: {said}");
+        assert!(stderr.contains(gone), "{gone}: {stderr}");
     }
     assert!(s.get_at(&format!("{elsewhere}/there")).is_null() && !s.get_at(&format!("{elsewhere}/foreign")).is_null());
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
@@ -114,18 +115,18 @@ fn several_namespaces_and_none(s: &Story) {
 }
 
 /// Clauses: A07.applyset-dry-run
-fn rehearsals_change_nothing(s: &Story) {
+fn dry_runs_change_nothing(s: &Story) {
     let both = map("a") + &map("b");
     for (how, words) in [("client", "dry run"), ("server", "server dry run")] {
-        let said = text(&[], &set(s, &both, "mine", &[&format!("--dry-run={how}")]));
-        assert_eq!(said, format!("configmap/a created ({words})\nconfigmap/b created ({words})\n"));
+        let stderr = text(&[], &set(s, &both, "mine", &[&format!("--dry-run={how}")]));
+        assert_eq!(stderr, format!("configmap/a created ({words})\nconfigmap/b created ({words})\n"));
         assert!(s.get("secrets/mine").is_null() && s.get("configmaps/a").is_null(), "{how}");
     }
     text(&[], &set(s, &both, "mine", &[]));
     let before = s.get("secrets/mine");
     for (how, words) in [("client", "dry run"), ("server", "server dry run")] {
-        let said = text(&[], &set(s, &map("a"), "mine", &[&format!("--dry-run={how}")]));
-        assert!(said.ends_with(&format!("configmap/b pruned ({words})\n")), "{said}");
+        let stderr = text(&[], &set(s, &map("a"), "mine", &[&format!("--dry-run={how}")]));
+        assert!(stderr.ends_with(&format!("configmap/b pruned ({words})\n")), "{stderr}");
     }
     assert!(!s.get("configmaps/b").is_null());
     assert_eq!(s.get("secrets/mine"), before);
@@ -135,8 +136,8 @@ fn rehearsals_change_nothing(s: &Story) {
 fn sets_of_others_are_left_alone(s: &Story) {
     s.ok(&["create", "configmap", "plain"]);
     let refused = |why: &str| {
-        let said = error(&set(s, &map("a"), "configmaps/plain", &[]));
-        assert!(said.starts_with(&format!("error: ApplySet parent object \"configmaps./plain\" {why}")), "{said}");
+        let stderr = error(&set(s, &map("a"), "configmaps/plain", &[]));
+        assert!(stderr.starts_with(&format!("error: ApplySet parent object \"configmaps./plain\" {why}")), "{stderr}");
         assert!(s.get("configmaps/a").is_null(), "{why}: something was applied");
     };
     refused("already exists and is missing required annotation \"applyset.kubernetes.io/tooling\"\n");
@@ -149,12 +150,12 @@ fn sets_of_others_are_left_alone(s: &Story) {
         "exists and has incorrect value for label \"applyset.kubernetes.io/id\" (got: applyset-x-v1, want: applyset-",
     );
 
-    // Two sets: neither prunes what belongs to the other.
+    // Two sets: neither prunes members of the other.
     text(&[], &set(s, &(map("a") + &map("b")), "one", &[]));
     text(&[], &set(s, &map("c"), "two", &[]));
     assert_eq!(text(&[], &set(s, &map("d"), "two", &[])), "configmap/d created\nconfigmap/c pruned\n");
     assert!(!s.get("configmaps/a").is_null() && !s.get("configmaps/b").is_null());
-    // Fields of the parent that somebody else has taken are taken back.
+    // Fields of the parent that somebody else took over are taken back.
     let key = NAMESPACES.replace('/', "~1");
     let patch = json!([{"op": "replace", "path": format!("/metadata/annotations/{key}"), "value": "default"}]);
     s.ok(&["patch", "secret", "two", "--type=json", "-p", &patch.to_string()]);
@@ -176,17 +177,17 @@ fn custom_parents(s: &Story) {
     s.apply(&crd.to_string());
     s.ok(&["wait", "--for=condition=Established", &format!("crd/bundles.{group}")]);
     let parent = format!("bundles.{group}/b");
-    let said = error(&set(s, &map("a"), &parent, &[]));
+    let stderr = error(&set(s, &map("a"), &parent, &[]));
     let why = format!("resource \"{group}/v1, Resource=bundles\" is not permitted as an ApplySet parent");
-    assert!(said.contains(&why), "{said}");
+    assert!(stderr.contains(&why), "{stderr}");
     s.ok(&["label", "crd", &format!("bundles.{group}"), "applyset.kubernetes.io/is-parent-type=true"]);
-    let said = error(&set(s, &map("a"), &parent, &[]));
-    assert!(said.contains("custom resource ApplySet parents cannot be created automatically"), "{said}");
-    // Whoever makes one says who it belongs to; the label is a hash of what it is and is called.
+    let stderr = error(&set(s, &map("a"), &parent, &[]));
+    assert!(stderr.contains("custom resource ApplySet parents cannot be created automatically"), "{stderr}");
+    // The creator of a custom parent sets its tooling; the label is a hash of kind and name.
     let meta = json!({"name": "b", "namespace": s.ns, "annotations": {TOOLING: "kubectl/v1.36.0", KINDS: ""}, "labels": {ID: "x"}});
     s.apply(&json!({"apiVersion": format!("{group}/v1"), "kind": "Bundle", "metadata": meta}).to_string());
-    let said = error(&set(s, &map("a"), &parent, &[]));
-    let id = said.split("want: ").nth(1).and_then(|r| r.split(')').next()).unwrap_or_default().to_owned();
+    let stderr = error(&set(s, &map("a"), &parent, &[]));
+    let id = stderr.split("want: ").nth(1).and_then(|r| r.split(')').next()).unwrap_or_default().to_owned();
     s.ok(&["label", "--overwrite", &format!("bundles.{group}"), "b", &format!("{ID}={id}")]);
     text(&[], &set(s, &(map("a") + &map("b")), &parent, &[]));
     assert_eq!(text(&[], &set(s, &map("a"), &parent, &[])), "configmap/a unchanged\nconfigmap/b pruned\n");
@@ -216,16 +217,16 @@ fn bad_input_changes_nothing(s: &Story) {
     ] {
         assert_eq!(error(&run(true, words)), format!("error: {why}\n"), "{words:?}");
     }
-    let said = error(&run(false, &["--prune", "--applyset=x"]));
-    assert_eq!(said, "error: namespace is required to use namespace-scoped ApplySet\n");
+    let stderr = error(&run(false, &["--prune", "--applyset=x"]));
+    assert_eq!(stderr, "error: namespace is required to use namespace-scoped ApplySet\n");
     let o = s.k(&["apply", "-f", "a.yaml", "--prune", "--applyset=x"]);
     assert!(error(&o).starts_with("error: unknown flag: --applyset\n"), "it is alpha, and must be turned on");
     let labelled = map("a").replace("{name: a}", &format!("{{name: a, labels: {{{PART_OF}: x}}}}"));
-    let said = error(&set(s, &labelled, "x", &[]));
-    assert_eq!(said, "error: ApplySet label \"applyset.kubernetes.io/part-of\" already set in input data\n");
+    let stderr = error(&set(s, &labelled, "x", &[]));
+    assert_eq!(stderr, "error: ApplySet label \"applyset.kubernetes.io/part-of\" already set in input data\n");
     assert!(s.get("configmaps/a").is_null());
 
-    // When an object cannot be applied, nothing is pruned, and the parent still names everything.
+    // If an object cannot be applied, nothing is pruned, and the parent keeps all entries.
     text(&[], &set(s, &map("gone"), "x", &[]));
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: Not_A_Name}\n";
     error(&set(s, account, "x", &[]));

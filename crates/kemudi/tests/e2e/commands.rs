@@ -1,23 +1,23 @@
-//! Commands beside `apply` and `get`: looking into pods, waiting, making and describing things.
+//! Commands other than `apply` and `get`: logs, exec, wait, create, describe, scale.
 
 use crate::runner::Case;
 use crate::story::{Story, refused, text};
 use serde_json::json;
 
 pub const TESTS: &[Case] = &[
-    ("commands::logs_show_what_was_said", logs_show_what_was_said),
+    ("commands::prints_logs", prints_logs),
     ("commands::exec_passes_everything_through", exec_passes_everything_through),
     ("commands::wait_waits", wait_waits),
     ("commands::secrets_stay_secret", secrets_stay_secret),
-    ("commands::describe_tells_the_story", describe_tells_the_story),
+    ("commands::describes_objects_with_events", describes_objects_with_events),
     ("commands::bad_input_changes_nothing", bad_input_changes_nothing),
-    ("commands::scale_minds_what_it_expects", scale_minds_what_it_expects),
+    ("commands::scale_checks_preconditions", scale_checks_preconditions),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 /// Clauses: P18.logs P18.previous P18.follow P18.tail P18.timestamps P18.selector
-fn logs_show_what_was_said(s: &Story) {
+fn prints_logs(s: &Story) {
     s.shell_pod("p", &format!("echo one; echo two; echo three; {FOREVER}"), json!({}), json!({}));
     s.logged("p", "three");
     assert_eq!(s.ok(&["logs", "p"]), "one\ntwo\nthree\n");
@@ -27,8 +27,8 @@ fn logs_show_what_was_said(s: &Story) {
     assert_eq!(s.ok(&["logs", "p", "--since=1h"]), "one\ntwo\nthree\n");
     let stamped = s.ok(&["logs", "p", "--timestamps"]);
     for (line, word) in stamped.lines().zip(["one", "two", "three"]) {
-        let (time, said) = line.split_once(' ').unwrap();
-        assert_eq!(said, word);
+        let (time, stderr) = line.split_once(' ').unwrap();
+        assert_eq!(stderr, word);
         time.parse::<jiff::Timestamp>().unwrap();
     }
     let none = s.fails(&["logs", "p", "-p"]);
@@ -59,8 +59,8 @@ fn exec_passes_everything_through(s: &Story) {
     let o = s.k(&["exec", "p", "-c", "two", "--", "sh", "-c", "echo $WHO; echo wrong >&2; exit 7"]);
     assert_eq!(o.status.code(), Some(7));
     assert_eq!(String::from_utf8_lossy(&o.stdout), "two\n");
-    let said = String::from_utf8_lossy(&o.stderr).into_owned();
-    assert_eq!(said, "wrong\ncommand terminated with exit code 7\n");
+    let stderr = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert_eq!(stderr, "wrong\ncommand terminated with exit code 7\n");
     let big = "0123456789abcdef\n".repeat(20_000);
     let o = s.with_input(&["exec", "-i", "p", "-c", "one", "--", "cat"], &big);
     assert!(o.status.success() && o.stdout == big.as_bytes(), "{} of {} bytes", o.stdout.len(), big.len());
@@ -71,7 +71,7 @@ fn exec_passes_everything_through(s: &Story) {
 /// Clauses: A16.wait
 fn wait_waits(s: &Story) {
     let probe = json!({"readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/go"]}, "periodSeconds": 1}});
-    // It takes its time to end, so that there is something to wait for.
+    // The pod takes some time to end, so that there is something to wait for.
     let slow = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.1; done";
     s.shell_pod("p", slow, json!({"terminationGracePeriodSeconds": 30}), probe);
     s.container("p", |c| !c["state"]["running"].is_null());
@@ -109,15 +109,18 @@ fn secrets_stay_secret(s: &Story) {
     s.ok(&["create", "configmap", "cm", "--from-file=username.txt", "--from-literal=a=b"]);
     assert_eq!(s.get("configmaps/cm")["data"], json!({"username.txt": "admin", "a": "b"}));
     let wrong = "apiVersion: v1\nkind: Secret\nmetadata: {name: t}\ntype: kubernetes.io/tls\nstringData: {x: z}\n";
-    let said = s.apply_fails(wrong);
-    assert!(said.contains("data[tls.crt]: Required value") && said.contains("data[tls.key]: Required value"), "{said}");
+    let stderr = s.apply_fails(wrong);
+    assert!(
+        stderr.contains("data[tls.crt]: Required value") && stderr.contains("data[tls.key]: Required value"),
+        "{stderr}"
+    );
     s.file("big", &"x".repeat((1 << 20) + 1));
-    let said = s.fails(&["create", "secret", "generic", "big", "--from-file=big"]);
-    assert!(said.contains("Too long"), "{said}");
+    let stderr = s.fails(&["create", "secret", "generic", "big", "--from-file=big"]);
+    assert!(stderr.contains("Too long"), "{stderr}");
 }
 
 /// Clauses: A16.describe
-fn describe_tells_the_story(s: &Story) {
+fn describes_objects_with_events(s: &Story) {
     let probe = json!({"livenessProbe": {"exec": {"command": ["true"]}}, "resources": {"limits": {"memory": "32Mi"}}});
     s.shell_pod("p", FOREVER, json!({}), probe);
     s.ready("p");
@@ -157,31 +160,34 @@ fn bad_input_changes_nothing(s: &Story) {
         (good.replace("ConfigMap", "ConfigCat"), "ConfigCat"),
         (good.replace("{name: c}", "{name: c, labels: {a b: c}}"), "a b"),
         (good.replace("metadata:", "metadata"), ""),
-        // To YAML these are no texts.
+        // YAML does not read these as strings.
         (good.replace("{name: c}", "{name: n}"), "ObjectMeta"),
         (good.replace("{name: c}", "{name: 12}"), "ObjectMeta"),
     ] {
         let o = s.with_input(&["apply", "-f", "-"], &bad);
-        let said = refused(&["apply", &bad], &o);
-        assert!(said.contains(word), "{word}: {said}");
+        let stderr = refused(&["apply", &bad], &o);
+        assert!(stderr.contains(word), "{word}: {stderr}");
     }
     assert_eq!(s.get("configmaps/c"), before);
-    // An old copy does not overwrite what was written since.
+    // A stale copy does not overwrite later writes.
     let mut old = before.clone();
     s.patch("configmaps/c", json!({"data": {"a": "2"}}));
     old["data"]["a"] = "3".into();
-    let said = refused(&["replace"], &s.with_input(&["replace", "-f", "-"], &old.to_string()));
-    assert!(said.contains("the object has been modified; please apply your changes to the latest version"), "{said}");
+    let stderr = refused(&["replace"], &s.with_input(&["replace", "-f", "-"], &old.to_string()));
+    assert!(
+        stderr.contains("the object has been modified; please apply your changes to the latest version"),
+        "{stderr}"
+    );
     assert_eq!(s.get("configmaps/c")["data"]["a"], "2");
 }
 
 /// Clauses: A14.scale
-fn scale_minds_what_it_expects(s: &Story) {
+fn scale_checks_preconditions(s: &Story) {
     let rs = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: r}\nspec:\n  replicas: 0\n  selector: {matchLabels: {a: b}}\n  \
               template: {metadata: {labels: {a: b}}, spec: {schedulerName: nobody, containers: [{name: c, image: x}]}}\n";
     s.apply(rs);
-    let said = s.fails(&["scale", "rs/r", "--current-replicas=9", "--replicas=1"]);
-    assert!(said.contains("xpected replicas to be 9, was 0"), "{said}");
+    let stderr = s.fails(&["scale", "rs/r", "--current-replicas=9", "--replicas=1"]);
+    assert!(stderr.contains("xpected replicas to be 9, was 0"), "{stderr}");
     text(&["scale"], &s.k(&["scale", "rs/r", "--current-replicas=0", "--replicas=1"]));
     assert_eq!(s.get("replicasets/r")["spec"]["replicas"], 1);
     assert!(s.fails(&["scale", "rs/none", "--replicas=1"]).contains("replicasets.apps \"none\" not found"));

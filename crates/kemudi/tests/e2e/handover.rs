@@ -1,4 +1,4 @@
-//! Fields and objects that change hands: between the file and others, and between ways to manage an object.
+//! Fields and objects that change owners: between the file and other clients, and between ways to manage an object.
 
 use crate::runner::Case;
 use crate::story::{Story, text};
@@ -11,7 +11,7 @@ pub const TESTS: &[Case] = &[
     ("handover::last_applied_is_edited", last_applied_is_edited),
     ("handover::from_commands_to_files", from_commands_to_files),
     ("handover::from_create_and_replace_to_apply", from_create_and_replace_to_apply),
-    ("handover::apply_warns_of_what_it_did_not_make", apply_warns_of_what_it_did_not_make),
+    ("handover::apply_warns_about_foreign_objects", apply_warns_about_foreign_objects),
 ];
 
 const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -25,7 +25,7 @@ fn applied(s: &Story, what: &str) -> Value {
     serde_json::from_str(live["metadata"]["annotations"][LAST].as_str().unwrap_or("null")).unwrap()
 }
 
-/// An editor that runs a script on the file.
+/// Returns an editor command that runs a script on the file.
 pub fn editor(s: &Story, script: &str) -> String {
     use std::os::unix::fs::PermissionsExt as _;
     s.file("editor", &format!("#!/bin/sh\n{script}\n"));
@@ -47,13 +47,13 @@ fn last_applied_is_viewed(s: &Story) {
     let json = s.ok(&["apply", "view-last-applied", "configmap", "c", "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), applied(s, "configmaps/c"));
     assert!(json.starts_with("{\n  \"apiVersion\": \"v1\",\n"), "{json}");
-    let said = s.fails(&["apply", "view-last-applied", "configmap/none"]);
-    assert!(said.contains("configmaps \"none\" not found"), "{said}");
+    let stderr = s.fails(&["apply", "view-last-applied", "configmap/none"]);
+    assert!(stderr.contains("configmaps \"none\" not found"), "{stderr}");
     s.fails(&["apply", "view-last-applied", "configmap/c", "-o", "wide"]);
 }
 
-/// The seed: from the file to others takes two steps, since what is in the annotation and not in the file is deleted.
-/// Clauses: A12.removed A12.given A12.taken-back
+/// The documentation's example: giving a field to others takes two steps, because a field that is in the annotation and not
+/// in the file is deleted.
 fn a_field_is_given_to_others(s: &Story) {
     let with = |data: &str| s.apply(&map(data));
     let data = || s.get("configmaps/c")["data"].clone();
@@ -69,7 +69,7 @@ fn a_field_is_given_to_others(s: &Story) {
     assert_eq!(data(), json!({"a": "1", "b": "1"}), "it belongs to others now");
     s.patch("configmaps/c", json!({"data": {"b": "2"}}));
     assert_eq!(with("{a: \"1\"}"), "configmap/c unchanged\n");
-    // Back again: the file names it.
+    // Back again: the file contains the field.
     with("{a: \"1\", b: \"3\"}");
     assert_eq!(data(), json!({"a": "1", "b": "3"}));
     with("{a: \"1\"}");
@@ -113,26 +113,25 @@ fn last_applied_is_edited(s: &Story) {
     let o = edit("true", &[]);
     assert_eq!(o.status.code(), Some(0));
     assert_eq!(String::from_utf8_lossy(&o.stderr), "Edit cancelled, no changes made.\n");
-    // What cannot be read, or is something else, is not written.
+    // A malformed file or one of another kind is not written.
     for script in ["echo '}{' > \"$1\"", "sed -i 's/apiVersion: v1/apiVersion: vone/' \"$1\""] {
         let o = edit(script, &[]);
         assert_eq!(o.status.code(), Some(1), "{script}: {}", String::from_utf8_lossy(&o.stdout));
         assert_eq!(applied(s, "configmaps/c"), before, "{script}");
     }
     let o = edit("sed -i 's/\"a\": \"1\"/\"a\": \"2\"/' \"$1\"", &["-o", "json"]);
-    // The real one then prints the object, in the form that was asked for the editor.
+    // The real one then prints the object in the format of the editor.
     text(&[], &o);
     assert_eq!(
         (&applied(s, "configmaps/c")["data"], &s.get("configmaps/c")["data"]),
         (&json!({"a": "2"}), &json!({"a": "1"}))
     );
     s.ok(&["create", "configmap", "bare"]);
-    let said = s.fails(&["apply", "edit-last-applied", "configmap/bare"]);
-    assert!(said.contains("no last-applied-configuration annotation found on resources"), "{said}");
+    let stderr = s.fails(&["apply", "edit-last-applied", "configmap/bare"]);
+    assert!(stderr.contains("no last-applied-configuration annotation found on resources"), "{stderr}");
 }
 
-/// The seed: export, take the status away, `replace --save-config`, and from then on only `apply`.
-/// Clauses: A13.export A13.replace A13.apply
+/// The documentation's example: export, remove the status, `replace --save-config`, and from then on only `apply`.
 fn from_commands_to_files(s: &Story) {
     s.ok(&["create", "deployment", "web", "--image=nginx:1.7.9", "--replicas=0"]);
     s.until("deployments/web", |d| d["status"]["observedGeneration"] == 1);
@@ -150,7 +149,7 @@ fn from_commands_to_files(s: &Story) {
     assert_eq!(s.ok(&["apply", "-f", "deployment_web.yaml"]), "deployment.apps/web configured\n");
     let live = s.get("deployments/web");
     assert_eq!(live["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:1.11.9");
-    // What was exported is the file's from now on.
+    // The exported fields belong to the file from now on.
     let file: Vec<&str> = file.lines().filter(|l| !l.starts_with("  revisionHistoryLimit:")).collect();
     s.patch("deployments/web", json!({"spec": {"revisionHistoryLimit": 3}}));
     s.file("deployment_web.yaml", &file.join("\n"));
@@ -178,14 +177,14 @@ fn from_create_and_replace_to_apply(s: &Story) {
     assert_eq!(applied(s, "configmaps/made")["data"], json!({"k": "v"}));
     s.ok(&["create", "deployment", "web", "--image=nginx", "--replicas=0", "--save-config"]);
     assert_eq!(applied(s, "deployments/web")["spec"]["replicas"], 0);
-    // Whoever has the annotation keeps it current.
+    // Other commands keep an existing annotation current.
     s.ok(&["scale", "deployment/web", "--replicas=0"]);
     s.ok(&["annotate", "deployment/web", "x=y"]);
     assert_eq!(applied(s, "deployments/web")["metadata"]["annotations"], Value::Null);
 }
 
 /// Clauses: A13.warning
-fn apply_warns_of_what_it_did_not_make(s: &Story) {
+fn apply_warns_about_foreign_objects(s: &Story) {
     s.ok(&["create", "configmap", "c", "--from-literal=a=1", "--from-literal=b=1"]);
     s.file("c.yaml", &map("{a: \"2\"}"));
     let o = s.k(&["apply", "-f", "c.yaml"]);
@@ -196,7 +195,7 @@ fn apply_warns_of_what_it_did_not_make(s: &Story) {
          missing annotation will be patched automatically.\n"
     );
     assert_eq!(String::from_utf8_lossy(&o.stderr), warning);
-    // Nothing says that `b` was ever applied, so it stays.
+    // Nothing records that `b` was ever applied, so it stays.
     assert_eq!(s.get("configmaps/c")["data"], json!({"a": "2", "b": "1"}));
     let o = s.k(&["apply", "-f", "c.yaml"]);
     assert_eq!((text(&[], &o).as_str(), o.stderr.len()), ("configmap/c unchanged\n", 0));

@@ -1,4 +1,4 @@
-//! Commands that change live objects, and how apply takes the fields back afterwards.
+//! Commands that change live objects, and how apply takes the fields over afterwards.
 
 use crate::handover::editor;
 use crate::runner::Case;
@@ -13,10 +13,10 @@ pub const TESTS: &[Case] = &[
     ("imperative::edit_changes_what_is_live", edit_changes_what_is_live),
     ("imperative::patch_has_its_kinds", patch_has_its_kinds),
     ("imperative::labels_and_annotations", labels_and_annotations),
-    ("imperative::replace_minds_versions", replace_minds_versions),
+    ("imperative::replace_checks_resource_versions", replace_checks_resource_versions),
     ("imperative::forced_replacements_lose_nothing", forced_replacements_lose_nothing),
     ("imperative::flags_stand_anywhere", flags_stand_anywhere),
-    ("imperative::create_by_way_of_an_editor", create_by_way_of_an_editor),
+    ("imperative::create_opens_an_editor", create_opens_an_editor),
     ("imperative::create_makes_every_kind", create_makes_every_kind),
 ];
 
@@ -54,8 +54,8 @@ fn set_changes_workloads(s: &Story) {
     assert_eq!(pod(s)["containers"][0]["image"], "nginx:1.11.9");
     s.ok(&["set", "image", "deployments,replicasets", "*=nginx:2", "--all"]);
     assert_eq!(pod(s)["containers"][0]["image"], "nginx:2");
-    let said = s.fails(&["set", "image", "deployment/web", "none=x"]);
-    assert!(said.contains("unable to find container named \"none\""), "{said}");
+    let stderr = s.fails(&["set", "image", "deployment/web", "none=x"]);
+    assert!(stderr.contains("unable to find container named \"none\""), "{stderr}");
 
     assert_eq!(s.ok(&["set", "env", "deployment/web", "MODE=odd", "MORE=1"]), "deployment.apps/web env updated\n");
     assert_eq!(
@@ -132,7 +132,7 @@ fn apply_takes_the_fields_back(s: &Story) {
     let container = &live["spec"]["template"]["spec"]["containers"][0];
     let was = &applied["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["image"], was["image"]);
-    // What the file names is as the file says; what others added stays.
+    // Fields in the file have the file's values; additions of others stay.
     assert_eq!(container["env"], json!([{"name": "MODE", "value": "plain"}, {"name": "MORE", "value": "1"}]));
     assert_eq!(container["resources"]["limits"], json!({"cpu": "100m", "memory": "1Gi"}));
     assert_eq!(live["metadata"]["labels"], json!({"tier": "front", "mine": "yes"}));
@@ -160,9 +160,9 @@ fn edit_changes_what_is_live(s: &Story) {
         (Some(0), "Edit cancelled, no changes made.\n")
     );
     let o = edit("exit 3", &[]);
-    let said = String::from_utf8_lossy(&o.stderr).into_owned();
-    assert!(o.status.code() == Some(1) && said.contains("there was a problem with the editor"), "{said}");
-    // The page promises that an empty file ends it; the real program calls it invalid.
+    let stderr = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert!(o.status.code() == Some(1) && stderr.contains("there was a problem with the editor"), "{stderr}");
+    // The page promises that an empty file cancels the edit; the real program calls it invalid.
     edit(": > \"$1\"", &[]);
     assert_eq!(pod(s)["containers"][0]["image"], "nginx:4");
     text(&[], &edit("sed -i 's/\"image\": \"nginx:4\"/\"image\": \"nginx:5\"/' \"$1\"", &["-o", "json"]));
@@ -171,7 +171,7 @@ fn edit_changes_what_is_live(s: &Story) {
     assert!(last(&s.get("deployments/web")).contains("nginx:1.7.9"), "editing leaves the annotation");
     text(&[], &edit("sed -i 's/image: nginx:5/image: nginx:6/' \"$1\"", &["--save-config"]));
     assert!(last(&s.get("deployments/web")).contains("nginx:6"));
-    // The first try is refused by the server; the editor comes again with what was wrong.
+    // The server refuses the first change; the editor opens again with the error.
     let twice = "if grep -q 'was not valid' \"$1\"; then sed -i 's/^  replicas: -1/  replicas: 0/' \"$1\"; cp \"$1\" seen; \
                  sed -i 's/image: nginx:6/image: nginx:7/' \"$1\"; else sed -i 's/^  replicas: 0/  replicas: -1/' \"$1\"; fi";
     text(&[], &edit(twice, &[]));
@@ -242,26 +242,26 @@ fn labels_and_annotations(s: &Story) {
 }
 
 /// Clauses: A14.replace A14.replace-conflict A14.replace-force A14.replace-missing
-fn replace_minds_versions(s: &Story) {
+fn replace_checks_resource_versions(s: &Story) {
     s.ok(&["create", "configmap", "c", "--from-literal=a=1", "--from-literal=b=1"]);
     s.file("old.yaml", &s.ok(&["get", "configmap", "c", "-o", "yaml"]));
     s.file("c.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: \"2\"}\n");
     assert_eq!(s.ok(&["replace", "-f", "c.yaml"]), "configmap/c replaced\n");
     assert_eq!(s.get("configmaps/c")["data"], json!({"a": "2"}));
-    let said = s.fails(&["replace", "-f", "old.yaml"]);
-    assert!(said.starts_with("Error from server (Conflict): error when replacing \"old.yaml\": "), "{said}");
-    assert!(said.contains("the object has been modified"), "{said}");
+    let stderr = s.fails(&["replace", "-f", "old.yaml"]);
+    assert!(stderr.starts_with("Error from server (Conflict): error when replacing \"old.yaml\": "), "{stderr}");
+    assert!(stderr.contains("the object has been modified"), "{stderr}");
     let uid = s.get("configmaps/c")["metadata"]["uid"].clone();
     let forced = s.ok(&["replace", "--force", "-f", "c.yaml"]);
     assert!(forced.ends_with("configmap/c replaced\n"), "{forced}");
     assert_ne!(s.get("configmaps/c")["metadata"]["uid"], uid);
     s.ok(&["delete", "-f", "c.yaml"]);
-    let said = s.fails(&["replace", "-f", "c.yaml"]);
-    assert!(said.contains("configmaps \"c\" not found"), "{said}");
+    let stderr = s.fails(&["replace", "-f", "c.yaml"]);
+    assert!(stderr.contains("configmaps \"c\" not found"), "{stderr}");
 }
 
-/// What is read from a server can be created, replaced by force and applied by force; what the server would refuse deletes nothing.
-/// Clauses: A14.replace-force A14.create-file
+/// Objects read from a server can be created, replaced by force and applied by force; if the server would refuse the new
+/// object, nothing is deleted.
 fn forced_replacements_lose_nothing(s: &Story) {
     s.file("c.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: \"1\"}\nimmutable: true\n");
     s.ok(&["apply", "-f", "c.yaml"]);
@@ -280,25 +280,25 @@ fn forced_replacements_lose_nothing(s: &Story) {
     s.ok(&["delete", "configmap", "c"]);
     assert_eq!(s.ok(&["create", "-f", "live.json"]), "configmap/c created\n");
     assert_eq!(s.get("configmaps/c")["data"], json!({"a": "1"}));
-    // Ours asks the server first.
+    // Ours does a dry run first.
     if s.tool == Tool::Kemudi {
         let there = s.get("configmaps/c")["metadata"]["uid"].clone();
         let bad =
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {\"not a key\": \"2\"}\nimmutable: true\n";
         s.file("bad.yaml", bad);
         for command in ["replace", "apply"] {
-            let said = s.fails(&[command, "--force", "-f", "bad.yaml"]);
-            assert!(said.contains("is invalid"), "{command}: {said}");
+            let stderr = s.fails(&[command, "--force", "-f", "bad.yaml"]);
+            assert!(stderr.contains("is invalid"), "{command}: {stderr}");
             assert_eq!(s.get("configmaps/c")["metadata"]["uid"], there, "{command}");
         }
     }
     let mut live = s.get("configmaps/c");
     live["metadata"]["name"] = "d".into();
     s.file("versioned.json", &live.to_string());
-    let said =
+    let stderr =
         s.fails(&["create", "--raw", &format!("/api/v1/namespaces/{}/configmaps", s.ns), "-f", "versioned.json"]);
-    assert!(said.contains("resourceVersion should not be set on objects to be created"), "{said}");
-    // Version 0 is whatever there is.
+    assert!(stderr.contains("resourceVersion should not be set on objects to be created"), "{stderr}");
+    // Version 0 matches any version.
     live = s.get("configmaps/c");
     live["metadata"]["resourceVersion"] = "0".into();
     live["metadata"]["labels"] = json!({"any": "version"});
@@ -318,7 +318,7 @@ fn flags_stand_anywhere(s: &Story) {
 }
 
 /// Clauses: A14.create-edit
-fn create_by_way_of_an_editor(s: &Story) {
+fn create_opens_an_editor(s: &Story) {
     let map = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: draft}}\n");
     s.file("two.yaml", &(map("one") + "---\n" + &map("two")));
     let create = |script: &str| {
@@ -328,7 +328,7 @@ fn create_by_way_of_an_editor(s: &Story) {
     let o = create("true");
     assert_eq!(String::from_utf8_lossy(&o.stderr), "Edit cancelled, no changes made.\n".repeat(2));
     assert!(s.get("configmaps/one").is_null());
-    // Each comes on its own; what is saved as it was is not made.
+    // Each object is edited on its own; an unchanged one is not created.
     let o = create("if grep -q 'name: two' \"$1\"; then sed -i 's/draft/done/' \"$1\"; fi");
     assert_eq!(text(&[], &o), "configmap/two created\n");
     assert_eq!((s.get("configmaps/one"), &s.get("configmaps/two")["data"]["a"]), (Value::Null, &json!("done")));
@@ -337,8 +337,7 @@ fn create_by_way_of_an_editor(s: &Story) {
     assert!(String::from_utf8_lossy(&o.stderr).contains("configmaps \"two\" already exists"));
 }
 
-/// Every generator, and the object that comes out.
-/// Clauses: A14.create A14.create-dry-run A14.create-exists
+/// Every generator, and the object that it creates.
 fn create_makes_every_kind(s: &Story) {
     let own = rcgen::generate_simple_self_signed(["example".to_owned()]).unwrap();
     s.file("ca.crt", &own.cert.pem());
@@ -448,8 +447,8 @@ fn create_makes_every_kind(s: &Story) {
         let live = s.get_at(&path);
         assert_eq!(live.pointer(at), Some(&expected), "{line}: {live}");
         assert_eq!(live["kind"], dry["kind"], "{line}");
-        let said = s.fails(&words);
-        assert!(said.contains("already exists"), "{line}: {said}");
+        let stderr = s.fails(&words);
+        assert!(stderr.contains("already exists"), "{line}: {stderr}");
     }
     let token = s.ok(&["create", "token", "robot", "--duration=20m"]);
     assert_eq!(token.trim().split('.').count(), 3, "{token}");

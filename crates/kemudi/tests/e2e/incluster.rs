@@ -1,6 +1,6 @@
-//! kubectl in a pod: without a kubeconfig it takes what the pod is given, and a flag or a file beside that changes what it says.
+//! kubectl in a pod: without a kubeconfig it uses the pod's service account; a flag or file overrides parts of that.
 //!
-//! The program finds the files of a service account where a container has them: in a mount namespace of its own.
+//! The program finds the files of a service account where a container has them: in its own mount namespace.
 
 use crate::runner::Case;
 use crate::story::{Story, http_get, text};
@@ -15,12 +15,12 @@ pub const TESTS: &[Case] = &[
 /// The real program takes most of a minute for it.
 pub const OWN: &[Case] = &[("incluster::a_new_token_is_read", a_new_token_is_read)];
 
-/// The first argument becomes the directory of the service account, the rest is run.
+/// Mounts the first argument as the directory of the service account, and runs the rest.
 const ENTER: &str = "mount -t tmpfs none \"$(realpath /var/run)\" && \
     mkdir -p /var/run/secrets/kubernetes.io && ln -s \"$1\" /var/run/secrets/kubernetes.io/serviceaccount && shift && \
     exec \"$@\"";
 
-/// The files of a service account that may edit what is in the namespace, and a config map to find there.
+/// Creates a service account that may edit the namespace, and a config map, and returns the files of the account.
 fn account(s: &Story) -> Value {
     s.ok(&["create", "configmap", "mine"]);
     s.ok(&["create", "serviceaccount", "bot"]);
@@ -34,8 +34,8 @@ fn account(s: &Story) -> Value {
     config
 }
 
-/// A command as a container with this service account runs it.
-fn inside(s: &Story, config: &Value, args: &[&str]) -> Command {
+/// Returns a command as a container with this service account runs it.
+fn in_pod(s: &Story, config: &Value, args: &[&str]) -> Command {
     let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap();
     let (host, port) = server.strip_prefix("https://").unwrap().rsplit_once(':').unwrap();
     let bare = s.bare(args);
@@ -47,7 +47,7 @@ fn inside(s: &Story, config: &Value, args: &[&str]) -> Command {
     c
 }
 
-fn said(o: &Output) -> String {
+fn stderr(o: &Output) -> String {
     String::from_utf8_lossy(&o.stderr).into_owned()
 }
 
@@ -55,7 +55,7 @@ const MINE: [&str; 5] = ["get", "configmap", "mine", "-o", "jsonpath={.metadata.
 
 fn the_pod_is_enough(s: &Story) {
     let config = account(s);
-    let run = |args: &[&str]| inside(s, &config, args).output().unwrap();
+    let run = |args: &[&str]| in_pod(s, &config, args).output().unwrap();
     assert_eq!(text(&MINE, &run(&MINE)), s.ns);
     let who = ["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"];
     assert_eq!(text(&who, &run(&who)), format!("system:serviceaccount:{}:bot", s.ns));
@@ -64,9 +64,9 @@ fn the_pod_is_enough(s: &Story) {
     // The configuration of a pod is no kubeconfig.
     let view = ["config", "view", "-o", "jsonpath={.clusters}"];
     assert!(matches!(text(&view, &run(&view)).as_str(), "" | "null"));
-    // Without the address there is no pod to be in.
-    let o = inside(s, &config, &MINE).env_remove("KUBERNETES_SERVICE_PORT").output().unwrap();
-    assert!(said(&o).contains("localhost:8080 was refused"), "{}", said(&o));
+    // Without the address the program is not in a pod.
+    let o = in_pod(s, &config, &MINE).env_remove("KUBERNETES_SERVICE_PORT").output().unwrap();
+    assert!(stderr(&o).contains("localhost:8080 was refused"), "{}", stderr(&o));
 }
 
 fn flags_and_files_come_first(s: &Story) {
@@ -85,13 +85,13 @@ fn flags_and_files_come_first(s: &Story) {
         )
     };
     let run = |variables: &[(&str, &str)], flags: &[&str]| {
-        inside(s, &config, &[&MINE[..], flags].concat()).envs(variables.iter().copied()).output().unwrap()
+        in_pod(s, &config, &[&MINE[..], flags].concat()).envs(variables.iter().copied()).output().unwrap()
     };
     for (variables, flags) in [
         (&[][..], &["--kubeconfig=nothing"][..]),
         (&[("KUBECONFIG", "nothing:missing")], &[]),
         (&[("POD_NAMESPACE", s.ns.as_str())], &[]),
-        // A file that says all but the namespace: that is the pod's.
+        // A file without the namespace: that is the pod's.
         (&[("KUBECONFIG", "whole")], &[]),
     ] {
         assert_eq!(text(flags, &run(variables, flags)), s.ns, "{variables:?} {flags:?}");
@@ -109,17 +109,17 @@ fn flags_and_files_come_first(s: &Story) {
         (&[], &["--kubeconfig=missing"], "stat missing: no such file or directory".into()),
     ] {
         let o = run(variables, flags);
-        assert!(o.status.code() == Some(1) && said(&o).contains(&why), "{variables:?} {flags:?}: {}", said(&o));
+        assert!(o.status.code() == Some(1) && stderr(&o).contains(&why), "{variables:?} {flags:?}: {}", stderr(&o));
     }
 }
 
-/// Tokens of pods are replaced before they end; a program that goes on must see the new one.
+/// Tokens of pods are renewed before they expire; a running program must use the new one.
 fn a_new_token_is_read(s: &Story) {
     let config = account(s);
     let good = std::fs::read_to_string(s.dir.join("account/token")).unwrap();
     s.file("account/token", "not yet");
     let mut child =
-        inside(s, &config, &["proxy", "--port=0", "--accept-hosts=.*"]).stdout(Stdio::piped()).spawn().unwrap();
+        in_pod(s, &config, &["proxy", "--port=0", "--accept-hosts=.*"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("Starting to serve on ").unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Commands that ask: raw paths, the schema, discovery, permissions, conditions, events; completion and plugins.
+//! Commands that read: raw paths, schemas, discovery, permissions, conditions, events; completion and plugins.
 
 use crate::handover::editor;
 use crate::runner::Case;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 pub const TESTS: &[Case] = &[
     ("inquiry::raw_paths", raw_paths),
     ("inquiry::explain_follows_fields", explain_follows_fields),
-    ("inquiry::what_the_server_has", what_the_server_has),
-    ("inquiry::who_may_what", who_may_what),
+    ("inquiry::lists_resources_and_versions", lists_resources_and_versions),
+    ("inquiry::checks_permissions", checks_permissions),
     ("inquiry::reconcile_only_adds", reconcile_only_adds),
     ("inquiry::waiting_for_values_and_creation", waiting_for_values_and_creation),
     ("inquiry::events_of_an_object", events_of_an_object),
@@ -21,7 +21,7 @@ fn raw_paths(s: &Story) {
     let version: Value = serde_json::from_str(&s.ok(&["get", "--raw", "/version"])).unwrap();
     assert_eq!(version["minor"], "36");
     assert_eq!(s.ok(&["get", "--raw", "/readyz"]).trim(), "ok");
-    // Every step of the start is a check by its upstream name, as monitors ask for them.
+    // Every step of the start is a check by its upstream name, which monitors request.
     let checks = s.ok(&["get", "--raw", "/livez?verbose"]);
     for step in ["rbac/bootstrap-roles", "start-apiextensions-controllers", "start-service-ip-repair-controllers"] {
         assert!(checks.contains(&format!("[+]poststarthook/{step} ok\n")), "{step} in {checks}");
@@ -75,7 +75,7 @@ fn explain_follows_fields(s: &Story) {
 }
 
 /// Clauses: A16.api-resources A16.api-versions
-fn what_the_server_has(s: &Story) {
+fn lists_resources_and_versions(s: &Story) {
     let apps = s.ok(&["api-resources", "--api-group=apps", "-o", "name", "--sort-by=name"]);
     let expected = ["controllerrevisions", "daemonsets", "deployments", "replicasets", "statefulsets"];
     assert_eq!(apps, expected.map(|r| format!("{r}.apps\n")).concat());
@@ -96,7 +96,7 @@ fn what_the_server_has(s: &Story) {
 }
 
 /// Clauses: A16.can-i A16.can-i-list A16.whoami
-fn who_may_what(s: &Story) {
+fn checks_permissions(s: &Story) {
     assert_eq!(s.ok(&["auth", "can-i", "create", "pods"]), "yes\n");
     let o = s.k(&["auth", "can-i", "create", "pods", "--as=nobody"]);
     assert_eq!((o.status.code(), String::from_utf8_lossy(&o.stdout).as_ref()), (Some(1), "no\n"));
@@ -143,8 +143,8 @@ fn reconcile_only_adds(s: &Story) {
     role("list");
     let o = s.k(&["auth", "reconcile", "-f", "role.json"]);
     assert_eq!(text(&[], &o), "role.rbac.authorization.k8s.io/r reconciled\n");
-    let said = String::from_utf8_lossy(&o.stderr).into_owned();
-    assert!(said.contains("reconciliation required update") && said.contains("missing rules added"), "{said}");
+    let output = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert!(output.contains("reconciliation required update") && output.contains("missing rules added"), "{output}");
     assert!(live().contains("get") && live().contains("list"), "{}", live());
     s.ok(&["auth", "reconcile", "-f", "role.json", "--remove-extra-permissions"]);
     assert!(!live().contains("get") && live().contains("list"), "{}", live());
@@ -156,8 +156,8 @@ fn waiting_for_values_and_creation(s: &Story) {
     s.ok(&["label", "configmap", "c", "x=y"]);
     assert_eq!(s.ok(&["wait", "configmap/c", "--for=jsonpath={.data.a}=1"]), "configmap/c condition met\n");
     assert_eq!(s.ok(&["wait", "configmap", "-l", "x=y", "--for=jsonpath={.data.a}"]), "configmap/c condition met\n");
-    let said = s.fails(&["wait", "configmap/c", "--for=jsonpath={.data.a}=2", "--timeout=1s"]);
-    assert!(said.contains("timed out waiting for the condition on configmaps/c"), "{said}");
+    let output = s.fails(&["wait", "configmap/c", "--for=jsonpath={.data.a}=2", "--timeout=1s"]);
+    assert!(output.contains("timed out waiting for the condition on configmaps/c"), "{output}");
     let waiting = |line: &[&str]| {
         let mut c = s.command(line);
         c.stdout(std::process::Stdio::piped()).spawn().unwrap()
@@ -166,14 +166,14 @@ fn waiting_for_values_and_creation(s: &Story) {
     let made = waiting(&["wait", "configmap/late", "--for=create", "--timeout=60s"]);
     s.patch("configmaps/c", json!({"data": {"a": "2"}}));
     s.create("configmaps", json!({"metadata": {"name": "late"}}));
-    let said = |c: std::process::Child| text(&["wait"], &c.wait_with_output().unwrap());
-    assert_eq!(said(value), "configmap/c condition met\n");
-    assert_eq!(said(made), "configmap/late condition met\n");
+    let output = |c: std::process::Child| text(&["wait"], &c.wait_with_output().unwrap());
+    assert_eq!(output(value), "configmap/c condition met\n");
+    assert_eq!(output(made), "configmap/late condition met\n");
     let gone = waiting(&["wait", "configmap/late", "--for=delete", "--timeout=60s"]);
     s.ok(&["delete", "configmap", "late"]);
     assert!(gone.wait_with_output().unwrap().status.success());
-    let said = s.fails(&["wait", "configmap/none", "--for=jsonpath={.data.a}", "--timeout=1s"]);
-    assert!(said.contains("configmaps \"none\" not found"), "{said}");
+    let output = s.fails(&["wait", "configmap/none", "--for=jsonpath={.data.a}", "--timeout=1s"]);
+    assert!(output.contains("configmaps \"none\" not found"), "{output}");
 }
 
 /// Clauses: A16.events A16.events-for A16.events-types
@@ -225,9 +225,9 @@ fn completion_and_plugins(s: &Story) {
         let mut c = s.bare(words);
         c.env("PATH", &path).output().unwrap()
     };
-    let said = |o: &std::process::Output| (o.status.code(), String::from_utf8_lossy(&o.stdout).into_owned());
-    assert_eq!(said(&run(&["foo", "x", "--y"])), (Some(7), "plugin x --y\n".into()));
-    assert_eq!(said(&run(&["foo", "bar-baz", "x"])), (Some(7), "plugin x\n".into()), "the longest name wins");
+    let output = |o: &std::process::Output| (o.status.code(), String::from_utf8_lossy(&o.stdout).into_owned());
+    assert_eq!(output(&run(&["foo", "x", "--y"])), (Some(7), "plugin x --y\n".into()));
+    assert_eq!(output(&run(&["foo", "bar-baz", "x"])), (Some(7), "plugin x\n".into()), "the longest name wins");
     let list = text(&[], &run(&["plugin", "list"]));
     assert!(list.contains(&dir.join("kubectl-foo").display().to_string()), "{list}");
     let none = refused(&[], &s.bare(&["none-such"]).output().unwrap());

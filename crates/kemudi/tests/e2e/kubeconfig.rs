@@ -1,5 +1,5 @@
-//! Which server, as whom, in which namespace: the rules of the documentation on kubeconfig files, one by one, and what is done
-//! with the answer.
+//! Selection of server, user and namespace by the rules of the documentation on kubeconfig files, one by one; and
+//! authentication, proxies and timeouts.
 
 use crate::handover::editor;
 use crate::runner::Case;
@@ -13,15 +13,15 @@ pub const TESTS: &[Case] = &[
     ("kubeconfig::files_are_merged", files_are_merged),
     ("kubeconfig::contexts_clusters_and_users_are_chosen", contexts_clusters_and_users_are_chosen),
     ("kubeconfig::certificates_and_tokens", certificates_and_tokens),
-    ("kubeconfig::plugins_give_credentials", plugins_give_credentials),
-    ("kubeconfig::proxies_stand_between", proxies_stand_between),
-    ("kubeconfig::one_acts_as_another", one_acts_as_another),
+    ("kubeconfig::plugins_provide_credentials", plugins_provide_credentials),
+    ("kubeconfig::connects_through_proxies", connects_through_proxies),
+    ("kubeconfig::impersonates_users", impersonates_users),
     ("kubeconfig::requests_have_a_limit", requests_have_a_limit),
     ("kubeconfig::config_changes_the_file", config_changes_the_file),
-    ("kubeconfig::kuberc_is_worked_in", kuberc_is_worked_in),
+    ("kubeconfig::applies_kuberc", applies_kuberc),
 ];
 
-/// A file in which everything is called after a letter.
+/// Returns a file in which all names begin with a letter.
 fn named(letter: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: {letter}-context\nclusters:\n\
@@ -31,7 +31,7 @@ fn named(letter: &str, user: &str) -> String {
     )
 }
 
-/// A command with nothing of the cluster in its environment but what `variables` say.
+/// Runs a command with only `variables` in its environment.
 fn alone(s: &Story, variables: &[(&str, &str)], args: &[&str]) -> Output {
     let mut c = s.bare(args);
     c.env_remove("KUBECONFIG");
@@ -41,12 +41,11 @@ fn alone(s: &Story, variables: &[(&str, &str)], args: &[&str]) -> Output {
     c.envs(variables.iter().copied()).output().unwrap()
 }
 
-fn said(o: &Output) -> String {
+fn stderr(o: &Output) -> String {
     String::from_utf8_lossy(&o.stderr).into_owned()
 }
 
-/// Rule 1: which files, and what of each.
-/// Clauses: K11.merge-explicit K11.merge-list K11.merge-empty-names K11.merge-missing K11.merge-unreadable K11.merge-first K11.default
+/// Rule 1: which files are read, and what is taken from each.
 fn files_are_merged(s: &Story) {
     s.file("a", &named("a", "red-user"));
     s.file("b", &named("b", "red-user"));
@@ -76,18 +75,22 @@ fn files_are_merged(s: &Story) {
         let list: &[(&str, &str)] = if list.is_empty() { &[] } else { &[("KUBECONFIG", list)] };
         assert_eq!(text(&[rule], &alone(s, list, &line)), expected, "{rule}");
     }
-    // Nothing of a second red-user is added to the first, even what does not contradict it.
+    // Nothing of the second red-user is merged into the first, even without contradiction.
     s.file("c", "users:\n- {name: red-user, user: {as: somebody}}\n");
     let users = alone(s, &[("KUBECONFIG", "a:c")], &["config", "view", "--raw", "-o", "jsonpath={.users}"]);
     assert!(!text(&[], &users).contains("somebody"));
     let o = alone(s, &[("KUBECONFIG", "a:bad")], &["config", "view"]);
     assert_eq!(o.status.code(), Some(1));
-    assert!(said(&o).starts_with("error: error loading config file \"bad\": yaml: "), "{}", said(&o));
+    assert!(stderr(&o).starts_with("error: error loading config file \"bad\": yaml: "), "{}", stderr(&o));
     let o = alone(s, &[], &["get", "pods", "--kubeconfig=none"]);
-    assert!(o.status.code() == Some(1) && said(&o).contains("stat none: no such file or directory"), "{}", said(&o));
+    assert!(
+        o.status.code() == Some(1) && stderr(&o).contains("stat none: no such file or directory"),
+        "{}",
+        stderr(&o)
+    );
 }
 
-/// A kubeconfig of the cluster with `user` as it is given, and the server's address.
+/// Returns a kubeconfig of the cluster with the given user, and the server's address.
 fn own(s: &Story, user: &Value, cluster: &Value) -> (Value, String) {
     let raw = s.ok(&["config", "view", "--raw", "--flatten", "-o", "json"]);
     let all: Value = serde_json::from_str(&raw).unwrap();
@@ -108,8 +111,7 @@ fn administrator(s: &Story) -> Value {
     serde_json::from_str::<Value>(&raw).unwrap()["users"][0]["user"].clone()
 }
 
-/// Rules 2 to 6: contexts, then clusters and users, each by the first that says something.
-/// Clauses: K11.context K11.cluster K11.user K11.server K11.namespace K11.two-methods K11.no-server
+/// Rules 2 to 6: contexts, then clusters and users; the first that sets a value wins.
 fn contexts_clusters_and_users_are_chosen(s: &Story) {
     let admin = administrator(s);
     let (mut config, server) = own(s, &admin, &json!({}));
@@ -166,9 +168,9 @@ fn contexts_clusters_and_users_are_chosen(s: &Story) {
         (&["-n", "elsewhere"], "(NotFound)"),
     ] {
         let o = run(flags);
-        assert!(o.status.code() == Some(1) && said(&o).contains(why), "{flags:?}: {}", said(&o));
+        assert!(o.status.code() == Some(1) && stderr(&o).contains(why), "{flags:?}: {}", stderr(&o));
     }
-    // A flag for the one half and the file for the other.
+    // A flag for one half and the file for the other.
     let o = run(&["--context=other", "--cluster=c", "--user=u", "-n", &s.ns]);
     assert_eq!(text(&[], &o), s.ns);
     let o = run(&["--context=other", "--user=u", "-n", &s.ns, "--server", &server, "--insecure-skip-tls-verify"]);
@@ -176,15 +178,15 @@ fn contexts_clusters_and_users_are_chosen(s: &Story) {
     s.file("ca", "x");
     let o = run(&["--insecure-skip-tls-verify", "--certificate-authority=ca"]);
     assert!(
-        said(&o).contains("specifying a root certificates file with the insecure flag is not allowed"),
+        stderr(&o).contains("specifying a root certificates file with the insecure flag is not allowed"),
         "{}",
-        said(&o)
+        stderr(&o)
     );
 }
 
 /// Clauses: K11.certificate-data K11.certificate-file K11.relative K11.authority K11.token-file K11.tls-server-name
 fn certificates_and_tokens(s: &Story) {
-    // A certificate of the cluster's own authority for somebody who may do one thing.
+    // A certificate of the cluster's CA for a user with a single permission.
     let key = rcgen::KeyPair::generate().unwrap();
     let mut names = rcgen::CertificateParams::new(Vec::new()).unwrap();
     names.distinguished_name.push(rcgen::DnType::CommonName, "carla");
@@ -211,7 +213,7 @@ fn certificates_and_tokens(s: &Story) {
     s.file("data", &own(s, &by_data, &json!({})).0.to_string());
     assert_eq!(is(&whoami("data", &[])), "carla");
 
-    // Paths in a file are relative to it, paths in flags to where one is.
+    // Paths in a file are relative to it, paths in flags to the working directory.
     let by_file = json!({"client-certificate": "carla.crt", "client-key": "keys/carla.key"});
     let (mut config, _) = own(s, &by_file, &json!({}));
     let authority = config["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap().to_owned();
@@ -229,12 +231,12 @@ fn certificates_and_tokens(s: &Story) {
         "carla"
     );
     let o = whoami("deep/config", &["--tls-server-name=somebody.else"]);
-    assert!(o.status.code() == Some(1) && said(&o).contains("certificate"), "{}", said(&o));
-    // Another authority is not believed.
+    assert!(o.status.code() == Some(1) && stderr(&o).contains("certificate"), "{}", stderr(&o));
+    // Another CA is not trusted.
     let stranger = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
     s.file("stranger.crt", &stranger.cert.pem());
     let o = whoami("data", &["--certificate-authority=stranger.crt"]);
-    assert!(o.status.code() == Some(1) && said(&o).contains("certificate"), "{}", said(&o));
+    assert!(o.status.code() == Some(1) && stderr(&o).contains("certificate"), "{}", stderr(&o));
 
     s.ok(&["create", "serviceaccount", "robot"]);
     let token = s.ok(&["create", "token", "robot"]);
@@ -256,13 +258,13 @@ fn unbase64(text: &str) -> Vec<u8> {
 }
 
 /// Clauses: K11.exec K11.exec-env K11.exec-cluster K11.exec-failures K11.exec-policy
-fn plugins_give_credentials(s: &Story) {
+fn plugins_provide_credentials(s: &Story) {
     s.ok(&["create", "serviceaccount", "robot"]);
     let token = s.ok(&["create", "token", "robot"]).trim().to_owned();
     let version = "client.authentication.k8s.io/v1";
     let answer = json!({"apiVersion": version, "kind": "ExecCredential", "status": {"token": token}}).to_string();
     s.file("answer", &answer);
-    // It finds what it was given in its environment and its arguments.
+    // The plugin finds its input in environment and arguments.
     editor(s, "cd \"$(dirname \"$0\")\"; echo \"$KUBERNETES_EXEC_INFO\" > told; echo \"$1 $WHO\" > given; cat answer");
     let exec = |more: Value| {
         let mut e = json!({"apiVersion": version, "command": "./editor", "args": ["one"], "interactiveMode": "Never",
@@ -313,22 +315,26 @@ fn plugins_give_credentials(s: &Story) {
     ] {
         s.file("answer", answered);
         let o = exec(more.clone());
-        assert!(o.status.code() == Some(1) && said(&o).contains(why), "{more}: {}", said(&o));
+        assert!(o.status.code() == Some(1) && stderr(&o).contains(why), "{more}: {}", stderr(&o));
     }
     s.file("answer", &answer);
     editor(s, "exit 3");
-    assert!(said(&exec(json!({}))).contains("failed with exit code 3"));
+    assert!(stderr(&exec(json!({}))).contains("failed with exit code 3"));
     editor(s, "cat \"$(dirname \"$0\")/answer\"");
     text(&[], &exec(json!({})));
-    // A user's preferences say which plugins may run at all.
+    // The user's preferences restrict which plugins may run.
     let policy = |p: &str| {
         s.file(".kube/kuberc", &format!("apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n{p}\n"))
     };
     policy("credentialPluginPolicy: DenyAll");
     let o = exec(json!({}));
-    assert!(said(&o).contains(getting) && said(&o).contains("not allowed: policy set to \"DenyAll\""), "{}", said(&o));
+    assert!(
+        stderr(&o).contains(getting) && stderr(&o).contains("not allowed: policy set to \"DenyAll\""),
+        "{}",
+        stderr(&o)
+    );
     policy("credentialPluginPolicy: Allowlist\ncredentialPluginAllowlist: [{command: other}]");
-    assert!(said(&exec(json!({}))).contains("is not permitted by the credential plugin allowlist"));
+    assert!(stderr(&exec(json!({}))).contains("is not permitted by the credential plugin allowlist"));
     policy(&format!(
         "credentialPluginPolicy: Allowlist\ncredentialPluginAllowlist: [{{command: {}}}]",
         s.dir.join("editor").display()
@@ -336,7 +342,7 @@ fn plugins_give_credentials(s: &Story) {
     text(&[], &exec(json!({})));
 }
 
-/// A proxy that is asked to CONNECT, and remembers to where.
+/// A proxy that records the targets of CONNECT requests.
 fn connect_proxy() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -366,7 +372,7 @@ fn connect_proxy() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
 }
 
 /// Clauses: K11.proxy-url K11.proxy-environment K11.no-proxy
-fn proxies_stand_between(s: &Story) {
+fn connects_through_proxies(s: &Story) {
     let (proxy, asked) = connect_proxy();
     let took = |o: Output| {
         text(&["through a proxy"], &o);
@@ -378,7 +384,7 @@ fn proxies_stand_between(s: &Story) {
     let get = ["get", "configmaps"];
     let lines = took(alone(s, &[("KUBECONFIG", "config")], &get));
     assert!(!lines.is_empty() && lines.iter().all(|l| l.starts_with(&format!("CONNECT {host} "))), "{lines:?}");
-    // This machine is reached without the environment's proxy; a name for it is not this machine.
+    // The loopback address is reached without the environment's proxy; a host name for it is not exempt.
     let (mut config, _) = own(s, &administrator(s), &json!({}));
     s.file("config", &config.to_string());
     assert!(took(alone(s, &[("KUBECONFIG", "config"), ("HTTPS_PROXY", &proxy)], &get)).is_empty());
@@ -395,7 +401,7 @@ fn proxies_stand_between(s: &Story) {
 }
 
 /// Clauses: K11.as K11.as-kubeconfig
-fn one_acts_as_another(s: &Story) {
+fn impersonates_users(s: &Story) {
     let name = |o: &Output| serde_json::from_str::<Value>(&text(&[], o)).unwrap()["status"]["userInfo"].clone();
     let flags = ["--as=ann", "--as-uid=7", "--as-group=a", "--as-group=b"];
     let me = name(&s.k(&[&["auth", "whoami", "-o", "json"][..], &flags].concat()));
@@ -411,27 +417,31 @@ fn one_acts_as_another(s: &Story) {
     assert_eq!(name(&run(&["--as=carla"]))["username"], "carla");
     user.as_object_mut().unwrap().remove("as");
     s.file("config", &own(s, &user, &json!({})).0.to_string());
-    assert!(said(&run(&[])).contains("requesting uid, groups or user-extra for u without impersonating a user"));
+    assert!(stderr(&run(&[])).contains("requesting uid, groups or user-extra for u without impersonating a user"));
     let o = s.k(&["get", "pods", "--as=ann"]);
-    assert!(said(&o).contains("User \"ann\" cannot list resource \"pods\""), "{}", said(&o));
+    assert!(stderr(&o).contains("User \"ann\" cannot list resource \"pods\""), "{}", stderr(&o));
 }
 
 /// Clauses: K11.request-timeout
 fn requests_have_a_limit(s: &Story) {
-    // It takes connections and never answers.
+    // The listener accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://{}", silent.local_addr().unwrap());
     let run = |limit: &str| alone(s, &[], &["get", "pods", "--server", &server, &format!("--request-timeout={limit}")]);
     for limit in ["1", "1s", "500ms"] {
         let o = run(limit);
-        assert_eq!(o.status.code(), Some(1), "{limit}: {}", said(&o));
-        assert!(said(&o).contains("Unable to connect to the server") && said(&o).contains("exceeded"), "{}", said(&o));
+        assert_eq!(o.status.code(), Some(1), "{limit}: {}", stderr(&o));
+        assert!(
+            stderr(&o).contains("Unable to connect to the server") && stderr(&o).contains("exceeded"),
+            "{}",
+            stderr(&o)
+        );
     }
     let o = run("soon");
     assert!(
-        said(&o).contains("error: Invalid timeout value. Timeout must be a single integer in seconds"),
+        stderr(&o).contains("error: Invalid timeout value. Timeout must be a single integer in seconds"),
         "{}",
-        said(&o)
+        stderr(&o)
     );
     assert!(s.ok(&["get", "--raw", "/version", "--request-timeout=0"]).contains("gitVersion"));
 }
@@ -466,9 +476,9 @@ fn config_changes_the_file(s: &Story) {
     }
     let o = config("use-context nope");
     assert!(
-        o.status.code() == Some(1) && said(&o).contains("no context exists with the name: \"nope\""),
+        o.status.code() == Some(1) && stderr(&o).contains("no context exists with the name: \"nope\""),
         "{}",
-        said(&o)
+        stderr(&o)
     );
     let deleted = text(&[], &config("delete-context prod"));
     assert!(deleted.starts_with("deleted context prod from "), "{deleted}");
@@ -479,7 +489,7 @@ fn config_changes_the_file(s: &Story) {
 }
 
 /// Clauses: K11.kuberc K11.kuberc-set K11.kuberc-view K11.kuberc-off
-fn kuberc_is_worked_in(s: &Story) {
+fn applies_kuberc(s: &Story) {
     s.ok(&["create", "configmap", "c"]);
     let kuberc = |words: &[&str]| {
         let mut c: Command = s.bare(&[&["kuberc"], words].concat());
@@ -491,9 +501,9 @@ fn kuberc_is_worked_in(s: &Story) {
     assert_eq!(text(&[], &kuberc(&defaults)), updated);
     let o = kuberc(&defaults);
     assert!(
-        said(&o).contains("defaults for command \"get\" already exist, use --overwrite to replace"),
+        stderr(&o).contains("defaults for command \"get\" already exist, use --overwrite to replace"),
         "{}",
-        said(&o)
+        stderr(&o)
     );
     let alias = ["set", "--section", "aliases", "--name", "maps", "--command", "get", "--prependarg", "configmaps"];
     assert_eq!(text(&[], &kuberc(&alias)), updated);

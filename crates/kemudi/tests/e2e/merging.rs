@@ -1,5 +1,5 @@
-//! How apply merges what was applied, what is to be and what is: the tables of the documentation, row by row, for built-in kinds and
-//! for custom resources; the patches that are sent; and defaults.
+//! How apply merges the last applied, the new and the live configuration: the tables of the documentation, row by row, for
+//! built-in kinds and custom resources; the patches that are sent; and defaults.
 
 use crate::recorder::Recorder;
 use crate::runner::Case;
@@ -11,14 +11,14 @@ pub const TESTS: &[Case] = &[
     ("merging::tables_of_custom_resources", tables_of_custom_resources),
     ("merging::elements_of_primitive_lists", elements_of_primitive_lists),
     ("merging::patches_are_those_of_kubectl", patches_are_those_of_kubectl),
-    ("merging::directives_mean_what_they_say", directives_mean_what_they_say),
+    ("merging::patch_directives_are_applied", patch_directives_are_applied),
     ("merging::defaults_become_visible", defaults_become_visible),
     ("merging::strategy_can_be_switched", strategy_can_be_switched),
-    ("merging::null_takes_what_others_wrote", null_takes_what_others_wrote),
+    ("merging::null_removes_values_of_others", null_removes_values_of_others),
 ];
 
-/// A row: the value in the file, what others make of the live one before (`None`: nothing), the value that was applied last, and
-/// what comes out. Null is *not there*.
+/// A row: the value in the file, the value that others set before (`None`: unchanged), the last applied value, and the
+/// result. Null means absent.
 struct Row(&'static str, Value, Option<Value>, Value, Value);
 
 const NO: Value = Value::Null;
@@ -50,17 +50,17 @@ fn maps() -> Vec<Row> {
             json!({"a": "1", "b": "3"}),
         ),
         Row("the map is in the file no more", NO, None, ab(), NO),
-        // The patch takes the map away, with what others have in it.
+        // The patch removes the map with the keys of others.
         Row("the map is in the file no more, others have a key", NO, Some(json!({"c": "3"})), ab(), NO),
         Row("the map is of others", NO, Some(ab()), NO, ab()),
         Row("the map is new", ab(), None, NO, ab()),
     ]
 }
 
-/// One field of a kind, as tests see it.
+/// One field of a kind, and how tests read and change it.
 struct Field {
     manifest: fn(&str, &Value) -> String,
-    /// The merge patch by which others change it.
+    /// The merge patch with which others change it.
     patch: fn(&Value) -> Value,
     read: fn(&Value) -> Value,
     resource: String,
@@ -94,7 +94,7 @@ fn deployment(name: &str, spec: &Value, pod: &Value) -> String {
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}).to_string()
 }
 
-/// An object with one field, or with none.
+/// Returns an object with or without the field.
 fn with(key: &str, v: &Value) -> Value {
     if v.is_null() { json!({}) } else { json!({key: v}) }
 }
@@ -115,7 +115,7 @@ fn tables_of_built_in_kinds(s: &Story) {
         |o| o["spec"]["template"]["spec"]["nodeSelector"].clone(),
     );
     check(s, &map, "map", &maps());
-    // An object: its fields are merged one by one, down to primitives. The server's own empty object is what no object is.
+    // An object: its fields are merged one by one, down to primitives. The server's own empty object counts as absent.
     let object = field(
         |n, v| deployment(n, &json!({}), &with("securityContext", v)),
         |v| json!({"spec": {"template": {"spec": {"securityContext": v}}}}),
@@ -143,7 +143,7 @@ fn tables_of_built_in_kinds(s: &Story) {
         ),
     ];
     check(s, &object, "object", &rows);
-    // A list without a merge key is replaced whole, in the order of the file.
+    // A list without merge key is replaced completely, in the order of the file.
     let list = field(
         |n, v| deployment(n, &json!({}), &with("args", v)),
         |v| json!({"spec": {"template": {"spec": {"containers": [{"name": "nginx", "image": "nginx:1.7.9", "args": v}]}}}}),
@@ -174,7 +174,7 @@ fn tables_of_custom_resources(s: &Story) {
     s.apply(&crd.to_string());
     s.ok(&["wait", "--for=condition=Established", &format!("crd/widgets.{group}")]);
     let resource = format!("/apis/{group}/v1/namespaces/{}/widgets", s.ns);
-    // The group is the test's own: what is common to all rows is bound here, not in the functions of the field.
+    // The group is the test's own: what all rows share is bound here, not in the functions of the field.
     let manifest = |name: &str, v: &Value| {
         json!({"apiVersion": format!("{group}/v1"), "kind": "Widget", "metadata": {"name": name}, "spec": with("field", v)})
             .to_string()
@@ -213,7 +213,6 @@ fn tables_of_custom_resources(s: &Story) {
 }
 
 /// The four rows for elements of a list that is merged as an ordered set.
-/// Clauses: A09.elements A10.primitive A10.order
 fn elements_of_primitive_lists(s: &Story) {
     let manifest = |list: &[&str]| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "finalizers": list}}).to_string()
@@ -224,7 +223,8 @@ fn elements_of_primitive_lists(s: &Story) {
     s.apply(&manifest(&["e2e/new", "e2e/both"]));
     let live = s.get_at(&path)["metadata"]["finalizers"].clone();
     s.patch_at(&path, json!({"metadata": {"finalizers": null}}));
-    // In the order of the file; where those of others come is not said, as upstream puts them: behind.
+    // In the order of the file; the documentation does not define the position of others' elements, and upstream appends
+    // them.
     assert_eq!(live, json!(["e2e/new", "e2e/both", "e2e/others"]));
 }
 
@@ -233,7 +233,7 @@ const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Clauses: A08.patch A08.set-element-order A08.delete-from-primitive-list A08.retain-keys A10.helpers
 fn patches_are_those_of_kubectl(s: &Story) {
     let recorder = Recorder::new(s);
-    // The patch that an apply sends, without the annotation, which A02 has.
+    // Returns the patch that an apply sends, without the annotation, which A02 covers.
     let sent = |manifest: &str| {
         s.file("m", manifest);
         s.ok(&["--server", &recorder.address, "apply", "-f", "m"]);
@@ -281,7 +281,7 @@ fn patches_are_those_of_kubectl(s: &Story) {
     assert_eq!(live, [("nginx", &NO), ("nginx-helper-b", &run), ("nginx-helper-c", &NO), ("nginx-helper-d", &NO)]);
 
     let switched = sent(&of(now.clone(), json!({"strategy": {"type": "Recreate"}})));
-    // The container of others is there still, so the order is said again.
+    // The container of others still exists, so the order is sent again.
     let order = expected["spec"]["template"]["spec"]["$setElementOrder/containers"].clone();
     let template = json!({"spec": {"$setElementOrder/containers": order}});
     let strategy = json!({"$retainKeys": ["type"], "type": "Recreate"});
@@ -304,7 +304,7 @@ fn patches_are_those_of_kubectl(s: &Story) {
 }
 
 /// Clauses: A08.directives A08.patch-replace A08.patch-delete A14.patch-strategic
-fn directives_mean_what_they_say(s: &Story) {
+fn patch_directives_are_applied(s: &Story) {
     let containers =
         json!([{"name": "a", "image": "i:1", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "i:1"}]);
     let mut o: Value =
@@ -342,11 +342,10 @@ fn directives_mean_what_they_say(s: &Story) {
     assert_eq!(names(&s.get("deployments/d")["spec"]["template"]["spec"]), ["z"]);
 }
 
-/// The seed's list of fields that the server fills, and what becomes of them.
-/// Clauses: A11.visible A11.kept
+/// The documentation's list of fields that the server defaults, and how they change.
 fn defaults_become_visible(s: &Story) {
     let simple = crate::apply::SIMPLE.replace("  minReadySeconds: 5\n", "  minReadySeconds: 5\n  replicas: 0\n");
-    // One replica is a default as well; what runs is not what this is about.
+    // One replica is a default as well; the image does not matter here.
     s.file("simple.yaml", &crate::apply::SIMPLE.replace("nginx:1.7.9", "kemudi.local/demo:none"));
     s.ok(&["apply", "-f", "simple.yaml"]);
     let shown = s.ok(&["get", "-f", "simple.yaml", "-o", "json"]);
@@ -376,38 +375,37 @@ fn defaults_become_visible(s: &Story) {
     ] {
         assert_eq!(*found, expected, "{what}");
     }
-    // Others change a field that the server had filled; a patch that does not name it leaves it.
+    // Others change a field that the server defaulted; a patch without the field leaves it.
     s.ok(&["patch", "deployment", "nginx-deployment", "-p", r#"{"spec":{"revisionHistoryLimit":3}}"#]);
     s.file("simple.yaml", &simple.replace("nginx:1.7.9", "kemudi.local/demo:none"));
     s.ok(&["apply", "-f", "simple.yaml"]);
     let spec = s.get("deployments/nginx-deployment")["spec"].clone();
     assert_eq!((&spec["revisionHistoryLimit"], &spec["replicas"]), (&json!(3), &json!(0)));
     assert_eq!(spec["strategy"]["type"], "RollingUpdate");
-    // The policy follows the tag only when there was none: changing the tag does not change it.
+    // The pull policy follows the tag only if it was unset: changing the tag does not change it.
     s.file("simple.yaml", &simple.replace("nginx:1.7.9", "kemudi.local/demo:latest"));
     s.ok(&["apply", "-f", "simple.yaml"]);
     let c = s.get("deployments/nginx-deployment")["spec"]["template"]["spec"]["containers"][0].clone();
     assert_eq!((&c["image"], &c["imagePullPolicy"]), (&json!("kemudi.local/demo:latest"), &json!("IfNotPresent")));
 }
 
-/// The seed foresees an error; v1.36 has learnt to keep only what the new strategy may have.
-/// Clauses: A11.strategy A11.conflict
+/// The documentation expects an error; v1.36 keeps only the fields of the new strategy.
 fn strategy_can_be_switched(s: &Story) {
     let manifest =
         |strategy: &str| crate::apply::SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{strategy}"));
     let strategy = || s.get("deployments/nginx-deployment")["spec"]["strategy"].clone();
     s.apply(&manifest(""));
     assert_eq!(strategy()["rollingUpdate"]["maxSurge"], "25%");
-    // A patch that does not say so leaves the defaulted half, and the two do not go together.
+    // A patch that does not remove the defaulted half leaves it, and the two contradict each other.
     let merge = r#"{"spec":{"strategy":{"type":"Recreate"}}}"#;
-    let said = s.fails(&["patch", "deployment", "nginx-deployment", "--type=merge", "-p", merge]);
+    let stderr = s.fails(&["patch", "deployment", "nginx-deployment", "--type=merge", "-p", merge]);
     let why = "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'";
-    assert!(said.contains(why), "{said}");
+    assert!(stderr.contains(why), "{stderr}");
     assert_eq!(strategy()["type"], "RollingUpdate");
     s.apply(&manifest("  strategy: {type: Recreate}\n"));
     assert_eq!(strategy(), json!({"type": "Recreate"}));
-    let said = s.apply_fails(&manifest("  strategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}\n"));
-    assert!(said.contains(why), "{said}");
+    let stderr = s.apply_fails(&manifest("  strategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}\n"));
+    assert!(stderr.contains(why), "{stderr}");
     assert_eq!(strategy(), json!({"type": "Recreate"}));
     s.apply(&manifest("  strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 2}}\n"));
     assert_eq!(strategy(), json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": "25%"}}));
@@ -416,7 +414,7 @@ fn strategy_can_be_switched(s: &Story) {
 }
 
 /// Clauses: A05.others A05.items A05.absent
-fn null_takes_what_others_wrote(s: &Story) {
+fn null_removes_values_of_others(s: &Story) {
     let manifest = |spec: Value, args: Value| deployment("d", &spec, &json!({"args": args}));
     s.apply(&manifest(json!({"minReadySeconds": 3}), json!(["a"])));
     s.ok(&["patch", "deployment", "d", "-p", r#"{"spec":{"progressDeadlineSeconds":1000,"paused":true}}"#]);
@@ -424,7 +422,7 @@ fn null_takes_what_others_wrote(s: &Story) {
     s.apply(&manifest(nulls.clone(), json!(["a"])));
     let spec = s.get("deployments/d")["spec"].clone();
     assert_eq!((&spec["progressDeadlineSeconds"], &spec["paused"], &spec["minReadySeconds"]), (&json!(600), &NO, &NO));
-    // Where there is nothing, null changes nothing.
+    // Null changes nothing in an absent field.
     let before = s.get("deployments/d")["metadata"]["generation"].clone();
     s.apply(&manifest(nulls, json!(["a"])));
     assert_eq!(s.get("deployments/d")["metadata"]["generation"], before);

@@ -1,4 +1,4 @@
-//! `kubectl diff`: what apply would change, and apply's `--prune`, which it can show as well.
+//! `kubectl diff`: what apply would change; and apply's `--prune`, which diff can show as well.
 
 use crate::apply::SIMPLE;
 use crate::runner::Case;
@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::process::Output;
 
 pub const TESTS: &[Case] = &[
-    ("preview::diff_of_the_seed", diff_of_the_seed),
-    ("preview::diff_with_a_program_of_ones_own", diff_with_a_program_of_ones_own),
-    ("preview::diff_by_the_server", diff_by_the_server),
-    ("preview::diff_shows_what_would_go", diff_shows_what_would_go),
+    ("preview::diff_of_the_documentation", diff_of_the_documentation),
+    ("preview::diff_with_an_external_program", diff_with_an_external_program),
+    ("preview::diff_server_side", diff_server_side),
+    ("preview::diff_shows_pruned_objects", diff_shows_pruned_objects),
     ("preview::delete_takes_files", delete_takes_files),
     ("preview::prune_keeps_to_the_selector", prune_keeps_to_the_selector),
     ("preview::prune_keeps_to_its_kinds", prune_keeps_to_its_kinds),
@@ -24,8 +24,8 @@ fn map(name: &str, label: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  labels: {{your: {label}}}\n")
 }
 
-/// Exit code and what was printed.
-fn said(o: &Output) -> (i32, String) {
+/// Returns exit code and output.
+fn code_and_output(o: &Output) -> (i32, String) {
     (o.status.code().unwrap_or(-1), String::from_utf8_lossy(&o.stdout).into_owned())
 }
 
@@ -33,7 +33,7 @@ fn error(o: &Output) -> String {
     String::from_utf8_lossy(&o.stderr).into_owned()
 }
 
-/// The lines that a unified diff adds and takes away, without those that change by themselves.
+/// Returns the added and removed lines of a unified diff, without fields that change on their own.
 fn changes(diff: &str) -> Vec<&str> {
     let own = |l: &&str| {
         (l.starts_with('+') || l.starts_with('-'))
@@ -44,9 +44,8 @@ fn changes(diff: &str) -> Vec<&str> {
     diff.lines().filter(own).collect()
 }
 
-/// The seed's own commands, with the file in place of the address, and then with an address.
-/// Clauses: A06.files A06.new A06.codes A06.url A06.recursive
-fn diff_of_the_seed(s: &Story) {
+/// The documentation's commands, with a file instead of the URL, and then with a URL.
+fn diff_of_the_documentation(s: &Story) {
     s.file("application/simple_deployment.yaml", SIMPLE);
     let site = s.serve(&[
         ("/examples/application/simple_deployment.yaml", 200, SIMPLE.into()),
@@ -54,21 +53,25 @@ fn diff_of_the_seed(s: &Story) {
     ]);
     let simple = format!("{site}/examples/application/simple_deployment.yaml");
     let changed = format!("{site}/examples/application/update_deployment.yaml");
-    let (code, new) = said(&s.k(&["diff", "-f", &simple]));
+    let (code, new) = code_and_output(&s.k(&["diff", "-f", &simple]));
     assert_eq!(code, 1, "{new}");
     assert!(new.contains("\n+kind: Deployment\n") && new.contains("\n+  minReadySeconds: 5\n"), "{new}");
     assert!(changes(&new).iter().all(|l| l.starts_with('+')), "{new}");
     assert!(s.get("deployments/nginx-deployment").is_null(), "diff has written something");
 
     assert_eq!(s.ok(&["apply", "-f", &simple]), "deployment.apps/nginx-deployment created\n");
-    assert_eq!(said(&s.k(&["diff", "-f", &simple])), (0, String::new()));
+    assert_eq!(code_and_output(&s.k(&["diff", "-f", &simple])), (0, String::new()));
     s.ok(&["scale", "deployment/nginx-deployment", "--replicas=2"]);
-    assert_eq!(said(&s.k(&["diff", "-f", "application/"])), (0, String::new()), "the file says nothing of replicas");
-    // What controllers write meanwhile would be a difference too.
+    assert_eq!(
+        code_and_output(&s.k(&["diff", "-f", "application/"])),
+        (0, String::new()),
+        "the file says nothing of replicas"
+    );
+    // Writes of controllers in the meantime would be a difference too.
     let seen =
         |v: &Value| v["status"]["replicas"] == 2 && v["status"]["observedGeneration"] == v["metadata"]["generation"];
     let before = s.until("deployments/nginx-deployment", seen)["spec"].clone();
-    let (code, diff) = said(&s.k(&["diff", "-f", &changed]));
+    let (code, diff) = code_and_output(&s.k(&["diff", "-f", &changed]));
     assert_eq!(code, 1);
     assert_eq!(
         changes(&diff),
@@ -80,18 +83,18 @@ fn diff_of_the_seed(s: &Story) {
     assert!(diff.lines().any(|l| l.starts_with("+++ ") && l.contains("MERGED") && l.contains(&file)), "{diff}");
     assert_eq!(s.get("deployments/nginx-deployment")["spec"], before);
     s.file("application/deeper/new.yaml", &map("new", "x"));
-    assert_eq!(said(&s.k(&["diff", "-f", "application"])).0, 0);
-    assert_eq!(said(&s.k(&["diff", "-R", "-f", "application"])).0, 1);
+    assert_eq!(code_and_output(&s.k(&["diff", "-f", "application"])).0, 0);
+    assert_eq!(code_and_output(&s.k(&["diff", "-R", "-f", "application"])).0, 1);
 
     let o = s.k(&["diff", "-f", "none.yaml"]);
-    assert!(said(&o).0 > 1 && error(&o).contains("the path \"none.yaml\" does not exist"), "{}", error(&o));
+    assert!(code_and_output(&o).0 > 1 && error(&o).contains("the path \"none.yaml\" does not exist"), "{}", error(&o));
     s.file("bad.yaml", &SIMPLE.replace("name: nginx-deployment", "name: Not_A_Name"));
     let o = s.k(&["diff", "-f", "bad.yaml"]);
-    assert!(said(&o).0 > 1 && error(&o).contains("Not_A_Name"), "{}", error(&o));
+    assert!(code_and_output(&o).0 > 1 && error(&o).contains("Not_A_Name"), "{}", error(&o));
 }
 
 /// Clauses: A06.external A06.external-codes A06.external-arguments
-fn diff_with_a_program_of_ones_own(s: &Story) {
+fn diff_with_an_external_program(s: &Story) {
     s.file("a.yaml", SIMPLE);
     s.ok(&["apply", "-f", "a.yaml"]);
     s.file("a.yaml", &update());
@@ -99,60 +102,60 @@ fn diff_with_a_program_of_ones_own(s: &Story) {
         let mut c = s.command(&["diff", "-f", "a.yaml"]);
         c.env("KUBECTL_EXTERNAL_DIFF", program).output().unwrap()
     };
-    let (code, names) = said(&with("ls"));
+    let (code, names) = code_and_output(&with("ls"));
     let file = format!("apps.v1.Deployment.{}.nginx-deployment", s.ns);
     assert_eq!((code, names.matches(&file).count()), (0, 2), "{names}");
-    // Words that could be more than a flag are not passed on; the rest stands behind the two directories.
-    let (code, echoed) = said(&with("echo -u ;ls x=1"));
+    // Words that could be more than a flag are dropped; the others follow the two directories.
+    let (code, echoed) = code_and_output(&with("echo -u ;ls x=1"));
     let words: Vec<&str> = echoed.split_whitespace().collect();
     assert_eq!((code, words.len(), &words[2..]), (0, 4, &["-u", "x=1"][..]), "{echoed}");
     assert!(words[0].contains("/LIVE-") && words[1].contains("/MERGED-"), "{echoed}");
-    assert_eq!(said(&with("false")), (1, String::new()));
+    assert_eq!(code_and_output(&with("false")), (1, String::new()));
     for program in ["ls --no-such-flag", "/no/such/program"] {
         let o = with(program);
-        assert!(said(&o).0 > 1 && error(&o).contains("failed to run"), "{program}: {}", error(&o));
+        assert!(code_and_output(&o).0 > 1 && error(&o).contains("failed to run"), "{program}: {}", error(&o));
     }
 }
 
 /// Clauses: A06.server-side A06.force-conflicts A06.secrets
-fn diff_by_the_server(s: &Story) {
+fn diff_server_side(s: &Story) {
     let of = |value: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{k: {value}}}\n");
     s.file("c.yaml", &of("one"));
     s.ok(&["apply", "--server-side", "--field-manager=someone", "-f", "c.yaml"]);
-    assert_eq!(said(&s.k(&["diff", "--server-side", "-f", "c.yaml"])).0, 0);
+    assert_eq!(code_and_output(&s.k(&["diff", "--server-side", "-f", "c.yaml"])).0, 0);
     s.file("c.yaml", &of("two"));
     let o = s.k(&["diff", "--server-side", "-f", "c.yaml"]);
-    assert!(said(&o).0 > 1 && error(&o).contains("conflict with \"someone\""), "{}", error(&o));
-    let (code, diff) = said(&s.k(&["diff", "--server-side", "--force-conflicts", "-f", "c.yaml"]));
+    assert!(code_and_output(&o).0 > 1 && error(&o).contains("conflict with \"someone\""), "{}", error(&o));
+    let (code, diff) = code_and_output(&s.k(&["diff", "--server-side", "--force-conflicts", "-f", "c.yaml"]));
     assert_eq!((code, changes(&diff)), (1, vec!["-  k: one", "+  k: two"]));
-    let (code, diff) = said(&s.k(&["diff", "--server-side", "--field-manager=someone", "-f", "c.yaml"]));
+    let (code, diff) = code_and_output(&s.k(&["diff", "--server-side", "--field-manager=someone", "-f", "c.yaml"]));
     assert_eq!((code, changes(&diff)), (1, vec!["-  k: one", "+  k: two"]));
     assert_eq!(s.get("configmaps/c")["data"]["k"], "one");
 
     let secret = |v: &str| format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{k: {v}}}\n");
     s.apply(&secret("hunter2"));
     s.file("s.yaml", &secret("hunter3"));
-    let (code, diff) = said(&s.k(&["diff", "--server-side", "--force-conflicts", "-f", "s.yaml"]));
+    let (code, diff) = code_and_output(&s.k(&["diff", "--server-side", "--force-conflicts", "-f", "s.yaml"]));
     assert_eq!(code, 1);
     assert!(diff.contains("*** (before)") && diff.contains("*** (after)"), "{diff}");
     assert!(!diff.contains("aHVudGVy"), "{diff}");
 }
 
 /// Clauses: A06.prune
-fn diff_shows_what_would_go(s: &Story) {
+fn diff_shows_pruned_objects(s: &Story) {
     s.file("dir/a.yaml", &map("a", "label"));
     s.file("dir/b.yaml", &map("b", "label"));
     s.ok(&["apply", "-f", "dir"]);
     s.apply(&map("other", "other"));
     s.file("dir/b.yaml", "");
     let line = ["diff", "-f", "dir", "--prune", "-l", "your=label", "--prune-allowlist=core/v1/ConfigMap"];
-    let (code, diff) = said(&s.k(&line));
+    let (code, diff) = code_and_output(&s.k(&line));
     assert_eq!(code, 1);
     let gone = format!("v1.ConfigMap.{}.", s.ns);
     assert!(diff.contains(&format!("{gone}b")) && diff.contains("\n-kind: ConfigMap\n"), "{diff}");
     assert!(!diff.contains(&format!("{gone}a")) && !diff.contains(&format!("{gone}other")), "{diff}");
     s.ok(&["delete", "configmap", "b"]);
-    assert_eq!(said(&s.k(&line)), (0, String::new()));
+    assert_eq!(code_and_output(&s.k(&line)), (0, String::new()));
 }
 
 /// Clauses: A07.delete-file A07.delete-directory A07.delete-stdin A07.delete-missing
@@ -160,7 +163,7 @@ fn delete_takes_files(s: &Story) {
     s.file("simple.yaml", SIMPLE);
     s.ok(&["apply", "-f", "simple.yaml"]);
     s.apply(&map("stays", "x"));
-    // Newer programs say from which namespace.
+    // Newer versions print the namespace.
     let gone = |o: &str| o.replace(&format!(" from {} namespace", s.ns), "");
     let deleted = s.ok(&["delete", "-f", "simple.yaml"]);
     assert_eq!(gone(&deleted), "deployment.apps \"nginx-deployment\" deleted\n");
@@ -176,18 +179,17 @@ fn delete_takes_files(s: &Story) {
     assert!(!s.get("configmaps/b").is_null());
     let o = s.with_input(&["delete", "-f", "-"], &format!("{}---\n{}", map("none", "x"), map("b", "x")));
     assert_eq!(o.status.code(), Some(1), "one was not there");
-    assert_eq!(gone(&said(&o).1), "configmap \"b\" deleted\n");
+    assert_eq!(gone(&code_and_output(&o).1), "configmap \"b\" deleted\n");
     assert!(!s.get("configmaps/stays").is_null());
 }
 
-/// The seed: `apply -f DIRECTORY --prune -l LABELS`.
-/// Clauses: A07.prune A07.prune-selector A07.prune-foreign A07.prune-dry-run A07.prune-refused
+/// The documentation's example: `apply -f DIRECTORY --prune -l LABELS`.
 fn prune_keeps_to_the_selector(s: &Story) {
     s.file("directory/a.yaml", &map("a", "label"));
     s.file("directory/b.yaml", &map("b", "label"));
     let other = map("other", "other");
     s.apply(&other);
-    // Of the label, but not made by apply: it is somebody else's.
+    // It has the label, but was not created by apply.
     s.ok(&["create", "configmap", "foreign"]);
     s.ok(&["label", "configmap", "foreign", "your=label"]);
     let allow = ["--prune-allowlist=core/v1/ConfigMap", "--prune-allowlist=apps/v1/Deployment"];
@@ -203,9 +205,12 @@ fn prune_keeps_to_the_selector(s: &Story) {
     let o = prune(&[]);
     let why = "error: all resources selected for prune without explicitly passing --all. To prune all resources, pass \
                the --all flag. If you did not mean to prune all resources, specify a label selector\n";
-    assert_eq!((said(&o).0, error(&o).as_str()), (1, why));
+    assert_eq!((code_and_output(&o).0, error(&o).as_str()), (1, why));
     let o = prune(&["--all", "-l", "your=label"]);
-    assert_eq!((said(&o).0, error(&o).as_str()), (1, "error: cannot set --all and --selector at the same time\n"));
+    assert_eq!(
+        (code_and_output(&o).0, error(&o).as_str()),
+        (1, "error: cannot set --all and --selector at the same time\n")
+    );
     assert!(!s.get("configmaps/b").is_null());
 
     let second = text(&[], &prune(&["-l", "your=label"]));
@@ -228,10 +233,10 @@ fn prune_keeps_to_its_kinds(s: &Story) {
     for stays in ["deployments/nginx-deployment", "serviceaccounts/robot", "configmaps/foreign"] {
         assert!(!s.get(stays).is_null(), "{stays}");
     }
-    let said = s.fails(&[&all[..], &["--prune-allowlist=apps/v1/Widget"]].concat());
-    assert!(said.contains("no matches for kind \"Widget\" in version \"apps/v1\""), "{said}");
-    let said = s.fails(&[&all[..], &["--prune-allowlist=ConfigMap"]].concat());
-    assert!(said.contains("invalid GroupVersionKind format: ConfigMap"), "{said}");
+    let stderr = s.fails(&[&all[..], &["--prune-allowlist=apps/v1/Widget"]].concat());
+    assert!(stderr.contains("no matches for kind \"Widget\" in version \"apps/v1\""), "{stderr}");
+    let stderr = s.fails(&[&all[..], &["--prune-allowlist=ConfigMap"]].concat());
+    assert!(stderr.contains("invalid GroupVersionKind format: ConfigMap"), "{stderr}");
     let two = ["--prune-allowlist=apps/v1/Deployment", "--prune-allowlist=core/v1/ServiceAccount"];
     let pruned = s.ok(&[&all[..], &two].concat());
     assert!(pruned.contains("serviceaccount/robot pruned\n"), "{pruned}");

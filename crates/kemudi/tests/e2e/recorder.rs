@@ -1,4 +1,4 @@
-//! A listener between a program and the API: passes requests on, and remembers those that write.
+//! A proxy between a program and the API that passes requests on and records writes.
 
 use crate::story::Story;
 use http::{Method, Request};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A request that was no GET.
+/// A request other than GET.
 #[derive(Clone, Debug)]
 pub struct Written {
     pub method: String,
@@ -17,13 +17,13 @@ pub struct Written {
 }
 
 pub struct Recorder {
-    /// What `--server` is told.
+    /// The address for `--server`.
     pub address: String,
     written: Arc<Mutex<Vec<Written>>>,
 }
 
 impl Recorder {
-    /// Listens for as long as the test process lives, and speaks to the cluster as its administrator.
+    /// Listens for as long as the test process lives, and connects to the cluster as its administrator.
     pub fn new(s: &Story) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -56,7 +56,7 @@ impl Recorder {
         Self { address, written }
     }
 
-    /// What was written since the last time.
+    /// Returns the writes since the last call.
     pub fn take(&self) -> Vec<Written> {
         std::mem::take(&mut self.written.lock().unwrap())
     }

@@ -25,8 +25,8 @@ fn web(version: &str, replicas: u32, more: &str) -> String {
 }
 
 fn status(s: &Story) {
-    let said = s.ok(&["rollout", "status", "deployment/web", "--timeout=80s"]);
-    assert!(said.ends_with("deployment \"web\" successfully rolled out\n"), "{said}");
+    let stderr = s.ok(&["rollout", "status", "deployment/web", "--timeout=80s"]);
+    assert!(stderr.ends_with("deployment \"web\" successfully rolled out\n"), "{stderr}");
 }
 
 fn version(pod: &Value) -> &str {
@@ -102,8 +102,8 @@ fn goes_back_in_history(s: &Story) {
         status(s);
     }
     let history = s.eventually("three revisions", || {
-        let said = s.ok(&["rollout", "history", "deployment/web"]);
-        said.contains("version 3").then_some(said)
+        let stderr = s.ok(&["rollout", "history", "deployment/web"]);
+        stderr.contains("version 3").then_some(stderr)
     });
     let lines: Vec<&str> = history.lines().map(str::trim_end).collect();
     let expected = [
@@ -125,8 +125,8 @@ fn goes_back_in_history(s: &Story) {
     status(s);
     // Revisions that were gone back to have moved to the end.
     let revisions = || {
-        let said = s.ok(&["rollout", "history", "deployment/web"]);
-        said.lines().filter_map(|l| l.split_whitespace().next()?.parse::<u32>().ok()).collect::<Vec<_>>()
+        let stderr = s.ok(&["rollout", "history", "deployment/web"]);
+        stderr.lines().filter_map(|l| l.split_whitespace().next()?.parse::<u32>().ok()).collect::<Vec<_>>()
     };
     s.eventually("revisions 3, 4 and 5", || (revisions() == [3, 4, 5]).then_some(()));
     assert!(
@@ -156,8 +156,8 @@ fn pauses_and_resumes(s: &Story) {
     status(s);
     assert_eq!(s.items("replicasets").len(), 2);
     s.ok(&["rollout", "pause", "deployment/web"]);
-    let said = s.fails(&["rollout", "undo", "deployment/web"]);
-    assert!(said.contains("cannot rollback a paused deployment; resume it first"), "{said}");
+    let stderr = s.fails(&["rollout", "undo", "deployment/web"]);
+    assert!(stderr.contains("cannot rollback a paused deployment; resume it first"), "{stderr}");
     s.ok(&["rollout", "resume", "deployment/web"]);
     s.eventually("the second version", || {
         let pods = s.items("pods");
@@ -185,9 +185,9 @@ fn restarts(s: &Story) {
 fn keeps_its_selector(s: &Story) {
     s.apply(&web("1", 0, ""));
     let other = web("1", 0, "").replace("app: web", "app: other");
-    let said = s.apply_fails(&other);
+    let stderr = s.apply_fails(&other);
     let cause = "spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"other\"}}: field is immutable";
-    assert!(said.contains(cause), "{said}");
+    assert!(stderr.contains(cause), "{stderr}");
     assert_eq!(s.get("deployments/web")["spec"]["selector"], json!({"matchLabels": {"app": "web"}}));
 }
 
@@ -200,8 +200,8 @@ fn turns_round_in_the_middle(s: &Story) {
     s.apply(&web("2", 2, limits).replace(IMAGE, "registry.invalid/none:1"));
     let stuck = |p: &Value| version(p) == "2" && p["status"]["phase"] == "Pending";
     s.eventually("a pod that does not come up", || s.items("pods").iter().any(stuck).then_some(()));
-    let said = s.fails(&["rollout", "status", "deployment/web", "--timeout=2s"]);
-    assert!(said.contains("timed out waiting for the condition"), "{said}");
+    let stderr = s.fails(&["rollout", "status", "deployment/web", "--timeout=2s"]);
+    assert!(stderr.contains("timed out waiting for the condition"), "{stderr}");
     let serving = |v: &str| s.items("pods").iter().filter(|p| version(p) == v && ready(p)).count();
     assert_eq!((serving("1"), serving("2")), (2, 0));
     let d = s.get("deployments/web");
@@ -218,6 +218,6 @@ fn turns_round_in_the_middle(s: &Story) {
         .iter()
         .map(|r| (r["spec"]["replicas"].clone(), r["status"]["replicas"].clone()))
         .collect();
-    assert_eq!(scaled.iter().filter(|(want, is)| *want == 2 && *is == 2).count(), 1, "{scaled:?}");
-    assert_eq!(scaled.iter().filter(|(want, is)| *want == 0 && *is == 0).count(), 2, "{scaled:?}");
+    assert_eq!(scaled.iter().filter(|(expected, is)| *expected == 2 && *is == 2).count(), 1, "{scaled:?}");
+    assert_eq!(scaled.iter().filter(|(expected, is)| *expected == 0 && *is == 0).count(), 2, "{scaled:?}");
 }

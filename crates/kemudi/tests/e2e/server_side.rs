@@ -43,7 +43,7 @@ spec:
 const APPLIED: &str = "deployment.apps/nginx-deployment serverside-applied\n";
 const DEPLOYMENT: &str = "deployments/nginx-deployment";
 
-/// Who owns a field of the specification: manager and operation.
+/// Returns manager and operation of the owners of a field in the spec.
 fn owners(o: &Value, field: &str) -> Vec<(String, String)> {
     let text = |e: &Value, k: &str| e[k].as_str().unwrap_or_default().to_owned();
     let all = o["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
@@ -111,7 +111,7 @@ fn migrates_there_and_back(s: &Story) {
     );
     assert!(owners(&o, "replicas").contains(&owner("kubectl", "Apply")));
 
-    // Back: what was applied on the server and is left out now goes.
+    // Back: fields that were applied on the server and are missing now are deleted.
     s.file("d.yaml", &next.replace("  labels:\n    app: nginx\nspec", "spec").replace("replicas: 4", "replicas: 5"));
     assert_eq!(s.ok(&["apply", "-f", "d.yaml"]), "deployment.apps/nginx-deployment configured\n");
     let o = s.get(DEPLOYMENT);

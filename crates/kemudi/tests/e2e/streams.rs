@@ -1,4 +1,4 @@
-//! Connections into pods, by the real `kubectl`: over SPDY, as all before v1.31 speak it, and over WebSockets.
+//! Connections into pods with the real `kubectl`: over SPDY, as before v1.31, and over WebSockets.
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story, http_get};
@@ -10,17 +10,17 @@ pub const REAL: &[Case] = &[
     ("streams::exec_over_spdy", exec_over_spdy),
     ("streams::ports_are_forwarded", ports_are_forwarded),
     ("streams::proxies_lead_to_pods_services_and_nodes", proxies_lead_to_pods_services_and_nodes),
-    ("streams::attach_sees_what_comes", attach_sees_what_comes),
+    ("streams::attach_prints_new_output", attach_prints_new_output),
 ];
 
-/// By both programs.
+/// With both programs.
 pub const TESTS: &[Case] = &[
-    ("streams::what_does_not_run_says_so", what_does_not_run_says_so),
+    ("streams::reports_commands_that_cannot_run", reports_commands_that_cannot_run),
     ("streams::a_program_need_not_read_everything", a_program_need_not_read_everything),
 ];
 pub const OWN: &[Case] = &[
-    ("streams::pages_lead_through_the_proxy", pages_lead_through_the_proxy),
-    ("streams::the_issuer_is_found_from_inside", the_issuer_is_found_from_inside),
+    ("streams::proxy_rewrites_links", proxy_rewrites_links),
+    ("streams::pods_can_read_the_issuer", pods_can_read_the_issuer),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -33,14 +33,14 @@ fn exec_over_spdy(s: &Story) {
     assert_eq!(String::from_utf8_lossy(&o.stdout), "out\n");
     assert_eq!(String::from_utf8_lossy(&o.stderr), "wrong\ncommand terminated with exit code 7\n");
     assert_eq!(o.status.code(), Some(7));
-    // More than any window of the protocol, both ways.
+    // More than any window of the protocol, in both directions.
     let big = "0123456789abcdef\n".repeat(100_000);
     let o = Story::feed(s.spdy(&["exec", "-i", "p", "--", "cat"]), &big);
     assert!(o.status.success() && o.stdout == big.as_bytes(), "{} of {} bytes", o.stdout.len(), big.len());
     let o = s.spdy(&["exec", "p", "--", "nosuchprogram"]).output().unwrap();
-    let said = String::from_utf8_lossy(&o.stderr);
+    let stderr = String::from_utf8_lossy(&o.stderr);
     assert_eq!(o.status.code(), Some(1), "{o:?}");
-    assert!(said.contains("Internal error occurred: error executing command in container: "), "{said}");
+    assert!(stderr.contains("Internal error occurred: error executing command in container: "), "{stderr}");
     let o = s.spdy(&["exec", "p", "-c", "three", "--", "true"]).output().unwrap();
     assert_eq!(o.status.code(), Some(1), "{o:?}");
 }
@@ -52,20 +52,20 @@ fn ports_are_forwarded(s: &Story) {
     for command in [s.spdy(&["port-forward", "pod/web", ":8080"]), s.command(&["port-forward", "pod/web", ":8080"])] {
         forwarded(command, |port| {
             for i in 0..5 {
-                let said = http_get(&format!("127.0.0.1:{port}"), &format!("/try-{i}"));
-                assert!(said.as_ref().is_some_and(|b| b.contains(&format!("/try-{i}"))), "{said:?}");
+                let stderr = http_get(&format!("127.0.0.1:{port}"), &format!("/try-{i}"));
+                assert!(stderr.as_ref().is_some_and(|b| b.contains(&format!("/try-{i}"))), "{stderr:?}");
             }
         });
     }
 }
 
-/// Runs while a port is forwarded.
+/// Runs `body` while a port is forwarded.
 fn forwarded(mut command: Command, body: impl FnOnce(u16)) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    // Kept: it says something for every connection, and ends when nobody listens.
-    let mut said = BufReader::new(child.stdout.take().unwrap());
-    said.read_line(&mut line).unwrap();
+    // Kept open: the command prints a line per connection, and ends when its reader is gone.
+    let mut stderr = BufReader::new(child.stdout.take().unwrap());
+    stderr.read_line(&mut line).unwrap();
     let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|l| l.split(' ').next()?.parse().ok());
     match port {
         Some(p) => body(p),
@@ -89,9 +89,9 @@ fn proxies_lead_to_pods_services_and_nodes(s: &Story) {
     let at = |what: &str| format!("/api/v1/namespaces/{}/{what}", s.ns);
     let raw = |path: &str| s.ok(&["get", "--raw", path]);
     for pod in ["pods/web", "pods/web:8080", "pods/http:web:8080"] {
-        let said = raw(&at(&format!("{pod}/proxy/a%20b/c?d=e")));
-        assert!(said.starts_with("GET /a%20b/c?d=e "), "{said}");
-        assert!(!said.to_lowercase().contains("authorization"), "{said}");
+        let stderr = raw(&at(&format!("{pod}/proxy/a%20b/c?d=e")));
+        assert!(stderr.starts_with("GET /a%20b/c?d=e "), "{stderr}");
+        assert!(!stderr.to_lowercase().contains("authorization"), "{stderr}");
     }
     assert!(s.fails(&["get", "--raw", &at("pods/web:81/proxy/")]).contains("error trying to reach service: dial tcp "));
     s.eventually("endpoints of the service", || {
@@ -106,7 +106,7 @@ fn proxies_lead_to_pods_services_and_nodes(s: &Story) {
 }
 
 /// Clauses: P18.attach
-fn attach_sees_what_comes(s: &Story) {
+fn attach_prints_new_output(s: &Story) {
     let script = "read x; echo got $x; sleep 1; exit 3";
     for (name, spdy) in [("old", true), ("new", false)] {
         let stdin = json!({"stdin": true, "stdinOnce": true});
@@ -119,7 +119,7 @@ fn attach_sees_what_comes(s: &Story) {
     }
 }
 
-/// A program that ends while its client still sends: the client learns how it ended, and what it said.
+/// A program that ends while its client still sends: the client gets its exit code and output.
 fn a_program_need_not_read_everything(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({}));
     s.ready("p");
@@ -128,31 +128,31 @@ fn a_program_need_not_read_everything(s: &Story) {
         let o = Story::feed(s.command(&["exec", "-i", "p", "--", "sh", "-c", "head -c 5 | wc -c; exit 3"]), &big);
         assert_eq!((o.status.code(), String::from_utf8_lossy(&o.stdout).trim()), (Some(3), "5"), "{o:?}");
         let o = Story::feed(s.command(&["exec", "-i", "p", "--", "nosuchprogram"]), &big);
-        let said = String::from_utf8_lossy(&o.stderr);
-        assert!(o.status.code() == Some(1) && said.contains("nosuchprogram"), "{said}");
+        let stderr = String::from_utf8_lossy(&o.stderr);
+        assert!(o.status.code() == Some(1) && stderr.contains("nosuchprogram"), "{stderr}");
     }
 }
 
-/// Nothing to read from and nothing to run in: in upstream's words.
-fn what_does_not_run_says_so(s: &Story) {
+/// Errors without a container or program are upstream's.
+fn reports_commands_that_cannot_run(s: &Story) {
     let init = json!([{"name": "init", "image": IMAGE, "args": ["sleep", "1000"]}]);
     s.pod("begins", json!({"initContainers": init}), vec![json!({"name": "c"})]);
     s.pod("nowhere", json!({"nodeSelector": {"no": "such"}}), vec![json!({"name": "c"})]);
     s.until("pods/begins", |p| p["status"]["initContainerStatuses"][0]["state"]["running"].is_object());
-    let said = s.fails(&["logs", "begins", "-c", "c"]);
+    let stderr = s.fails(&["logs", "begins", "-c", "c"]);
     let waiting = "(BadRequest): container \"c\" in pod \"begins\" is waiting to start: PodInitializing";
-    assert!(said.contains(waiting), "{said}");
-    let said = s.fails(&["logs", "begins", "-c", "init", "--previous"]);
-    assert!(said.contains("previous terminated container \"init\" in pod \"begins\" not found"), "{said}");
-    let said = s.fails(&["exec", "begins", "-c", "c", "--", "true"]);
-    assert!(said.contains("container not found (\"c\")"), "{said}");
+    assert!(stderr.contains(waiting), "{stderr}");
+    let stderr = s.fails(&["logs", "begins", "-c", "init", "--previous"]);
+    assert!(stderr.contains("previous terminated container \"init\" in pod \"begins\" not found"), "{stderr}");
+    let stderr = s.fails(&["exec", "begins", "-c", "c", "--", "true"]);
+    assert!(stderr.contains("container not found (\"c\")"), "{stderr}");
     assert_eq!(s.ok(&["logs", "nowhere"]), "");
-    let said = s.fails(&["exec", "nowhere", "--", "true"]);
-    assert!(said.contains("pod nowhere does not have a host assigned"), "{said}");
+    let stderr = s.fails(&["exec", "nowhere", "--", "true"]);
+    assert!(stderr.contains("pod nowhere does not have a host assigned"), "{stderr}");
 }
 
-/// Links in pages, and places that answers lead to.
-fn pages_lead_through_the_proxy(s: &Story) {
+/// Links in pages, and redirects.
+fn proxy_rewrites_links(s: &Story) {
     let script = "busybox mkdir -p /tmp/www; echo '<a href=\"/x?y=1\">a</a> <a href=\"z\">b</a>' >/tmp/www/index.html; \
         busybox httpd -p 8080 -h /tmp/www; trap 'exit 0' TERM; while :; do sleep 0.1; done";
     let probe = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
@@ -164,8 +164,8 @@ fn pages_lead_through_the_proxy(s: &Story) {
     assert_eq!(page, format!("<a href=\"{root}/x?y=1\">a</a> <a href=\"z\">b</a>\n"));
 }
 
-/// A pod reads by what its token is verified: the document of the issuer that the token names, and the keys where that says.
-fn the_issuer_is_found_from_inside(s: &Story) {
+/// A pod can read the documents with which its token is verified: the one of the token's issuer, and the keys it refers to.
+fn pods_can_read_the_issuer(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({}));
     s.ready("p");
     let get = |place: &str, path: &str| {

@@ -1,5 +1,4 @@
-//! What people see who sit at a terminal: commands are run on a pseudo-terminal. And what a hostile pod can do to those who copy
-//! from it: nothing.
+//! Commands on a pseudo-terminal, as users see them; and copying from a hostile pod, which must do no harm.
 
 use crate::handover::editor;
 use crate::runner::Case;
@@ -14,19 +13,19 @@ use std::sync::{Arc, Mutex};
 pub const TESTS: &[Case] = &[
     ("terminal::exec_with_a_terminal", exec_with_a_terminal),
     ("terminal::debug_with_a_terminal", debug_with_a_terminal),
-    ("terminal::editors_get_the_terminal", editors_get_the_terminal),
+    ("terminal::editors_own_the_terminal", editors_own_the_terminal),
     ("terminal::cp_keeps_to_its_directory", cp_keeps_to_its_directory),
 ];
-/// Newer versions know the flag.
-pub const NEW: &[Case] = &[("terminal::attach_is_left_by_keys", attach_is_left_by_keys)];
+/// Newer versions have the flag.
+pub const NEW: &[Case] = &[("terminal::detaches_by_keys", detaches_by_keys)];
 pub const OWN: &[Case] = &[
-    ("terminal::atomic_shows_how_far_it_is", atomic_shows_how_far_it_is),
-    ("terminal::atomic_draws_over_itself", atomic_draws_over_itself),
+    ("terminal::atomic_apply_shows_progress", atomic_apply_shows_progress),
+    ("terminal::atomic_apply_redraws_in_place", atomic_apply_redraws_in_place),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
-/// A program on a terminal of 30 lines with 100 columns.
+/// A program on a terminal of 30 lines and 100 columns.
 struct Session {
     child: Child,
     keyboard: File,
@@ -39,13 +38,13 @@ impl Session {
         Self::start_on(100, command)
     }
 
-    /// On a terminal with so many columns.
+    /// Starts a program on a terminal with the given number of columns.
     fn start_on(columns: u16, mut command: Command) -> Self {
         let size = Winsize { ws_row: 30, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
         let end = || pty.slave.try_clone().unwrap();
         let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        // The program's ends are held by it alone, so that the screen ends when it does.
+        // Only the program holds its ends, so that the screen ends when it does.
         drop(command);
         drop(pty.slave);
         let keyboard = File::from(pty.master);
@@ -88,7 +87,7 @@ fn exec_with_a_terminal(s: &Story) {
     let mut session = Session::start(s.command(&["exec", "-it", "p", "--", "sh"]));
     session.types("echo $((40+2)) there\n");
     session.shows(s, "42 there");
-    // The size of the window arrives on its own, a moment later.
+    // The size of the window arrives separately, a moment later.
     s.eventually("the size of the window", || {
         session.types("/bin/busybox stty size\n");
         std::thread::yield_now();
@@ -132,7 +131,7 @@ fn debug_with_a_terminal(s: &Story) {
 }
 
 /// Clauses: A14.edit-terminal
-fn editors_get_the_terminal(s: &Story) {
+fn editors_own_the_terminal(s: &Story) {
     s.ok(&["create", "configmap", "c", "--from-literal=a=1"]);
     let edit = |script: &str| {
         let mut c = s.command(&["edit", "configmap", "c"]);
@@ -150,7 +149,7 @@ fn editors_get_the_terminal(s: &Story) {
     assert!(code == 1 && screen.contains("there was a problem with the editor"), "{screen}");
     let (code, screen) = edit("true").ends();
     assert!(code == 0 && screen.contains("Edit cancelled, no changes made."), "{screen}");
-    // What cannot be read comes back until it is saved as it was.
+    // A malformed file is opened again until it is saved unchanged.
     let (code, screen) =
         edit("if grep -q 'was not valid' \"$1\"; then touch came-back; else echo 'data: [' >> \"$1\"; fi").ends();
     assert!(
@@ -161,8 +160,8 @@ fn editors_get_the_terminal(s: &Story) {
     assert_eq!(s.get("configmaps/c")["data"]["a"], "typed");
 }
 
-/// The keys leave the session, and the container goes on as if nobody had been there.
-fn attach_is_left_by_keys(s: &Story) {
+/// The keys detach from the session, and the container continues undisturbed.
+fn detaches_by_keys(s: &Story) {
     let script = "while read l; do echo heard $l; done; sleep 1000";
     s.shell_pod("p", script, json!({}), json!({"stdin": true, "tty": true}));
     s.ready("p");
@@ -180,8 +179,8 @@ fn attach_is_left_by_keys(s: &Story) {
     }
 }
 
-/// A picture of a line per object is drawn over the one before, in which no line is wider than the terminal.
-fn atomic_draws_over_itself(s: &Story) {
+/// The view of a line per object is redrawn in place; no line is wider than the terminal.
+fn atomic_apply_redraws_in_place(s: &Story) {
     let long = "a-name-that-is-much-longer-than-the-terminal-is-wide";
     let pod = json!({"containers": [{"name": "c", "image": IMAGE}]});
     let deployment = json!({
@@ -191,7 +190,7 @@ fn atomic_draws_over_itself(s: &Story) {
     s.file("all.yaml", &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: one}}\n---\n{deployment}"));
     let (code, screen) = Session::start_on(40, s.command(&["apply", "--atomic", "-f", "all.yaml"])).ends();
     assert_eq!(code, 0, "{screen}");
-    // Up by as many lines as there are objects.
+    // The cursor moves up by the number of objects.
     let pictures: Vec<&str> = screen.split("\u{1b}[2A").collect();
     assert!(pictures.len() > 1, "{screen:?}");
     let rows = |picture: &str| -> Vec<String> {
@@ -208,7 +207,7 @@ fn atomic_draws_over_itself(s: &Story) {
 }
 
 /// Clauses: G03.view
-fn atomic_shows_how_far_it_is(s: &Story) {
+fn atomic_apply_shows_progress(s: &Story) {
     let map = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n---\n");
     s.file("all.yaml", &(map("one") + &map("two")));
     let (code, screen) = Session::start(s.command(&["apply", "--atomic", "-f", "all.yaml"])).ends();
@@ -216,7 +215,7 @@ fn atomic_shows_how_far_it_is(s: &Story) {
     for name in ["configmap/one", "configmap/two"] {
         assert!(screen.contains(name), "{name}: {screen}");
     }
-    // Asked first, and answered on the terminal.
+    // Confirmation is requested and given on the terminal.
     s.file("all.yaml", &(map("one") + &map("three")));
     let mut session = Session::start(s.command(&["apply", "--atomic", "--confirm", "-f", "all.yaml"]));
     session.shows(s, "three");
@@ -226,8 +225,7 @@ fn atomic_shows_how_far_it_is(s: &Story) {
     assert!(s.get("configmaps/three").is_null());
 }
 
-/// A pod whose `tar` sends what it likes.
-/// Clauses: P18.cp-traversal P18.cp-links P18.cp
+/// A pod with a `tar` that sends arbitrary archives.
 fn cp_keeps_to_its_directory(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({}));
     s.ready("p");
@@ -236,7 +234,7 @@ fn cp_keeps_to_its_directory(s: &Story) {
     std::os::unix::fs::symlink("../../outside", s.dir.join("evil/link")).unwrap();
     std::os::unix::fs::symlink("/", s.dir.join("evil/root")).unwrap();
     std::fs::create_dir_all(s.dir.join("outside")).unwrap();
-    // One archive: what is asked for, what climbs out, and files behind links that lead out.
+    // One archive with the requested file, paths outside of the destination, and files behind links.
     let tar = |more: &[&str]| {
         let mut c = Command::new("tar");
         c.current_dir(&s.dir).args(["-P", "-C", "evil", "-f", "evil.tar"]).args(more);

@@ -1,13 +1,13 @@
-//! Writes followed by their undoing: what was there before is there again. And what is refused, with its cause.
+//! Writes followed by their reversal restore the previous state. Errors include their cause.
 
 use crate::runner::Case;
 use crate::story::{Story, refused};
 use serde_json::{Value, json};
 
 pub const TESTS: &[Case] = &[
-    ("undoing::what_is_written_can_be_taken_back", what_is_written_can_be_taken_back),
-    ("undoing::what_is_deleted_can_be_made_again", what_is_deleted_can_be_made_again),
-    ("undoing::refusals_tell_their_cause", refusals_tell_their_cause),
+    ("undoing::writes_can_be_undone", writes_can_be_undone),
+    ("undoing::deleted_objects_can_be_recreated", deleted_objects_can_be_recreated),
+    ("undoing::errors_include_their_cause", errors_include_their_cause),
 ];
 
 const DEPLOYMENT: &str = "
@@ -22,7 +22,7 @@ spec:
 {apiVersion: v1, kind: ConfigMap, metadata: {name: m, labels: {kept: 'yes'}}, data: {k: v}}
 ";
 
-/// What a user wrote of an object, without what the server keeps beside it.
+/// Returns the fields that a user wrote, without those of the server.
 fn written(s: &Story, what: &str) -> Value {
     let mut o = s.get(what);
     assert!(o["metadata"]["name"].is_string(), "{what} is there: {o}");
@@ -36,7 +36,7 @@ fn written(s: &Story, what: &str) -> Value {
     json!([o["metadata"], o["spec"], o["data"]])
 }
 
-/// Waits until the controller has seen what was written: only then there is a revision to leave, or to go back to.
+/// Waits until the controller has observed the write: only then is there a revision to roll back to.
 fn seen(s: &Story, what: &str) {
     s.until(what, |o| {
         o["metadata"]["generation"].is_null() || o["status"]["observedGeneration"] == o["metadata"]["generation"]
@@ -44,7 +44,7 @@ fn seen(s: &Story, what: &str) {
 }
 
 /// Clauses: A14.label A14.annotate A14.scale A14.set-image A14.set-env A14.set-resources
-fn what_is_written_can_be_taken_back(s: &Story) {
+fn writes_can_be_undone(s: &Story) {
     s.file("all.yaml", DEPLOYMENT);
     s.ok(&["create", "-f", "all.yaml"]);
     s.ok(&["rollout", "status", "deploy/d"]);
@@ -74,12 +74,12 @@ fn what_is_written_can_be_taken_back(s: &Story) {
 }
 
 /// Clauses: A14.replace-force A14.create-file
-fn what_is_deleted_can_be_made_again(s: &Story) {
+fn deleted_objects_can_be_recreated(s: &Story) {
     s.file("all.yaml", DEPLOYMENT);
     s.ok(&["create", "-f", "all.yaml"]);
     let (deployment, map) = ("deployments/d", "configmaps/m");
     let before = [written(s, deployment), written(s, map)];
-    // What a server says of an object is taken by it again, whichever way.
+    // A server accepts its own output, by every command.
     for again in [&["create", "-f", "-"][..], &["apply", "-f", "-"], &["replace", "--force", "-f", "-"]] {
         let kept = s.ok(&["get", "-f", "all.yaml", "-o", "json"]);
         let old = s.get(map)["metadata"]["uid"].clone();
@@ -92,24 +92,24 @@ fn what_is_deleted_can_be_made_again(s: &Story) {
         s.ok(&["annotate", "-f", "all.yaml", "kubectl.kubernetes.io/last-applied-configuration-"]);
         assert_eq!([written(s, deployment), written(s, map)], before, "{again:?}");
     }
-    // Nothing goes that could not be made again.
+    // An object is not deleted if it could not be recreated.
     s.file("bad.yaml", &DEPLOYMENT.replace("name: c, image", "name: C_, image"));
-    let said = s.fails(&["replace", "--force", "-f", "bad.yaml"]);
-    assert!(said.contains("spec.template.spec.containers[0].name: Invalid value"), "{said}");
-    // Upstream's own deletes first; ours asks the server before.
+    let stderr = s.fails(&["replace", "--force", "-f", "bad.yaml"]);
+    assert!(stderr.contains("spec.template.spec.containers[0].name: Invalid value"), "{stderr}");
+    // Upstream's kubectl deletes first; ours does a dry run before.
     if s.tool == crate::story::Tool::Kemudi {
         assert_eq!([written(s, deployment), written(s, map)], before);
     }
 }
 
 /// Clauses: K11.exec-failures A14.create-file
-fn refusals_tell_their_cause(s: &Story) {
+fn errors_include_their_cause(s: &Story) {
     let plain = std::fs::read_to_string(&s.cluster.kubeconfig).unwrap();
     s.file("other", &plain.replacen("apiVersion: v1", "apiVersion: v-1", 1));
-    let said = s.fails(&["--kubeconfig=other", "get", "ns"]);
+    let stderr = s.fails(&["--kubeconfig=other", "get", "ns"]);
     assert!(
-        said.contains("error loading config file \"other\": no kind \"Config\" is registered for version \"v-1\""),
-        "{said}"
+        stderr.contains("error loading config file \"other\": no kind \"Config\" is registered for version \"v-1\""),
+        "{stderr}"
     );
     let server = s.ok(&["config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"]);
     let plugin = |command: &str| {
@@ -119,7 +119,7 @@ fn refusals_tell_their_cause(s: &Story) {
             users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: IfAvailable, {command}}}}}}}]}}"
         )
     };
-    for (command, want) in [
+    for (command, expected) in [
         ("command: nosuchplugin, installHint: get it", "getting credentials: exec: executable nosuchplugin not found"),
         ("command: sh, args: [-c, exit 3]", "getting credentials: exec: executable sh failed with exit code 3"),
         (
@@ -128,19 +128,19 @@ fn refusals_tell_their_cause(s: &Story) {
         ),
     ] {
         s.file("plugged", &plugin(command));
-        let said = s.fails(&["--kubeconfig=plugged", "get", "ns"]);
-        assert!(said.contains(&format!("Unable to connect to the server: {want}")), "{command}: {said}");
+        let stderr = s.fails(&["--kubeconfig=plugged", "get", "ns"]);
+        assert!(stderr.contains(&format!("Unable to connect to the server: {expected}")), "{command}: {stderr}");
     }
-    let said = s.fails(&["--tls-server-name=foo", "get", "ns"]);
-    assert!(said.contains("tls: failed to verify certificate: x509: certificate is valid for "), "{said}");
-    assert!(said.trim_end().ends_with(", not foo"), "{said}");
-    // The list of who wrote what belongs to the server.
+    let stderr = s.fails(&["--tls-server-name=foo", "get", "ns"]);
+    assert!(stderr.contains("tls: failed to verify certificate: x509: certificate is valid for "), "{stderr}");
+    assert!(stderr.trim_end().ends_with(", not foo"), "{stderr}");
+    // Managed fields belong to the server.
     s.ok(&["create", "cm", "m", "--from-literal=a=b"]);
     s.file("managed.json", &s.ok(&["get", "cm", "m", "-o", "json", "--show-managed-fields"]));
-    let said = s.fails(&["apply", "--server-side", "-f", "managed.json"]);
-    assert!(said.contains("metadata.managedFields must be nil"), "{said}");
+    let stderr = s.fails(&["apply", "--server-side", "-f", "managed.json"]);
+    assert!(stderr.contains("metadata.managedFields must be nil"), "{stderr}");
     s.ok(&["create", "secret", "generic", "x", "--from-literal=a=b"]);
     let again = ["create", "secret", "generic", "x", "--from-literal=a=b"];
-    let said = refused(&again, &s.k(&again));
-    assert_eq!(said, "error: failed to create secret secrets \"x\" already exists\n");
+    let stderr = refused(&again, &s.k(&again));
+    assert_eq!(stderr, "error: failed to create secret secrets \"x\" already exists\n");
 }

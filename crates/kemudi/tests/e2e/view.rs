@@ -4,8 +4,8 @@ use crate::runner::Case;
 use crate::story::Story;
 use serde_json::{Value, json};
 
-/// Older releases of kubectl show it always.
-pub const OWN: &[Case] = &[("view::hides_who_manages_what", hides_who_manages_what)];
+/// Older versions of kubectl always show managed fields.
+pub const OWN: &[Case] = &[("view::hides_managed_fields", hides_managed_fields)];
 pub const TESTS: &[Case] = &[("view::prints_every_form", prints_every_form), ("view::selects", selects)];
 
 /// Clauses: A03.yaml A03.json A03.name A03.wide A03.jsonpath A03.custom-columns
@@ -40,7 +40,7 @@ fn prints_every_form(s: &Story) {
 }
 
 /// Clauses: A03.managed-fields
-fn hides_who_manages_what(s: &Story) {
+fn hides_managed_fields(s: &Story) {
     s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: \"1\"}\n");
     let get = |more: &[&str]| -> Value {
         let text = s.ok(&[&["get", "configmap", "c", "-o", "json"], more].concat());

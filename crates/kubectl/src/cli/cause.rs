@@ -1,18 +1,18 @@
-//! The command line as the cause of a change: what `--record` keeps in an annotation.
+//! The command line as the cause of a change, which `--record` stores in an annotation.
 
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 
-/// Flags whose values are nobody else's business.
+/// Flags whose values are secret.
 const SECRET: [&str; 2] = ["token", "password"];
 
-/// The words that are no flags, and behind them the flags by their long names, each with its value, as upstream writes it
-/// (`genericclioptions.RecordFlags`). `args` are those of a command line that `top` has accepted.
+/// Returns the arguments that are no flags, and then the flags by their long names with their values, as upstream writes
+/// them (`genericclioptions.RecordFlags`). `top` must have accepted `args`.
 pub fn describe(args: &[OsString], top: &Command) -> String {
     let mut known: Vec<&Arg> = top.get_arguments().collect();
     let (mut words, mut flags) = (String::from("kubectl"), String::new());
     let mut rest = args.iter().skip(1).map(|a| a.to_string_lossy().into_owned());
-    // Flags of subcommands may stand before their names: all commands that words name are looked through.
+    // Flags of subcommands may precede the names of these: collect the flags of all named commands.
     let mut command = top;
     for a in args.iter().skip(1) {
         if let Some(sub) = a.to_str().and_then(|a| command.find_subcommand(a)) {
@@ -69,9 +69,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_stand_behind_the_words_by_their_long_names() {
+    fn flags_follow_the_arguments_with_long_names() {
         let top = crate::command();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "set image deploy/web nginx=nginx:1.9 --record",
                 "kubectl set image deploy/web nginx=nginx:1.9 --record=true",
@@ -90,7 +90,7 @@ mod tests {
             ("edit --output json pod/a --record", "kubectl edit pod/a --output=json --record=true"),
         ] {
             let args: Vec<OsString> = ["/bin/kubectl"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
-            assert_eq!(describe(&args, &top), want, "{line}");
+            assert_eq!(describe(&args, &top), expected, "{line}");
         }
     }
 }

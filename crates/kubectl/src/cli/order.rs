@@ -1,13 +1,13 @@
-//! Flags may stand anywhere, also between a command and its subcommand, as upstream's parser (cobra) has it.
+//! Flags may stand anywhere, also between a command and its subcommand, as in upstream's parser (cobra).
 
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 
-/// The same words with the names of command and subcommands in front, which is where clap wants them. `args` begins with the
-/// program's name. Without a command nothing changes.
+/// Moves the names of command and subcommands to the front, where clap requires them. The first of `args` is the name of
+/// the program. Without a command nothing changes.
 ///
-/// A word is a value if the flag before it takes one. Flags that nobody knows at that place (those of the subcommand) count as such, as
-/// upstream's do.
+/// An argument is a value if the flag before it takes one. Flags that are unknown at that position (those of the
+/// subcommand) take one, as in upstream's parser.
 pub fn subcommands_first(args: &[OsString], top: &Command) -> Vec<OsString> {
     let Some((program, rest)) = args.split_first() else { return Vec::new() };
     let (mut names, mut rest) = (vec![program.clone()], rest.to_vec());
@@ -24,7 +24,7 @@ pub fn subcommands_first(args: &[OsString], top: &Command) -> Vec<OsString> {
     names
 }
 
-/// Where the first word is that is neither a flag nor its value.
+/// Returns the index of the first argument that is neither a flag nor its value.
 fn first_word(args: &[OsString], known: &[&Arg]) -> Option<usize> {
     let mut i = 0;
     while i < args.len() {
@@ -61,9 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_may_stand_between_a_command_and_its_subcommand() {
+    fn moves_flags_between_command_and_subcommand() {
         let top = crate::command();
-        for (line, want) in [
+        for (line, expected) in [
             ("create -n default namespace q", "create namespace -n default q"),
             ("-n default create namespace q", "create namespace -n default q"),
             ("create -n default clusterrole r --verb=get", "create clusterrole -n default r --verb=get"),
@@ -86,12 +86,12 @@ mod tests {
             let args: Vec<OsString> = ["kubectl"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
             let ordered: Vec<String> =
                 subcommands_first(&args, &top).iter().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
-            assert_eq!(ordered.join(" "), want, "{line}");
+            assert_eq!(ordered.join(" "), expected, "{line}");
         }
         assert_eq!(subcommands_first(&["kubectl".into()], &top), ["kubectl"]);
     }
 
-    /// The commands that can be called, with the words that lead to each.
+    /// Collects the commands without subcommands, each with its path.
     fn leaves(c: &Command, path: &[&str], out: &mut Vec<(Vec<String>, Vec<Arg>)>) {
         for s in c.get_subcommands().filter(|s| s.get_name() != "help") {
             let path = [path, &[s.get_name()]].concat();
@@ -102,16 +102,16 @@ mod tests {
         }
     }
 
-    /// Every flag of every command, and some that all have: wherever it stands, it means the same, or is refused alike.
+    /// Every flag of every command, and some global flags, have the same effect or error at every position.
     #[test]
-    fn a_flag_means_the_same_wherever_it_stands() {
+    fn position_of_a_flag_does_not_matter() {
         let mut all = Vec::new();
         leaves(&crate::command(), &[], &mut all);
         assert!(all.len() > 70, "{}", all.len());
         let outcome = |words: &[&str]| {
             let args = ["kubectl"].iter().chain(words).map(OsString::from).collect();
             match crate::cli::parse(args) {
-                // The line itself is kept as the cause of a change.
+                // The line itself is recorded as the cause of a change.
                 Ok((mut global, command)) => {
                     global.cause = None;
                     format!("{global:?} {command:?}")
@@ -122,8 +122,8 @@ mod tests {
         for (path, flags) in &all {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             // Some take no arguments.
-            let taken = !outcome(&[&path[..], &["a"]].concat()).contains("unexpected argument");
-            let arguments: &[&str] = if taken { &["a"] } else { &[] };
+            let takes_arguments = !outcome(&[&path[..], &["a"]].concat()).contains("unexpected argument");
+            let arguments: &[&str] = if takes_arguments { &["a"] } else { &[] };
             let mut lines: Vec<Vec<String>> = vec![vec!["-n".into(), "x".into()], vec!["--context=c".into()]];
             for f in flags.iter().filter(|f| !f.is_positional()) {
                 let Some(long) = f.get_long().filter(|l| *l != "help") else { continue };
@@ -135,11 +135,11 @@ mod tests {
             }
             for flag in lines {
                 let flag: Vec<&str> = flag.iter().map(String::as_str).collect();
-                let behind = outcome(&[&path[..], arguments, &flag].concat());
-                // In front of all, between the words of the command, and before its arguments.
+                let after_arguments = outcome(&[&path[..], arguments, &flag].concat());
+                // Before the command, between command and subcommand, and before the arguments.
                 for at in 0..=path.len() {
                     let words = [&path[..at], &flag, &path[at..], arguments].concat();
-                    assert_eq!(outcome(&words), behind, "{words:?}");
+                    assert_eq!(outcome(&words), after_arguments, "{words:?}");
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! What commands make of flags that they share with others.
+//! How single commands change the flags that they share with others.
 //!
-//! A set of flags ([`crate::flags`]) is flattened into many commands, of which one may have another default for a flag, or lack
-//! it, or take it for scripts alone. All are rows here, so that the parser, the help, completion and manual pages agree. A flag that a command lacks is
-//! refused as unknown.
+//! A set of flags ([`crate::flags`]) is flattened into many commands. One of them may have another default for a flag, lack
+//! it, or accept it without effect. The tables here say so once, so that parser, help, completion and manual pages agree. A
+//! flag that a command lacks is rejected as unknown.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -22,8 +22,8 @@ const DEFAULTS: [(&str, &str, &str); 10] = [
     ("wait", "recursive", "true"),
 ];
 
-/// Command, and flags that it lacks.
-const LACKS: [(&str, &[&str]); 10] = [
+/// Command, and shared flags that it lacks.
+const MISSING: [(&str, &[&str]); 10] = [
     ("apply set-last-applied", &["kustomize", "recursive"]),
     ("autoscale", &["validate"]),
     ("debug", &["kustomize", "recursive"]),
@@ -36,10 +36,10 @@ const LACKS: [(&str, &[&str]); 10] = [
     ("wait", &["kustomize"]),
 ];
 
-/// Command, and flags that it takes without effect.
-const IDLE: [(&str, &[&str]); 1] = [("run", &["filename", "kustomize", "recursive"])];
+/// Command, and flags that it accepts without effect.
+const IGNORED: [(&str, &[&str]); 1] = [("run", &["filename", "kustomize", "recursive"])];
 
-/// Commands that write down why they changed an object (`--record`), as those of upstream's that have the flag.
+/// Commands with `--record`, which store the reason of a change in the object.
 const RECORD: [&str; 16] = [
     "annotate",
     "apply",
@@ -59,7 +59,7 @@ const RECORD: [&str; 16] = [
     "set serviceaccount",
 ];
 
-/// Where a path leads that begins with the command itself.
+/// Finds the command at a path that begins with the command itself.
 fn at<'a>(c: &'a mut Command, path: &str) -> Option<&'a mut Command> {
     let mut names = path.split(' ');
     let own = names.next() == Some(c.get_name());
@@ -87,75 +87,62 @@ pub fn adjust(c: &mut Command) {
     for (path, flag, default) in DEFAULTS {
         change(path, flag, &|a| a.default_value(default).hide_default_value(true));
     }
-    for (path, flags) in LACKS {
+    for (path, flags) in MISSING {
         flags.iter().for_each(|f| change(path, f, &|a| a.hide(true)));
     }
-    for (path, flags) in IDLE {
+    for (path, flags) in IGNORED {
         flags.iter().for_each(|f| change(path, f, &|a| a.help("Kept for scripts: without effect here")));
     }
 }
 
 /// Refuses flags that the command lacks.
-pub fn withheld(m: &ArgMatches, words: &[String]) -> Result<(), clap::Error> {
+pub fn reject_missing(m: &ArgMatches, words: &[String]) -> Result<(), clap::Error> {
     let (mut m, mut path) = (m, Vec::new());
     while let Some((name, sub)) = m.subcommand() {
         path.push(name);
         m = sub;
     }
     let path = path.join(" ");
-    let lacks = LACKS.iter().find(|(p, _)| *p == path).map_or(&[][..], |(_, flags)| flags);
+    let lacks = MISSING.iter().find(|(p, _)| *p == path).map_or(&[][..], |(_, flags)| flags);
     let given = |id: &&&str| m.value_source(id) == Some(ValueSource::CommandLine);
     let Some(id) = lacks.iter().find(given) else { return Ok(()) };
     let long = format!("--{}", id.replace('_', "-"));
     // Those of them that have a letter.
     let letter = if *id == "recursive" { "-R" } else { "-k" };
-    let said_long = words.iter().any(|w| *w == long || w.starts_with(&format!("{long}=")));
-    let said = if said_long { long } else { letter.to_owned() };
+    let is_long = words.iter().any(|w| *w == long || w.starts_with(&format!("{long}=")));
+    let flag = if is_long { long } else { letter.to_owned() };
     let mut e = clap::Error::new(ErrorKind::UnknownArgument);
-    e.insert(ContextKind::InvalidArg, ContextValue::String(said));
+    e.insert(ContextKind::InvalidArg, ContextValue::String(flag));
     Err(e)
 }
 
-/// The matches of the command that is called.
-pub fn deepest(mut m: &ArgMatches) -> &ArgMatches {
+/// Returns the matches of the innermost subcommand.
+pub fn innermost(mut m: &ArgMatches) -> &ArgMatches {
     while let Some((_, sub)) = m.subcommand() {
         m = sub;
     }
     m
 }
 
-/// Whether objects, or the variables of `set env`, come from standard input.
+/// Whether the command reads objects, or the variables of `set env`, from standard input.
 pub fn reads_stdin(m: &ArgMatches) -> bool {
-    let of = deepest(m);
-    let dash = |flag: &str| of.try_get_many::<String>(flag).ok().flatten().into_iter().flatten().any(|f| f == "-");
+    let command = innermost(m);
+    let dash = |flag: &str| command.try_get_many::<String>(flag).ok().flatten().into_iter().flatten().any(|f| f == "-");
     let variables = m.subcommand().and_then(|(n, m)| Some((n, m.subcommand_name()?))) == Some(("set", "env"));
     dash("filename") || (variables && dash("words"))
 }
 
-/// What `--record` says of the command that is called: how often it is there, and whether it is set in the end.
+/// Returns how many times `--record` is given, and its last value.
 pub fn record(m: &ArgMatches) -> (usize, bool) {
-    let given: Vec<bool> = match deepest(m).try_get_many::<bool>("record") {
+    let given: Vec<bool> = match innermost(m).try_get_many::<bool>("record") {
         Ok(Some(all)) => all.copied().collect(),
         _ => Vec::new(),
     };
     (given.len(), given.last() == Some(&true))
 }
 
-/// `--vmodule`: pairs of a pattern and a number. What Go's files would say is not said here.
-pub fn vmodule(s: &str) -> Result<String, String> {
-    let fits = |pair: &str| pair.split_once('=').is_some_and(|(p, n)| !p.is_empty() && n.parse::<i32>().is_ok());
-    match s.split(',').filter(|p| !p.is_empty()).all(fits) {
-        true => Ok(s.to_owned()),
-        false => Err("syntax error: expect comma-separated list of filename=N".into()),
-    }
-}
-
-/// `--log-flush-frequency`, refused in words of its own.
-pub fn frequency(s: &str) -> Result<String, String> {
-    crate::flags::duration_text(s).map_err(|_| "parse error".into())
-}
-
-/// `--profile`: nothing to do, or why it cannot be done. The flag of `debug` is another one of the same name.
+/// Checks `--profile`: this program has no Go runtime to profile. The flag of `debug` has the same name and another
+/// meaning.
 pub fn profile(name: &str, command: &super::Command) -> crate::error::Result {
     match name {
         _ if matches!(command, super::Command::Debug(_)) => Ok(()),
@@ -172,10 +159,10 @@ mod tests {
     use crate::testing::{Server, snapshot};
 
     #[test]
-    fn every_row_names_a_command_and_a_flag() {
+    fn tables_name_existing_commands_and_flags() {
         let mut c = crate::cli::command();
         let rows = super::DEFAULTS.iter().map(|(p, f, _)| (*p, *f));
-        let lacks = super::LACKS.iter().chain(&super::IDLE).flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
+        let lacks = super::MISSING.iter().chain(&super::IGNORED).flat_map(|(p, all)| all.iter().map(|f| (*p, *f)));
         for (path, flag) in rows.chain(lacks).chain(super::RECORD.map(|p| (p, "record"))) {
             let first = path.split(' ').next().unwrap();
             let found = c
@@ -187,9 +174,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn flags_that_a_command_lacks_are_unknown() {
+    async fn rejects_flags_that_a_command_lacks() {
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "wait -k x",
                 "! error: unknown shorthand flag: 'k' in -k\n! See 'kubectl wait --help' for usage.\nexit 1\n",
@@ -204,7 +191,7 @@ mod tests {
                 "! error: --profile=heap asks for a profile of a Go runtime, and this program has none\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `kubectl annotate`.
+//! `kubectl annotate`: sets and removes annotations.
 
 use super::keys;
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! `kubectl api-resources`.
+//! `kubectl api-resources`: lists the resource types of the server.
 
 use crate::discovery::{Discovery, Resource};
 use crate::error::{Result, text};
@@ -12,30 +12,31 @@ use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Only of this group; empty is the core group.
+    /// Only resources of this API group; empty is the core group.
     #[arg(long)]
     pub api_group: Option<String>,
-    /// Only those inside (or outside) of namespaces.
+    /// Only namespaced resources, or with =false only cluster-scoped ones.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub namespaced: Option<bool>,
-    /// Only those with all of these verbs.
+    /// Only resources with all of these verbs.
     #[arg(long, value_delimiter = ',')]
     pub verbs: Vec<String>,
-    /// Only of these categories.
+    /// Only resources of these categories.
     #[arg(long, value_delimiter = ',')]
     pub categories: Vec<String>,
-    /// wide or name.
+    /// Output format: wide, name, json, yaml or kyaml.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
-    /// name or kind.
+    /// Sort by name or kind.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub sort_by: String,
-    /// Kept for scripts: resources have no managed fields.
+    /// Accepted without effect: resources have no managed fields.
     #[arg(long)]
     pub show_managed_fields: bool,
-    /// Use what was learnt before.
+    /// Use the cached discovery documents.
     #[arg(long)]
     pub cached: bool,
 }
@@ -69,8 +70,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         _ => return text("--sort-by accepts only name or kind"),
     }
     if a.output == "name" {
-        all.iter().for_each(|r| k.say(r.group_resource()));
-        return complete(&d);
+        all.iter().for_each(|r| k.println(r.group_resource()));
+        return check_stale(&d);
     }
     if !output.is_human() {
         let list = json!({
@@ -79,7 +80,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         });
         let list = Object::from_value(list).unwrap_or_default();
         k.out.write(ordered(&output, list, a.show_managed_fields, Order::ByType)?.as_bytes());
-        return complete(&d);
+        return check_stale(&d);
     }
     let wide = a.output == "wide";
     let mut rows = Vec::new();
@@ -104,11 +105,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         rows.push(row);
     }
     k.out.write(Aligner::default().lines(&rows).as_bytes());
-    complete(&d)
+    check_stale(&d)
 }
 
-/// An error if some versions did not say what they have (`discovery.ErrGroupDiscoveryFailed`).
-fn complete(d: &Discovery) -> Result {
+/// Errors if the discovery of some versions failed (`discovery.ErrGroupDiscoveryFailed`).
+fn check_stale(d: &Discovery) -> Result {
     if d.stale.is_empty() {
         return Ok(());
     }
@@ -116,7 +117,7 @@ fn complete(d: &Discovery) -> Result {
     text(format!("unable to retrieve the complete list of server APIs: {}", all.join(", ")))
 }
 
-/// A resource as discovery tells of it (`metav1.APIResource`).
+/// Returns a resource as discovery describes it (`metav1.APIResource`).
 fn document(r: &Resource) -> Value {
     let mut v = json!({
         "name": r.plural, "singularName": r.singular, "namespaced": r.namespaced, "version": r.version, "kind": r.kind,
@@ -125,9 +126,9 @@ fn document(r: &Resource) -> Value {
     if !r.group.is_empty() {
         v["group"] = r.group.clone().into();
     }
-    for (field, of) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
-        if !of.is_empty() {
-            v[field] = of.clone().into();
+    for (field, values) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
+        if !values.is_empty() {
+            v[field] = values.clone().into();
         }
     }
     v
@@ -155,9 +156,10 @@ mod tests {
         );
     }
 
-    /// Servers before v1.26 have a document for each version. A version that does not answer is an error at the end; the others are listed.
+    /// Regression: servers before v1.26 have a document per version. A version that does not answer is an error at the end;
+    /// the others are listed.
     #[tokio::test]
-    async fn older_servers_are_asked_version_by_version() {
+    async fn reads_each_version_of_older_servers() {
         let resource = |name: &str, kind: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get", "list"]});
         let versions = |group: &str, preferred: &str, all: &[&str]| {
             let of = |v: &str| json!({"groupVersion": format!("{group}/{v}"), "version": v});

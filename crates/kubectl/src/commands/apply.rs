@@ -1,4 +1,5 @@
-//! `kubectl apply`: client-side with the three-way patch of what was applied, what is to be and what is; or server-side.
+//! `kubectl apply`: client-side with a three-way patch of the last applied, the new and the live configuration; or
+//! server-side.
 
 mod applyset;
 pub mod atomic;
@@ -12,7 +13,7 @@ pub mod prune;
 
 use super::delete::cascade;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::{Formats, Output, Printer, document};
 use crate::resource::from_files_validated;
@@ -24,7 +25,7 @@ use serde_json::json;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
-    pub of: Option<Of>,
+    pub subcommand: Option<Subcommand>,
     #[command(flatten)]
     pub files: FileFlags,
     #[command(flatten)]
@@ -33,75 +34,76 @@ pub struct Arguments {
     pub dry: DryRunFlag,
     #[command(flatten)]
     pub validate: ValidateFlag,
-    /// Let the server merge, and track who owns which field.
+    /// Let the server merge the fields and track their managers.
     #[arg(long)]
     pub server_side: bool,
-    /// With --server-side, take fields that others own.
+    /// With --server-side, take over fields of other managers.
     #[arg(long)]
     pub force_conflicts: bool,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_manager: String,
-    /// Delete and create anew what cannot be patched.
+    /// Delete and recreate objects that cannot be patched.
     #[arg(long)]
     pub force: bool,
-    /// With --force, the grace period of the deletion.
+    /// With --force, the grace period of the deletion in seconds.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
-    /// With --force, what becomes of what the object owns.
+    /// With --force, how to delete dependents: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,
-    /// With --force, wait until the deleted object is gone.
+    /// With --force, wait for the deletion to finish.
     #[arg(long)]
     pub wait: bool,
-    /// With --force, how long to wait; with --atomic, how long objects may take to be ready.
+    /// With --force, time limit for the deletion; with --atomic, time limit until all objects are ready.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
-    /// What the file says wins over what others changed.
+    /// Overwrite changes of others to fields in the manifest.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub overwrite: bool,
-    /// With --server-side, apply to this subresource.
+    /// With --server-side, the subresource to apply to.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
     /// Only objects of the files with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// All or nothing, in the order in which objects need each other, and wait until they are ready (--timeout, 5m if none).
+    /// Apply all objects or none, in dependency order, and wait until they are ready (--timeout, by default 5m).
     #[arg(long)]
     pub atomic: bool,
-    /// With --atomic, show all differences and ask first.
+    /// With --atomic, show all differences and ask for confirmation.
     #[arg(long)]
     pub confirm: bool,
     #[command(flatten)]
     pub pruning: prune::Flags,
-    /// Kept for scripts: lists are merged by their keys, which this program knows without asking.
+    /// Accepted without effect: merge keys of lists are always known.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub openapi_patch: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum Of {
-    /// Change what was applied last in an editor.
+pub enum Subcommand {
+    /// Edit the last applied configuration in an editor.
     #[command(name = "edit-last-applied")]
     Edit(edit_last_applied::Arguments),
-    /// Print what was applied last.
+    /// Print the last applied configuration.
     #[command(name = "view-last-applied")]
     View(last_applied::View),
-    /// Make what a file says the last applied configuration, and nothing else.
+    /// Set the last applied configuration from a file, without changing anything else.
     #[command(name = "set-last-applied")]
     Set(last_applied::Set),
 }
 
+/// The field manager of client-side apply.
 pub const CLIENT_SIDE: &str = "kubectl-client-side-apply";
 
-/// Patches are tried again while others write in between.
+/// How many times a patch is tried when others write at the same time.
 const ATTEMPTS: usize = 5;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    match a.of {
-        Some(Of::Edit(e)) => return edit_last_applied::run(e, k).await,
-        Some(Of::View(v)) => return last_applied::view(v, k).await,
-        Some(Of::Set(s)) => return last_applied::set(s, k).await,
+    match a.subcommand {
+        Some(Subcommand::Edit(e)) => return edit_last_applied::run(e, k).await,
+        Some(Subcommand::View(v)) => return last_applied::view(v, k).await,
+        Some(Subcommand::Set(s)) => return last_applied::set(s, k).await,
         None => {}
     }
     let dry = a.dry.strategy()?;
@@ -114,10 +116,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.server_side && a.force {
         return text("--force cannot be used with --server-side");
     }
-    if a.server_side && dry == Dry::Client {
+    if a.server_side && dry == DryRunStrategy::Client {
         return text("--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)");
     }
-    if a.force && dry == Dry::Server {
+    if a.force && dry == DryRunStrategy::Server {
         return text("--dry-run=server cannot be used with --force");
     }
     let mut set = applyset::Set::open(k, &a).await?;
@@ -164,7 +166,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         count += 1;
         let done = apply.apply(k, &i).await;
         if let Ok((o, _)) = &done {
-            seen.saw(o);
+            seen.record(o);
         }
         match done {
             Ok((o, what)) if output.is_human() || matches!(output, Output::Name) => printer.print(k, &o, what)?,
@@ -191,9 +193,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
 }
 
-/// One object as it is, several as a list.
+/// Prints one object as it is, several as a list.
 fn print_objects(k: &Kube, output: &Output, flags: &PrintFlags, mut results: Vec<Object>) -> Result {
-    let whole = match results.len() {
+    let output_object = match results.len() {
         0 => return Ok(()),
         1 => results.remove(0),
         _ => {
@@ -201,11 +203,11 @@ fn print_objects(k: &Kube, output: &Output, flags: &PrintFlags, mut results: Vec
             Object::from_value(list).unwrap_or_default()
         }
     };
-    k.out.write(document(output, whole, flags.show_managed_fields)?.as_bytes());
+    k.out.write(document(output, output_object, flags.show_managed_fields)?.as_bytes());
     Ok(())
 }
 
-fn options(a: &Arguments, dry: Dry) -> Result<WriteOptions> {
+fn options(a: &Arguments, dry: DryRunStrategy) -> Result<WriteOptions> {
     let manager = match (a.field_manager.as_str(), a.server_side) {
         ("", true) => "kubectl",
         ("", false) => CLIENT_SIDE,
@@ -221,7 +223,7 @@ fn options(a: &Arguments, dry: Dry) -> Result<WriteOptions> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create::LAST_APPLIED;
+    use crate::resource::last_applied::LAST_APPLIED;
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
@@ -238,9 +240,9 @@ mod tests {
         v
     }
 
-    /// Groundwork of A01, A02: what is sent and what is said.
+    /// What is sent and what is printed.
     #[tokio::test]
-    async fn creates_configures_and_leaves_alone() {
+    async fn creates_configures_and_leaves_unchanged() {
         let post = format!("POST {PATH}?{OPTIONS}");
         let get = format!("GET {PATH}/a");
         let patch = format!("PATCH {PATH}/a?{OPTIONS}");
@@ -250,7 +252,7 @@ mod tests {
 
         let s = Server::new().on(&get, 200, live(json!({"k": "v", "other": "x"}), Some(APPLIED)));
         assert_eq!(snapshot(&s, "apply -f -", FILE).await, "configmap/a unchanged\n");
-        assert_eq!(s.asked(), [get.as_str()]);
+        assert_eq!(s.requests(), [get.as_str()]);
 
         let before = APPLIED.replace("\"k\":\"v\"", "\"gone\":\"1\",\"k\":\"old\"");
         let s = Server::new().on(&get, 200, live(json!({"k": "old", "gone": "1", "other": "x"}), Some(&before))).on(
@@ -265,13 +267,13 @@ mod tests {
         );
 
         let s = Server::new().on(&get, 200, live(json!({"k": "v"}), None)).on(&patch, 200, live(json!({}), None));
-        let said = snapshot(&s, "apply -f -", FILE).await;
-        assert!(said.starts_with("configmap/a configured\n! Warning: resource configmaps/a is missing"), "{said}");
+        let output = snapshot(&s, "apply -f -", FILE).await;
+        assert!(output.starts_with("configmap/a configured\n! Warning: resource configmaps/a is missing"), "{output}");
     }
 
-    /// A null of the file is no value: sent as one, a quantity would become 0.
+    /// A null in the file is left out of a creation: sent as a value, a quantity would become 0.
     #[tokio::test]
-    async fn a_creation_leaves_out_what_is_null() {
+    async fn creation_omits_nulls() {
         let post = format!("POST {PATH}?{OPTIONS}");
         let file = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: null}\ndata: {k: v, m: null}\nx: [{w: null, z: 1}, null]\n";
         let s = Server::new().on(&post, 201, live(json!({"k": "v"}), None));
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn goes_on_after_a_bad_object() {
+    async fn continues_after_an_invalid_object() {
         let post = format!("POST {PATH}?{OPTIONS}");
         let s = Server::new().on(&post, 201, live(json!({}), None));
         let files = format!("kind: Frob\napiVersion: v1\nmetadata: {{name: x}}\n---\n{FILE}");
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn on_the_server() {
+    async fn server_side_apply_sends_an_apply_patch() {
         let patch = format!("PATCH {PATH}/a?fieldManager=me&fieldValidation=Strict&force=true");
         let s = Server::new().on(&patch, 200, live(json!({}), None));
         let line = "apply --server-side --force-conflicts --field-manager=me -f -";
@@ -305,19 +307,19 @@ mod tests {
         assert_eq!(s.body_of(&patch)["data"], json!({"k": "v"}));
         let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "Apply failed with 1 conflict: conflict with \"x\": .data.k"});
         let s = Server::new().on(&format!("PATCH {PATH}/a?fieldManager=kubectl&fieldValidation=Strict"), 409, conflict);
-        let said = snapshot(&s, "apply --server-side -f -", FILE).await;
+        let output = snapshot(&s, "apply --server-side -f -", FILE).await;
         assert!(
-            said.starts_with("! error: Apply failed with 1 conflict: conflict with \"x\": .data.k\n! Please review"),
-            "{said}"
+            output.starts_with("! error: Apply failed with 1 conflict: conflict with \"x\": .data.k\n! Please review"),
+            "{output}"
         );
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "apply --server-side --dry-run=client -f -",
                 "! error: --dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)\nexit 1\n",
             ),
             ("apply", "! error: must specify one of -f and -k\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, FILE).await, expected, "{line}");
         }
     }
 }

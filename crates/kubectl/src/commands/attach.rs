@@ -1,6 +1,6 @@
-//! `kubectl attach`: the streams of a container that runs already.
+//! `kubectl attach`: the streams of a running container.
 
-use super::exec::{Wants, detach, stream, terminal};
+use super::exec::{SessionStreams, detach, stream, terminal};
 use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, SessionFlags, running_timeout};
@@ -15,11 +15,12 @@ use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// POD, or TYPE/NAME of what has pods.
+    /// POD, or TYPE/NAME of a workload.
     pub target: Vec<String>,
     #[command(flatten)]
     pub session: SessionFlags,
-    /// Keys that leave the session while the container goes on: characters and ctrl-CHARACTER, with commas.
+    /// Keys that detach from the session and leave the container running: characters and ctrl-CHARACTER, separated by
+    /// commas.
     #[arg(long, default_value = detach::KEYS, hide_default_value = true)]
     pub detach_keys: String,
 }
@@ -37,7 +38,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     running_timeout(&a.session.pod_running_timeout, "attach")?;
-    let pod = pods::find_one(k, &a.target, &FileFlags::default(), &a.session.pod_running_timeout).await?;
+    let pod = pods::find_pod(k, &a.target, &FileFlags::default(), &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if let Some(phase @ ("Succeeded" | "Failed")) = o.str_at(&["status", "phase"]) {
         return text(format!("cannot attach a container in a completed pod; current phase is {phase}"));
@@ -49,6 +50,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     attach(k, &pod, &container, &options).await
 }
 
+/// The options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub stdin: bool,
@@ -57,35 +59,35 @@ pub struct Options {
     pub detach_keys: String,
 }
 
-/// The container of that name, of whatever kind it is.
-fn described<'a>(o: &'a Object, name: &str) -> Option<(&'static str, &'a Value)> {
-    ["containers", "initContainers", "ephemeralContainers"].into_iter().find_map(|of| {
-        let all = o.at(&["spec", of]).and_then(Value::as_array)?;
-        all.iter().find(|c| c["name"] == name).map(|c| (of, c))
+/// Finds the container with this name among all types of containers.
+fn find_container<'a>(o: &'a Object, name: &str) -> Option<(&'static str, &'a Value)> {
+    ["containers", "initContainers", "ephemeralContainers"].into_iter().find_map(|field| {
+        let all = o.at(&["spec", field]).and_then(Value::as_array)?;
+        all.iter().find(|c| c["name"] == name).map(|c| (field, c))
     })
 }
 
-/// Attaches until the container or the user ends it.
+/// Attaches until the container or the user ends the session.
 pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: &Options) -> Result {
     let o = pod.object.clone().unwrap_or_default();
-    let (of, c) = described(&o, container).unwrap_or(("containers", &Value::Null));
-    // Whether there is a terminal was decided when the container was made.
-    let has = c["tty"] == true;
-    if w.tty && !has && !w.quiet {
+    let (field, c) = find_container(&o, container).unwrap_or(("containers", &Value::Null));
+    // The container has a terminal only if its spec requests one.
+    let has_terminal = c["tty"] == true;
+    if w.tty && !has_terminal && !w.quiet {
         k.warn(format!("error: Unable to use a TTY - container {container} did not allocate one"));
     }
-    let raw = terminal::set_up(k, has && w.stdin, w.quiet);
+    let raw = terminal::set_up(k, has_terminal && w.stdin, w.quiet);
     if !w.quiet {
         k.warn("All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\nIf you don't see a command prompt, try pressing enter.");
     }
     let detach = if raw { Some(detach::Detach::parse(&w.detach_keys)?) } else { None };
     let mut q = Query::default();
     q.add("container", container);
-    stream(k, pod, &o, "attach", q, Wants { stdin: w.stdin, tty: raw, detach }).await?;
+    stream(k, pod, &o, "attach", q, SessionStreams { stdin: w.stdin, tty: raw, detach }).await?;
     if !w.quiet && raw {
         let (pod, namespace) = (o.name(), o.namespace());
         let command = format!("kubectl attach {pod} -c {container} -n {namespace} -i -t");
-        k.say(match of {
+        k.println(match field {
             "ephemeralContainers" => format!(
                 "Session ended, the ephemeral container will not be restarted but may be reattached using '{command}' if it is still running"
             ),
@@ -96,24 +98,24 @@ pub async fn attach(k: &mut Kube, pod: &Info, container: &str, w: &Options) -> R
 }
 
 fn status<'a>(o: &'a Object, container: &str) -> Option<&'a Value> {
-    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"].iter().find_map(|of| {
-        let all = o.at(&["status", of]).and_then(Value::as_array)?;
+    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"].iter().find_map(|field| {
+        let all = o.at(&["status", field]).and_then(Value::as_array)?;
         all.iter().find(|c| c["name"] == container)
     })
 }
 
 /// Whether [`join`] prints the log of the container before it attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Earlier {
-    Shown,
-    Skipped,
+pub enum PreviousLog {
+    Print,
+    Skip,
 }
 
-/// How long the log before an attachment may take.
-const EARLIER: Duration = Duration::from_secs(5);
+/// Time limit for printing the log before attaching.
+const LOG_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waits for the container and attaches to it; the log of one that has ended already is printed instead.
-pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, earlier: Earlier) -> Result {
+/// Waits for the container and attaches to it. If the container has already terminated, prints its log instead.
+pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, previous_log: PreviousLog) -> Result {
     let api = k.api(&pod.resource, &pod.namespace).await?;
     let options = WatchOptions { field_selector: format!("metadata.name={}", pod.name), ..WatchOptions::default() };
     let ready = |o: &Object| {
@@ -121,7 +123,7 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
     };
     k.out.flush();
     let mut o = api.get(&pod.name).await?;
-    let mut told = String::new();
+    let mut previous = String::new();
     let waiting = async {
         while !ready(&o) {
             let mut events = std::pin::pin!(api.watch(&options).await?);
@@ -136,9 +138,9 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
                 }
                 let why =
                     status(&o, container).and_then(|s| s["state"]["waiting"]["message"].as_str()).unwrap_or_default();
-                if !w.quiet && !why.is_empty() && why != told {
+                if !w.quiet && !why.is_empty() && why != previous {
                     k.warn(format!("Warning: container {container}: {why}"));
-                    told = why.to_owned();
+                    previous = why.to_owned();
                 }
             }
         }
@@ -150,9 +152,9 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
     let mut q = Query::default();
     q.add("container", container);
     if !ended {
-        // An attachment shows only what is written after it is made.
-        if earlier == Earlier::Shown {
-            match tokio::time::timeout(EARLIER, print_log(k, &pod, &q)).await {
+        // An attachment shows only what is written afterwards.
+        if previous_log == PreviousLog::Print {
+            match tokio::time::timeout(LOG_TIMEOUT, print_log(k, &pod, &q)).await {
                 Ok(Ok(())) => q.add("sinceTime", &meta::time::format(k.now())),
                 Ok(Err(e)) => k.warn(format!("warning: couldn't fetch pre-attach logs: {e}")),
                 Err(_) => k.warn("warning: couldn't fetch pre-attach logs: context deadline exceeded"),
@@ -169,7 +171,7 @@ pub async fn join(k: &mut Kube, mut pod: Info, container: &str, w: &Options, ear
     print_log(k, &pod, &q).await
 }
 
-/// Prints what a container has written so far.
+/// Prints the log of a container up to now.
 async fn print_log(k: &mut Kube, pod: &Info, q: &Query) -> Result {
     let api = k.api(&pod.resource, &pod.namespace).await?;
     let bytes = k.client().await?.bytes(api.subresource_request(Method::GET, &pod.name, "log", q)?).await?;
@@ -186,7 +188,7 @@ mod tests {
     use tokio_tungstenite::tungstenite::Message;
 
     #[tokio::test]
-    async fn a_container_is_attached_to() {
+    async fn attaches_to_a_container() {
         let pod = |phase: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": phase}});
         let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod("Running")).on_upgrade(|mut ws| {
             Box::pin(async move {
@@ -196,7 +198,7 @@ mod tests {
             })
         });
         let note = "! All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.\n! If you don't see a command prompt, try pressing enter.\n";
-        for (line, want) in [
+        for (line, expected) in [
             ("attach a", format!("out\n{note}")),
             ("attach a -q -t", "out\n".to_owned()),
             ("attach", "! error: at least 1 argument is required for attach\nexit 1\n".to_owned()),
@@ -206,10 +208,10 @@ mod tests {
                     .to_owned(),
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
         assert!(
-            s.asked().contains(
+            s.requests().contains(
                 &"GET /api/v1/namespaces/default/pods/a/attach?container=c&stderr=true&stdout=true".to_owned()
             )
         );

@@ -1,9 +1,9 @@
-//! `kubectl auth`: may I, who am I, and roles brought up to what files say.
+//! `kubectl auth`: check permissions, show the current user, reconcile roles.
 
 mod reconcile;
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::table::Aligner;
 use crate::printer::{Formats, Output, Printer};
@@ -20,36 +20,39 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Whether something is allowed: VERB TYPE[/NAME].
+    /// Check whether an action is allowed: VERB TYPE[/NAME].
     #[command(name = "can-i")]
     CanI(CanI),
-    /// Bring roles and bindings up to what files say.
+    /// Add missing rules and subjects from files to roles and bindings.
     Reconcile(reconcile::Arguments),
-    /// As whom the server sees this caller.
+    /// Show the user that the server authenticates.
     Whoami(Whoami),
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CanI {
+    /// VERB, then TYPE[/NAME] or a non-resource URL.
     pub words: Vec<String>,
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Say nothing; the exit code tells.
+    /// Print nothing; only set the exit code.
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// Subresource to check.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
-    /// Everything that is allowed in the namespace.
+    /// List all allowed actions in the namespace.
     #[arg(long)]
     pub list: bool,
+    /// With --list, do not print headers.
     #[arg(long)]
     pub no_headers: bool,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Whoami {
-    /// Taken and not looked at.
+    /// Accepted and ignored.
     #[arg(hide = true)]
     pub words: Vec<String>,
     #[command(flatten)]
@@ -74,7 +77,7 @@ async fn review(k: &mut Kube, group: &str, resource: &str, kind: &str, spec: Opt
     Ok(k.client().await?.json(request(Method::POST, &path, JSON, Some((JSON, body)))?).await?)
 }
 
-/// The verbs of resources that something is known to check.
+/// Known verbs of resources.
 const VERBS: [&str; 16] = [
     "*",
     "get",
@@ -94,7 +97,7 @@ const VERBS: [&str; 16] = [
     "attest",
 ];
 
-/// The verbs of paths that are no resources.
+/// Known verbs of non-resource URLs.
 const NON_RESOURCE_VERBS: [&str; 8] = ["*", "get", "put", "post", "head", "options", "delete", "patch"];
 
 async fn can_i(a: CanI, k: &mut Kube) -> Result {
@@ -113,8 +116,8 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
         if !a.no_headers {
             rows.push(["Resources", "Non-Resource URLs", "Resource Names", "Verbs"].map(str::to_owned).to_vec());
         }
-        let of = |key: &str| v["status"][key].as_array().cloned().unwrap_or_default();
-        let rules = [of("resourceRules"), of("nonResourceRules")].concat();
+        let rules_of = |key: &str| v["status"][key].as_array().cloned().unwrap_or_default();
+        let rules = [rules_of("resourceRules"), rules_of("nonResourceRules")].concat();
         let all = json!({"rules": rules});
         let all = Object::from_value(all).unwrap_or_default();
         rows.extend(super::describe::rbac::rows(&all).into_iter().map(Vec::from));
@@ -138,10 +141,10 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
         }
         json!({"nonResourceAttributes": {"path": what, "verb": verb}})
     } else {
-        // Said after the warning about the resource, as kubectl does.
+        // kubectl prints this warning after the one about the resource.
         let known = VERBS.contains(&verb.as_str());
         let (word, name) = what.split_once('/').unwrap_or((&what, ""));
-        let (plural, of) = match k.resource(word).await {
+        let (plural, group_name) = match k.resource(word).await {
             _ if word == "*" => ("*".to_owned(), "*".to_owned()),
             Ok(r) => {
                 if !r.namespaced && !a.all_namespaces {
@@ -154,7 +157,7 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
                 (r.plural.clone(), r.group.clone())
             }
             Err(Error::Text(_)) => {
-                // Users and groups are in no server's list.
+                // Users and groups are not served as resources.
                 if !["users", "groups"].contains(&word) {
                     let (name, group) = word.split_once('.').unwrap_or((word, ""));
                     let group = if group.is_empty() { String::new() } else { format!(" in group '{group}'") };
@@ -168,7 +171,7 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
             k.warn(format!("Warning: verb '{verb}' is not a known verb\n"));
         }
         json!({"resourceAttributes": {
-            "namespace": namespace, "verb": verb, "group": of, "resource": plural, "name": name, "subresource": a.subresource,
+            "namespace": namespace, "verb": verb, "group": group_name, "resource": plural, "name": name, "subresource": a.subresource,
         }})
     };
     if a.no_headers {
@@ -177,14 +180,14 @@ async fn can_i(a: CanI, k: &mut Kube) -> Result {
     let v = review(k, group, "selfsubjectaccessreviews", "SelfSubjectAccessReview", Some(spec)).await?;
     let allowed = v["status"]["allowed"] == true;
     if !a.quiet {
-        let mut said = if allowed { "yes" } else { "no" }.to_owned();
+        let mut answer = if allowed { "yes" } else { "no" }.to_owned();
         if let Some(r) = v["status"]["reason"].as_str().filter(|r| !r.is_empty() && !allowed) {
-            said.push_str(&format!(" - {r}"));
+            answer.push_str(&format!(" - {r}"));
         }
         if let Some(e) = v["status"]["evaluationError"].as_str().filter(|e| !e.is_empty()) {
-            said.push_str(&format!(" - {e}"));
+            answer.push_str(&format!(" - {e}"));
         }
-        k.say(said);
+        k.println(answer);
     }
     if allowed { Ok(()) } else { Err(Error::Exit(1)) }
 }
@@ -193,7 +196,11 @@ async fn whoami(a: Whoami, k: &mut Kube) -> Result {
     let output = Output::parse(&a.print, Formats::Objects, true)?;
     let v = review(k, "authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview", None).await?;
     match output.is_human() {
-        false => Printer::new(&a.print, Dry::None)?.typed().print(k, &Object::from_value(v).unwrap_or_default(), "")?,
+        false => Printer::new(&a.print, DryRunStrategy::None)?.typed().print(
+            k,
+            &Object::from_value(v).unwrap_or_default(),
+            "",
+        )?,
         true => {
             let u = &v["status"]["userInfo"];
             let list = |v: &Value| {

@@ -1,10 +1,11 @@
-//! `kubectl autoscale`: a HorizontalPodAutoscaler for what has replicas.
+//! `kubectl autoscale`: creates a HorizontalPodAutoscaler for a workload.
 
-use super::create::{WriteFlags, annotate_made, submit};
+use super::create::{WriteFlags, submit};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags};
+use crate::flags::{DryRunStrategy, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::last_applied::annotate_generated;
 use crate::resource::select::{Selection, gather};
 use meta::{Object, Value};
 use serde_json::json;
@@ -15,22 +16,22 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// The fewest replicas; -1 leaves it to the server.
+    /// Minimum number of replicas; -1 leaves it to the server.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub min: i64,
-    /// The most replicas.
+    /// Maximum number of replicas.
     #[arg(long, required = true, allow_negative_numbers = true)]
     pub max: i64,
-    /// The load per pod that is aimed at, in percent of what is requested.
+    /// Target CPU utilization per pod, in percent of the request.
     #[arg(long, default_value = "-1", hide = true)]
     pub cpu_percent: i64,
-    /// The load per pod that is aimed at: a percentage (70%) or a quantity (500m).
+    /// Target CPU per pod: a percentage of the request (70%) or a quantity (500m).
     #[arg(long, default_value = "", hide_default_value = true)]
     pub cpu: String,
-    /// The memory per pod that is aimed at: a percentage or a quantity.
+    /// Target memory per pod: a percentage of the request or a quantity.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub memory: String,
-    /// The name of the autoscaler.
+    /// Name of the autoscaler.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub name: String,
     #[command(flatten)]
@@ -74,25 +75,25 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 o.set_namespace(&i.namespace);
             }
             k.record(&mut o);
-            if a.write.save_config && dry != Dry::Client {
-                annotate_made(&mut o);
+            if a.write.save_config && dry != DryRunStrategy::Client {
+                annotate_generated(&mut o);
             }
             let made = match submit(k, &a.write, o, &i.namespace).await {
                 Ok(made) => made,
                 Err(Error::Text(_)) => {
-                    let mut o = first_version(&a, &i.name, &target)?;
+                    let mut o = v1_document(&a, &i.name, &target)?;
                     if explicit {
                         o.set_namespace(&i.namespace);
                     }
                     k.record(&mut o);
                     if a.write.save_config {
-                        annotate_made(&mut o);
+                        annotate_generated(&mut o);
                     }
                     submit(k, &a.write, o, &i.namespace).await?
                 }
                 Err(e) => return Err(e),
             };
-            printer.print(k, &made, if dry == Dry::Client { "created" } else { "autoscaled" })
+            printer.print(k, &made, if dry == DryRunStrategy::Client { "created" } else { "autoscaled" })
         };
         if let Err(e) = done.await {
             errors.push(e);
@@ -104,7 +105,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 fn metrics(a: &Arguments) -> Result<Vec<Value>> {
     let cpu = if a.cpu_percent > 0 { format!("{}%", a.cpu_percent) } else { a.cpu.clone() };
     let mut out = Vec::new();
-    // A bare number is in thousandths of a CPU, or in mebibytes.
+    // A number without unit means thousandths of a CPU, or mebibytes.
     for (name, given, unit) in [("cpu", cpu.trim(), "m"), ("memory", a.memory.trim(), "Mi")] {
         if given.is_empty() {
             continue;
@@ -127,10 +128,10 @@ fn metrics(a: &Arguments) -> Result<Vec<Value>> {
     Ok(out)
 }
 
-fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Object {
+fn document(a: &Arguments, object_name: &str, target: &Value, metrics: &[Value]) -> Object {
     let mut v = json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": if a.name.is_empty() { of } else { &a.name }},
+        "metadata": {"name": if a.name.is_empty() { object_name } else { &a.name }},
         "spec": {"maxReplicas": a.max, "scaleTargetRef": target},
         "status": {"currentMetrics": null, "desiredReplicas": 0},
     });
@@ -143,25 +144,25 @@ fn document(a: &Arguments, of: &str, target: &Value, metrics: &[Value]) -> Objec
     Object::from_value(v).unwrap_or_default()
 }
 
-/// The autoscaler in `autoscaling/v1`, for a server that does not take that of v2.
+/// Builds the autoscaler in `autoscaling/v1`, for a server without v2.
 ///
 /// # Errors
-/// v1 knows no more than a percentage of CPU.
-fn first_version(a: &Arguments, of: &str, target: &Value) -> Result<Object> {
-    let refused = |why: &str| {
+/// v1 supports only a percentage of CPU.
+fn v1_document(a: &Arguments, object_name: &str, target: &Value) -> Result<Object> {
+    let incompatible = |why: &str| {
         text(format!(
             "failed to create autoscaling/v2 HPA and the configuration is incompatible with autoscaling/v1: {why}"
         ))
     };
-    let mut o = document(a, of, target, &[]);
+    let mut o = document(a, object_name, target, &[]);
     o.set(&["apiVersion"], "autoscaling/v1");
     o.set(&["status"], json!({"currentReplicas": 0, "desiredReplicas": 0}));
     let cpu = if a.cpu_percent > 0 { format!("{}%", a.cpu_percent) } else { a.cpu.trim().to_owned() };
     match cpu.strip_suffix('%').map(str::parse::<i32>) {
-        _ if cpu.is_empty() => return refused("empty input"),
+        _ if cpu.is_empty() => return incompatible("empty input"),
         Some(Ok(n)) if a.memory.is_empty() => o.set(&["spec", "targetCPUUtilizationPercentage"], n),
-        // There is no reason to tell, and upstream tells that.
-        _ => return refused("%!w(<nil>)"),
+        // Upstream formats a nil error here.
+        _ => return incompatible("%!w(<nil>)"),
     }
     Ok(o)
 }
@@ -172,23 +173,23 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_file_is_scaled_as_it_is() {
+    async fn autoscales_an_object_of_a_file() {
         let s = Server::new();
         let file = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\n";
         let line = "autoscale -f - --max=5 --save-config --dry-run=client -o jsonpath={.metadata}";
         assert_eq!(snapshot(&s, line, file).await, "{\"name\":\"w\"}");
-        assert_eq!(s.asked(), [""; 0], "what can be scaled, discovery says");
+        assert_eq!(s.requests(), [""; 0], "discovery lists scalable resources");
     }
 
     #[tokio::test]
-    async fn an_autoscaler_is_made() {
+    async fn creates_an_autoscaler() {
         let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w"}});
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}});
         let s = Server::new()
             .on("GET /apis/apps/v1/namespaces/default/deployments/w", 200, d)
             .on("GET /apis/apps/v1/namespaces/default/deployments/w/scale", 200, json!({}))
             .on("GET /api/v1/namespaces/default/pods/p", 200, pod);
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "autoscale deploy w --max=5 --min=2 --cpu-percent=80 --dry-run=client",
                 "horizontalpodautoscaler.autoscaling/w created (dry run)\n! Flag --cpu-percent has been deprecated, Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU).\n",
@@ -216,7 +217,7 @@ mod tests {
                 "! error: cannot autoscale a Pod: could not find scale subresource for /v1, Resource=pods in discovery information\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `kubectl blame`: every field of an object with who wrote it, how and when. Upstream has no such command.
+//! `kubectl blame`: shows for every field of an object which manager wrote it, how and when. Upstream has no such command.
 
-use super::delete::NOTHING_GIVEN;
+use super::delete::MISSING_RESOURCES;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
@@ -17,23 +17,23 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// json or yaml; otherwise a table.
+    /// Output format: json, yaml, or by default a table.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
     /// Only fields of this manager.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub manager: String,
     #[arg(long)]
-    /// Do not print the headings.
+    /// Do not print headers.
     pub no_headers: bool,
-    /// Only objects with these labels.
+    /// Label selector.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(NOTHING_GIVEN);
+        return text(MISSING_RESOURCES);
     }
     if !matches!(a.output.as_str(), "" | "json" | "yaml") {
         return text(format!(
@@ -44,38 +44,38 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let s = Selection { labels: &a.selector, bare_type_is_all: true, ..Selection::default() };
     let (found, errors) = gather(k, &a.resources, &a.files, &s).await?;
     let mut all: Vec<Value> = Vec::new();
-    let many = found.len() > 1;
+    let several = found.len() > 1;
     for (n, i) in found.iter().enumerate() {
         let (owners, fields) = read(&a, i);
         if !a.output.is_empty() {
             all.push(document(i, &owners, &fields));
             continue;
         }
-        if many {
-            k.say(format!("{}{}:", if n > 0 { "\n" } else { "" }, i.to_name()));
+        if several {
+            k.println(format!("{}{}:", if n > 0 { "\n" } else { "" }, i.to_name()));
         }
         k.out.write(table(&a, k, &owners, &fields).as_bytes());
     }
-    let whole = match all.len() {
+    let document = match all.len() {
         0 => None,
         1 => all.pop(),
         _ => Some(json!({"apiVersion": "v1", "kind": "List", "items": all})),
     };
-    if let Some(v) = whole {
+    if let Some(v) = document {
         let text = if a.output == "json" { codec::json::to_string_indent(&v) } else { codec::yaml::to_string(&v) };
         k.out.write(text.as_bytes());
     }
     Error::collect(errors)
 }
 
-/// The owners of an object, and its fields. What is in a secret is not shown.
+/// Returns the owners and fields of an object. Values of secrets are masked.
 fn read(a: &Arguments, i: &Info) -> (Vec<Owner>, Vec<Field>) {
     let object = i.object.clone().unwrap_or_default();
     let owners = owners(&object);
     let mut found = fields(&object, &owners);
     let secret = i.resource.kind == "Secret" && i.resource.group.is_empty();
     for f in &mut found {
-        let applied = f.path.contains(super::create::LAST_APPLIED);
+        let applied = f.path.contains(crate::resource::last_applied::LAST_APPLIED);
         if secret && (f.path.starts_with(".data.") || f.path.starts_with(".stringData.") || applied) {
             f.value = "***".into();
         }
@@ -92,14 +92,14 @@ fn table(a: &Arguments, k: &Kube, owners: &[Owner], fields: &[Field]) -> String 
         lines.push("FIELD\tVALUE\tMANAGER\tOPERATION\tAGE\n".to_owned());
     }
     for f in fields {
-        // A tab in a value would be a column of its own.
+        // A tab in a value would start a column.
         let value = short(&f.value).replace('\t', " ");
         if f.owners.is_empty() {
             lines.push(format!("{}\t{value}\t<none>\t<none>\t<none>\n", f.path));
         }
         for o in f.owners.iter().map(|n| &owners[*n]) {
             let age = if o.time.is_empty() { "<unknown>".to_owned() } else { age(&o.time, k.now()) };
-            lines.push(format!("{}\t{value}\t{}\t{}\t{age}\n", f.path, o.manager, o.how()));
+            lines.push(format!("{}\t{value}\t{}\t{}\t{age}\n", f.path, o.manager, o.operation_name()));
         }
     }
     tabwriter::align(&lines.concat(), 0, 3)
@@ -140,7 +140,7 @@ mod tests {
 
     /// Clauses: G02.table, G02.output
     #[tokio::test]
-    async fn fields_are_shown_with_their_managers() {
+    async fn shows_fields_with_their_managers() {
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "web", "namespace": "default", "managedFields": [
@@ -157,7 +157,7 @@ mod tests {
             200,
             secret,
         );
-        let want = "\
+        let expected = "\
 FIELD                 VALUE          MANAGER   OPERATION      AGE
 .apiVersion           \"apps/v1\"      <none>    <none>         <none>
 .kind                 \"Deployment\"   <none>    <none>         <none>
@@ -167,7 +167,7 @@ FIELD                 VALUE          MANAGER   OPERATION      AGE
 .spec.replicas        3              kubectl   Apply          60m
 .spec.replicas        3              hpa       Update/scale   10s
 ";
-        assert_eq!(snapshot(&s, "blame deploy/web", "").await, want);
+        assert_eq!(snapshot(&s, "blame deploy/web", "").await, expected);
         let one =
             ".spec.replicas   3   kubectl   Apply          60m\n.spec.replicas   3   hpa       Update/scale   10s\n";
         assert_eq!(snapshot(&s, "blame deploy web --manager hpa --no-headers", "").await, one);

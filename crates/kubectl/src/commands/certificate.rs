@@ -1,8 +1,8 @@
-//! `kubectl certificate approve` and `deny`: the verdict on signing requests.
+//! `kubectl certificate approve` and `deny`: decide on certificate signing requests.
 
 use crate::discovery::dotted;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags, PrintFlags};
+use crate::flags::{DryRunStrategy, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::file::{self, Document};
@@ -20,16 +20,17 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Let a signing request be signed.
-    Approve(Which),
-    /// Refuse a signing request.
-    Deny(Which),
+    /// Approve a certificate signing request.
+    Approve(TargetFlags),
+    /// Deny a certificate signing request.
+    Deny(TargetFlags),
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Which {
+pub struct TargetFlags {
+    /// Names of certificate signing requests.
     pub names: Vec<String>,
-    /// Also when the verdict is there already.
+    /// Update the request even if it already has this condition.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -38,39 +39,39 @@ pub struct Which {
     pub print: PrintFlags,
 }
 
-struct Verdict {
+struct Decision {
     condition: &'static str,
-    contrary: &'static str,
+    opposite: &'static str,
     reason: &'static str,
     message: &'static str,
-    said: &'static str,
+    operation: &'static str,
 }
 
-const APPROVE: Verdict = Verdict {
+const APPROVE: Decision = Decision {
     condition: "Approved",
-    contrary: "Denied",
+    opposite: "Denied",
     reason: "KubectlApprove",
     message: "This CSR was approved by kubectl certificate approve.",
-    said: "approved",
+    operation: "approved",
 };
 
-const DENY: Verdict = Verdict {
+const DENY: Decision = Decision {
     condition: "Denied",
-    contrary: "Approved",
+    opposite: "Approved",
     reason: "KubectlDeny",
     message: "This CSR was denied by kubectl certificate deny.",
-    said: "denied",
+    operation: "denied",
 };
 
-/// How often a request that others change meanwhile is tried again.
-const TRIES: usize = 10;
+/// How many times an update is tried when others write at the same time.
+const ATTEMPTS: usize = 10;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let (which, verdict) = match a.command {
         Command::Approve(w) => (w, APPROVE),
         Command::Deny(w) => (w, DENY),
     };
-    let mut printer = Printer::new(&which.print, Dry::None)?.typed();
+    let mut printer = Printer::new(&which.print, DryRunStrategy::None)?.typed();
     if which.names.is_empty() && which.files.is_empty() {
         return text("one or more CSRs must be specified as <name> or -f <filename>");
     }
@@ -80,41 +81,41 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let (mut found, mut errors) = gather(k, &words, &FileFlags::default(), &Selection::default()).await?;
     for d in file::read(k, &which.files).await? {
-        match of_file(k, d?).await {
+        match locate_file(k, d?).await {
             Ok(i) => found.push(i),
             Err(e) => errors.push(e),
         }
     }
     let mut count = 0;
     for i in found {
-        match judge(k, &i, &verdict, which.force).await {
+        match decide(k, &i, &verdict, which.force).await {
             Ok(()) => {
                 count += 1;
-                printer.print(k, &i.object.unwrap_or_default(), verdict.said)?;
+                printer.print(k, &i.object.unwrap_or_default(), verdict.operation)?;
             }
             Err(e) => errors.push(e),
         }
     }
     if count == 0 && errors.is_empty() {
-        k.say("No resources found");
+        k.println("No resources found");
     }
     Error::collect(errors)
 }
 
-/// What a file means on the server. Requests have no namespace, so none is put into what has one.
-async fn of_file(k: &mut Kube, d: Document) -> Result<Info> {
+/// Finds the object of a file on the server. Signing requests are cluster-scoped, so other objects get no namespace.
+async fn locate_file(k: &mut Kube, d: Document) -> Result<Info> {
     if let Some(resource) = k.resource_of(&d.object.gvk().unwrap_or_default()).await?
         && d.object.namespace().is_empty()
     {
         let name = d.object.name().to_owned();
-        Info { resource, namespace: String::new(), name, source: String::new(), object: None }.placed()?;
+        Info { resource, namespace: String::new(), name, source: String::new(), object: None }.check_namespace()?;
     }
     let mut i = locate(k, &d.source, d.object).await?;
     i.object = Some(i.fetch(k).await?);
     Ok(i)
 }
 
-async fn judge(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
+async fn decide(k: &mut Kube, i: &Info, v: &Decision, force: bool) -> Result {
     if i.resource.kind != "CertificateSigningRequest" {
         return text(format!(
             "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {}",
@@ -125,14 +126,14 @@ async fn judge(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
     for n in 0.. {
         let mut o: Object = api.get(&i.name).await?;
         let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
-        if all.iter().any(|c| c["type"] == v.contrary) {
-            return text(format!("certificate signing request {:?} is already {}", i.name, v.contrary));
+        if all.iter().any(|c| c["type"] == v.opposite) {
+            return text(format!("certificate signing request {:?} is already {}", i.name, v.opposite));
         }
-        let there = all.iter().any(|c| c["type"] == v.condition);
-        if there && !force {
+        let present = all.iter().any(|c| c["type"] == v.condition);
+        if present && !force {
             break;
         }
-        if !there {
+        if !present {
             all.push(json!({
                 "type": v.condition, "status": "True", "reason": v.reason, "message": v.message,
                 "lastUpdateTime": meta::time::format(k.now()),
@@ -141,7 +142,7 @@ async fn judge(k: &mut Kube, i: &Info, v: &Verdict, force: bool) -> Result {
         }
         let done = api.update_subresource::<Object, Object>(&i.name, "approval", &WriteOptions::default(), &o).await;
         match done {
-            Err(e) if e.is_conflict() && n < TRIES => {}
+            Err(e) if e.is_conflict() && n < ATTEMPTS => {}
             other => {
                 other?;
                 break;
@@ -157,20 +158,20 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn requests_are_judged() {
+    async fn approves_and_denies_requests() {
         let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/r";
         let csr = |conditions| json!({"kind": "CertificateSigningRequest", "apiVersion": "certificates.k8s.io/v1", "metadata": {"name": "r"}, "status": {"conditions": conditions}});
         let put = format!("PUT {path}/approval");
         let s = Server::new().on(&format!("GET {path}"), 200, csr(json!([]))).on(&put, 200, csr(json!([])));
-        let said = snapshot(&s, "certificate approve r", "").await;
-        assert_eq!(said, "certificatesigningrequest.certificates.k8s.io/r approved\n");
+        let operation = snapshot(&s, "certificate approve r", "").await;
+        assert_eq!(operation, "certificatesigningrequest.certificates.k8s.io/r approved\n");
         assert_eq!(
             s.body_of(&put)["status"]["conditions"],
             json!([{"type": "Approved", "status": "True", "reason": "KubectlApprove", "lastUpdateTime": "2026-11-21T12:00:00Z",
                 "message": "This CSR was approved by kubectl certificate approve."}])
         );
         let s = Server::new().on(&format!("GET {path}"), 200, csr(json!([{"type": "Approved"}])));
-        for (line, want) in [
+        for (line, expected) in [
             ("certificate approve r", "certificatesigningrequest.certificates.k8s.io/r approved\n"),
             ("certificate deny r", "! error: certificate signing request \"r\" is already Approved\nexit 1\n"),
             (
@@ -179,7 +180,7 @@ mod tests {
             ),
             ("certificate approve", "! error: one or more CSRs must be specified as <name> or -f <filename>\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `kubectl cluster-info`.
+//! `kubectl cluster-info`: shows the addresses of the control plane.
 
 mod dump;
 
@@ -11,14 +11,14 @@ use crate::resource::select::{Selection, list};
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Whatever else is said is overheard, as upstream does.
+    /// Other arguments are ignored, as in upstream.
     #[arg(hide = true)]
     pub words: Vec<String>,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Print or keep what helps to find a fault.
+    /// Dump objects and logs for debugging.
     Dump(dump::Arguments),
 }
 
@@ -31,18 +31,18 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let c = Collection { resource, namespace: "kube-system".into() };
     let labels = "kubernetes.io/cluster-service=true";
     let all = list(k, &c, &Selection { labels, ..Selection::default() }).await?;
-    k.say(format!("Kubernetes control plane is running at {server}"));
+    k.println(format!("Kubernetes control plane is running at {server}"));
     for i in all {
         let Some(o) = i.object else { continue };
         let name = o.label("kubernetes.io/name").unwrap_or(o.name());
         let port = o.at(&["spec", "ports", "0"]).or_else(|| o.at(&["spec", "ports"])?.get(0));
         let port = port.and_then(|p| p["name"].as_str()).map(|n| format!(":{n}")).unwrap_or_default();
-        k.say(format!(
+        k.println(format!(
             "{name} is running at {server}/api/v1/namespaces/{}/services/{}{port}/proxy",
             o.namespace(),
             o.name()
         ));
     }
-    k.say("\nTo further debug and diagnose cluster problems, use 'kubectl cluster-info dump'.");
+    k.println("\nTo further debug and diagnose cluster problems, use 'kubectl cluster-info dump'.");
     Ok(())
 }

@@ -1,11 +1,12 @@
-//! `kubectl completion`: scripts that ask `kubectl __complete`, and what it answers: commands and flags as the parser has them,
-//! types, names and namespaces as the server has them.
+//! `kubectl completion`: prints scripts that call `kubectl __complete`, and serves that call: commands and flags of the
+//! parser; types, names and namespaces of the server.
 //!
-//! The answer is cobra's, which other tools ask for as well: a candidate and its description on a line, and a number that says
-//! what else the shell may do. Left out: containers of pods, and files of containers.
+//! The protocol is cobra's, which other tools use as well: a line per candidate with its description, and a number of
+//! directives for the shell. Left out: containers of pods, and files in containers.
 
-use crate::cli::{GlobalFlags, command};
+use crate::cli::command;
 use crate::error::{Result, text};
+use crate::flags::GlobalFlags;
 use crate::kube::Kube;
 use crate::shell::Shell;
 use clap::FromArgMatches as _;
@@ -14,7 +15,7 @@ use client::client::PARTIAL_METADATA_LIST;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// bash, zsh, fish or powershell.
+    /// The shell: bash, zsh, fish or powershell.
     pub shell: Vec<String>,
 }
 
@@ -35,20 +36,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Ok(())
 }
 
-/// What the shell may do with the answer (cobra's `ShellCompDirective`).
+/// Directives for the shell (cobra's `ShellCompDirective`).
 const NO_SPACE: u8 = 2;
 const NO_FILES: u8 = 4;
-/// The candidates are endings of names of files.
-const ENDINGS: u8 = 8;
+/// The candidates are file extensions.
+const FILE_EXTENSIONS: u8 = 8;
 
 #[derive(Default)]
-struct Answer {
+struct Completion {
     /// Candidates with their descriptions.
     found: Vec<(String, String)>,
     directive: u8,
 }
 
-impl Answer {
+impl Completion {
     fn words(all: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let found = all.into_iter().map(|w| (w.into(), String::new())).collect();
         Self { found, directive: NO_FILES }
@@ -63,30 +64,30 @@ impl Answer {
     }
 }
 
-/// What stands where in the arguments of a command.
+/// What the arguments of a command are.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum ArgumentKind {
     /// TYPE NAME…, TYPE/NAME….
     Objects,
     /// TYPE.
     Types,
     /// NAME… of one type.
     Names(&'static str),
-    /// One of some types, then names of it.
+    /// A type of these, then names of it.
     Kinds(&'static [&'static str]),
-    /// POD or TYPE/NAME, one.
+    /// A single POD or TYPE/NAME.
     Pod,
-    /// Files here and in pods.
+    /// Local files, or files in pods.
     Copies,
-    /// What the shell completes by itself.
+    /// What the shell completes itself.
     Files,
-    /// One of the kubeconfig's.
+    /// Names from the kubeconfig.
     Kubeconfig(&'static str),
     Shells,
     Nothing,
 }
 
-fn position(path: &str) -> Place {
+fn argument_kind(path: &str) -> ArgumentKind {
     match path {
         "get"
         | "describe"
@@ -98,8 +99,8 @@ fn position(path: &str) -> Place {
         | "wait"
         | "debug"
         | "apply view-last-applied"
-        | "apply edit-last-applied" => Place::Objects,
-        "set image" => Place::Kinds(&[
+        | "apply edit-last-applied" => ArgumentKind::Objects,
+        "set image" => ArgumentKind::Kinds(&[
             "daemonsets",
             "deployments",
             "pods",
@@ -108,33 +109,35 @@ fn position(path: &str) -> Place {
             "replicationcontrollers",
             "statefulsets",
         ]),
-        p if p.starts_with("set ") => Place::Files,
-        "rollout pause" | "rollout resume" => Place::Kinds(&["deployment"]),
-        p if p.starts_with("rollout ") => Place::Kinds(&["deployment", "daemonset", "statefulset"]),
-        "scale" | "autoscale" => Place::Kinds(&["deployment", "replicaset", "replicationcontroller", "statefulset"]),
-        "expose" => Place::Kinds(&["pod", "service", "replicationcontroller", "deployment", "replicaset"]),
-        "taint" => Place::Kinds(&["node"]),
-        "cp" => Place::Copies,
-        "explain" => Place::Types,
-        "cordon" | "uncordon" | "drain" | "top node" => Place::Names("nodes"),
-        "top pod" => Place::Names("pods"),
-        "certificate approve" | "certificate deny" => Place::Names("certificatesigningrequests"),
-        "create token" => Place::Names("serviceaccounts"),
-        "logs" | "exec" | "attach" | "port-forward" => Place::Pod,
+        p if p.starts_with("set ") => ArgumentKind::Files,
+        "rollout pause" | "rollout resume" => ArgumentKind::Kinds(&["deployment"]),
+        p if p.starts_with("rollout ") => ArgumentKind::Kinds(&["deployment", "daemonset", "statefulset"]),
+        "scale" | "autoscale" => {
+            ArgumentKind::Kinds(&["deployment", "replicaset", "replicationcontroller", "statefulset"])
+        }
+        "expose" => ArgumentKind::Kinds(&["pod", "service", "replicationcontroller", "deployment", "replicaset"]),
+        "taint" => ArgumentKind::Kinds(&["node"]),
+        "cp" => ArgumentKind::Copies,
+        "explain" => ArgumentKind::Types,
+        "cordon" | "uncordon" | "drain" | "top node" => ArgumentKind::Names("nodes"),
+        "top pod" => ArgumentKind::Names("pods"),
+        "certificate approve" | "certificate deny" => ArgumentKind::Names("certificatesigningrequests"),
+        "create token" => ArgumentKind::Names("serviceaccounts"),
+        "logs" | "exec" | "attach" | "port-forward" => ArgumentKind::Pod,
         "config use-context"
         | "config delete-context"
         | "config rename-context"
         | "config set-context"
-        | "config get-contexts" => Place::Kubeconfig("context"),
-        "config delete-cluster" | "config set-cluster" => Place::Kubeconfig("cluster"),
-        "config delete-user" | "config set-credentials" => Place::Kubeconfig("user"),
-        "completion" => Place::Shells,
-        _ => Place::Nothing,
+        | "config get-contexts" => ArgumentKind::Kubeconfig("context"),
+        "config delete-cluster" | "config set-cluster" => ArgumentKind::Kubeconfig("cluster"),
+        "config delete-user" | "config set-credentials" => ArgumentKind::Kubeconfig("user"),
+        "completion" => ArgumentKind::Shells,
+        _ => ArgumentKind::Nothing,
     }
 }
 
-/// Answers `__complete WORD…`, whose last word is the one to complete. `None`: the line asks for something else.
-pub async fn instead(words: &[String], shell: Shell) -> Option<u8> {
+/// Runs `__complete WORD…`, with the word to complete at the end. Returns `None` for other command lines.
+pub async fn run_hidden_command(words: &[String], shell: Shell) -> Option<u8> {
     let descriptions = match words.first()?.as_str() {
         "__complete" => true,
         "__completeNoDesc" => false,
@@ -147,22 +150,22 @@ pub async fn instead(words: &[String], shell: Shell) -> Option<u8> {
     let matches = command().ignore_errors(true).try_get_matches_from(line);
     let global = matches.ok().and_then(|m| GlobalFlags::from_arg_matches(&m).ok()).unwrap_or_default();
     let mut k = Kube::new(shell, global);
-    let a = answer(&mut k, before, current).await;
-    let mut said = String::new();
+    let a = complete_line(&mut k, before, current).await;
+    let mut candidates = String::new();
     for (word, about) in a.found.iter().filter(|(w, _)| w.starts_with(current)) {
-        said.push_str(word);
+        candidates.push_str(word);
         if descriptions && !about.is_empty() {
-            said.push('\t');
-            said.push_str(about);
+            candidates.push('\t');
+            candidates.push_str(about);
         }
-        said.push('\n');
+        candidates.push('\n');
     }
-    out.write(format!("{said}:{}\n", a.directive).as_bytes());
+    out.write(format!("{candidates}:{}\n", a.directive).as_bytes());
     out.flush();
     let bits = [
         (NO_SPACE, "ShellCompDirectiveNoSpace"),
         (NO_FILES, "ShellCompDirectiveNoFileComp"),
-        (ENDINGS, "ShellCompDirectiveFilterFileExt"),
+        (FILE_EXTENSIONS, "ShellCompDirectiveFilterFileExt"),
     ];
     let names: Vec<&str> = bits.iter().filter(|(bit, _)| a.directive & bit != 0).map(|(_, n)| *n).collect();
     let names = if names.is_empty() { "ShellCompDirectiveDefault".to_owned() } else { names.join(", ") };
@@ -182,9 +185,9 @@ fn takes_value(a: &clap::Arg) -> bool {
     a.get_action().takes_values() && !a.is_require_equals_set()
 }
 
-async fn answer(k: &mut Kube, before: &[String], current: &str) -> Answer {
-    let whole = command();
-    let mut at = whole.clone();
+async fn complete_line(k: &mut Kube, before: &[String], current: &str) -> Completion {
+    let parser = command();
+    let mut at = parser.clone();
     let (mut path, mut rest) = (Vec::new(), Vec::new());
     let mut waiting: Option<clap::Arg> = None;
     for w in before {
@@ -192,10 +195,10 @@ async fn answer(k: &mut Kube, before: &[String], current: &str) -> Answer {
             continue;
         }
         if w == "--" {
-            return Answer::files();
+            return Completion::files();
         }
         if w.starts_with('-') && w.len() > 1 {
-            waiting = flag(&at, &whole, w).filter(|a| takes_value(a)).cloned();
+            waiting = flag(&at, &parser, w).filter(|a| takes_value(a)).cloned();
             continue;
         }
         let sub = at.get_subcommands().find(|s| s.get_name() == w || s.get_all_aliases().any(|a| a == w)).cloned();
@@ -212,25 +215,25 @@ async fn answer(k: &mut Kube, before: &[String], current: &str) -> Answer {
     }
     if current.starts_with('-') {
         if let Some((name, _)) = current.split_once('=') {
-            return match flag(&at, &whole, name).cloned() {
+            return match flag(&at, &parser, name).cloned() {
                 Some(a) => value(k, &a, &format!("{name}="), &path).await,
-                None => Answer::nothing(),
+                None => Completion::nothing(),
             };
         }
-        return flags(&at, &whole);
+        return flags(&at, &parser);
     }
     if rest.is_empty() {
         let about = |s: &clap::Command| s.get_about().map(ToString::to_string).unwrap_or_default();
         let shown = at.get_subcommands().filter(|s| !s.is_hide_set() && s.get_name() != "help");
         let subs: Vec<(String, String)> = shown.map(|s| (s.get_name().to_owned(), about(s))).collect();
         if !subs.is_empty() {
-            return Answer { found: subs, directive: NO_FILES };
+            return Completion { found: subs, directive: NO_FILES };
         }
     }
-    arguments(k, position(&path.join(" ")), &rest, current).await
+    arguments(k, argument_kind(&path.join(" ")), &rest, current).await
 }
 
-fn flags(at: &clap::Command, global: &clap::Command) -> Answer {
+fn flags(at: &clap::Command, global: &clap::Command) -> Completion {
     let mut found: Vec<(String, String)> = Vec::new();
     for a in at.get_arguments().chain(global.get_arguments().filter(|a| a.is_global_set())) {
         let Some(long) = a.get_long().filter(|_| !a.is_hide_set()) else { continue };
@@ -240,17 +243,17 @@ fn flags(at: &clap::Command, global: &clap::Command) -> Answer {
         }
     }
     found.sort();
-    Answer { found, directive: NO_FILES }
+    Completion { found, directive: NO_FILES }
 }
 
-/// The values of a flag, each behind a prefix (`--output=`).
-async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> Answer {
+/// Completes the value of a flag; each candidate gets `prefix` (`--output=`).
+async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> Completion {
     let words: Vec<String> = match a.get_long().unwrap_or_default() {
         "namespace" => names(k, "namespaces", true).await,
         "context" | "cluster" | "user" => kubeconfig(k, a.get_long().unwrap_or_default()),
         "output" => {
             if *path != ["get"] {
-                return Answer::files();
+                return Completion::files();
             }
             let all = "json yaml kyaml name go-template go-template-file template templatefile jsonpath jsonpath-as-json jsonpath-file custom-columns custom-columns-file wide";
             all.split(' ').map(str::to_owned).collect()
@@ -258,7 +261,7 @@ async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> An
         "dry-run" => ["client", "none", "server"].map(str::to_owned).to_vec(),
         "cascade" => ["background", "foreground", "orphan"].map(str::to_owned).to_vec(),
         "validate" => ["ignore", "strict", "warn"].map(str::to_owned).to_vec(),
-        "filename" => return Answer { directive: ENDINGS, ..Answer::words(["json", "yaml", "yml"]) },
+        "filename" => return Completion { directive: FILE_EXTENSIONS, ..Completion::words(["json", "yaml", "yml"]) },
         "kubeconfig"
         | "certificate-authority"
         | "client-certificate"
@@ -272,10 +275,10 @@ async fn value(k: &mut Kube, a: &clap::Arg, prefix: &str, path: &[String]) -> An
         | "custom"
         | "output-directory"
         | "cache-dir"
-        | "www" => return Answer::files(),
+        | "www" => return Completion::files(),
         _ => Vec::new(),
     };
-    Answer::words(words.into_iter().map(|w| format!("{prefix}{w}")))
+    Completion::words(words.into_iter().map(|w| format!("{prefix}{w}")))
 }
 
 fn kubeconfig(k: &Kube, what: &str) -> Vec<String> {
@@ -289,7 +292,7 @@ fn kubeconfig(k: &Kube, what: &str) -> Vec<String> {
     names
 }
 
-/// The names of what the server has of a type. A server that does not answer has nothing to complete.
+/// Returns the names of the server's objects of a type; none if the server does not answer.
 async fn names(k: &mut Kube, word: &str, everywhere: bool) -> Vec<String> {
     let found = async {
         let r = k.resource(word).await?;
@@ -311,52 +314,58 @@ async fn types(k: &mut Kube) -> Vec<String> {
     names
 }
 
-/// `TYPE/NAME`s of the type that a word begins with.
-async fn of_type(k: &mut Kube, current: &str) -> Option<Answer> {
+/// Completes `TYPE/NAME` if the word begins with a type.
+async fn type_and_name(k: &mut Kube, current: &str) -> Option<Completion> {
     let (ty, _) = current.split_once('/')?;
     let all = names(k, ty, false).await;
-    Some(Answer::words(all.into_iter().map(|n| format!("{ty}/{n}"))))
+    Some(Completion::words(all.into_iter().map(|n| format!("{ty}/{n}"))))
 }
 
-/// Types that have pods, as a pod may be named by them.
+/// Types with pods, by which a pod may be named.
 const WITH_PODS: [&str; 8] =
     ["daemonsets", "deployments", "pods", "jobs", "replicasets", "replicationcontrollers", "services", "statefulsets"];
 
-async fn arguments(k: &mut Kube, place: Place, rest: &[String], current: &str) -> Answer {
-    let fresh = |all: Vec<String>| Answer::words(all.into_iter().filter(|n| !rest.contains(n)));
+async fn arguments(k: &mut Kube, place: ArgumentKind, rest: &[String], current: &str) -> Completion {
+    let fresh = |all: Vec<String>| Completion::words(all.into_iter().filter(|n| !rest.contains(n)));
     match (place, rest) {
-        (Place::Types, []) => Answer::words(types(k).await),
-        (Place::Objects, _) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
-        (Place::Objects, []) => match current.rsplit_once(',') {
-            // The last of several types.
-            Some((before, _)) => Answer::words(types(k).await.into_iter().map(|t| format!("{before},{t}"))),
-            None => Answer::words(types(k).await),
+        (ArgumentKind::Types, []) => Completion::words(types(k).await),
+        (ArgumentKind::Objects, _) if current.contains('/') => {
+            type_and_name(k, current).await.unwrap_or_else(Completion::nothing)
+        }
+        (ArgumentKind::Objects, []) => match current.rsplit_once(',') {
+            // Complete the last of several types.
+            Some((before, _)) => Completion::words(types(k).await.into_iter().map(|t| format!("{before},{t}"))),
+            None => Completion::words(types(k).await),
         },
-        (Place::Objects, [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
-        (Place::Names(ty), _) => fresh(names(k, ty, false).await),
-        (Place::Pod, []) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
-        (Place::Kinds(_), _) if current.contains('/') => of_type(k, current).await.unwrap_or_else(Answer::nothing),
-        (Place::Kinds(kinds), []) => Answer::words(kinds.iter().copied()),
-        (Place::Kinds(_), [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
-        (Place::Pod, []) => {
+        (ArgumentKind::Objects, [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
+        (ArgumentKind::Names(ty), _) => fresh(names(k, ty, false).await),
+        (ArgumentKind::Pod, []) if current.contains('/') => {
+            type_and_name(k, current).await.unwrap_or_else(Completion::nothing)
+        }
+        (ArgumentKind::Kinds(_), _) if current.contains('/') => {
+            type_and_name(k, current).await.unwrap_or_else(Completion::nothing)
+        }
+        (ArgumentKind::Kinds(kinds), []) => Completion::words(kinds.iter().copied()),
+        (ArgumentKind::Kinds(_), [ty, ..]) if !ty.contains('/') => fresh(names(k, ty, false).await),
+        (ArgumentKind::Pod, []) => {
             let mut all = names(k, "pods", false).await;
             let none = !all.iter().any(|n| n.starts_with(current));
             all.extend(WITH_PODS.map(|ty| format!("{ty}/")));
-            let mut a = Answer::words(all);
-            // Names follow the slash.
+            let mut a = Completion::words(all);
+            // A name follows the slash.
             a.directive |= if none { NO_SPACE } else { 0 };
             a
         }
-        (Place::Copies, [] | [_]) if !current.contains(['/', ':']) => {
+        (ArgumentKind::Copies, [] | [_]) if !current.contains(['/', ':']) => {
             let mut all: Vec<String> = names(k, "namespaces", true).await.iter().map(|n| format!("{n}/")).collect();
             all.extend(names(k, "pods", false).await.iter().map(|n| format!("{n}:")));
             all.extend(["./".to_owned(), "/".to_owned()]);
-            Answer { directive: NO_SPACE, ..Answer::words(all) }
+            Completion { directive: NO_SPACE, ..Completion::words(all) }
         }
-        (Place::Copies | Place::Files, _) => Answer::files(),
-        (Place::Kubeconfig(what), _) => fresh(kubeconfig(k, what)),
-        (Place::Shells, []) => Answer::words(["bash", "fish", "powershell", "zsh"]),
-        _ => Answer::nothing(),
+        (ArgumentKind::Copies | ArgumentKind::Files, _) => Completion::files(),
+        (ArgumentKind::Kubeconfig(what), _) => fresh(kubeconfig(k, what)),
+        (ArgumentKind::Shells, []) => Completion::words(["bash", "fish", "powershell", "zsh"]),
+        _ => Completion::nothing(),
     }
 }
 
@@ -378,8 +387,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_follow_is_told() {
-        for (words, want) in [
+    async fn completes_commands_flags_types_and_names() {
+        for (words, expected) in [
             (&["cor"][..], "cordon :4 "),
             (&["get", "dep"], "deployments.apps :4 "),
             (&["get", "pods", "web-1", "w"], "web-2 :4 "),
@@ -401,28 +410,29 @@ mod tests {
             (&["completion", "b"], "bash :4 "),
             (&["delete", "pods,se"], "pods,secrets pods,serviceaccounts pods,services :4 "),
         ] {
-            assert_eq!(complete(words).await, want, "{words:?}");
+            assert_eq!(complete(words).await, expected, "{words:?}");
         }
         let s = Server::new();
         let (_, out, err) = run_with(&s, &["__complete", "uncord"], "").await;
-        assert_eq!(out, "uncordon\tTake pods on a node again\n:4\n");
+        assert_eq!(out, "uncordon\tAllow new pods on a node again\n:4\n");
         assert_eq!(err, "Completion ended with directive: ShellCompDirectiveNoFileComp\n");
     }
 
     #[tokio::test]
-    async fn scripts_are_printed() {
+    async fn prints_scripts() {
         let s = Server::new();
         for shell in ["bash", "zsh", "fish", "powershell"] {
-            let said = snapshot(&s, &format!("completion {shell}"), "").await;
-            assert!(said.contains(&format!("{shell} completion for kubectl")), "{said}");
+            let output = snapshot(&s, &format!("completion {shell}"), "").await;
+            assert!(output.contains(&format!("{shell} completion for kubectl")), "{output}");
         }
-        for (line, want) in [
+        for (line, expected) in [
             ("completion", "Shell not specified."),
             ("completion foo", "Unsupported shell type \"foo\"."),
             ("completion bash zsh", "Too many arguments. Expected only the shell type."),
         ] {
-            let want = format!("! error: {want}\n! See 'kubectl completion -h' for help and examples\nexit 1\n");
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            let expected =
+                format!("! error: {expected}\n! See 'kubectl completion -h' for help and examples\nexit 1\n");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

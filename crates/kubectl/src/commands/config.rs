@@ -1,4 +1,5 @@
-//! `kubectl config`: what the kubeconfig says, and changes of it. [`files`] writes, [`property`] knows the fields by their paths.
+//! `kubectl config`: shows and changes the kubeconfig. [`files`] reads and writes, [`property`] knows the fields by their
+//! paths.
 
 mod files;
 mod property;
@@ -39,10 +40,10 @@ pub enum Command {
     /// List the users.
     #[command(name = "get-users")]
     GetUsers(Ignored),
-    /// Give a context another name.
+    /// Rename a context.
     #[command(name = "rename-context")]
     RenameContext(Words),
-    /// Set one value: PROPERTY VALUE.
+    /// Set a value: PROPERTY VALUE.
     Set(Set),
     /// Set fields of a cluster.
     #[command(name = "set-cluster")]
@@ -53,16 +54,16 @@ pub enum Command {
     /// Set fields of a user.
     #[command(name = "set-credentials")]
     SetCredentials(set::Credentials),
-    /// Remove one value: PROPERTY.
+    /// Remove a value: PROPERTY.
     Unset(Words),
-    /// Make a context the current one.
+    /// Switch the current context.
     #[command(name = "use-context", visible_alias = "use")]
     UseContext(Words),
-    /// Print the joined kubeconfig, secrets left out unless --raw.
+    /// Print the merged kubeconfig; secrets are hidden unless --raw is given.
     View(view::Arguments),
 }
 
-/// Words that are taken and not looked at.
+/// Arguments that are accepted and ignored.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Ignored {
     #[arg(hide = true)]
@@ -77,22 +78,24 @@ pub struct Words {
 #[derive(clap::Args, Clone, Debug)]
 pub struct Set {
     pub words: Vec<String>,
-    /// The value of a field of bytes is these bytes, not their base64.
+    /// Take the value of a bytes field as raw bytes instead of base64.
     #[arg(long)]
     pub set_raw_bytes: bool,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct GetContexts {
+    /// Names of contexts.
     pub names: Vec<String>,
-    /// name.
+    /// Output format: name.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
 }
 
-/// The words of a command that takes so many.
+/// Checks that a command has exactly `N` arguments.
 fn exactly<'a, const N: usize>(command: &str, words: &'a [String]) -> Result<&'a [String; N]> {
     words.try_into().map_err(|_| unexpected(command, words))
 }
@@ -109,20 +112,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Command::CurrentContext(_) => match k.sources().load()?.current_context.as_str() {
             "" => text("current-context is not set"),
             c => {
-                k.say(c);
+                k.println(c);
                 Ok(())
             }
         },
         Command::GetClusters(_) => {
-            k.say("NAME");
-            k.sources().load()?.clusters.iter().for_each(|c| k.say(&c.name));
+            k.println("NAME");
+            k.sources().load()?.clusters.iter().for_each(|c| k.println(&c.name));
             Ok(())
         }
         Command::GetUsers(_) => {
             let mut names: Vec<String> = k.sources().load()?.users.into_iter().map(|u| u.name).collect();
             names.sort();
-            k.say("NAME");
-            names.iter().for_each(|n| k.say(n));
+            k.println("NAME");
+            names.iter().for_each(|n| k.println(n));
             Ok(())
         }
         Command::GetContexts(g) => contexts(&g, k),
@@ -138,7 +141,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
             f.set_current(name);
             f.save()?;
-            k.say(format!("Switched to context {name:?}."));
+            k.println(format!("Switched to context {name:?}."));
             Ok(())
         }
         Command::RenameContext(w) => rename(&w, k),
@@ -156,7 +159,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let mut f = Files::load(k)?;
             property::set(&mut f, path, value, s.set_raw_bytes)?;
             f.save()?;
-            k.say(format!("Property {path:?} set."));
+            k.println(format!("Property {path:?} set."));
             Ok(())
         }
         Command::Unset(w) => {
@@ -167,7 +170,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let mut f = Files::load(k)?;
             property::unset(&mut f, path)?;
             f.save()?;
-            k.say(format!("Property {path:?} unset."));
+            k.println(format!("Property {path:?} unset."));
             Ok(())
         }
         Command::SetCluster(a) => set::cluster(&a, k),
@@ -198,7 +201,7 @@ fn contexts(g: &GetContexts, k: &Kube) -> Result {
             continue;
         }
         if g.output == "name" {
-            k.say(&c.name);
+            k.println(&c.name);
             continue;
         }
         let mark = if c.name == all.current_context { "*" } else { "" };
@@ -230,7 +233,7 @@ fn rename(w: &Words, k: &Kube) -> Result {
         f.set_current(new);
     }
     f.save()?;
-    k.say(format!("Context {old:?} renamed to {new:?}."));
+    k.println(format!("Context {old:?} renamed to {new:?}."));
     Ok(())
 }
 
@@ -259,7 +262,7 @@ fn delete(w: &Words, k: &Kube, list: &'static str, what: &str) -> Result {
     }
     f.remove(list, name);
     f.save()?;
-    k.say(format!("deleted {what} {name} from {file}"));
+    k.println(format!("deleted {what} {name} from {file}"));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
-//! `kubectl cordon`, and its opposite.
+//! `kubectl cordon` and `uncordon`: mark nodes as unschedulable or schedulable.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag};
+use crate::flags::{DryRunFlag, DryRunStrategy};
 use crate::kube::Kube;
 use crate::resource::Info;
 use crate::resource::scheme;
@@ -12,9 +12,9 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// The nodes.
+    /// Node names.
     pub nodes: Vec<String>,
-    /// The nodes with these labels.
+    /// Label selector for nodes.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
     #[command(flatten)]
@@ -22,30 +22,31 @@ pub struct Arguments {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    turn(a, k, true).await
+    run_for(a, k, true).await
 }
 
-pub async fn turn(a: Arguments, k: &mut Kube, off: bool) -> Result {
+/// Runs `cordon` or `uncordon`.
+pub async fn run_for(a: Arguments, k: &mut Kube, unschedulable: bool) -> Result {
     k.scheme = Some(scheme::KUBECTL);
     let dry = a.dry.strategy()?;
-    let verb = if off { "cordon" } else { "uncordon" };
-    one_way(k, verb, &a.nodes, &a.selector)?;
+    let verb = if unschedulable { "cordon" } else { "uncordon" };
+    check_selection(k, verb, &a.nodes, &a.selector)?;
     let s = Selection { labels: &a.selector, ..Selection::default() };
     let found = nodes(k, &a.nodes, &s).await?;
     let mut errors = Vec::new();
     for i in found {
-        if let Err(e) = cordon_node(k, &i, off, dry).await {
+        if let Err(e) = cordon_node(k, &i, unschedulable, dry).await {
             errors.push(e);
         }
     }
     Error::collect(errors)
 }
 
-/// Nodes are named or selected.
-pub fn one_way(k: &Kube, verb: &str, nodes: &[String], selector: &str) -> Result {
+/// Checks that nodes are either named or selected.
+pub fn check_selection(k: &Kube, verb: &str, nodes: &[String], selector: &str) -> Result {
     let wrong = match (nodes.is_empty(), selector.is_empty()) {
-        // A selector that was given, and selects nothing.
-        (true, true) if k.global.own.iter().any(|f| f == "selector") => return text(super::delete::NOTHING_GIVEN),
+        // A selector flag without a value selects nothing.
+        (true, true) if k.global.own.iter().any(|f| f == "selector") => return text(super::delete::MISSING_RESOURCES),
         (true, true) => format!("USAGE: {verb} NODE [flags]"),
         (false, false) => "error: cannot specify both a node name and a --selector option".to_owned(),
         _ => return Ok(()),
@@ -53,10 +54,10 @@ pub fn one_way(k: &Kube, verb: &str, nodes: &[String], selector: &str) -> Result
     text(format!("{wrong}\nSee 'kubectl {verb} -h' for help and examples"))
 }
 
-/// The nodes of a command line: names, or `TYPE/NAME`.
+/// Returns the nodes of a command line: names, or `TYPE/NAME`.
 ///
 /// # Errors
-/// The first that cannot be read, or is no node; nothing is done to the others then.
+/// The first argument that cannot be read or is no node; the others are not changed then.
 pub async fn nodes(k: &mut Kube, names: &[String], s: &Selection<'_>) -> Result<Vec<Info>> {
     let words: Vec<String> = match names.iter().any(|n| n.contains('/')) {
         true => names.iter().map(|n| if n.contains('/') { n.clone() } else { format!("nodes/{n}") }).collect(),
@@ -77,23 +78,23 @@ pub async fn nodes(k: &mut Kube, names: &[String], s: &Selection<'_>) -> Result<
     }
 }
 
-/// Turns one node off or on, and says so.
-pub async fn cordon_node(k: &mut Kube, i: &Info, off: bool, dry: Dry) -> Result {
-    let verb = if off { "cordon" } else { "uncordon" };
-    let is = i.object.as_ref().and_then(|o| o.at(&["spec", "unschedulable"])) == Some(&Value::Bool(true));
-    if is == off {
-        k.say(format!("node/{} already {verb}ed{}", i.name, dry.suffix()));
+/// Marks one node as unschedulable or schedulable, and reports it.
+pub async fn cordon_node(k: &mut Kube, i: &Info, unschedulable: bool, dry: DryRunStrategy) -> Result {
+    let verb = if unschedulable { "cordon" } else { "uncordon" };
+    let current = i.object.as_ref().and_then(|o| o.at(&["spec", "unschedulable"])) == Some(&Value::Bool(true));
+    if current == unschedulable {
+        k.println(format!("node/{} already {verb}ed{}", i.name, dry.suffix()));
         return Ok(());
     }
-    if dry != Dry::Client {
-        let value = if off { Value::Bool(true) } else { Value::Null };
+    if dry != DryRunStrategy::Client {
+        let value = if unschedulable { Value::Bool(true) } else { Value::Null };
         let patch = Patch::Strategic(json!({"spec": {"unschedulable": value}}));
         let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
         let patched: std::result::Result<Object, _> =
             k.api(&i.resource, "").await?.patch(&i.name, &options, &patch).await;
         patched.map_err(|e| Error::Text(format!("unable to {verb} node {:?}: {e}", i.name)))?;
     }
-    k.say(format!("node/{} {verb}ed{}", i.name, dry.suffix()));
+    k.println(format!("node/{} {verb}ed{}", i.name, dry.suffix()));
     Ok(())
 }
 
@@ -103,8 +104,8 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn nodes_are_turned_off_and_on() {
-        let node = |off: bool| json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}, "spec": {"unschedulable": off}});
+    async fn cordons_and_uncordons_nodes() {
+        let node = |unschedulable: bool| json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}, "spec": {"unschedulable": unschedulable}});
         let s = Server::new().on("GET /api/v1/nodes/n", 200, node(false)).on("PATCH /api/v1/nodes/n", 200, node(true));
         assert_eq!(snapshot(&s, "cordon n", "").await, "node/n cordoned\n");
         assert_eq!(s.body_of("PATCH /api/v1/nodes/n"), json!({"spec": {"unschedulable": true}}));
@@ -114,10 +115,10 @@ mod tests {
                 "! error: USAGE: {verb} NODE [flags]\n! See 'kubectl {verb} -h' for help and examples\nexit 1\n"
             );
             assert_eq!(snapshot(&s, verb, "").await, usage);
-            let said = snapshot(&s, &format!("{verb} --selector="), "").await;
+            let output = snapshot(&s, &format!("{verb} --selector="), "").await;
             assert!(
-                said.starts_with("! error: You must provide one or more resources by argument or filename.\n"),
-                "{said}"
+                output.starts_with("! error: You must provide one or more resources by argument or filename.\n"),
+                "{output}"
             );
         }
     }

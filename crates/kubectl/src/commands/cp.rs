@@ -1,13 +1,12 @@
-//! `kubectl cp`: files to and from a container, by the `tar` in it.
+//! `kubectl cp`: copies files to and from a container with the container's `tar`.
 //!
-//! Invariant: what comes from a container is written below the destination only; links are left out.
+//! Invariant: files from a container are written only below the destination; links are skipped.
 
-use super::exec::{Wants, stream};
+use super::exec::{SessionStreams, stream};
 use super::pods;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
 use crate::resource::Info;
-use crate::resource::file::os;
 use crate::shell::Stream;
 use client::Query;
 use std::io::{Read, Write};
@@ -15,34 +14,34 @@ use std::path::{Component, Path, PathBuf};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// From and to: [[NAMESPACE/]POD:]PATH.
+    /// Source and destination: [[NAMESPACE/]POD:]PATH.
     pub words: Vec<String>,
-    /// The container.
+    /// Container name.
     #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
     pub container: String,
-    /// Owner and permissions in the container are those of new files.
+    /// Do not preserve owner and permissions in the container.
     #[arg(long)]
     pub no_preserve: bool,
-    /// How often a copy from a container is resumed; negative is without end.
+    /// How many times a copy from a container is resumed; negative is unlimited.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub retries: i64,
 }
 
-struct Place {
+struct Location {
     namespace: String,
     pod: String,
     path: String,
 }
 
-fn parse_location(word: &str) -> Result<Place> {
-    let local = |path: &str| Place { namespace: String::new(), pod: String::new(), path: path.to_owned() };
+fn parse_location(word: &str) -> Result<Location> {
+    let local = |path: &str| Location { namespace: String::new(), pod: String::new(), path: path.to_owned() };
     let wrong = || text("filespec must match the canonical format: [[namespace/]pod:]file/path");
     let mut p = match word.split_once(':') {
         None => local(word),
         Some(("", _)) => return wrong(),
         Some((of, path)) => match of.split('/').collect::<Vec<_>>().as_slice() {
-            [pod] => Place { pod: (*pod).to_owned(), ..local(path) },
-            [namespace, pod] => Place { pod: (*pod).to_owned(), namespace: (*namespace).to_owned(), ..local(path) },
+            [pod] => Location { pod: (*pod).to_owned(), ..local(path) },
+            [namespace, pod] => Location { pod: (*pod).to_owned(), namespace: (*namespace).to_owned(), ..local(path) },
             _ => return wrong(),
         },
     };
@@ -75,7 +74,7 @@ struct Target {
     container: String,
 }
 
-async fn target(a: &Arguments, k: &mut Kube, p: &Place) -> Result<Target> {
+async fn resolve_target(a: &Arguments, k: &mut Kube, p: &Location) -> Result<Target> {
     if !p.namespace.is_empty() {
         k.global.namespace.clone_from(&p.namespace);
     }
@@ -89,7 +88,7 @@ async fn target(a: &Arguments, k: &mut Kube, p: &Place) -> Result<Target> {
     Ok(Target { pod, container })
 }
 
-/// Runs a command with streams of its own in place of the command's.
+/// Runs a command with its own streams instead of the process's.
 async fn execute(
     k: &mut Kube,
     t: &Target,
@@ -100,25 +99,25 @@ async fn execute(
     let mut q = Query::default();
     command.iter().for_each(|c| q.add_item("command", c));
     q.add("container", &t.container);
-    let wants = Wants { stdin: input.is_some(), tty: false, detach: None };
+    let streams_of_command = SessionStreams { stdin: input.is_some(), tty: false, detach: None };
     let old = (k.out.clone(), k.err.clone());
     (k.out, k.err) = streams;
     if let Some(i) = input {
         k.shell.input = i;
     }
     let o = t.pod.object.clone().unwrap_or_default();
-    let done = stream(k, &t.pod, &o, "exec", q, wants).await;
+    let done = stream(k, &t.pod, &o, "exec", q, streams_of_command).await;
     (k.out, k.err) = old;
-    // A command that was refused has not read it; whoever writes to it must learn that nobody will.
+    // A command that was refused has not read its input; the writer must learn that no reader is left.
     k.shell.input = Box::new(std::io::empty());
     done
 }
 
-async fn upload(a: &Arguments, k: &mut Kube, from: &Path, to: &Place) -> Result {
+async fn upload(a: &Arguments, k: &mut Kube, from: &Path, to: &Location) -> Result {
     if std::fs::metadata(from).is_err() {
         return text(format!("{} doesn't exist in local filesystem", from.display()));
     }
-    let t = target(a, k, to).await?;
+    let t = resolve_target(a, k, to).await?;
     let silent = || Stream::new(std::io::sink());
     let mut destination = to.path.clone();
     if execute(k, &t, &["test", "-d", &to.path], None, (silent(), silent())).await.is_ok() {
@@ -136,19 +135,19 @@ async fn upload(a: &Arguments, k: &mut Kube, from: &Path, to: &Place) -> Result 
     }
     command.extend(["-xmf", "-", "-C", &directory]);
     let (reader, writer) =
-        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::resource::file::os(&e))))?;
+        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::error::os_message(&e))))?;
     let from = from.to_owned();
     let packing = std::thread::spawn(move || pack(&from, &name, writer));
     let streams = (k.out.clone(), k.err.clone());
     let done = execute(k, &t, &command, Some(Box::new(reader)), streams).await;
     match packing.join() {
-        // Without a reader there is nobody to write for, which the command has told of already.
+        // A missing reader was already reported by the command.
         Ok(Err(e)) if done.is_ok() => text(format!("{e}")),
         _ => done,
     }
 }
 
-/// Writes a file or directory under another name; what is neither file, directory nor link is left out.
+/// Writes a file or directory to an archive under `name`; only files, directories and links are included.
 fn pack(from: &Path, name: &str, to: impl Write) -> std::io::Result<()> {
     let mut archive = tar::Builder::new(to);
     archive.follow_symlinks(false);
@@ -171,21 +170,21 @@ fn pack(from: &Path, name: &str, to: impl Write) -> std::io::Result<()> {
     archive.into_inner()?.flush()
 }
 
-/// What `tar` takes from the front of a path, so that its entries begin with the rest.
-fn stripped(path: &str) -> String {
+/// Removes what `tar` strips from the front of a path, so that entries begin with the rest.
+fn strip_root(path: &str) -> String {
     let clean: PathBuf = Path::new(path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
     clean.to_string_lossy().into_owned()
 }
 
-async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Result {
-    // What is said of the container goes where the command's own errors go.
+async fn download(a: &Arguments, k: &mut Kube, from: &Location, to: &Path) -> Result {
+    // Messages about the container go to standard error like the command's own errors.
     let err = std::mem::replace(&mut k.err, k.out.clone());
-    let found = target(a, k, from).await;
+    let found = resolve_target(a, k, from).await;
     k.err = err;
     let t = found?;
     let (reader, writer) =
-        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::resource::file::os(&e))))?;
-    let (prefix, to) = (stripped(&from.path), to.to_owned());
+        std::io::pipe().map_err(|e| Error::Text(format!("making a pipe: {}", crate::error::os_message(&e))))?;
+    let (prefix, to) = (strip_root(&from.path), to.to_owned());
     let hint = format!(
         " (consider using \"kubectl exec -n {:?} {:?} -- tar cf - {:?} | tar xf -\")",
         from.namespace, t.pod.name, from.path
@@ -194,7 +193,7 @@ async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Resul
     let unpacking = std::thread::spawn(move || unpack(reader, &prefix, &to, &hint, &err));
     let counted = Counter::default();
     let out = Stream::new(counted.through(writer));
-    let said = k.out.clone();
+    let messages = k.out.clone();
     let mut tries = 0;
     let done = loop {
         let resumed = format!(
@@ -206,11 +205,11 @@ async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Resul
             0 => vec!["tar", "cf", "-", &from.path],
             _ => vec!["sh", "-c", &resumed],
         };
-        let done = execute(k, &t, &command, None, (out.clone(), said.clone())).await;
+        let done = execute(k, &t, &command, None, (out.clone(), messages.clone())).await;
         match done {
             Err(_) if a.retries < 0 || tries < a.retries => {
                 tries += 1;
-                k.say(format!("Resuming copy at {} bytes, retry {tries}/{}", counted.count(), a.retries));
+                k.println(format!("Resuming copy at {} bytes, retry {tries}/{}", counted.count(), a.retries));
             }
             done => break done,
         }
@@ -222,7 +221,7 @@ async fn download(a: &Arguments, k: &mut Kube, from: &Place, to: &Path) -> Resul
     }
 }
 
-/// How much went through a writer.
+/// Counts the bytes that pass through a writer.
 #[derive(Clone, Default)]
 struct Counter(std::sync::Arc<std::sync::atomic::AtomicU64>);
 
@@ -251,7 +250,7 @@ impl<W: Write> Write for Counted<W> {
 }
 
 fn unpack(from: impl Read, prefix: &str, to: &Path, hint: &str, err: &Stream) -> Result {
-    let wrong = |e: std::io::Error| Error::Text(crate::resource::file::os(&e));
+    let wrong = |e: std::io::Error| Error::Text(crate::error::os_message(&e));
     let mut archive = tar::Archive::new(from);
     let mut hint = Some(hint);
     for entry in archive.entries().map_err(wrong)? {
@@ -268,7 +267,7 @@ fn unpack(from: impl Read, prefix: &str, to: &Path, hint: &str, err: &Stream) ->
             );
             continue;
         }
-        let at = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+        let at = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
         let kind = entry.header().entry_type();
         if kind.is_dir() {
             std::fs::create_dir_all(&path).map_err(at)?;
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_come_from_a_container() {
+    async fn copies_files_from_a_container() {
         let dir = tempfile::tempdir().unwrap();
         let (source, to) = (dir.path().join("d"), dir.path().join("to"));
         std::fs::create_dir_all(source.join("e")).unwrap();
@@ -325,7 +324,7 @@ mod tests {
             })
         });
         let t = to.to_string_lossy().into_owned();
-        // Where the command names no namespace, the hint has none.
+        // Without a namespace on the command line the hint has none.
         let (_, _, err) = run_with(&s, &["cp", "p:/tmp/d", &t, "-n", "n"], "").await;
         assert!(err.contains("kubectl exec -n \"\" \"p\" -- tar"), "{err}");
         let (code, out, err) = run_with(&s, &["cp", "n/p:/tmp/d", &t], "").await;
@@ -338,12 +337,15 @@ mod tests {
         );
         assert_eq!(std::fs::read_to_string(to.join("e/g")).unwrap(), "two");
         assert!(
-            s.asked().last().unwrap().contains("/exec?command=tar&command=cf&command=-&command=%2Ftmp%2Fd&container=c")
+            s.requests()
+                .last()
+                .unwrap()
+                .contains("/exec?command=tar&command=cf&command=-&command=%2Ftmp%2Fd&container=c")
         );
     }
 
     #[tokio::test]
-    async fn files_go_into_a_container() {
+    async fn copies_files_into_a_container() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "hello").unwrap();
         let got = Arc::new(Mutex::new(Vec::new()));
@@ -351,7 +353,7 @@ mod tests {
         let s = server().on_upgrade(move |mut ws| {
             let kept = kept.clone();
             Box::pin(async move {
-                // The first command only asks whether the destination is a directory, and has no input.
+                // The first command only checks whether the destination is a directory, and has no input.
                 let waiting = tokio::time::timeout(std::time::Duration::from_millis(200), ws.next());
                 let mut next = waiting.await.ok().flatten();
                 while let Some(Ok(m)) = next {
@@ -369,7 +371,7 @@ mod tests {
         let f = dir.path().join("f").to_string_lossy().into_owned();
         assert_eq!(run_with(&s, &["cp", &f, "n/p:/tmp"], "").await, (0, String::new(), String::new()));
         assert!(
-            s.asked()
+            s.requests()
                 .last()
                 .unwrap()
                 .contains("/exec?command=tar&command=-xmf&command=-&command=-C&command=%2Ftmp&container=c")
@@ -380,9 +382,9 @@ mod tests {
         assert_eq!(names, [std::path::PathBuf::from("f")]);
     }
 
-    /// The program that packs the file waited for ever for somebody to read it.
+    /// Regression: the program that packs the file waited forever for a reader.
     #[tokio::test]
-    async fn a_refused_command_ends_the_copy() {
+    async fn refused_command_ends_the_copy() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), vec![b'x'; 1 << 20]).unwrap();
         let f = dir.path().join("f").to_string_lossy().into_owned();
@@ -391,9 +393,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn wrong_places_are_refused() {
+    async fn rejects_invalid_locations() {
         let s = server();
-        for (line, want) in [
+        for (line, expected) in [
             ("cp a", "! error: source and destination are required\nexit 1\n"),
             ("cp a b", "! error: one of src or dest must be a remote file specification\nexit 1\n"),
             ("cp p:a q:b", "! error: one of src or dest must be a local file specification\nexit 1\n"),
@@ -401,13 +403,13 @@ mod tests {
             ("cp :a b", "! error: filespec must match the canonical format: [[namespace/]pod:]file/path\nexit 1\n"),
             ("cp /nowhere p:b", "! error: /nowhere doesn't exist in local filesystem\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
-    /// What the command in the container says goes to standard output, how it ended to standard error.
+    /// Output of the command in the container goes to standard output, its exit status to standard error.
     #[tokio::test]
-    async fn a_command_that_fails() {
+    async fn reports_a_failing_command() {
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "c"}, {"name": "d"}]}, "status": {"phase": "Running"}});
         let s = Server::new().on("GET /api/v1/namespaces/n/pods/p", 200, pod).on_upgrade(|mut ws| {
             Box::pin(async move {

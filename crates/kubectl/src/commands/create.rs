@@ -1,4 +1,4 @@
-//! `kubectl create`: objects from files, or of a kind from arguments, a file for each family of kinds.
+//! `kubectl create`: creates objects from files, or of a kind from arguments; a file per family of kinds.
 
 mod config;
 mod edit;
@@ -16,13 +16,10 @@ use crate::error::{Error, Result, text};
 use crate::flags::{DryRunFlag, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::printer::shape::{Order, Shape};
 use crate::resource::from_files_validated;
+use crate::resource::last_applied::{annotate, annotate_generated};
 use client::WriteOptions;
 use meta::Object;
-
-/// The annotation with what was applied last.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -31,40 +28,40 @@ pub struct Arguments {
     pub files: FileFlags,
     #[command(flatten)]
     pub write: WriteFlags,
-    /// POST the file to this path.
+    /// POST the file to this URI of the server.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
-    /// Edit the objects of the files before they are made.
+    /// Edit the objects in an editor before creating them.
     #[arg(long)]
     pub edit: bool,
-    /// With --edit, lines end as on Windows.
+    /// With --edit, use Windows line endings.
     #[arg(long)]
     pub windows_line_endings: bool,
     /// Only objects of the files with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// What is no kind that can be made here.
+    /// Arguments that are no known kind.
     #[arg(hide = true)]
     pub words: Vec<String>,
     #[command(subcommand)]
-    pub of: Option<Of>,
+    pub subcommand: Option<Subcommand>,
 }
 
 macro_rules! generators {
     ($($(#[$attribute:meta])* $variant:ident($arguments:ty),)*) => {
         #[derive(clap::Subcommand, Clone, Debug)]
-        pub enum Of {
+        pub enum Subcommand {
             $($(#[$attribute])* $variant($arguments),)*
-            /// Create a secret of one of its types.
+            /// Create a secret of a given type.
             Secret(config::Secret),
-            /// Create a service of one of its types.
+            /// Create a service of a given type.
             #[command(visible_alias = "svc")]
             Service(service::Service),
-            /// Ask for a token of a service account.
+            /// Request a token of a service account.
             Token(token::Arguments),
         }
 
-        impl Of {
+        impl Subcommand {
             fn generator(&self) -> Option<(&dyn Generator, &WriteFlags)> {
                 match self {
                     $(Self::$variant(a) => Some((a, &a.write)),)*
@@ -81,7 +78,7 @@ generators! {
     /// Create a cluster role.
     #[command(name = "clusterrole")]
     ClusterRole(rbac::ClusterRole),
-    /// Bind a cluster role for the whole cluster.
+    /// Create a cluster role binding.
     #[command(name = "clusterrolebinding")]
     ClusterRoleBinding(rbac::ClusterRoleBinding),
     /// Create a config map from literals, files and directories.
@@ -107,12 +104,12 @@ generators! {
     /// Create a priority class.
     #[command(name = "priorityclass", visible_alias = "pc")]
     PriorityClass(policy::PriorityClass),
-    /// Create a quota.
+    /// Create a resource quota.
     #[command(name = "quota", visible_alias = "resourcequota")]
     Quota(policy::Quota),
     /// Create a role.
     Role(rbac::Role),
-    /// Bind a role in a namespace.
+    /// Create a role binding.
     #[command(name = "rolebinding")]
     RoleBinding(rbac::RoleBinding),
     /// Create a service account.
@@ -120,45 +117,47 @@ generators! {
     ServiceAccount(simple::ServiceAccount),
 }
 
-/// Makes an object from arguments.
+/// Builds an object from arguments.
 pub trait Generator: Send + Sync {
-    fn make(&self) -> Result<meta::Value>;
+    fn build(&self) -> Result<meta::Value>;
 
-    /// What only the server knows: a cron job to make a job of, a resource to name its group.
+    /// What must be looked up first: a cron job to copy, a resource to find its group.
     fn needs(&self) -> Needs<'_> {
         Needs::Nothing
     }
 
-    /// What is odd, but done.
+    /// Warnings to print before the object is created.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// [`Self::make`] with what was needed.
-    fn make_with(&self, found: Found<'_>) -> Result<meta::Value> {
+    /// [`Self::build`] with what was looked up.
+    fn build_with(&self, found: Resolved<'_>) -> Result<meta::Value> {
         let _ = found;
-        self.make()
+        self.build()
     }
 }
 
+/// What a generator needs besides its arguments.
 pub enum Needs<'a> {
     Nothing,
     /// `cronjob/NAME`.
     Object(&'a str),
-    /// The resources of these words.
+    /// The resources with these names.
     Resources(Vec<&'a str>),
-    /// Variables of this process.
+    /// Environment variables.
     Environment,
 }
 
-pub enum Found<'a> {
+/// What was looked up for a generator.
+pub enum Resolved<'a> {
     Nothing,
     Environment(&'a dyn Fn(&str) -> Option<String>),
     Object(Object),
     Resources(Vec<std::sync::Arc<crate::discovery::Resource>>),
 }
 
-/// What every way of creating has.
+/// Flags of every way of creating.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct WriteFlags {
     #[command(flatten)]
@@ -167,15 +166,16 @@ pub struct WriteFlags {
     pub dry: DryRunFlag,
     #[command(flatten)]
     pub validate: ValidateFlag,
-    /// Who the fields of the object will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-create", hide_default_value = true)]
     pub field_manager: String,
-    /// Keep the configuration in an annotation, for `apply` later.
+    /// Store the configuration in an annotation for a later `kubectl apply`.
     #[arg(long)]
     pub save_config: bool,
 }
 
 impl WriteFlags {
+    /// Returns the options of the write.
     pub fn options(&self) -> Result<WriteOptions> {
         Ok(WriteOptions {
             field_manager: self.field_manager.clone(),
@@ -186,36 +186,14 @@ impl WriteFlags {
     }
 }
 
-/// The object as the annotation holds it: without the annotation itself, with a newline.
-pub fn configuration(o: &Object) -> String {
-    let mut o = o.clone();
-    o.remove(&["metadata", "annotations", LAST_APPLIED]);
-    if o.at(&["metadata", "annotations"]).is_none_or(|a| !a.is_object()) {
-        o.set(&["metadata", "annotations"], meta::Map::new());
-    }
-    format!("{}\n", codec::json::to_string(&o.into_value(), codec::json::Html::Escape))
-}
-
-/// Puts the object's own configuration into its annotation.
-pub fn annotate(o: &mut Object) {
-    let text = configuration(o);
-    o.set_annotation(LAST_APPLIED, &text);
-}
-
-/// [`annotate`] for what was made from arguments: that has no annotations which it could have kept.
-pub fn annotate_made(o: &mut Object) {
-    let text = format!("{}\n", Shape::of(&o.clone().into_value(), Order::ByType).compact());
-    o.set_annotation(LAST_APPLIED, &text);
-}
-
-/// Creates what a generator makes.
+/// Builds an object with a generator and creates it.
 pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result {
     let dry = w.dry.strategy()?;
     let mut printer = Printer::new(&w.print, dry)?.typed();
     let (namespace, explicit) = k.namespace()?;
     g.warnings().iter().for_each(|w| k.warn(w));
     let found = match g.needs() {
-        Needs::Nothing => Found::Nothing,
+        Needs::Nothing => Resolved::Nothing,
         Needs::Object(word) => {
             if !word.contains('/') {
                 k.resource(word).await?;
@@ -223,7 +201,7 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
             let info = super::pods::target(k, &[word.to_owned()]).await?;
             let mut o = info.fetch(k).await?;
             o.set_gvk(&info.resource.gvk());
-            Found::Object(o)
+            Resolved::Object(o)
         }
         Needs::Resources(words) => {
             let mut all = Vec::new();
@@ -234,28 +212,28 @@ pub async fn generate(k: &mut Kube, g: &dyn Generator, w: &WriteFlags) -> Result
                     e => e,
                 })?);
             }
-            Found::Resources(all)
+            Resolved::Resources(all)
         }
-        Needs::Environment => Found::Environment(&*k.shell.environment),
+        Needs::Environment => Resolved::Environment(&*k.shell.environment),
     };
-    let mut o = Object::from_value(g.make_with(found)?).unwrap_or_default();
+    let mut o = Object::from_value(g.build_with(found)?).unwrap_or_default();
     let cluster_scoped = CLUSTER_SCOPED.contains(&o.kind());
     if explicit && !cluster_scoped {
         o.set_namespace(&namespace);
     }
     if w.save_config {
-        annotate_made(&mut o);
+        annotate_generated(&mut o);
     }
     let o = submit(k, w, o, &namespace).await?;
     printer.print(k, &o, "created")
 }
 
-/// Kinds of generators that live outside of namespaces.
+/// Generated kinds that are cluster-scoped.
 const CLUSTER_SCOPED: [&str; 4] = ["Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"];
 
-/// Sends an object, unless the rehearsal is the client's.
+/// Creates an object on the server, unless the dry run is client-side.
 pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) -> Result<Object> {
-    if w.dry.strategy()? == crate::flags::Dry::Client {
+    if w.dry.strategy()? == crate::flags::DryRunStrategy::Client {
         return Ok(o);
     }
     let gvk = o.gvk().unwrap_or_default();
@@ -286,15 +264,15 @@ pub async fn submit(k: &mut Kube, w: &WriteFlags, o: Object, namespace: &str) ->
 }
 
 pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
-    match &mut a.of {
-        Some(Of::RoleBinding(b)) => b.users = std::mem::take(&mut k.global.user),
-        Some(Of::ClusterRoleBinding(b)) => b.users = std::mem::take(&mut k.global.user),
+    match &mut a.subcommand {
+        Some(Subcommand::RoleBinding(b)) => b.users = std::mem::take(&mut k.global.user),
+        Some(Subcommand::ClusterRoleBinding(b)) => b.users = std::mem::take(&mut k.global.user),
         _ => {}
     }
-    match &a.of {
-        Some(Of::Token(t)) => return token::run(t, k).await,
-        Some(of) => {
-            if let Some((g, w)) = of.generator() {
+    match &a.subcommand {
+        Some(Subcommand::Token(t)) => return token::run(t, k).await,
+        Some(subcommand) => {
+            if let Some((g, w)) = subcommand.generator() {
                 return generate(k, g, w).await;
             }
         }
@@ -343,7 +321,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
                 annotate(&mut o);
             }
             k.record(&mut o);
-            if dry != crate::flags::Dry::Client {
+            if dry != crate::flags::DryRunStrategy::Client {
                 let api = k.api(&i.resource, &i.namespace).await?;
                 o = create(&api, &options, &o).await.map_err(|e| Error::from(e).about("creating", &i.source))?;
             }
@@ -353,13 +331,13 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             errors.push(e);
         }
     }
-    // What could not be read is told last, as upstream does.
+    // Read errors are printed last, as in upstream.
     errors.extend(unread);
-    done(count, "create", errors)
+    finish(count, "create", errors)
 }
 
-/// How a command on the objects of files ends: without objects it was called wrongly.
-pub fn done(count: usize, verb: &str, errors: Vec<Error>) -> Result {
+/// Ends a command on objects of files. No objects at all are an error.
+pub fn finish(count: usize, verb: &str, errors: Vec<Error>) -> Result {
     if count == 0 {
         return text(format!("no objects passed to {verb}"));
     }
@@ -375,25 +353,25 @@ mod tests {
     const POST: &str = "POST /api/v1/namespaces/default/configmaps?fieldManager=kubectl-create&fieldValidation=Strict";
 
     #[tokio::test]
-    async fn from_a_file() {
+    async fn creates_objects_from_a_file() {
         let made = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}});
         let s = Server::new().on(POST, 201, made);
         assert_eq!(snapshot(&s, "create -f -", CM).await, "configmap/a created\n");
         assert_eq!(s.body_of(POST)["metadata"], json!({"name": "a", "namespace": "default"}));
         assert_eq!(snapshot(&s, "create -f - --save-config", CM).await, "configmap/a created\n");
-        let text = s.body_of(POST)["metadata"]["annotations"][super::LAST_APPLIED].clone();
+        let text = s.body_of(POST)["metadata"]["annotations"][crate::resource::last_applied::LAST_APPLIED].clone();
         assert_eq!(
             text,
             "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"}}\n"
         );
         assert_eq!(snapshot(&s, "create -f - --dry-run=client", CM).await, "configmap/a created (dry run)\n");
-        let there = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409, "message": "configmaps \"a\" already exists"});
-        let s = Server::new().on(POST, 409, there);
+        let exists = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409, "message": "configmaps \"a\" already exists"});
+        let s = Server::new().on(POST, 409, exists);
         assert_eq!(
             snapshot(&s, "create -f -", CM).await,
             "! Error from server (AlreadyExists): error when creating \"STDIN\": configmaps \"a\" already exists\nexit 1\n"
         );
-        for (line, input, want) in [
+        for (line, input, expected) in [
             ("create", "", "! error: must specify one of -f and -k\nexit 1\n"),
             ("create -f -", "", "! error: no objects passed to create\nexit 1\n"),
             (
@@ -418,7 +396,7 @@ mod tests {
                 "! error: resource mapping not found for name: \"a\" namespace: \"\" from \"STDIN\": no matches for kind \"Frob\" in version \"v9\"\n! ensure CRDs are installed first\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, input).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, input).await, expected, "{line}");
         }
     }
 }

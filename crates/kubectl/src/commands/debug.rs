@@ -1,8 +1,8 @@
-//! `kubectl debug`: a container beside those of a pod, a copy of a pod to try things in, or a pod on a node.
+//! `kubectl debug`: an ephemeral container in a pod, a copy of a pod, or a pod on a node.
 
 mod profile;
 
-use super::attach::{Earlier, Options, join};
+use super::attach::{Options, PreviousLog, join};
 use super::pods;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
@@ -21,71 +21,83 @@ pub struct Arguments {
     pub names: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// What stands behind `--` is the arguments, not the command.
+    /// Take the words after `--` as arguments instead of the command.
     #[arg(long)]
     pub arguments_only: bool,
-    /// Attach to the container once it runs; so it is by default with -i.
+    /// Attach to the container once it runs; the default with -i.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub attach: Option<String>,
-    /// The name of the container.
+    /// Name of the container.
     #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
     pub container: String,
     /// Copy the pod under this name.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub copy_to: String,
-    /// Delete the pod that is copied.
+    /// Delete the original pod.
     #[arg(long)]
     pub replace: bool,
-    /// NAME=VALUE,… for the container.
+    /// Environment variables NAME=VALUE,… of the container.
     #[arg(long, value_delimiter = ',')]
     pub env: Vec<String>,
+    /// Image of the debugging container.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image: String,
     /// What the copy keeps of the pod.
     #[command(flatten)]
     pub keep: Keep,
-    /// CONTAINER=IMAGE,… of the copy; `*` is every container.
+    /// Images of the copy, CONTAINER=IMAGE,…; `*` means every container.
     #[arg(long, value_delimiter = ',')]
     pub set_image: Vec<String>,
+    /// Pull policy of the image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image_pull_policy: String,
+    /// Pass standard input to the container.
     #[arg(short = 'i', long)]
     pub stdin: bool,
+    /// Print only output of the container.
     #[arg(short = 'q', long)]
     pub quiet: bool,
-    /// The copy runs on the same node.
+    /// Run the copy on the same node.
     #[arg(long)]
     pub same_node: bool,
-    /// The containers of the copy see each other's processes.
+    /// Share the process namespace among the containers of the copy.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub share_processes: Option<String>,
-    /// See the processes of this container.
+    /// Share the process namespace of this container.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub target: String,
+    /// Allocate a terminal.
     #[arg(short = 't', long)]
     pub tty: bool,
-    /// general, baseline, restricted, netadmin or sysadmin: what the container may do.
+    /// Security profile of the container: general, baseline, restricted, netadmin or sysadmin.
     #[arg(long, default_value = "general", hide_default_value = true)]
     pub profile: String,
-    /// A file with a part of a container, laid over the profile's.
+    /// File with a partial container spec that overrides the profile.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub custom: String,
+    /// Command of the container.
     #[arg(last = true)]
     pub args: Vec<String>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Keep {
+    /// Keep the labels in the copy.
     #[arg(long)]
     pub keep_labels: bool,
+    /// Keep the annotations in the copy.
     #[arg(long)]
     pub keep_annotations: bool,
+    /// Keep the liveness probes in the copy.
     #[arg(long)]
     pub keep_liveness: bool,
+    /// Keep the readiness probes in the copy.
     #[arg(long)]
     pub keep_readiness: bool,
+    /// Keep the startup probes in the copy.
     #[arg(long)]
     pub keep_startup: bool,
+    /// Keep the init containers in the copy.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub keep_init_containers: bool,
 }
@@ -134,7 +146,7 @@ impl Arguments {
                 return text("--target is incompatible with --copy-to. Use --share-processes instead.");
             }
             if !self.quiet {
-                k.say(format!(
+                k.println(format!(
                     "Targeting container {:?}. If you don't see processes from this container it may be because the container runtime doesn't support this feature.",
                     self.target
                 ));
@@ -157,8 +169,8 @@ impl Arguments {
             .collect()
     }
 
-    /// Sets what flags say of a container.
-    fn dress(&self, c: &mut Map<String, Value>) -> Result {
+    /// Sets the fields of a container from the flags.
+    fn set_fields(&self, c: &mut Map<String, Value>) -> Result {
         if !self.args.is_empty() {
             c.insert(if self.arguments_only { "args" } else { "command" }.into(), self.args.clone().into());
         }
@@ -180,21 +192,21 @@ impl Arguments {
         Ok(())
     }
 
-    /// A name that no container of the pod has.
+    /// Returns a container name that is unused in the pod.
     fn name(&self, k: &Kube, pod: &Object) -> String {
         if !self.container.is_empty() {
             return self.container.clone();
         }
-        let taken: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
+        let used: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
             .iter()
             .flat_map(|of| pods::names(pod, of))
             .collect();
         let mut name = String::new();
-        while name.is_empty() || taken.contains(&name.as_str()) {
+        while name.is_empty() || used.contains(&name.as_str()) {
             name = format!("debugger-{}", meta::random::suffix(&*k.shell.rng, 5));
         }
         if !self.quiet {
-            k.say(format!("Defaulting debug container name to {name}."));
+            k.println(format!("Defaulting debug container name to {name}."));
         }
         name
     }
@@ -225,7 +237,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for i in found {
         let (pod, container) = match i.resource.kind.as_str() {
             "Node" => on_node(&a, k, &i, profile, custom.as_ref()).await?,
-            "Pod" if a.copy_to.is_empty() => beside(&a, k, &i, profile, custom.as_ref()).await?,
+            "Pod" if a.copy_to.is_empty() => add_ephemeral(&a, k, &i, profile, custom.as_ref()).await?,
             "Pod" => copy(&a, k, &i, profile, custom.as_ref()).await?,
             _ => {
                 let gvk = i.resource.gvk();
@@ -237,14 +249,14 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         };
         if flag(a.attach.as_ref())?.unwrap_or(a.stdin) && !container.is_empty() {
             let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: String::new() };
-            join(k, pod, &container, &options, Earlier::Skipped).await?;
+            join(k, pod, &container, &options, PreviousLog::Skip).await?;
         }
     }
     Ok(())
 }
 
-/// Lays a profile and what was given in a file over one container.
-fn fit(
+/// Applies the profile and the custom spec to one container.
+fn apply_profile(
     pod: &mut Object,
     of: &str,
     name: &str,
@@ -258,33 +270,34 @@ fn fit(
     let pod_schema = kinds::catalog().schema_of(&meta::Gvk::new("", "v1", "Pod"));
     let mut patch = custom.clone();
     patch.insert("name".into(), name.into());
-    // The container is found by its name, as a strategic patch of the pod finds it.
+    // The container is found by its name, as in a strategic merge patch of the pod.
     let patch = json!({"spec": {of: [patch]}});
     let patch = patch.as_object().cloned().unwrap_or_default();
     merge::strategic::apply(&mut pod.0, patch, pod_schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))
 }
 
-/// Told when a container cannot use what it is allowed.
-fn caution(k: &Kube, pod: &Object, of: &str, name: &str) {
+/// Warns if a non-root container cannot use its capabilities.
+fn warn_non_root(k: &Kube, pod: &Object, field: &str, name: &str) {
     let user = pod.int_at(&["spec", "securityContext", "runAsUser"]).unwrap_or(0);
-    let all = pod.at(&["spec", of]).and_then(Value::as_array);
+    let all = pod.at(&["spec", field]).and_then(Value::as_array);
     let Some(c) = all.and_then(|a| a.iter().find(|c| c["name"] == name)) else { return };
     let s = &c["securityContext"];
-    let able = s["privileged"] == true || s["capabilities"]["add"].as_array().is_some_and(|a| !a.is_empty());
-    if user != 0 && able && s["runAsUser"] != 0 {
+    let has_capabilities =
+        s["privileged"] == true || s["capabilities"]["add"].as_array().is_some_and(|a| !a.is_empty());
+    if user != 0 && has_capabilities && s["runAsUser"] != 0 {
         k.warn("Warning: Non-root user is configured for the entire target Pod, and some capabilities granted by debug profile may not work. Please consider using \"--custom\" with a custom profile that specifies \"securityContext.runAsUser: 0\".");
     }
 }
 
-type Made = (Info, String);
+type DebugTarget = (Info, String);
 
-async fn beside(
+async fn add_ephemeral(
     a: &Arguments,
     k: &mut Kube,
     i: &Info,
     profile: Profile,
     custom: Option<&Map<String, Value>>,
-) -> Result<Made> {
+) -> Result<DebugTarget> {
     let old = i.object.clone().unwrap_or_default();
     let mut new = old.clone();
     let name = a.name(k, &old);
@@ -292,15 +305,15 @@ async fn beside(
     c.insert("name".into(), name.as_str().into());
     c.insert("resources".into(), json!({}));
     c.insert("terminationMessagePolicy".into(), "File".into());
-    a.dress(&mut c)?;
+    a.set_fields(&mut c)?;
     if !a.target.is_empty() {
         c.insert("targetContainerName".into(), a.target.as_str().into());
     }
     let mut all = old.at(&["spec", "ephemeralContainers"]).and_then(Value::as_array).cloned().unwrap_or_default();
     all.push(c.into());
     new.set(&["spec", "ephemeralContainers"], all);
-    fit(&mut new, "ephemeralContainers", &name, a, profile, Style::Ephemeral, custom)?;
-    caution(k, &new, "ephemeralContainers", &name);
+    apply_profile(&mut new, "ephemeralContainers", &name, a, profile, Style::Ephemeral, custom)?;
+    warn_non_root(k, &new, "ephemeralContainers", &name);
     let schema = kinds::catalog().schema_of(&i.resource.gvk());
     let patch =
         merge::strategic::two_way(&old.0, &new.0, schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))?;
@@ -316,7 +329,7 @@ async fn copy(
     i: &Info,
     profile: Profile,
     custom: Option<&Map<String, Value>>,
-) -> Result<Made> {
+) -> Result<DebugTarget> {
     let pod = i.object.clone().unwrap_or_default();
     let mut o = Object::new(&i.resource.gvk());
     o.set_name(&a.copy_to);
@@ -337,14 +350,14 @@ async fn copy(
     let images: Vec<(&str, &str)> = a.set_image.iter().filter_map(|s| s.split_once('=')).collect();
     let mut all = o.at(&["spec", "containers"]).and_then(Value::as_array).cloned().unwrap_or_default();
     for c in &mut all {
-        let of = |n: &str| images.iter().find(|(name, _)| *name == n).map(|(_, i)| *i);
-        if let Some(image) = c["name"].as_str().and_then(of).or_else(|| of("*")) {
+        let image_of = |n: &str| images.iter().find(|(name, _)| *name == n).map(|(_, i)| *i);
+        if let Some(image) = c["name"].as_str().and_then(image_of).or_else(|| image_of("*")) {
             c["image"] = image.into();
         }
     }
     let mut name = a.container.clone();
-    let there = |all: &[Value], n: &str| all.iter().position(|c| c["name"] == n);
-    let at = match there(&all, &name) {
+    let position = |all: &[Value], n: &str| all.iter().position(|c| c["name"] == n);
+    let at = match position(&all, &name) {
         Some(at) => Some(at),
         None if a.image.is_empty() && !images.is_empty() => None,
         None if a.image.is_empty() => return text("you must specify image when creating new container"),
@@ -360,12 +373,12 @@ async fn copy(
         if !a.args.is_empty() && !a.arguments_only {
             c.remove("args");
         }
-        a.dress(c)?;
+        a.set_fields(c)?;
     }
     o.set(&["spec", "containers"], all);
     if at.is_some() {
-        fit(&mut o, "containers", &name, a, profile, Style::Copy, custom)?;
-        caution(k, &o, "containers", &name);
+        apply_profile(&mut o, "containers", &name, a, profile, Style::Copy, custom)?;
+        warn_non_root(k, &o, "containers", &name);
     }
     let api = k.api(&i.resource, &i.namespace).await?;
     let made = api.create(&WriteOptions::default(), &o).await?;
@@ -382,17 +395,17 @@ async fn on_node(
     i: &Info,
     profile: Profile,
     custom: Option<&Map<String, Value>>,
-) -> Result<Made> {
+) -> Result<DebugTarget> {
     let container = if a.container.is_empty() { "debugger" } else { &a.container };
     let pod = format!("node-debugger-{}-{}", i.name, meta::random::suffix(&*k.shell.rng, 5));
     if !a.quiet {
-        k.say(format!("Creating debugging pod {pod} with container {container} on node {}.", i.name));
+        k.println(format!("Creating debugging pod {pod} with container {container} on node {}.", i.name));
     }
     let mut c = Map::new();
     c.insert("name".into(), container.into());
     c.insert("resources".into(), json!({}));
     c.insert("terminationMessagePolicy".into(), "File".into());
-    a.dress(&mut c)?;
+    a.set_fields(&mut c)?;
     let v = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": pod, "labels": {"app.kubernetes.io/managed-by": "kubectl-debug"}},
@@ -401,7 +414,7 @@ async fn on_node(
         },
     });
     let mut o = Object::from_value(v).unwrap_or_default();
-    fit(&mut o, "containers", container, a, profile, Style::Node, custom)?;
+    apply_profile(&mut o, "containers", container, a, profile, Style::Node, custom)?;
     let resource = k.resource("pods").await?;
     let (namespace, _) = k.namespace()?;
     let made = k.api(&resource, &namespace).await?.create(&WriteOptions::default(), &o).await?;

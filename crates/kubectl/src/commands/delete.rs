@@ -1,12 +1,12 @@
-//! `kubectl delete`.
+//! `kubectl delete`: deletes objects and waits for the end of the deletion.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, SelectFlags, duration};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, SelectFlags, duration};
 use crate::kube::Kube;
-use crate::resource::select::{Selection, either, list, targets};
+use crate::resource::deletion::wait_deleted;
+use crate::resource::select::{Selection, list, reject_both, targets};
 use crate::resource::{Info, Target, from_files};
-use client::{DeleteOptions, ListOptions, Propagation, WatchEvent, WatchOptions};
-use futures::StreamExt as _;
+use client::{DeleteOptions, Propagation};
 use http::Method;
 use meta::Value;
 use std::time::Duration;
@@ -19,41 +19,42 @@ pub struct Arguments {
     pub files: FileFlags,
     #[command(flatten)]
     pub which: SelectFlags,
-    /// What becomes of what the objects own: background, foreground or orphan.
+    /// How to delete dependents: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,
     #[command(flatten)]
     pub dry: DryRunFlag,
-    /// Seconds until a pod that does not end is killed; negative is the pod's own.
+    /// Grace period of pods in seconds; negative is the pod's own.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
-    /// With a grace period of 0, take the object away at once.
+    /// With --grace-period=0, remove the objects immediately.
     #[arg(long)]
     pub force: bool,
     /// The same as --grace-period=1.
     #[arg(long)]
     pub now: bool,
-    /// What is not there is no error (always so with --all).
+    /// Missing objects are no error (always so with --all).
     #[arg(long)]
     pub ignore_not_found: bool,
-    /// Ask before anything is deleted.
+    /// Ask for confirmation before anything is deleted.
     #[arg(short = 'i', long)]
     pub interactive: bool,
-    /// Wait until the objects are gone.
+    /// Wait for the deletion to finish.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub wait: bool,
-    /// How long to wait; 0 is a week.
+    /// Time limit of the wait; 0 is a week.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
-    /// `name` for short output.
+    /// Output format: name.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
-    /// Send a DELETE to this path.
+    /// DELETE this URI of the server.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
 }
 
-pub const NOTHING_GIVEN: &str = "You must provide one or more resources by argument or filename.
+/// The error of commands without objects.
+pub const MISSING_RESOURCES: &str = "You must provide one or more resources by argument or filename.
 Example resource specifications include:
    '-f rsrc.yaml'
    '--filename=rsrc.json'
@@ -103,12 +104,12 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         if a.which.all || a.which.selection().selects() {
             return text("at least one resource must be specified to use a selector");
         }
-        return text(NOTHING_GIVEN);
+        return text(MISSING_RESOURCES);
     }
     if a.force && a.grace_period == 0 {
         k.warn("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     }
-    either(&a.resources, &a.files)?;
+    reject_both(&a.resources, &a.files)?;
     let selection = Selection { nothing_but_all: a.which.all, ..a.which.selection() };
     let mut errors = Vec::new();
     let mut all = Vec::new();
@@ -130,14 +131,14 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
     }
     if a.interactive && !all.is_empty() {
-        k.say("You are about to delete the following ".to_owned() + &format!("{} resource(s):", all.len()));
+        k.println("You are about to delete the following ".to_owned() + &format!("{} resource(s):", all.len()));
         for i in &all {
-            k.say(i.to_name());
+            k.println(i.to_name());
         }
         k.out.write(b"Do you want to continue? (y/N): ");
         k.out.flush();
-        if !answer(k)? {
-            k.say("deletion is cancelled");
+        if !confirm(k)? {
+            k.println("deletion is cancelled");
             return Ok(());
         }
     }
@@ -153,16 +154,16 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let mut found = 0;
     for i in all {
         let name = i.name.clone();
-        if dry != Dry::Client && i.resource.namespaced && i.namespace.is_empty() {
+        if dry != DryRunStrategy::Client && i.resource.namespaced && i.namespace.is_empty() {
             found += 1;
             let why = "an empty namespace may not be set when a resource name is provided".to_owned();
             errors.push(Error::Text(why).about("deleting", &i.source));
             continue;
         }
-        if dry != Dry::Client {
+        if dry != DryRunStrategy::Client {
             let api = k.api(&i.resource, &i.namespace).await?;
             match api.delete(&name, &options).await.map_err(Error::from) {
-                Ok(answer) => waiting.push((i.clone(), uid(&answer))),
+                Ok(confirm) => waiting.push((i.clone(), uid(&confirm))),
                 Err(e) if e.is_not_found() && ignore => {
                     found += 1;
                     continue;
@@ -175,19 +176,19 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
             }
         }
         found += 1;
-        tell(k, &i, &a.output, a.grace_period, dry);
+        report(k, &i, &a.output, a.grace_period, dry);
     }
     k.out.flush();
-    // What could not be read is told last, as upstream does.
+    // Read errors are printed last, as in upstream.
     errors.extend(unread);
     if found == 0 && errors.is_empty() {
-        k.say("No resources found");
+        k.println("No resources found");
     }
-    if a.wait && dry == Dry::None && !(a.force && a.grace_period == 0) {
+    if a.wait && dry == DryRunStrategy::None && !(a.force && a.grace_period == 0) {
         let limit = tokio::time::Instant::now() + timeout.unwrap_or(Duration::from_secs(7 * 24 * 3600));
         crate::shell::interruptible(async {
             for (i, uid) in waiting {
-                errors.extend(gone(k, &i, &uid, limit).await.err());
+                errors.extend(wait_deleted(k, &i, &uid, limit).await.err());
             }
             Ok(())
         })
@@ -196,18 +197,18 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// Says that an object was deleted, by its name alone with the format `name`.
-pub fn tell(k: &Kube, i: &Info, output: &str, grace_period: i64, dry: Dry) {
+/// Reports the deletion of an object; with the format `name` only its name.
+pub fn report(k: &Kube, i: &Info, output: &str, grace_period: i64, dry: DryRunStrategy) {
     if output == "name" {
-        return k.say(i.to_name());
+        return k.println(i.to_name());
     }
     let what = if grace_period == 0 { "force deleted" } else { "deleted" };
     let from = if i.namespace.is_empty() { String::new() } else { format!(" from {} namespace", i.namespace) };
-    k.say(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));
+    k.println(format!("{} {:?} {what}{from}{}", i.resource.group_kind(), i.name, dry.suffix()));
 }
 
-/// Whether the next line of the input says yes.
-pub fn answer(k: &mut Kube) -> Result<bool> {
+/// Reads a line of input, and returns whether it confirms.
+pub fn confirm(k: &mut Kube) -> Result<bool> {
     let mut line = Vec::new();
     let mut byte = [0u8];
     loop {
@@ -221,6 +222,7 @@ pub fn answer(k: &mut Kube) -> Result<bool> {
     Ok(matches!(String::from_utf8_lossy(&line).trim(), "y" | "Y"))
 }
 
+/// Parses `--cascade`.
 pub fn cascade(word: &str) -> Result<Propagation> {
     match word {
         "background" => Ok(Propagation::Background),
@@ -232,50 +234,9 @@ pub fn cascade(word: &str) -> Result<Propagation> {
     }
 }
 
-/// Which object went: the answer is the object itself, or a `Status` about it.
-pub fn uid(answer: &Value) -> String {
-    answer["details"]["uid"].as_str().or_else(|| answer["metadata"]["uid"].as_str()).unwrap_or_default().to_owned()
-}
-
-/// Waits until the object is gone. Another of the same name is another object.
-pub async fn gone(k: &mut Kube, i: &Info, uid: &str, limit: tokio::time::Instant) -> Result {
-    let api = k.api(&i.resource, &i.namespace).await?;
-    let name = &i.name;
-    let wait = async {
-        loop {
-            let fields = format!("metadata.name={name}");
-            let options = ListOptions { field_selector: fields.clone(), ..ListOptions::default() };
-            let page = match api.list(&options).await {
-                // The kind went, and with it all its objects.
-                Err(e) if e.is_not_found() => return Ok(()),
-                listed => listed?,
-            };
-            let Some(there) = page.items.first() else { return Ok(()) };
-            if !uid.is_empty() && there.uid() != uid {
-                return Ok(());
-            }
-            let options = WatchOptions {
-                field_selector: fields,
-                resource_version: page.resource_version,
-                ..WatchOptions::default()
-            };
-            let mut events = api.watch(&options).await?;
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(WatchEvent::Deleted(_)) => return Ok(()),
-                    Ok(_) => {}
-                    // Too old, or the server ends: look again.
-                    Err(e) if e.is_expired() || e.is_transient() => break,
-                    Err(e) => return Err(Error::from(e)),
-                }
-            }
-            tokio::time::sleep(super::wait::AGAIN).await;
-        }
-    };
-    match tokio::time::timeout_at(limit, wait).await {
-        Ok(r) => r,
-        Err(_) => text(format!("timed out waiting for the condition on {}/{name}", i.resource.plural)),
-    }
+/// Returns the UID of the deleted object: the response is the object itself, or a `Status` about it.
+pub fn uid(confirm: &Value) -> String {
+    confirm["details"]["uid"].as_str().or_else(|| confirm["metadata"]["uid"].as_str()).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -284,22 +245,22 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn by_name_and_selector() {
+    async fn deletes_by_name_and_selector() {
         let pod = |n: &str| json!({"metadata": {"name": n, "namespace": "default", "uid": n}});
         let ok = json!({"kind": "Status", "status": "Success", "details": {"uid": "u"}});
-        let gone = json!({"items": [], "metadata": {"resourceVersion": "9"}});
+        let empty = json!({"items": [], "metadata": {"resourceVersion": "9"}});
         let s = Server::new()
             .on("DELETE /api/v1/namespaces/default/pods/web", 200, ok.clone())
             .on("DELETE /api/v1/namespaces/x", 200, ok.clone())
-            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, gone.clone())
-            .on("GET /api/v1/namespaces?fieldSelector=metadata.name%3Dx", 200, gone.clone())
+            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, empty.clone())
+            .on("GET /api/v1/namespaces?fieldSelector=metadata.name%3Dx", 200, empty.clone())
             .on(
                 "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb&limit=500",
                 200,
                 json!({"items": [pod("web")], "metadata": {}}),
             )
             .on("GET /api/v1/namespaces/default/pods?limit=500", 200, json!({"items": [], "metadata": {}}));
-        for (line, want) in [
+        for (line, expected) in [
             ("delete pod web", "pod \"web\" deleted from default namespace\n"),
             ("delete pod/web -o name", "pod/web\n"),
             ("delete ns x", "namespace \"x\" deleted\n"),
@@ -323,7 +284,7 @@ mod tests {
             ("delete -f - --wait=false", "pod \"web\" deleted from default namespace\n"),
         ] {
             let input = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n";
-            assert_eq!(snapshot(&s, line, input).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, input).await, expected, "{line}");
         }
         snapshot(&s, "delete pod web --grace-period 3 --cascade=foreground", "").await;
         let body = s.body_of("DELETE /api/v1/namespaces/default/pods/web");
@@ -331,17 +292,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_for_this_very_object() {
-        let there = json!({"items": [{"metadata": {"name": "web", "uid": "u"}}], "metadata": {"resourceVersion": "9"}});
+    async fn waits_for_the_object_with_the_same_uid() {
+        let existing =
+            json!({"items": [{"metadata": {"name": "web", "uid": "u"}}], "metadata": {"resourceVersion": "9"}});
         let s = Server::new()
             .on("DELETE /api/v1/namespaces/default/pods/web", 200, json!({"metadata": {"uid": "u"}}))
-            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, there)
+            .on("GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dweb", 200, existing)
             .on_bytes(
                 "GET /api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3Dweb&resourceVersion=9",
                 200,
                 b"{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"web\"}}}\n".to_vec(),
             );
         assert_eq!(snapshot(&s, "delete pod web", "").await, "pod \"web\" deleted from default namespace\n");
-        assert_eq!(s.asked().len(), 3);
+        assert_eq!(s.requests().len(), 3);
     }
 }

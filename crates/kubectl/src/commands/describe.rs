@@ -1,7 +1,8 @@
-//! `kubectl describe`: an object with what belongs to it, for people.
+//! `kubectl describe`: details of objects with their related objects and events.
 
 mod addresses;
 mod certificate;
+mod claim_spec;
 pub mod events;
 mod generic;
 mod limits;
@@ -10,27 +11,25 @@ mod network;
 mod node;
 mod page;
 mod plain;
-mod pod;
+pub mod pod;
 pub mod rbac;
 mod service;
 mod sources;
 mod volumes;
 mod workload;
 
-pub use pod::template;
-
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::printer::tabwriter;
-use crate::resource::select::{Selection, either, list, targets, types};
+use crate::resource::select::{Selection, list, reject_both, targets, types};
 use crate::resource::{Collection, Info, Target, from_files};
 use meta::{Gvk, Object, Reason, Status};
 use page::Page;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// TYPE [NAME or its beginning…], or TYPE/NAME….
+    /// TYPE [NAME or prefix…], or TYPE/NAME….
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
@@ -40,10 +39,10 @@ pub struct Arguments {
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// With the events about each object.
+    /// Show the events of each object.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub show_events: Option<bool>,
-    /// Lists come in pages of so many.
+    /// Page size of lists.
     #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
     pub chunk_size: i64,
 }
@@ -51,8 +50,8 @@ pub struct Arguments {
 const RBAC: &str = "rbac.authorization.k8s.io";
 const NETWORKING: &str = "networking.k8s.io";
 
-/// Of these no events are shown.
-const SILENT: [&str; 9] = [
+/// Kinds without events in their description.
+const WITHOUT_EVENTS: [&str; 9] = [
     "Secret",
     "Namespace",
     "Role",
@@ -80,12 +79,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut errors = Vec::new();
     let mut found: Vec<Info> = Vec::new();
     let mut guessed = false;
-    either(&a.resources, &a.files)?;
+    reject_both(&a.resources, &a.files)?;
     let mut all = targets(k, &a.resources, &s).await?;
     for i in from_files(k, &a.files).await? {
         match i {
             Ok(i) => all.push(Target::Named(i)),
-            // As upstream has it, without the word.
+            // As in upstream, the message omits the word.
             Err(Error::Text(t)) => errors.push(Error::Bare(t)),
             Err(e) => errors.push(e),
         }
@@ -102,10 +101,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             },
         }
     }
-    // A type and something that is no name of one: the beginning of names.
+    // A type and a word that is no name: a prefix of names.
     let missing = errors.iter().position(Error::is_not_found);
-    if let ([of, prefix], Some(missing)) = (a.resources.as_slice(), missing) {
-        let mut beginning = matching(k, of, prefix).await?;
+    if let ([type_name, prefix], Some(missing)) = (a.resources.as_slice(), missing) {
+        let mut beginning = matching(k, type_name, prefix).await?;
         if beginning.is_empty() {
             return Err(errors.swap_remove(missing));
         }
@@ -118,7 +117,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for (n, i) in found.into_iter().enumerate() {
         match describe_object(k, &i, show_events).await {
             Ok(text) => {
-                // Those that a beginning of a name stands for are told one by one.
+                // Objects that match a prefix are described one by one.
                 if n > 0 && !guessed {
                     k.out.write(b"\n\n");
                 }
@@ -141,12 +140,14 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// The objects of a type whose names begin so.
-async fn matching(k: &mut Kube, of: &str, prefix: &str) -> Result<Vec<Info>> {
-    if of.contains('/') {
+/// Returns the objects of a type with this name prefix.
+async fn matching(k: &mut Kube, type_name: &str, prefix: &str) -> Result<Vec<Info>> {
+    if type_name.contains('/') {
         return Ok(Vec::new());
     }
-    let [resource] = &types(k, of).await?[..] else { return text("you may only specify a single resource type") };
+    let [resource] = &types(k, type_name).await?[..] else {
+        return text("you may only specify a single resource type");
+    };
     let namespace = if resource.namespaced { k.namespace()?.0 } else { String::new() };
     let c = Collection { resource: resource.clone(), namespace };
     let mut all = list(k, &c, &Selection::default()).await.unwrap_or_default();
@@ -158,8 +159,8 @@ async fn named(k: &mut Kube, mut i: Info) -> Result<Info> {
     if i.name.is_empty() {
         return text("resource name may not be empty");
     }
-    // Upstream asks for it outside of any namespace, where the server has no such path.
-    if i.placed().is_err() {
+    // Upstream requests it outside of any namespace, a path that the server lacks.
+    if i.check_namespace().is_err() {
         let status = Status::new(404, Reason::NotFound, "the server could not find the requested resource");
         return Err(client::Error::from(status).into());
     }
@@ -212,14 +213,14 @@ async fn describe_object(k: &mut Kube, i: &Info, show_events: bool) -> Result<St
         _ => generic::describe(&mut p, &o),
     }
     if let Some(e) = events
-        && !SILENT.contains(&i.resource.kind.as_str())
+        && !WITHOUT_EVENTS.contains(&i.resource.kind.as_str())
     {
         events::write(&mut p, &e, k.now());
     }
     Ok(tabwriter::describe(&p.text))
 }
 
-/// An autoscaler in the version that has all of its metrics, or as it was read if the server does not have that.
+/// Reads an autoscaler in the version with all metrics; falls back to the version that was read.
 async fn newest_autoscaler(k: &mut Kube, i: &Info, read: Object) -> Object {
     let gvk = Gvk::new("autoscaling", "v2", "HorizontalPodAutoscaler");
     if i.resource.gvk() == gvk {
@@ -227,13 +228,6 @@ async fn newest_autoscaler(k: &mut Kube, i: &Info, read: Object) -> Object {
     }
     let Ok(Some(resource)) = k.resource_of(&gvk).await else { return read };
     Info { resource, ..i.clone() }.fetch(k).await.unwrap_or(read)
-}
-
-fn name_and_namespace(p: &mut Page, o: &Object) {
-    p.field("Name", o.name());
-    if !o.namespace().is_empty() {
-        p.field("Namespace", o.namespace());
-    }
 }
 
 #[cfg(test)]
@@ -253,9 +247,9 @@ mod tests {
         Server::new().on(path, 200, o).on(&events, 200, json!({"items": items}))
     }
 
-    /// Whoever writes an object does not command the terminal of those who look at it.
+    /// The content of an object must not control the terminal of its reader.
     #[tokio::test]
-    async fn nothing_reaches_the_terminal_but_text() {
+    async fn escapes_control_characters() {
         let bad = "\x1b]0;mine\x07\x1b[2Jone\rtwo";
         let shown = "^[]0;mine\x07^[[2Jone\\rtwo";
         let ended = json!({"terminated": {"reason": bad, "message": bad, "exitCode": 3}});
@@ -293,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod() {
+    async fn describes_a_pod() {
         let pod = json!({
             "kind": "Pod", "apiVersion": "v1",
             "metadata": {"name": "p", "namespace": "default", "uid": "u", "labels": {"a": "b", "c": "d"}, "annotations": {"x": "y"}},
@@ -319,7 +313,7 @@ mod tests {
             },
         });
         let s = server("GET /api/v1/namespaces/default/pods/p", pod);
-        let want = "\
+        let expected = "\
 Name:             p
 Namespace:        default
 Priority:         0
@@ -381,10 +375,10 @@ Events:
   ----     ------  ----               ----     -------
   Warning  Bad     60s (x3 over 60m)  kubelet  it is
 ";
-        assert_eq!(snapshot(&s, "describe pod p", "").await, want);
+        assert_eq!(snapshot(&s, "describe pod p", "").await, expected);
     }
 
-    /// What has no namespace, as it is described.
+    /// Describes a cluster-scoped object.
     async fn page(path: &str, o: meta::Value) -> String {
         let (name, kind) = (o["metadata"]["name"].as_str().unwrap(), o["kind"].as_str().unwrap().to_lowercase());
         let line = format!("describe {kind} {name} --show-events=false");
@@ -392,15 +386,15 @@ Events:
     }
 
     #[tokio::test]
-    async fn a_signing_request() {
+    async fn describes_a_signing_request() {
         use base64::Engine as _;
         let key = rcgen::KeyPair::generate().unwrap();
         let names = ["a.example", "b.example", "10.0.0.1"].map(str::to_owned);
-        let mut asked = rcgen::CertificateParams::new(names).unwrap();
-        asked.distinguished_name = rcgen::DistinguishedName::new();
-        asked.distinguished_name.push(rcgen::DnType::CommonName, "carla");
-        asked.distinguished_name.push(rcgen::DnType::OrganizationName, "team");
-        let pem = asked.serialize_request(&key).unwrap().pem().unwrap();
+        let mut params = rcgen::CertificateParams::new(names).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "carla");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "team");
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
         let o = json!({
             "kind": "CertificateSigningRequest", "apiVersion": "certificates.k8s.io/v1",
             "metadata": {"name": "c", "uid": "u", "creationTimestamp": "2026-11-21T11:00:00Z", "labels": {"a": "b", "c": "d"}},
@@ -408,7 +402,7 @@ Events:
                 "request": base64::engine::general_purpose::STANDARD.encode(pem)},
             "status": {"conditions": [{"type": "Approved"}], "certificate": "eA=="},
         });
-        let want = "\
+        let expected = "\
 Name:                c
 Labels:              a=b,c=d
 Annotations:         <none>
@@ -426,23 +420,23 @@ Subject Alternative Names:
                  b.example
   IP Addresses:  10.0.0.1
 ";
-        assert_eq!(page("/apis/certificates.k8s.io/v1/certificatesigningrequests", o).await, want);
+        assert_eq!(page("/apis/certificates.k8s.io/v1/certificatesigningrequests", o).await, expected);
     }
 
     #[tokio::test]
-    async fn secrets_keep_their_values() {
+    async fn hides_values_of_secrets() {
         let o = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default", "uid": "u"}, "type": "Opaque", "data": {"password": "aHVudGVyMg=="}});
         let s = server("GET /api/v1/namespaces/default/secrets/s", o);
-        let said = snapshot(&s, "describe secret s", "").await;
+        let output = snapshot(&s, "describe secret s", "").await;
         assert_eq!(
-            said,
+            output,
             "Name:         s\nNamespace:    default\nLabels:       <none>\nAnnotations:  <none>\n\nType:  Opaque\n\nData\n====\npassword:  7 bytes\n"
         );
     }
 
     /// The token of a service account is read from its description.
     #[tokio::test]
-    async fn tokens_are_shown() {
+    async fn shows_tokens() {
         let o = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default", "uid": "u"}, "type": "kubernetes.io/service-account-token", "data": {"token": "aHVudGVyMg==", "x": "eA=="}});
         let s = server("GET /api/v1/namespaces/default/secrets/s", o);
         let page = snapshot(&s, "describe secret s", "").await;
@@ -450,7 +444,7 @@ Subject Alternative Names:
     }
 
     #[tokio::test]
-    async fn fields_of_workloads_and_services() {
+    async fn describes_workloads_and_services() {
         let has = async |path: &str, o: meta::Value, parts: &[&str]| {
             let (name, kind) = (o["metadata"]["name"].as_str().unwrap(), o["kind"].as_str().unwrap().to_lowercase());
             let line = format!("describe {kind} {name} --show-events=false");

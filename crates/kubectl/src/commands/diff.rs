@@ -1,25 +1,26 @@
-//! `kubectl diff`: what is, against what `apply` would make of it, as the server says in a rehearsal.
+//! `kubectl diff`: compares the live objects with the result of a server-side dry run of `apply`.
 //!
-//! Both are written to files and given to `diff`, or to the program in `KUBECTL_EXTERNAL_DIFF`; without a program [`unified`]
-//! compares. Exit code 0: no differences; 1: differences; 2: an error. With `--prune`, what `apply --prune` would delete is shown too.
+//! Both are written to files and compared with `diff`, or with the program in `KUBECTL_EXTERNAL_DIFF`; without any program
+//! [`sides`] compares them. Exit code 0: no differences; 1: differences; 2: an error. With `--prune` it also shows what
+//! `apply --prune` would delete.
 
 pub mod secret;
+pub mod sides;
 mod unified;
 
 use super::apply::object::warn_if_deleting;
 use super::apply::{CLIENT_SIDE, patch, prune};
-use super::create::LAST_APPLIED;
 use super::recreate::create;
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use crate::printer::without_managed_fields;
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::resource::{Info, from_files};
 use client::{DryRun, Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use sides::Sides;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
@@ -27,36 +28,36 @@ pub struct Arguments {
     pub words: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Compare with what server-side apply would make.
+    /// Compare with the result of server-side apply.
     #[arg(long)]
     pub server_side: bool,
-    /// With --server-side, take fields that others own.
+    /// With --server-side, take over fields of other managers.
     #[arg(long)]
     pub force_conflicts: bool,
-    /// Who the fields would belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_manager: String,
     /// Only objects of the files with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Also compare managed fields.
+    /// Include managed fields.
     #[arg(long)]
     pub show_managed_fields: bool,
-    /// Show the data of secrets as it is.
+    /// Show the values of secrets.
     #[arg(long)]
     pub show_secrets: bool,
     /// Also show what `apply --prune` would delete.
     #[arg(long)]
     pub prune: bool,
-    /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
+    /// With --prune, only these kinds: GROUP/VERSION/KIND; may be repeated.
     #[arg(long, value_name = "GVK")]
     pub prune_allowlist: Vec<String>,
-    /// Kept for scripts: objects are compared one after the other.
+    /// Accepted without effect: objects are compared one after the other.
     #[arg(long, default_value = "1", hide_default_value = true)]
     pub concurrency: u32,
 }
 
-/// Patches are tried again while others write in between.
+/// How many times a patch is tried when others write at the same time.
 const ATTEMPTS: usize = 4;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -91,8 +92,8 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         if !selector.matches(|key| o.label(key)) {
             continue;
         }
-        let (mut live, mut merged) = rehearse(a, k, &i, o).await?;
-        seen.saw(live.as_ref().unwrap_or(&merged));
+        let (mut live, mut merged) = dry_run(a, k, &i, o).await?;
+        seen.record(live.as_ref().unwrap_or(&merged));
         warn_if_deleting(k, &i, &merged);
         if !a.show_managed_fields {
             live.iter_mut().for_each(without_managed_fields);
@@ -103,9 +104,9 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
         }
         sides.write(&i, live, Some(merged))?;
     }
-    for (r, namespace) in seen.places(&prunable) {
-        // As upstream has it, these keep their managed fields.
-        for mut o in prune::left(k, r, namespace, &seen, &a.selector).await? {
+    for (r, namespace) in seen.collections(&prunable) {
+        // As in upstream, these keep their managed fields.
+        for mut o in prune::stale_objects(k, r, namespace, &seen, &a.selector).await? {
             if r.kind == "Secret" && r.group.is_empty() && !a.show_secrets {
                 let mut nothing = Object::default();
                 secret::mask(Some(&mut o), &mut nothing);
@@ -118,8 +119,8 @@ async fn compare(a: &Arguments, k: &mut Kube) -> Result {
     sides.compare(k)
 }
 
-/// What is, and what it would become.
-async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> Result<(Option<Object>, Object)> {
+/// Returns the live object and the result of the dry run.
+async fn dry_run(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> Result<(Option<Object>, Object)> {
     let api = k.api(&i.resource, &i.namespace).await?;
     let manager = match (a.field_manager.as_str(), a.server_side) {
         ("", true) => "kubectl",
@@ -133,7 +134,8 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
         let merged = api.patch(&i.name, &options, &Patch::Apply(local.into_value())).await?;
         return Ok((live, merged));
     }
-    // What was applied last has annotations, if only empty ones: a file without any would seem to take all of them away.
+    // The last applied configuration has at least empty annotations: a file without annotations would seem to remove them
+    // all.
     let mut modified = local.clone();
     modified.remove(&["metadata", "annotations", LAST_APPLIED]);
     if modified.at(&["metadata", "annotations"]).is_none_or(Value::is_null) {
@@ -155,103 +157,6 @@ async fn rehearse(a: &Arguments, k: &mut Kube, i: &Info, mut local: Object) -> R
     }
 }
 
-/// What is and what would be, in two directories that are gone with this.
-pub struct Sides {
-    live: PathBuf,
-    merged: PathBuf,
-    /// Whether the values of secrets are hidden.
-    masks: bool,
-}
-
-impl Drop for Sides {
-    fn drop(&mut self) {
-        for d in [&self.live, &self.merged] {
-            let _ = std::fs::remove_dir_all(d);
-        }
-    }
-}
-
-impl Sides {
-    pub fn new(k: &Kube) -> Result<Self> {
-        let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
-        let make = |what: &str| -> Result<PathBuf> {
-            let path = Path::new(&base).join(format!("{what}-{}", unique(k)));
-            private_dir(&path)
-                .map_err(|e| Error::Text(format!("making {}: {}", path.display(), crate::resource::file::os(&e))))?;
-            Ok(path)
-        };
-        let live = make("LIVE")?;
-        let merged = make("MERGED").inspect_err(|_| _ = std::fs::remove_dir_all(&live))?;
-        Ok(Self { live, merged, masks: false })
-    }
-
-    /// One of an object's two sides may be missing, and its file is empty: it would be made, or would go.
-    pub fn write(&self, i: &Info, live: Option<Object>, merged: Option<Object>) -> Result {
-        let masked = live.is_none() && i.resource.kind == "Secret" && i.resource.group.is_empty() && self.masks;
-        let group = if i.resource.group.is_empty() { String::new() } else { format!("{}.", i.resource.group) };
-        // A name may only be known once the server has made one.
-        let named = merged.as_ref().map_or(i.name.as_str(), Object::name);
-        let name = format!("{group}{}.{}.{}.{named}", i.resource.version, i.resource.kind, i.namespace);
-        let name = name.replace([':', '/'], "-");
-        for (dir, o) in [(&self.live, live), (&self.merged, merged)] {
-            let path = dir.join(&name);
-            let text = match o {
-                Some(o) => codec::yaml::to_string(&o.into_value()),
-                // Upstream masks what is not there as well, and has nothing in its place.
-                None if masked => "null\n".into(),
-                None => String::new(),
-            };
-            std::fs::write(&path, text)
-                .map_err(|e| Error::Text(format!("writing {}: {}", path.display(), crate::resource::file::os(&e))))?;
-        }
-        Ok(())
-    }
-
-    pub fn compare(&self, k: &Kube) -> Result {
-        let external = (k.shell.environment)("KUBECTL_EXTERNAL_DIFF").filter(|e| !e.is_empty());
-        let mut words = external.as_deref().unwrap_or("diff").split(' ');
-        let program = words.next().unwrap_or_default();
-        // What could be read as anything but a flag is not passed on, and the rest behind the directories, as upstream does it.
-        let plain = |w: &&str| !w.is_empty() && w.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '=');
-        let mut command = Command::new(program);
-        if external.is_none() {
-            command.args(["-u", "-N"]);
-        }
-        command.arg(&self.live).arg(&self.merged).args(words.filter(plain));
-        let differs = match k.shell.status(&mut command) {
-            Ok(s) if s.success() => false,
-            Ok(s) if s.code() == Some(1) => true,
-            Ok(s) => {
-                let how = s.code().map_or_else(|| s.to_string(), |c| format!("exit status {c}"));
-                return text(format!("failed to run {program:?}: {how}"));
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && external.is_none() => {
-                let found = unified::directories(&self.live, &self.merged).map_err(|e| {
-                    Error::Text(format!("comparing {}: {}", self.live.display(), crate::resource::file::os(&e)))
-                })?;
-                k.out.write(found.as_bytes());
-                !found.is_empty()
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return text(format!("failed to run {program:?}: executable file not found in $PATH"));
-            }
-            Err(e) => return text(format!("failed to run {program:?}: {}", crate::resource::file::os(&e))),
-        };
-        if differs { Err(Error::Exit(1)) } else { Ok(()) }
-    }
-}
-
-/// Digits that no other run has.
-pub fn unique(k: &Kube) -> String {
-    format!("{}{}", std::process::id(), k.shell.rng.next_u64())
-}
-
-/// A directory that only its owner may look into: secrets are written there.
-fn private_dir(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new().mode(0o700).create(path)
-}
-
 #[cfg(test)]
 mod tests {
     use crate::testing::{Server, run_in, snapshot};
@@ -266,10 +171,10 @@ mod tests {
             "annotations": {"other": "x", super::LAST_APPLIED: "{\"metadata\":{\"annotations\":{}}}"}}})
     }
 
-    /// Groundwork of A06: what is asked, what is shown, the exit codes.
+    /// What is sent, what is printed, and the exit codes.
     #[tokio::test]
-    async fn differences_are_shown_and_counted() {
-        // One directory for all tests would meet itself: the chance of tests is always the same.
+    async fn shows_differences_and_sets_the_exit_code() {
+        // One directory for all tests would collide: their random numbers are fixed.
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().to_str().unwrap().to_owned();
         let run = async |s: &Server, line: &str, external: Option<&str>| {
@@ -318,7 +223,7 @@ mod tests {
         let (code, _, err) = run(&s, "diff -f -", None).await;
         assert_eq!((code, err.as_str()), (2, "Error from server (Forbidden): no\n"));
         let see = "! See 'kubectl diff -h' for help and examples\nexit 2\n";
-        for (line, want) in [
+        for (line, expected) in [
             ("diff", "! error: must specify one of -f and -k\nexit 2\n".into()),
             ("diff x", format!("! error: Unexpected args: [x]\n{see}")),
             (
@@ -326,7 +231,7 @@ mod tests {
                 "! error: --force-conflicts only works with --server-side\nexit 2\n".into(),
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,78 +1,78 @@
-//! `kubectl drain`: a node takes no more pods and loses those it has, as far as their disruption budgets let them go.
+//! `kubectl drain`: cordons a node and evicts its pods, within their disruption budgets.
 //!
-//! [`pods`] decides which pods go and which stand in the way; [`evict`] makes them go.
+//! [`pods`] decides which pods to evict and which prevent the drain; [`evict`] evicts them.
 
 mod evict;
 mod pods;
 
 use super::cordon;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, duration};
+use crate::flags::{DryRunFlag, DryRunStrategy, duration};
 use crate::kube::Kube;
 use crate::resource::Collection;
 use crate::resource::scheme;
 use crate::resource::select::{Selection, list};
 use meta::Object;
-use pods::{Choice, Rules};
+use pods::{Decisions, Rules};
 use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// The nodes.
+    /// Node names.
     pub nodes: Vec<String>,
-    /// The nodes with these labels.
+    /// Label selector for nodes.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Also delete pods that no controller would make again.
+    /// Also delete pods without a controller; nothing recreates them.
     #[arg(long)]
     pub force: bool,
-    /// Leave pods of daemon sets where they are.
+    /// Ignore pods of daemon sets.
     #[arg(long)]
     pub ignore_daemonsets: bool,
-    /// Also delete pods with data in volumes of type emptyDir; the data is lost.
+    /// Also delete pods with emptyDir volumes; their data is lost.
     #[arg(long)]
     pub delete_emptydir_data: bool,
-    /// Seconds that each pod has to end; negative is the pod's own.
+    /// Grace period of each pod in seconds; negative is the pod's own.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
-    /// How long to try; 0 is for ever.
+    /// Time limit; 0 is no limit.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     /// Only pods with these labels.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub pod_selector: String,
-    /// Delete instead of evicting: disruption budgets are not asked.
+    /// Delete pods instead of evicting them, without regard to disruption budgets.
     #[arg(long)]
     pub disable_eviction: bool,
-    /// Do not wait for pods that were deleted more than so many seconds ago; 0 waits.
+    /// Do not wait for pods that were deleted more than this many seconds ago; 0 waits for all.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub skip_wait_for_delete_timeout: i64,
-    /// How many objects a page of a list has.
+    /// Page size of lists.
     #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
     pub chunk_size: i64,
     #[command(flatten)]
     pub dry: DryRunFlag,
 }
 
-/// What the eviction of pods has to know.
+/// The options of an eviction.
 struct Drain {
     rules: Rules,
     pod_selector: String,
-    /// How many pods a page of the list has.
+    /// The page size of the list of pods.
     page: i64,
     grace: Option<i64>,
     timeout: Option<Duration>,
     disable_eviction: bool,
-    dry: Dry,
-    /// How long a refused eviction waits for its next try.
-    again: Duration,
-    /// How often it is looked whether a pod is gone.
-    look: Duration,
+    dry: DryRunStrategy,
+    /// The pause before a refused eviction is tried again.
+    retry_pause: Duration,
+    /// The pause between two checks whether a pod is deleted.
+    poll_pause: Duration,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     k.scheme = Some(scheme::KUBECTL);
-    super::cordon::one_way(k, "drain", &a.nodes, &a.selector)?;
+    super::cordon::check_selection(k, "drain", &a.nodes, &a.selector)?;
     if meta::LabelSelector::parse(&a.pod_selector).is_err() {
         return text("--pod-selector=<pod_selector> must be a valid label selector");
     }
@@ -90,8 +90,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         timeout: duration("timeout", &a.timeout)?.filter(|t| !t.is_zero()),
         disable_eviction: a.disable_eviction,
         dry: a.dry.strategy()?,
-        again: Duration::from_secs(5),
-        look: Duration::from_secs(1),
+        retry_pause: Duration::from_secs(5),
+        poll_pause: Duration::from_secs(1),
     };
     let s = Selection { labels: &a.selector, page: Some(a.chunk_size), ..Selection::default() };
     let nodes = cordon::nodes(k, &a.nodes, &s).await?;
@@ -103,7 +103,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let (mut failed, mut left) = (Vec::new(), Vec::new());
     for i in nodes {
         match d.node(k, &i.name).await {
-            Ok(()) => k.say(format!("node/{} drained{}", i.name, d.dry.suffix())),
+            Ok(()) => k.println(format!("node/{} drained{}", i.name, d.dry.suffix())),
             Err(e) => {
                 k.warn(format!(
                     "error: unable to drain node {:?} due to error: {}, continuing command...",
@@ -122,7 +122,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if failed.is_empty() { Ok(()) } else { Err(Error::Many(failed)) }
 }
 
-/// Several errors in one line, as Go's aggregate shows them.
+/// Formats several errors in one line, as Go's aggregate does.
 fn aggregate(e: &Error) -> String {
     match e {
         Error::Many(_) => format!("[{e}]"),
@@ -132,21 +132,21 @@ fn aggregate(e: &Error) -> String {
 
 impl Drain {
     async fn node(&self, k: &mut Kube, node: &str) -> Result {
-        let choice = self.choose(k, node).await?;
-        Error::collect(choice.errors())?;
-        if let Some(w) = choice.warnings() {
+        let decisions = self.decide_pods(k, node).await?;
+        Error::collect(decisions.errors())?;
+        if let Some(w) = decisions.warnings() {
             k.warn(format!("Warning: {w}"));
         }
-        let going = choice.going();
-        if self.dry == Dry::Client {
-            for p in going {
-                k.say(format!("evicting pod {}/{} (dry run)", p.namespace(), p.name()));
+        let to_evict = decisions.to_evict();
+        if self.dry == DryRunStrategy::Client {
+            for p in to_evict {
+                k.println(format!("evicting pod {}/{} (dry run)", p.namespace(), p.name()));
             }
             return Ok(());
         }
-        let Err(e) = evict::all(self, k, going).await else { return Ok(()) };
-        let again = self.choose(k, node).await?;
-        let pending = again.going();
+        let Err(e) = evict::evict_all(self, k, to_evict).await else { return Ok(()) };
+        let again = self.decide_pods(k, node).await?;
+        let pending = again.to_evict();
         if !pending.is_empty() {
             k.warn(format!("There are pending pods in node {node:?} when an error occurred: {}", aggregate(&e)));
             pending.iter().for_each(|p| k.warn(format!("pod/{}", p.name())));
@@ -160,22 +160,22 @@ impl Drain {
         Err(e)
     }
 
-    /// Looks at every pod of the node, and at the daemon sets that own some of them.
-    async fn choose(&self, k: &mut Kube, node: &str) -> Result<Choice> {
+    /// Decides about every pod of the node; reads the daemon sets that own some of them.
+    async fn decide_pods(&self, k: &mut Kube, node: &str) -> Result<Decisions> {
         let resource = k.resource("pods").await?;
         let fields = format!("spec.nodeName={node}");
         let s =
             Selection { labels: &self.pod_selector, fields: &fields, page: Some(self.page), ..Selection::default() };
         let all = list(k, &Collection { resource, namespace: String::new() }, &s).await?;
-        let mut choice = Choice::default();
+        let mut decisions = Decisions::default();
         for p in all.into_iter().filter_map(|i| i.object) {
             let owner = match pods::daemon_set(&p) {
                 Some(name) => Some(daemon_set(k, &p, &name).await),
                 None => None,
             };
-            choice.add(self.rules.judge(&p, owner), p);
+            decisions.add(self.rules.decide(&p, owner), p);
         }
-        Ok(choice)
+        Ok(decisions)
     }
 }
 
@@ -218,12 +218,12 @@ mod tests {
             .on("GET /apis/apps/v1/namespaces/default/daemonsets/o", 200, json!({}))
     }
 
-    fn gone() -> Value {
+    fn not_found() -> Value {
         json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "pods \"a\" not found"})
     }
 
     #[tokio::test]
-    async fn what_stands_in_the_way_is_said() {
+    async fn reports_pods_that_prevent_the_drain() {
         let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
         let all = json!([
             pod("d", "DaemonSet", json!({})),
@@ -244,7 +244,7 @@ mod tests {
             snapshot(&s, "drain n --force --ignore-daemonsets --delete-emptydir-data --dry-run=client", "").await,
             "node/n cordoned (dry run)\nevicting pod default/bare (dry run)\nevicting pod default/r (dry run)\nevicting pod default/fine (dry run)\nnode/n drained (dry run)\n! Warning: deleting Pods that declare no controller: default/bare; ignoring DaemonSet-managed Pods: default/d\n"
         );
-        for (line, want) in [
+        for (line, expected) in [
             ("drain", "! error: USAGE: drain NODE [flags]\n! See 'kubectl drain -h' for help and examples\nexit 1\n"),
             (
                 "drain n -l a=b",
@@ -256,15 +256,15 @@ mod tests {
             ),
             ("drain m", "! Error from server (NotFound): nodes \"m\" not found\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn pods_are_evicted() {
+    async fn evicts_pods() {
         let a = pod("a", "ReplicaSet", json!({}));
         let evict = format!("POST {POD}/a/eviction");
-        let s = server(json!([a])).on(&evict, 201, json!({})).on(&format!("GET {POD}/a"), 404, gone());
+        let s = server(json!([a])).on(&evict, 201, json!({})).on(&format!("GET {POD}/a"), 404, not_found());
         assert_eq!(
             snapshot(&s, "drain n --grace-period=7", "").await,
             "node/n cordoned\nevicting pod default/a\npod/a evicted\nnode/n drained\n"
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_given_up() {
+    async fn stops_at_the_time_limit() {
         let a = pod("a", "ReplicaSet", json!({}));
         let s = server(json!([a])).on(&format!("DELETE {POD}/a"), 200, a.clone()).on(
             &format!("GET {POD}/a"),
@@ -290,9 +290,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_eviction_pods_are_deleted() {
+    async fn deletes_pods_without_eviction() {
         let a = pod("a", "ReplicaSet", json!({}));
-        let s = server(json!([a])).on(&format!("DELETE {POD}/a"), 200, a).on(&format!("GET {POD}/a"), 404, gone());
+        let s = server(json!([a])).on(&format!("DELETE {POD}/a"), 200, a).on(&format!("GET {POD}/a"), 404, not_found());
         assert_eq!(
             snapshot(&s, "drain n --disable-eviction", "").await,
             "node/n cordoned\npod/a deleted\nnode/n drained\n"

@@ -1,16 +1,17 @@
-//! `kubectl edit`: objects as a file in an editor, and what was changed there as patches.
+//! `kubectl edit`: opens objects in an editor, and sends the changes as patches.
 //!
-//! What the server refuses comes back into the editor with the reasons on top, until the file is saved unchanged or empty.
+//! If the server refuses a change, the editor opens again with the reasons at the top, until the file is saved unchanged or
+//! empty.
 
 pub mod editor;
 
-use super::create::annotate;
-use super::delete::NOTHING_GIVEN;
+use super::delete::MISSING_RESOURCES;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags, PrintFlags, ValidateFlag};
+use crate::flags::{DryRunStrategy, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
-use crate::printer::{Printer, name_of, without_managed_fields};
+use crate::printer::{Printer, object_name, without_managed_fields};
 use crate::resource::Info;
+use crate::resource::last_applied::annotate;
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
 use editor::{Form, Reason, Session};
@@ -23,22 +24,22 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// `-o`: yaml, kyaml or json, yaml if none; managed fields are never shown.
+    /// Format in the editor: yaml (default), kyaml or json; managed fields are never shown.
     #[command(flatten)]
     pub print: PrintFlags,
     /// Print the patch.
     #[arg(long)]
     pub output_patch: bool,
-    /// Of this subresource: status, scale.
+    /// Subresource to edit: status or scale.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
-    /// Lines end as on Windows.
+    /// Use Windows line endings.
     #[arg(long)]
     pub windows_line_endings: bool,
-    /// Keep what was saved in the annotation of `apply`.
+    /// Store the saved configuration in the annotation of `kubectl apply`.
     #[arg(long)]
     pub save_config: bool,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-edit", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub struct Arguments {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(NOTHING_GIVEN);
+        return text(MISSING_RESOURCES);
     }
     let form = editor::Form::parse(&a.print.output)?;
     let s = Selection { bare_type_is_all: true, ..Selection::default() };
@@ -67,7 +68,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     edit(&a, k, found, form, &options).await
 }
 
-fn shown(found: &[Info]) -> Value {
+fn editor_document(found: &[Info]) -> Value {
     let mut all: Vec<Object> = found.iter().filter_map(|i| i.object.clone()).collect();
     all.iter_mut().for_each(without_managed_fields);
     match all.len() {
@@ -78,25 +79,25 @@ fn shown(found: &[Info]) -> Value {
 
 async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options: &WriteOptions) -> Result {
     let what = found.first().map(named).unwrap_or_default();
-    let mut session = Session::new(form, &shown(&found), what);
+    let mut session = Session::new(form, &editor_document(&found), what);
     session.windows_line_endings = a.windows_line_endings;
     session.validates = options.field_validation != FieldValidation::Ignore;
-    let mut printer = Printer::new(&a.print, Dry::None)?;
+    let mut printer = Printer::new(&a.print, DryRunStrategy::None)?;
     while let Some((draft, read)) = session.edit(k).await? {
         let mut reasons: Vec<Reason> = Vec::new();
         let (mut retryable, mut missing) = (false, false);
         for d in read {
-            let done = match original_of(&found, &d.object) {
+            let done = match find_original(&found, &d.object) {
                 Some(i) => edit_object(a, k, i, d.object, options, &mut printer).await,
                 None => {
-                    let what = name_of(&d.object);
-                    Err(Failure::Stop(Error::Text(format!("no original object found for {what}"))))
+                    let what = object_name(&d.object);
+                    Err(Failure::Session(Error::Text(format!("no original object found for {what}"))))
                 }
             };
             match done {
                 Ok(()) => {}
-                Err(Failure::Stop(e)) => return draft.keep(k, e),
-                Err(Failure::Refused(what, e)) => match e.status().map(|s| s.reason) {
+                Err(Failure::Session(e)) => return draft.keep(k, e),
+                Err(Failure::Object(what, e)) => match e.status().map(|s| s.reason) {
                     Some(Why::Invalid) => {
                         let causes = e.status().and_then(|s| s.details.as_ref()).map(|d| d.causes.clone());
                         let causes = causes.unwrap_or_default();
@@ -127,12 +128,12 @@ async fn edit(a: &Arguments, k: &mut Kube, found: Vec<Info>, form: Form, options
         if reasons.is_empty() {
             return Ok(());
         }
-        session.refused(&draft, reasons);
+        session.reopen(&draft, reasons);
     }
     Ok(())
 }
 
-fn original_of<'a>(found: &'a [Info], edited: &Object) -> Option<&'a Info> {
+fn find_original<'a>(found: &'a [Info], edited: &Object) -> Option<&'a Info> {
     found.iter().find(|i| match i.object.as_ref().map_or("", Object::uid) {
         "" => edited.uid().is_empty() && i.name == edited.name() && i.resource.kind == edited.kind(),
         uid => uid == edited.uid(),
@@ -145,19 +146,19 @@ pub fn named(i: &Info) -> String {
 }
 
 enum Failure {
-    /// The whole edit ends.
-    Stop(Error),
-    /// Of the object named.
-    Refused(String, Error),
+    /// Ends the whole edit.
+    Session(Error),
+    /// Concerns the named object.
+    Object(String, Error),
 }
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
-        Self::Stop(e)
+        Self::Session(e)
     }
 }
 
-/// Sends the changes of one object, if there are any. Sent twice, as after a refusal of another object, they change nothing more.
+/// Sends the changes of one object, if there are any. Sending them again after a refusal of another object is harmless.
 async fn edit_object(
     a: &Arguments,
     k: &mut Kube,
@@ -182,18 +183,18 @@ async fn edit_object(
     }
     let (was, is) = (before.namespace(), edited.namespace());
     if !is.is_empty() && is != was {
-        return Err(crate::resource::elsewhere(is, was).into());
+        return Err(crate::resource::other_namespace(is, was).into());
     }
     let patch = changes(&before.0, &edited.0, kinds::catalog().schema_of(&i.resource.gvk()).map(|s| &**s))?;
     if a.output_patch {
-        k.say(format!("Patch: {}", codec::json::to_string(patch.document(), codec::json::Html::Escape)));
+        k.println(format!("Patch: {}", codec::json::to_string(patch.document(), codec::json::Html::Escape)));
     }
     let api = k.api(&i.resource, &i.namespace).await?;
     let done = match a.subresource.as_str() {
         "" => api.patch(&i.name, options, &patch).await,
         sub => api.patch_subresource(&i.name, sub, options, &patch).await,
     };
-    let done: Object = done.map_err(|e| Failure::Refused(named(i), e.into()))?;
+    let done: Object = done.map_err(|e| Failure::Object(named(i), e.into()))?;
     Ok(printer.print(k, &done, "edited")?)
 }
 
@@ -219,7 +220,7 @@ mod tests {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": v}, "metadata": {"name": "a", "namespace": "default", "uid": "u", "managedFields": []}})
     }
 
-    /// Runs a line with a shell script as the editor, which finds its file in `$1`.
+    /// Runs a line with a shell script as the editor; `$1` is the edited file.
     async fn with_editor(s: &Server, line: &str, script: &str) -> (u8, String, String, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let editor = dir.path().join("editor");
@@ -236,9 +237,9 @@ mod tests {
         (code, out, err, dir)
     }
 
-    /// Groundwork of A14: what is sent, what is said, what is kept.
+    /// What is sent, what is printed, and which files are kept.
     #[tokio::test]
-    async fn changes_are_sent_and_said() {
+    async fn sends_changes_and_reports_them() {
         let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
         let s = Server::new().on(&format!("GET {A}"), 200, config_map("v")).on(&patch, 200, config_map("w"));
         let (code, out, err, dir) =
@@ -246,51 +247,54 @@ mod tests {
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         assert_eq!(out, "Patch: {\"data\":{\"k\":\"w\"}}\nconfigmap/a edited\n");
         assert_eq!(s.body_of(&patch), json!({"data": {"k": "w"}}));
-        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
-        assert!(saw.starts_with("# Please edit the object below.") && saw.contains("#\napiVersion: v1\n"), "{saw}");
-        assert!(!saw.contains("managedFields"), "{saw}");
+        let edited_file = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        assert!(
+            edited_file.starts_with("# Please edit the object below.") && edited_file.contains("#\napiVersion: v1\n"),
+            "{edited_file}"
+        );
+        assert!(!edited_file.contains("managedFields"), "{edited_file}");
 
         let no_changes = (0, String::new(), "Edit cancelled, no changes made.\n".to_owned());
         let (code, out, err, _) = with_editor(&s, "edit cm/a", "echo '# a comment' >> $1").await;
         assert_eq!((code, out, err), no_changes);
         let (code, out, err, _) = with_editor(&s, "edit cm/a --validate=false", ": > $1").await;
         assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, saved file was empty.\n"));
-        // The file comes back with the reason, and is emptied again.
+        // The file is opened again with the reason, and then emptied.
         let (code, out, err, dir) = with_editor(&s, "edit cm/a", "cp $1 saw; : > $1").await;
         assert_eq!((code, out.as_str()), (1, ""));
         assert!(err.starts_with("error: configmaps \"a\" is invalid\nA copy of your changes"), "{err}");
         assert!(err.ends_with("error: Edit cancelled, no valid changes were saved.\n"), "{err}");
-        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
-        assert!(saw.contains("# configmaps \"a\" was not valid:\n# * <nil>: Invalid value: "), "{saw}");
+        let edited_file = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        assert!(edited_file.contains("# configmaps \"a\" was not valid:\n# * <nil>: Invalid value: "), "{edited_file}");
         let (code, _, err, _) = with_editor(&s, "edit cm/a -o json", "cp $1 saw; sed -i 's/\"a\"/\"b\"/' $1").await;
         assert!(code == 1 && err.ends_with("error: At least one of apiVersion, kind and name was changed\n"), "{err}");
-        // The object is printed in the format that was edited.
+        // The object is printed in the format of the editor.
         let (code, out, err, _) = with_editor(&s, "edit cm/a -o json", "sed -i 's/\"v\"/\"w\"/' $1").await;
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         assert!(out.starts_with("{\n    \"apiVersion\": \"v1\",\n    \"data\": {\n        \"k\": \"w\""), "{out}");
-        // Another way to write the same is no change.
+        // Reformatting is no change.
         let same = "printf '{\"kind\": \"ConfigMap\", \"apiVersion\": \"v1\", \"metadata\": {\"uid\": \"u\", \"name\": \"a\", \"namespace\": \"default\"}, \"data\": {\"k\": \"v\"}}' > $1";
         let (code, out, err, _) = with_editor(&s, "edit cm/a", same).await;
         assert_eq!((code, out, err.as_str()), (0, String::new(), "Edit cancelled, no changes made.\n"));
-        // A kind that is not served comes back with the reason.
+        // An object of an unserved kind is returned with the reason.
         let (code, out, err, dir) = with_editor(&s, "edit cm/a", "cp $1 saw; sed -i 's/ConfigMap/Nonesuch/' $1").await;
         assert_eq!((code, out.as_str()), (1, ""));
         assert!(err.starts_with("A copy of your changes") && err.ends_with("no valid changes were saved.\n"), "{err}");
-        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        let edited_file = std::fs::read_to_string(dir.path().join("saw")).unwrap();
         assert!(
-            saw.contains("# The edited file had a syntax error: resource mapping not found for name: \"a\""),
-            "{saw}"
+            edited_file.contains("# The edited file had a syntax error: resource mapping not found for name: \"a\""),
+            "{edited_file}"
         );
         let (code, _, err, _) = with_editor(&s, "edit cm/a", "exit 3").await;
         assert!(code == 1 && err.contains("there was a problem with the editor"), "{err}");
     }
 
-    /// An emptied or broken file comes back, whichever command has it edited.
+    /// An emptied or malformed file is opened again, whichever command edits it.
     #[tokio::test]
-    async fn other_commands_edit_in_the_same_way() {
+    async fn all_commands_reopen_invalid_files() {
         let applied = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n";
         let live = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "a", "namespace": "default", "annotations": {crate::commands::create::LAST_APPLIED: applied}}});
+            "metadata": {"name": "a", "namespace": "default", "annotations": {crate::resource::last_applied::LAST_APPLIED: applied}}});
         let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
         std::fs::write(&file, config_map("v").to_string()).unwrap();
         let create = format!("create --edit -f {}", file.path().display());
@@ -310,9 +314,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn editors_that_fail_are_named_as_they_are_run() {
+    async fn reports_the_command_of_a_failing_editor() {
         let s = Server::new().on(&format!("GET {A}"), 200, config_map("v"));
-        for (editor, want) in [
+        for (editor, expected) in [
             ("/nosuch/ed", "there was a problem with the editor \"/nosuch/ed\""),
             ("no-such-editor -x", "unable to launch the editor \"no-such-editor -x\""),
             ("sh -c \"exit 3\"", r#"there was a problem with the editor "/bin/sh -c sh -c \"exit 3\"""#),
@@ -324,13 +328,13 @@ mod tests {
                 _ => None,
             })
             .await;
-            assert_eq!((code, err), (1, format!("error: {want}\n")));
+            assert_eq!((code, err), (1, format!("error: {expected}\n")));
         }
     }
 
-    /// A file that is written anew with the same mistake ends the session, whatever its comments say.
+    /// Saving the same mistake again ends the session, even if the comments differ.
     #[tokio::test]
-    async fn the_same_mistake_in_other_words_ends_the_session() {
+    async fn repeated_mistake_ends_the_session() {
         let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
         let refused =
             json!({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": "long"});
@@ -338,11 +342,11 @@ mod tests {
         let script = "sed -i 's/^metadata:/metadata:\\n  foo: 3/' $1";
         let (code, _, err, _) = with_editor(&s, "edit cm/a", script).await;
         assert!(code == 1 && err.ends_with("error: Edit cancelled, no valid changes were saved.\n"), "{err}");
-        assert_eq!(s.asked().iter().filter(|l| **l == patch).count(), 1);
+        assert_eq!(s.requests().iter().filter(|l| **l == patch).count(), 1);
     }
 
     #[tokio::test]
-    async fn what_is_refused_comes_back_with_the_reasons() {
+    async fn reopens_refused_changes_with_the_reasons() {
         let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
         let refused = json!({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": "long",
             "details": {"kind": "ConfigMap", "name": "a", "causes": [{"field": "data.k", "message": "Invalid value"}]}});
@@ -356,27 +360,27 @@ mod tests {
         let (code, out, err, dir) = with_editor(&s, "edit cm/a", script).await;
         assert_eq!((code, out.as_str()), (0, "configmap/a edited\n"));
         assert_eq!(err, "error: configmaps \"a\" is invalid\n");
-        let saw = std::fs::read_to_string(dir.path().join("saw")).unwrap();
+        let edited_file = std::fs::read_to_string(dir.path().join("saw")).unwrap();
         assert!(
-            saw.contains("#\n# configmaps \"a\" was not valid:\n# * data.k: Invalid value\n#\napiVersion"),
-            "{saw}"
+            edited_file.contains("#\n# configmaps \"a\" was not valid:\n# * data.k: Invalid value\n#\napiVersion"),
+            "{edited_file}"
         );
 
         let (code, _, err, dir) = with_editor(&s, "edit cm/a", "sed -i 's/k: v/k: [/' $1").await;
         assert_eq!(code, 1);
-        let said: Vec<&str> = err.lines().collect();
-        assert_eq!(said[0], "error: configmaps \"a\" is invalid");
-        assert!(said[1].starts_with("A copy of your changes has been stored to \""), "{err}");
-        assert_eq!(format!("{}\n", said[2]), "error: Edit cancelled, no valid changes were saved.\n");
+        let output: Vec<&str> = err.lines().collect();
+        assert_eq!(output[0], "error: configmaps \"a\" is invalid");
+        assert!(output[1].starts_with("A copy of your changes has been stored to \""), "{err}");
+        assert_eq!(format!("{}\n", output[2]), "error: Edit cancelled, no valid changes were saved.\n");
         assert!(
             std::fs::read_dir(dir.path()).unwrap().any(|f| f.unwrap().path().extension().is_some_and(|e| e == "yaml"))
         );
     }
 
     #[tokio::test]
-    async fn what_went_away_or_is_forbidden_is_kept_in_a_file() {
+    async fn keeps_the_file_if_the_object_is_gone_or_forbidden() {
         let patch = format!("PATCH {A}?fieldManager=kubectl-edit&fieldValidation=Strict");
-        for (code, reason, want) in [
+        for (code, reason, expected) in [
             (
                 404,
                 "NotFound",
@@ -387,7 +391,7 @@ mod tests {
             let no = json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no"});
             let s = Server::new().on(&format!("GET {A}"), 200, config_map("v")).on(&patch, code, no);
             let (exit, _, err, _dir) = with_editor(&s, "edit cm/a", "sed -i 's/k: v/k: w/' $1").await;
-            assert!(exit == 1 && err.starts_with(want), "{err}");
+            assert!(exit == 1 && err.starts_with(expected), "{err}");
         }
     }
 }

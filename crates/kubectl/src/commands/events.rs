@@ -1,8 +1,8 @@
-//! `kubectl events`.
+//! `kubectl events`: lists and watches events.
 
 use crate::commands::describe::events::{interval, last};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::shape::Order;
 use crate::printer::table::{Aligner, escape};
@@ -16,32 +16,33 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// TYPE/NAME: only events about this object.
+    /// Only events about this object: TYPE/NAME.
     #[arg(long = "for", default_value = "", hide_default_value = true)]
     pub about: String,
-    /// Normal, Warning.
+    /// Only events of these types: Normal, Warning.
     #[arg(long, value_delimiter = ',')]
     pub types: Vec<String>,
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
-    /// Go on with events as they come.
+    /// Watch for new events.
     #[arg(short = 'w', long)]
     pub watch: bool,
-    /// Lists come in pages of so many; 0 is all at once.
+    /// Page size of lists; 0 is no paging.
     #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
     pub chunk_size: i64,
     #[command(flatten)]
     pub print: PrintFlags,
-    /// Upstream's takes words and does nothing with them.
+    /// Accepted and ignored, as in upstream.
     #[arg(hide = true)]
     pub ignored: Vec<String>,
 }
 
 impl Arguments {
-    fn wants(&self, e: &Object) -> bool {
+    fn matches(&self, e: &Object) -> bool {
         let ty = e.str_at(&["type"]).unwrap_or_default();
         self.types.is_empty() || self.types.iter().any(|t| t.eq_ignore_ascii_case(ty))
     }
@@ -106,7 +107,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     }
     let selection = Selection { fields: &fields, page: Some(a.chunk_size), ..Selection::default() };
     let mut all: Vec<Object> = list(k, &c, &selection).await?.into_iter().filter_map(|i| i.object).collect();
-    all.retain(|e| a.wants(e));
+    all.retain(|e| a.matches(e));
     all.sort_by_key(last);
     if all.is_empty() {
         match a.all_namespaces {
@@ -115,7 +116,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         }
         return Ok(());
     }
-    // As upstream has it: its printer of names refuses this list, and nobody hears of that.
+    // Upstream's name printer rejects this list and drops the error.
     if matches!(output, Output::Name) {
         return Ok(());
     }
@@ -131,17 +132,17 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     Ok(())
 }
 
-/// Events that are there, and then those that come. What goes away by itself after an hour is not told.
+/// Prints existing events and then new ones. Events that expire are not reported.
 async fn watch(a: &Arguments, k: &mut Kube, c: &Collection, fields: String, output: &Output) -> Result {
     let api = k.api(&c.resource, &c.namespace).await?;
     let options = WatchOptions { field_selector: fields, ..WatchOptions::default() };
-    let mut printer = Printer::new(&a.print, Dry::None)?.typed();
+    let mut printer = Printer::new(&a.print, DryRunStrategy::None)?.typed();
     let mut aligner = Aligner::default();
     let mut header = (!a.no_headers).then(|| a.header());
     let mut events = std::pin::pin!(api.watch(&options).await?);
     while let Some(e) = events.next().await {
         let mut o = match e? {
-            WatchEvent::Added(o) | WatchEvent::Modified(o) if a.wants(&o) => o,
+            WatchEvent::Added(o) | WatchEvent::Modified(o) if a.matches(&o) => o,
             _ => continue,
         };
         o.set_gvk(&c.resource.gvk());
@@ -162,7 +163,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn messages_do_not_command_the_terminal() {
+    async fn escapes_control_characters() {
         let event = json!({"metadata": {"name": "e", "namespace": "default"}, "type": "\x1b[T", "reason": "\x1b[R", "message": "one\r\x1b[2J ",
             "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "\x1b[K", "name": "\x1b[N"}});
         let s = Server::new().on("GET /api/v1/namespaces/default/events?limit=500", 200, json!({"items": [event]}));
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_are_listed_and_watched() {
+    async fn lists_and_watches_events() {
         let event = |reason: &str, ty: &str| json!({"metadata": {"name": reason, "namespace": "default"}, "type": ty, "reason": reason, "message": "m ", "lastTimestamp": "2026-11-21T11:59:00Z", "involvedObject": {"kind": "Pod", "name": "p"}});
         let change = |t: &str, o: meta::Value| format!("{}\n", json!({"type": t, "object": o}));
         let changes = change("ADDED", event("B", "Normal"))
@@ -185,7 +186,7 @@ mod tests {
         let selector =
             "involvedObject.kind%3DDeployment%2CinvolvedObject.apiVersion%3Dapps%2Fv1%2CinvolvedObject.name%3Dp";
         let s = s.on(&format!("{path}?fieldSelector={selector}&limit=500"), 200, json!({"items": []}));
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "events --chunk-size=7",
                 "LAST SEEN   TYPE     REASON   OBJECT   MESSAGE\n60s         Normal   A        Pod/p    m\n",
@@ -202,7 +203,7 @@ mod tests {
             ),
             ("events -w -o name --types=Warning", "event/C\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `kubectl exec`: a command in a container, over a WebSocket with channels.
+//! `kubectl exec`: runs a command in a container, over a WebSocket with channels.
 
 pub mod channels;
 pub mod detach;
@@ -15,12 +15,12 @@ use meta::Object;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// POD, or TYPE/NAME of what has pods.
+    /// POD, or TYPE/NAME of a workload.
     pub target: Vec<String>,
-    /// The command and its arguments.
+    /// Command and its arguments.
     #[arg(last = true)]
     pub command: Vec<String>,
-    /// A file with the pod, or with what has pods.
+    /// File with the pod or workload.
     #[arg(short = 'f', long, value_delimiter = ',')]
     pub filename: Vec<String>,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     let files = FileFlags { filename: a.filename.clone(), ..FileFlags::default() };
     crate::flags::running_timeout(&a.session.pod_running_timeout, "exec")?;
-    let pod = pods::find_one(k, &a.target, &files, &a.session.pod_running_timeout).await?;
+    let pod = pods::find_pod(k, &a.target, &files, &a.session.pod_running_timeout).await?;
     let o = pod.object.clone().unwrap_or_default();
     if matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed")) {
         let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
@@ -53,26 +53,26 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut q = Query::default();
     a.command.iter().for_each(|c| q.add_item("command", c));
     q.add("container", &container);
-    stream(k, &pod, &o, "exec", q, Wants { stdin: a.session.stdin, tty, detach: None }).await
+    stream(k, &pod, &o, "exec", q, SessionStreams { stdin: a.session.stdin, tty, detach: None }).await
 }
 
-/// Which streams are wanted besides output.
+/// The streams of a session besides output.
 #[derive(Clone, Debug)]
-pub struct Wants {
+pub struct SessionStreams {
     pub stdin: bool,
     pub tty: bool,
-    /// Keys that leave the session.
+    /// Keys that detach from the session.
     pub detach: Option<detach::Detach>,
 }
 
-/// Runs `exec` or `attach` to its end; the exit code of the command becomes our own.
+/// Runs `exec` or `attach` to its end. A failing command sets the exit code of kubectl.
 pub async fn stream(
     k: &mut Kube,
     pod: &crate::resource::Info,
     o: &Object,
     sub: &str,
     mut q: Query,
-    w: Wants,
+    w: SessionStreams,
 ) -> Result {
     let flag = |on: bool| if on { "true" } else { "" };
     q.add("stdin", flag(w.stdin));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_errors_and_exit_code_come_back() {
+    async fn returns_output_errors_and_exit_code() {
         let s = server().on_upgrade(|mut ws| {
             Box::pin(async move {
                 ws.send(frame(1, "out\n")).await.unwrap();
@@ -129,13 +129,13 @@ mod tests {
         assert_eq!((code, out.as_str()), (3, "out\n"));
         assert_eq!(err, "err\ncommand terminated with exit code 3\n");
         assert_eq!(
-            s.asked().last().unwrap(),
+            s.requests().last().unwrap(),
             "GET /api/v1/namespaces/default/pods/a/exec?command=sh&command=-c&command=exit%203&container=c&stderr=true&stdout=true"
         );
     }
 
     #[tokio::test]
-    async fn empty_arguments_reach_the_container() {
+    async fn passes_empty_arguments() {
         let s = server().on_upgrade(|mut ws| {
             Box::pin(async move {
                 ws.send(frame(3, "{\"status\":\"Success\"}")).await.unwrap();
@@ -145,13 +145,13 @@ mod tests {
         let (code, _, err) = run_with(&s, &["exec", "a", "--", "printf", "[%s]", "", "x", ""], "").await;
         assert_eq!((code, err.as_str()), (0, ""));
         assert_eq!(
-            s.asked().last().unwrap(),
+            s.requests().last().unwrap(),
             "GET /api/v1/namespaces/default/pods/a/exec?command=printf&command=%5B%25s%5D&command=&command=x&command=&container=c&stderr=true&stdout=true"
         );
     }
 
     #[tokio::test]
-    async fn input_goes_there_and_ends() {
+    async fn sends_input_and_its_end() {
         let s = server().on_upgrade(|mut ws| {
             Box::pin(async move {
                 let mut input = Vec::new();
@@ -172,9 +172,9 @@ mod tests {
         assert_eq!(run_with(&s, &["exec", "-i", "a", "--", "cat"], "hello").await, (0, "HELLO".into(), String::new()));
     }
 
-    /// The file names the pod, or what has pods; the containers are those of the server.
+    /// The file names the pod or workload; the containers are those on the server.
     #[tokio::test]
-    async fn the_pod_of_a_file() {
+    async fn runs_in_the_pod_of_a_file() {
         let pods = "GET /api/v1/namespaces/default/pods";
         let s = server().on_upgrade(|mut ws| {
             Box::pin(async move {
@@ -190,7 +190,7 @@ mod tests {
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {selector: {matchLabels: {app: a}}}\n";
         let two = format!("{pod}---\n{deployment}");
         let many = "! error: cannot exec into multiple objects at a time\nexit 1\n";
-        for (line, file, want) in [
+        for (line, file, expected) in [
             ("exec -f - -- ls", pod, "out\n"),
             ("exec -f - -- ls", deployment, "out\n"),
             ("exec -f - -- ls", &two, many),
@@ -202,18 +202,18 @@ mod tests {
                 "! error: resource/name arguments cannot be provided when a path is specified\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, file).await, want, "{line}\n{file}");
+            assert_eq!(snapshot(&s, line, file).await, expected, "{line}\n{file}");
         }
         let session = format!("{pods}/a/exec?command=ls&container=c&stderr=true&stdout=true");
-        assert_eq!(s.asked().iter().filter(|l| **l == session).count(), 2);
+        assert_eq!(s.requests().iter().filter(|l| **l == session).count(), 2);
     }
 
-    /// Of a `Status` the message is shown, another body as it is.
+    /// Of a `Status` the message is printed, another body unchanged.
     #[tokio::test]
-    async fn a_refused_upgrade_shows_the_body() {
+    async fn refused_upgrade_prints_the_body() {
         let session = "GET /api/v1/namespaces/default/pods/a/exec?command=ls&container=c&stderr=true&stdout=true";
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "BadRequest", "code": 400, "message": "no"});
-        for (code, body, want) in [
+        for (code, body, expected) in [
             (
                 500,
                 "container not found (\"c\")\n",
@@ -224,14 +224,14 @@ mod tests {
             (400, " ", "! error: unable to upgrade connection: empty server response\nexit 1\n"),
         ] {
             let s = server().on_bytes(session, code, body.into());
-            assert_eq!(snapshot(&s, "exec a -- ls", "").await, want, "{body}");
+            assert_eq!(snapshot(&s, "exec a -- ls", "").await, expected, "{body}");
         }
     }
 
     #[tokio::test]
-    async fn what_cannot_be_run_is_said() {
+    async fn rejects_invalid_targets() {
         let s = server();
-        for (line, want) in [
+        for (line, expected) in [
             ("exec a", "! error: you must specify at least one command for the container\nexit 1\n"),
             (
                 "exec a ls",
@@ -240,7 +240,7 @@ mod tests {
             ("exec a -c x -- ls", "! error: container x is not valid for pod a out of: c\nexit 1\n"),
             ("exec b -- ls", "! Error from server (NotFound): pods \"b\" not found\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

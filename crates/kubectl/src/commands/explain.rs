@@ -1,4 +1,4 @@
-//! `kubectl explain`: the fields of a kind, from the server's OpenAPI v3.
+//! `kubectl explain`: describes the fields of a kind, from the server's OpenAPI v3.
 
 mod old;
 
@@ -12,22 +12,22 @@ use meta::Value;
 pub struct Arguments {
     /// TYPE, or TYPE.FIELD.FIELD….
     pub field: Vec<String>,
-    /// All fields below, with their types only.
+    /// Show all nested fields with their types only.
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// GROUP/VERSION, when not the preferred one.
+    /// API version GROUP/VERSION; by default the preferred one.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub api_version: String,
-    /// plaintext or plaintext-openapiv2.
+    /// Output format: plaintext or plaintext-openapiv2.
     #[arg(short = 'o', long, default_value = "plaintext", hide_default_value = true)]
     pub output: String,
 }
 
-/// Lines are broken before this column.
+/// Lines are wrapped before this column.
 const WIDTH: usize = 80;
 
-/// So many values of an enum are shown beside a field; all of them when the field itself is asked for.
-const SHOWN: usize = 4;
+/// How many enum values are shown beside a field; a page about the field itself shows all.
+const MAX_ENUM_VALUES: usize = 4;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let [field] = a.field.as_slice() else {
@@ -40,7 +40,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if !matches!(a.output.as_str(), "plaintext" | "plaintext-openapiv2") {
         return text(format!("unrecognized format: {}", a.output));
     }
-    // `deployments.apps.spec`: as much as names a resource is the resource.
+    // `deployments.apps.spec`: the longest prefix that names a resource.
     let parts: Vec<&str> = field.split('.').filter(|p| !p.is_empty()).collect();
     let mut found = None;
     for n in (1..=parts.len()).rev() {
@@ -51,7 +51,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                 e => e,
             };
             found = Some((k.resource(&word).await.map_err(bare)?, 1));
-        } else if let Some(r) = k.discovery().await?.of_word(&word)
+        } else if let Some(r) = k.discovery().await?.by_word(&word)
             && parts[1..n].join(".") == if r.group.is_empty() { r.version.clone() } else { r.group.clone() }
         {
             found = Some((r, n));
@@ -94,17 +94,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     };
     let x = Explain { schemas };
     let old = a.output == "plaintext-openapiv2";
-    let mut here = root;
+    let mut current = root;
     let mut last: Option<(&str, &Value)> = None;
     let mut missing = None;
     for name in &parts[used..] {
-        let of = x.inner(here);
-        let Some(next) = x.properties(of).and_then(|p| p.get(*name)) else {
+        let inner = x.inner(current);
+        let Some(next) = x.properties(inner).and_then(|p| p.get(*name)) else {
             missing = Some(*name);
             break;
         };
         last = Some((name, next));
-        here = next;
+        current = next;
     }
     let mut out = String::new();
     if !gvk.group.is_empty() {
@@ -131,8 +131,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     out.push_str("DESCRIPTION:\n");
-    let own = here["description"].as_str().filter(|d| !d.is_empty());
-    let inner = x.inner(here);
+    let own = current["description"].as_str().filter(|d| !d.is_empty());
+    let inner = x.inner(current);
     let of_type = inner["description"].as_str().filter(|d| !d.is_empty() && Some(*d) != own);
     for d in [own, of_type].into_iter().flatten() {
         out.push_str(&wrap(d, 4));
@@ -144,8 +144,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if let Some(p) = x.properties(inner).filter(|p| !p.is_empty()) {
         out.push_str("FIELDS:\n");
-        // The fields of a kind, or of what is a type and no more, are told once more where the type has itself inside.
-        let mut path = if here.get("$ref").is_some() || last.is_none() { Vec::new() } else { vec![inner] };
+        // The fields of a kind, or of a plain type, are repeated once if the type contains itself.
+        let mut path = if current.get("$ref").is_some() || last.is_none() { Vec::new() } else { vec![inner] };
         x.fields(inner, p, 2, a.recursive, &mut path, &mut out);
     }
     out.push('\n');
@@ -170,7 +170,7 @@ impl<'a> Explain<'a> {
         }
     }
 
-    /// What a field finally holds: the items of a list, the values of a map.
+    /// Returns the schema of a field's innermost values: list items or map values.
     fn inner(&self, v: &'a Value) -> &'a Value {
         let v = self.resolve(v);
         if v["items"].is_object() {
@@ -192,7 +192,7 @@ impl<'a> Explain<'a> {
             let short = n.rsplit('.').next().unwrap_or(n);
             return match to["type"].as_str() {
                 Some("object") | None => short.to_owned(),
-                // Written as a text or a number, which no one type says.
+                // An int-or-string has no single type.
                 Some(_) if matches!(short, "Quantity" | "IntOrString") => short.to_owned(),
                 Some(t) => t.to_owned(),
             };
@@ -235,12 +235,12 @@ impl<'a> Explain<'a> {
             let pad = " ".repeat(indent);
             out.push_str(&format!("{pad}{name}\t<{}>{}\n", self.type_of(v), if must { " -required-" } else { "" }));
             if let Some(all) = Self::values(v) {
-                let more = if all.len() > SHOWN { ", ...." } else { "" };
-                out.push_str(&format!("{pad}enum: {}{more}\n", all[..all.len().min(SHOWN)].join(", ")));
+                let more = if all.len() > MAX_ENUM_VALUES { ", ...." } else { "" };
+                out.push_str(&format!("{pad}enum: {}{more}\n", all[..all.len().min(MAX_ENUM_VALUES)].join(", ")));
             }
             if recursive {
                 let inner = self.inner(v);
-                // A schema inside of itself is shown once.
+                // A recursive schema is shown once.
                 if let Some(p) = self.properties(inner).filter(|_| !path.iter().any(|x| std::ptr::eq(*x, inner))) {
                     path.push(inner);
                     self.fields(inner, p, indent + 2, recursive, path, out);
@@ -255,22 +255,22 @@ impl<'a> Explain<'a> {
     }
 }
 
-/// Breaks a text into lines, indented; a line break of its own begins a new paragraph.
+/// Wraps a text into indented lines; a line break starts a new paragraph.
 fn wrap(s: &str, indent: usize) -> String {
     let pad = " ".repeat(indent);
     let mut out = String::new();
     for paragraph in s.split('\n') {
-        // What a paragraph begins with is kept, and two spaces in a row stay two.
+        // The beginning of a paragraph and double spaces are kept.
         let words = paragraph.trim_start_matches(' ');
         let mut line = " ".repeat(paragraph.len() - words.len());
-        let mut broken = false;
+        let mut wrapped = false;
         for (i, word) in words.split(' ').enumerate() {
             let full = indent + line.chars().count() + 1 + word.chars().count() > WIDTH;
             if full && !line.trim_start().is_empty() {
                 out.push_str(&format!("{pad}{}\n", line.trim_end()));
                 line.clear();
-                broken = true;
-            } else if i > 0 && !(broken && line.is_empty()) {
+                wrapped = true;
+            } else if i > 0 && !(wrapped && line.is_empty()) {
                 line.push(' ');
             }
             line.push_str(word);
@@ -300,9 +300,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fields_of_kinds_and_of_fields() {
+    async fn describes_kinds_and_fields() {
         let s = server();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "explain pods",
                 "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n    The kind.\n\n  spec\t<PodSpec>\n    What is wanted.\n\n\n",
@@ -325,7 +325,7 @@ mod tests {
             ),
             ("explain bananas", "! the server doesn't have a resource type \"bananas\"\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

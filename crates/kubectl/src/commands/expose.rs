@@ -1,11 +1,12 @@
-//! `kubectl expose`: a service for what has pods.
+//! `kubectl expose`: creates a service for a workload, pod or service.
 
-use super::create::{WriteFlags, annotate_made, submit};
+use super::create::{WriteFlags, submit};
 use super::run::Overrides;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags};
+use crate::flags::{DryRunStrategy, FileFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::last_applied::annotate_generated;
 use crate::resource::scheme;
 use crate::resource::select::{Selection, gather};
 use meta::{Map, Object, Value};
@@ -17,29 +18,37 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
+    /// Port of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub port: String,
+    /// Port of the pods, by number or name.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub target_port: String,
+    /// Protocol of the port.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub protocol: String,
-    /// The name of the service.
+    /// Name of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub name: String,
-    /// ClusterIP, NodePort, LoadBalancer or ExternalName.
+    /// Service type: ClusterIP, NodePort, LoadBalancer or ExternalName.
     #[arg(long = "type", default_value = "", hide_default_value = true)]
     pub ty: String,
+    /// Label selector of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub selector: String,
+    /// Labels of the service.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub labels: String,
+    /// Cluster IP, or None for a headless service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub cluster_ip: String,
+    /// Additional external IP of the service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub external_ip: String,
-    /// The address that a load balancer is asked for.
+    /// Requested IP of the load balancer.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub load_balancer_ip: String,
+    /// Session affinity: None or ClientIP.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub session_affinity: String,
     #[command(flatten)]
@@ -62,7 +71,7 @@ fn pairs(s: &str) -> Result<Map<String, Value>> {
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     k.scheme = Some(scheme::KUBECTL);
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(super::delete::NOTHING_GIVEN);
+        return text(super::delete::MISSING_RESOURCES);
     }
     let dry = a.write.dry.strategy()?;
     let mut printer = Printer::new(&a.write.print, dry)?.typed();
@@ -76,8 +85,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let o = a.overrides.apply(service(&a, &from, &i.resource.kind)?)?;
             let mut o = Object::from_value(o).unwrap_or_default();
             k.record(&mut o);
-            if a.write.save_config && dry != Dry::Client {
-                annotate_made(&mut o);
+            if a.write.save_config && dry != DryRunStrategy::Client {
+                annotate_generated(&mut o);
             }
             if explicit {
                 o.set_namespace(&i.namespace);
@@ -95,7 +104,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 
 fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     let selector: Map<String, Value> = match (a.selector.as_str(), kind) {
-        ("", "Pod" | "Service" | "ReplicationController" | "Deployment" | "ReplicaSet") => introspected(from, kind)
+        ("", "Pod" | "Service" | "ReplicationController" | "Deployment" | "ReplicaSet") => selector_labels(from, kind)
             .map_err(|why| {
                 Error::Text(format!("couldn't retrieve selectors via --selector flag or introspection: {why}"))
             })?,
@@ -113,7 +122,7 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
         "" => from.at(&["metadata", "labels"]).and_then(Value::as_object).cloned().unwrap_or_default(),
         l => pairs(l)?,
     };
-    // A service has a shorter name than what it is for may have.
+    // Names of services are shorter than those of other objects.
     let name = if a.name.is_empty() { from.name().get(..63).unwrap_or(from.name()) } else { &a.name };
     let mut metadata = json!({"name": name});
     if !labels.is_empty() {
@@ -142,8 +151,8 @@ fn service(a: &Arguments, from: &Object, kind: &str) -> Result<Value> {
     )
 }
 
-/// The labels by which an object selects pods, or why it has none.
-fn introspected(from: &Object, kind: &str) -> std::result::Result<Map<String, Value>, String> {
+/// Returns the labels with which an object selects pods, or the reason why it has none.
+fn selector_labels(from: &Object, kind: &str) -> std::result::Result<Map<String, Value>, String> {
     let map = |path: &[&str]| from.at(path).and_then(Value::as_object).cloned().unwrap_or_default();
     let (selector, missing) = match kind {
         "Pod" => (map(&["metadata", "labels"]), "the pod has no labels and cannot be exposed"),
@@ -163,20 +172,20 @@ fn introspected(from: &Object, kind: &str) -> std::result::Result<Map<String, Va
         None | Some([]) => Ok(selector),
         Some(_) if kind == "Service" => Ok(selector),
         Some(all) => {
-            // As Go shows them.
+            // Formats as Go does.
             let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-            let one = |e: &Value| {
+            let requirement = |e: &Value| {
                 let values: Vec<String> = e["values"].as_array().into_iter().flatten().map(text).collect();
                 format!("{{Key:{} Operator:{} Values:[{}]}}", text(&e["key"]), text(&e["operator"]), values.join(" "))
             };
-            let all: Vec<String> = all.iter().map(one).collect();
+            let all: Vec<String> = all.iter().map(requirement).collect();
             Err(format!("couldn't convert expressions - \"[{}]\" to map-based selector format", all.join(" ")))
         }
     }
 }
 
-/// The ports that an object declares, with their protocols, each pair once.
-fn declared(from: &Object, kind: &str) -> Vec<(i64, String)> {
+/// Returns the ports that an object declares, with their protocols, without duplicates.
+fn declared_ports(from: &Object, kind: &str) -> Vec<(i64, String)> {
     let list = |path: &[&str]| from.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
     let of_containers = |all: Vec<Value>| -> Vec<Value> {
         all.iter().flat_map(|c| c["ports"].as_array().cloned().unwrap_or_default()).collect()
@@ -188,21 +197,21 @@ fn declared(from: &Object, kind: &str) -> Vec<(i64, String)> {
     };
     let mut out: Vec<(i64, String)> = Vec::new();
     for p in all {
-        let one = (p[number].as_i64().unwrap_or(0), p["protocol"].as_str().unwrap_or("TCP").to_owned());
-        if !out.contains(&one) {
-            out.push(one);
+        let port = (p[number].as_i64().unwrap_or(0), p["protocol"].as_str().unwrap_or("TCP").to_owned());
+        if !out.contains(&port) {
+            out.push(port);
         }
     }
     out
 }
 
-/// The ports of the service: those of the flag, or all that the object declares, to the same port of the pods unless the flag
-/// names another.
+/// Returns the ports of the service: those of the flag, or all declared ones. The target port is the same unless a flag
+/// sets it.
 fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
-    let declared = declared(from, kind);
+    let declared_ports = declared_ports(from, kind);
     let mut numbers: Vec<i64> = Vec::new();
     if a.port.is_empty() {
-        for (n, _) in &declared {
+        for (n, _) in &declared_ports {
             if !numbers.contains(n) {
                 numbers.push(*n);
             }
@@ -221,7 +230,7 @@ fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
             "" => (*n).into(),
             t => t.parse::<i64>().map_or_else(|_| t.into(), Value::from),
         };
-        let of_port = || declared.iter().filter(|(d, _)| d == n).map(|(_, p)| p.as_str());
+        let of_port = || declared_ports.iter().filter(|(d, _)| d == n).map(|(_, p)| p.as_str());
         let protocols: Vec<&str> = match (a.protocol.as_str(), of_port().count()) {
             ("", 0) => vec!["TCP"],
             ("", _) => of_port().collect(),
@@ -229,7 +238,7 @@ fn ports(a: &Arguments, from: &Object, kind: &str) -> Result<Vec<Value>> {
         };
         for protocol in &protocols {
             let mut port = json!({"port": n, "protocol": protocol, "targetPort": target});
-            // Several ports have names.
+            // Several ports need names.
             if protocols.len() > 1 {
                 port["name"] = format!("port-{}-{}", i + 1, protocol.to_lowercase()).into();
             } else if numbers.len() > 1 {
@@ -246,20 +255,21 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
-    /// A service is made of what the file says, whether or not the server has the object, and keeps its configuration if asked to.
+    /// The service is built from the file, whether or not the server has the object, and stores its configuration if
+    /// requested.
     #[tokio::test]
-    async fn a_file_is_exposed_as_it_is() {
+    async fn exposes_an_object_of_a_file() {
         let post = "POST /api/v1/namespaces/default/services?fieldManager=kubectl-expose";
         let made = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}});
         let s = Server::new().on(&format!("{post}&fieldValidation=Strict"), 201, made.clone()).on(post, 201, made);
         let file = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {app: a}}\nspec: {containers: [{name: c, ports: [{containerPort: 80}]}]}\n";
         assert_eq!(snapshot(&s, "expose -f -", file).await, "service/a exposed\n");
-        let [line] = s.asked().try_into().unwrap();
+        let [line] = s.requests().try_into().unwrap();
         let sent = s.body_of(&line);
         assert_eq!(sent["spec"]["ports"], json!([{"port": 80, "protocol": "TCP", "targetPort": 80}]));
         assert_eq!(sent["metadata"], json!({"name": "a", "labels": {"app": "a"}}));
         assert_eq!(snapshot(&s, "expose -f - --save-config", file).await, "service/a exposed\n");
-        let kept = s.body_of(&line)["metadata"]["annotations"][crate::commands::create::LAST_APPLIED].clone();
+        let kept = s.body_of(&line)["metadata"]["annotations"][crate::resource::last_applied::LAST_APPLIED].clone();
         let kept: meta::Value = serde_json::from_str(kept.as_str().unwrap()).unwrap();
         assert_eq!(kept["spec"], sent["spec"]);
         assert_eq!(
@@ -268,12 +278,12 @@ mod tests {
         );
     }
 
-    /// What is laid over the service is read as a service: no field that it does not have, none of another type.
+    /// Overrides are read as a service: unknown fields and wrong types are errors.
     #[tokio::test]
-    async fn overrides_are_fields_of_a_service() {
+    async fn overrides_must_be_fields_of_a_service() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"app": "a"}}});
         let s = Server::new().on("GET /api/v1/namespaces/default/pods/a", 200, pod);
-        for (overrides, path, want) in [
+        for (overrides, path, expected) in [
             (
                 r#"{"nosuch":1,"spec":{"type":"NodePort","other":2}}"#,
                 "{.spec}",
@@ -283,9 +293,9 @@ mod tests {
             (r#"{"spec":null}"#, "{.spec}", "{}"),
         ] {
             let line = format!("expose pod a --port=80 --dry-run=client -o jsonpath={path} --overrides={overrides}");
-            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
         }
-        for (overrides, want) in [
+        for (overrides, expected) in [
             ("x", "! error: Invalid JSON Patch\nexit 1\n"),
             (
                 r#"{"apiVersion":"v2"}"#,
@@ -293,7 +303,7 @@ mod tests {
             ),
         ] {
             let line = format!("expose pod a --port=80 --dry-run=client --overrides={overrides}");
-            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
         }
         let wrong = r#"expose pod a --port=80 --dry-run=client --overrides={"spec":{"type":5}}"#;
         assert!(
@@ -301,9 +311,9 @@ mod tests {
         );
     }
 
-    /// The service of a service leads to its ports, not to what those lead to; protocols are those of the object.
+    /// A service for a service targets its ports; protocols are those of the object.
     #[tokio::test]
-    async fn ports_and_selectors_of_what_is_exposed() {
+    async fn derives_ports_and_selector_from_the_object() {
         let spec =
             |spec: meta::Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": spec});
         let s = Server::new()
@@ -323,7 +333,7 @@ mod tests {
                 200,
                 json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "z", "operator": "Exists"}, {"key": "y", "operator": "In", "values": ["1", "2"]}]}}}),
             );
-        for (line, want) in [
+        for (line, expected) in [
             ("svc a -o jsonpath={.spec.ports}", "[{\"port\":80,\"protocol\":\"TCP\",\"targetPort\":80}]"),
             (
                 "svc a --target-port=x --protocol=UDP -o jsonpath={.spec.ports}",
@@ -343,7 +353,7 @@ mod tests {
             ),
         ] {
             let line = format!("expose {line} --dry-run=client --name=x");
-            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `kubectl get`: objects as tables of the server, or in the formats of `-o`.
+//! `kubectl get`: lists objects as tables of the server, or in the formats of `-o`.
 
 mod show;
 mod sort;
@@ -25,49 +25,49 @@ pub struct Arguments {
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Only objects with these labels: `a=b,c!=d,e in (f,g),!h`.
+    /// Label selector: `a=b,c!=d,e in (f,g),!h`.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Only objects with these fields: `metadata.name=a,status.phase!=Running`.
+    /// Field selector: `metadata.name=a,status.phase!=Running`.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_selector: String,
-    /// Go on with changes after the list.
+    /// Watch for changes after the list.
     #[arg(short = 'w', long)]
     pub watch: bool,
-    /// Show changes only, without the list before.
+    /// Watch for changes without the initial list.
     #[arg(long)]
     pub watch_only: bool,
-    /// With --watch, show what happened to each object.
+    /// With --watch, show the type of each event.
     #[arg(long)]
     pub output_watch_events: bool,
-    /// No headers above columns.
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
-    /// All labels as the last column.
+    /// Show all labels as the last column.
     #[arg(long)]
     pub show_labels: bool,
-    /// The kind in front of every name.
+    /// Show the kind before every name.
     #[arg(long)]
     pub show_kind: bool,
-    /// Labels as columns; may be repeated.
+    /// Labels to show as columns; may be repeated.
     #[arg(short = 'L', long, value_delimiter = ',')]
     pub label_columns: Vec<String>,
-    /// Sort by a JSONPath: `.metadata.name`.
+    /// JSONPath to sort by: `.metadata.name`.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub sort_by: String,
-    /// What is not there is no error.
+    /// Missing objects are no error.
     #[arg(long)]
     pub ignore_not_found: bool,
-    /// Print the answer to a GET of this path.
+    /// GET this URI of the server and print the response.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
-    /// A subresource of the objects: status, scale.
+    /// Subresource to show: status or scale.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
-    /// Lists come in pages of so many; 0 is all at once.
+    /// Page size of lists; 0 is no paging.
     #[arg(long, default_value = "500", hide_default_value = true, allow_negative_numbers = true)]
     pub chunk_size: i64,
-    /// Let the server make the table.
+    /// Let the server format the table.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub server_print: bool,
 }
@@ -108,7 +108,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut errors = Vec::new();
     let mut all = targets(k, &a.resources, &a.selection()).await?;
     if !a.files.is_empty() {
-        // As upstream has it, this command alone tells of a bad directory without the word.
+        // As in upstream, only this command prints the error of a bad directory without prefix.
         let found = from_files(k, &a.files).await.map_err(|e| match e {
             Error::Text(t) if !a.files.kustomize.is_empty() => Error::Bare(t),
             e => e,
@@ -128,12 +128,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if a.watch || a.watch_only {
         Error::collect(errors)?;
-        // A limit on requests ends a watch without complaint.
+        // A request timeout ends a watch without error.
         return match crate::kube::request_timeout(&k.global.request_timeout)? {
             None => interruptible(watch::run(&a, k, output, all)).await,
             Some(limit) => {
-                let watching = interruptible(watch::run(&a, k, output, all));
-                tokio::time::timeout(limit, watching).await.unwrap_or(Ok(()))
+                let watches_after_the_list = interruptible(watch::run(&a, k, output, all));
+                tokio::time::timeout(limit, watches_after_the_list).await.unwrap_or(Ok(()))
             }
         };
     }
@@ -141,7 +141,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if output.is_human() {
         show.tables(k, all, &mut errors).await;
     } else {
-        // As upstream has it: what is one document otherwise is not written in part.
+        // As in upstream, output that would be a single document is not printed in part.
         if a.files.is_one() {
             Error::collect(std::mem::take(&mut errors))?;
         }
@@ -189,14 +189,14 @@ mod tests {
     const PODS: &str = "GET /api/v1/namespaces/default/pods?limit=500";
 
     #[tokio::test]
-    async fn tables() {
+    async fn prints_tables() {
         let s = Server::new()
             .on(PODS, 200, table(&[("web", "Running"), ("a-longer-one", "Pending")]))
             .on("GET /api/v1/namespaces/default/services?limit=500", 200, table(&[("web", "ClusterIP")]))
             .on("GET /apis/apps/v1/namespaces/default/deployments?limit=500", 200, table(&[]))
             .on("GET /api/v1/namespaces/default/pods/web", 200, table(&[("web", "Running")]))
             .on("GET /api/v1/pods?limit=500", 200, table(&[("web", "Running")]));
-        for (line, want) in [
+        for (line, expected) in [
             ("get pods", "NAME           STATUS\nweb            Running\na-longer-one   Pending\n"),
             ("get po -o wide --no-headers", "web            Running   x\na-longer-one   Pending   x\n"),
             (
@@ -226,23 +226,23 @@ mod tests {
             ("get pods --frob", "! error: unknown flag: --frob\n! See 'kubectl get --help' for usage.\nexit 1\n"),
             ("frob", "! error: unknown command \"frob\" for \"kubectl\"\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn objects() {
+    async fn prints_objects() {
         let pod = json!({"metadata": {"name": "web", "namespace": "default", "managedFields": [{}], "uid": "u"}, "spec": {"n": 2}});
         let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": [pod]});
-        let mut one = pod.clone();
-        one["kind"] = "Pod".into();
-        one["apiVersion"] = "v1".into();
-        let s = Server::new().on(PODS, 200, list).on("GET /api/v1/namespaces/default/pods/web", 200, one).on(
+        let mut single = pod.clone();
+        single["kind"] = "Pod".into();
+        single["apiVersion"] = "v1".into();
+        let s = Server::new().on(PODS, 200, list).on("GET /api/v1/namespaces/default/pods/web", 200, single).on(
             "GET /readyz?verbose",
             200,
             json!("ok"),
         );
-        for (line, want) in [
+        for (line, expected) in [
             ("get pods -o name", "pod/web\n"),
             (
                 "get pod web -o yaml",
@@ -274,20 +274,20 @@ mod tests {
                 "{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n        {\n            \"apiVersion\": \"v1\",\n            \"kind\": \"Pod\",\n            \"metadata\": {\n                \"name\": \"web\",\n                \"namespace\": \"default\",\n                \"uid\": \"u\"\n            },\n            \"spec\": {\n                \"n\": 2\n            }\n        }\n    ],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
-    /// A file is one document: it is written whole or not at all, and one object is no list.
+    /// A file is one document: it is printed completely or not at all, and a single object is no list.
     #[tokio::test]
-    async fn files_with_missing_objects() {
+    async fn reports_missing_objects_of_files() {
         let map = |n: &str| json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": n}});
         let s = Server::new().on("GET /api/v1/namespaces/default/configmaps/a", 200, map("a"));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("two.json").display().to_string();
         std::fs::write(&file, format!("{}\n{}", map("a"), map("b"))).unwrap();
         let missing = "! Error from server (NotFound): configmaps \"b\" not found\nexit 1\n";
-        for (line, want) in [
+        for (line, expected) in [
             (format!("get -f {file} -o name"), missing),
             (format!("get -f {file} -o jsonpath={{.kind}}"), missing),
             (format!("get -f {file} -o jsonpath={{.kind}} --ignore-not-found"), "ConfigMap"),
@@ -298,12 +298,12 @@ mod tests {
             ),
             ("get cm a -o custom-columns=A:.a[1:".into(), "A\n! error: unterminated array\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn watching() {
+    async fn watches_after_the_list() {
         let event = |t: &str, table: meta::Value| format!("{}\n", json!({"type": t, "object": table}));
         let mut later = table(&[("a-longer-one", "Done")]);
         later["columnDefinitions"] = meta::Value::Null;

@@ -1,7 +1,7 @@
-//! Setting and removing keys of a map of strings in the metadata: what `label` and `annotate` share.
+//! Sets and removes keys of a string map in the metadata, for `label` and `annotate`.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, SelectFlags};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags, SelectFlags};
 use crate::kube::{CHANGE_CAUSE, Kube};
 use crate::printer::Printer;
 use crate::resource::select::{gather, gather_alone};
@@ -17,19 +17,19 @@ pub struct Arguments {
     pub files: FileFlags,
     #[command(flatten)]
     pub which: SelectFlags,
-    /// A key that has another value gets the new one.
+    /// Overwrite existing values.
     #[arg(long)]
     pub overwrite: bool,
-    /// Only when the object is of this version.
+    /// Only if the object has this resource version.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub resource_version: String,
-    /// Show what is there.
+    /// List the current values.
     #[arg(long)]
     pub list: bool,
-    /// Ask no server: change what the files say, and print it.
+    /// Change the objects of files without contacting the server, and print them.
     #[arg(long)]
     pub local: bool,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -55,7 +55,7 @@ impl Keys {
     }
 }
 
-/// `None` removes.
+/// A key and its new value; `None` removes the key.
 type Change = (String, Option<String>);
 
 fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
@@ -77,12 +77,12 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
                 if keys == Keys::Labels
                     && let Some(v) = &v
                 {
-                    // A key is the server's to judge.
+                    // The server validates keys.
                     if let Some(why) = meta::names::label_value(v).first() {
                         return text(format!("invalid label value: {w:?}: {why}"));
                     }
                 }
-                // Of a key that is set twice the last value counts.
+                // The last value of a repeated key counts.
                 match out.iter_mut().find(|(o, was)| *o == k && was.is_some() && v.is_some()) {
                     Some(twice) => twice.1 = v,
                     None => out.push((k, v)),
@@ -93,8 +93,8 @@ fn changes(words: &[String], keys: Keys) -> Result<(Vec<String>, Vec<Change>)> {
     Ok((resources, out))
 }
 
-/// The keys that a command both sets and removes.
-fn torn(changes: &[Change]) -> Vec<&str> {
+/// Returns the keys that a command both sets and removes.
+fn contradictory(changes: &[Change]) -> Vec<&str> {
     let set = |key: &str| changes.iter().any(|(k, v)| k == key && v.is_some());
     changes.iter().filter(|(k, v)| v.is_none() && set(k)).map(|(k, _)| k.as_str()).collect()
 }
@@ -102,8 +102,8 @@ fn torn(changes: &[Change]) -> Vec<&str> {
 pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
     let dry = a.dry.strategy()?;
     let (resources, changes) = changes(&a.words, keys)?;
-    let torn = torn(&changes);
-    if keys == Keys::Labels && !torn.is_empty() {
+    let contradictory = contradictory(&changes);
+    if keys == Keys::Labels && !contradictory.is_empty() {
         return text("can not both modify and remove a label in the same command");
     }
     if resources.is_empty() && a.files.is_empty() {
@@ -120,14 +120,14 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
             return text(format!("cannot set --all and {flag} at the same time"));
         }
     }
-    if !torn.is_empty() {
+    if !contradictory.is_empty() {
         return text(format!(
             "can not both modify and remove the following annotation(s) in the same command: {}",
-            torn.join(", ")
+            contradictory.join(", ")
         ));
     }
     let mut printer = Printer::new(&a.print, dry)?;
-    if a.local && dry == Dry::Server {
+    if a.local && dry == DryRunStrategy::Server {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
     }
     let (found, mut errors) = match a.local {
@@ -157,11 +157,11 @@ pub async fn run(a: Arguments, k: &mut Kube, keys: Keys) -> Result {
                 let indent = if single { "" } else { " " };
                 if !single {
                     let group = o.gvk().unwrap_or_default().group;
-                    k.say(format!("Listing {} for {}.{group}/{}:", keys.field(), o.kind(), i.name));
+                    k.println(format!("Listing {} for {}.{group}/{}:", keys.field(), o.kind(), i.name));
                 }
-                all.iter().for_each(|(key, v)| k.say(format!("{indent}{key}={v}")));
+                all.iter().for_each(|(key, v)| k.println(format!("{indent}{key}={v}")));
             }
-            Ok((o, said)) => printer.print(k, &o, said)?,
+            Ok((o, operation)) => printer.print(k, &o, operation)?,
             Err(e) => errors.push(e),
         }
     }
@@ -175,10 +175,10 @@ async fn update_object(
     o: &Object,
     changes: &[Change],
     keys: Keys,
-    dry: Dry,
+    dry: DryRunStrategy,
 ) -> Result<(Object, &'static str)> {
     // Nothing is sent: the object in memory is changed.
-    let alone = a.local || a.list || dry == Dry::Client;
+    let alone = a.local || a.list || dry == DryRunStrategy::Client;
     let now = |key: &str| if keys == Keys::Labels { o.label(key) } else { o.annotation(key) };
     let mut map = Map::new();
     let (mut set, mut removed) = (false, false);
@@ -195,7 +195,7 @@ async fn update_object(
             (Some(old), Some(new)) if old == new => {}
             (None, None) if keys == Keys::Annotations => {}
             (None, None) if alone => {}
-            (None, None) => k.say(format!("{} {key:?} not found.", keys.word())),
+            (None, None) => k.println(format!("{} {key:?} not found.", keys.word())),
             (_, None) => {
                 removed = true;
                 map.insert(key.clone(), Value::Null);
@@ -206,14 +206,14 @@ async fn update_object(
             }
         }
     }
-    let said = match (keys, set, removed) {
+    let operation = match (keys, set, removed) {
         (Keys::Annotations, ..) => "annotated",
         (Keys::Labels, false, true) => "unlabeled",
         (Keys::Labels, true, _) => "labeled",
         (Keys::Labels, false, false) => "not labeled",
     };
     if map.is_empty() && (keys == Keys::Labels || k.global.cause.is_none()) {
-        return Ok((o.clone(), said));
+        return Ok((o.clone(), operation));
     }
     if alone {
         let mut o = o.clone();
@@ -223,12 +223,12 @@ async fn update_object(
                 v => o.set(&["metadata", keys.field(), key], v.clone()),
             }
         }
-        return Ok((o, said));
+        return Ok((o, operation));
     }
     let mut patch = json!({"metadata": {keys.field(): map}});
     if let Some(cause) = &k.global.cause {
         let annotations = &mut patch["metadata"]["annotations"];
-        // What the command line itself says of the cause is kept.
+        // A cause that the command line sets itself is kept.
         if annotations.get(CHANGE_CAUSE).is_none() {
             annotations[CHANGE_CAUSE] = cause.as_str().into();
         }
@@ -238,7 +238,7 @@ async fn update_object(
     }
     let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
     let api = k.api(&i.resource, &i.namespace).await?;
-    Ok((api.patch(&i.name, &options, &Patch::Merge(patch)).await?, said))
+    Ok((api.patch(&i.name, &options, &Patch::Merge(patch)).await?, operation))
 }
 
 #[cfg(test)]
@@ -247,12 +247,12 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn flags_for_one_object_or_for_all() {
+    async fn checks_flags() {
         let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default", "labels": {"l": "1"}}});
         let list = json!({"kind": "PodList", "apiVersion": "v1", "items": [pod("a"), pod("b")]});
         let s = Server::new().on("GET /api/v1/namespaces/default/pods?limit=500", 200, list);
         let single = "! error: --resource-version may only be used with a single resource\nexit 1\n";
-        for (line, want) in [
+        for (line, expected) in [
             ("label pods --all --resource-version=1 x=y", single),
             ("annotate pods --all --resource-version=1 x=y", single),
             (
@@ -263,16 +263,16 @@ mod tests {
             ("label pods --all --list", "Listing labels for Pod./a:\n l=1\nListing labels for Pod./b:\n l=1\n"),
             ("annotate pods --all --list", "Listing annotations for Pod./a:\nListing annotations for Pod./b:\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
-        assert!(s.asked().iter().all(|l| l.starts_with("GET ")), "{:?}", s.asked());
+        assert!(s.requests().iter().all(|l| l.starts_with("GET ")), "{:?}", s.requests());
     }
 
     #[tokio::test]
-    async fn without_a_server() {
+    async fn changes_files_without_a_server() {
         let s = Server::default();
         let file = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {a: b}}\n";
-        for (line, want) in [
+        for (line, expected) in [
             ("label --local -f - x=1 a- -o jsonpath={.metadata.labels}", "{\"x\":\"1\"}"),
             ("annotate --local -f - x=1", "pod/p annotated\n"),
             (
@@ -280,17 +280,17 @@ mod tests {
                 "! error: cannot specify --local and --dry-run=server - did you mean --dry-run=client?\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, file).await, expected, "{line}");
         }
-        assert!(s.asked().is_empty());
+        assert!(s.requests().is_empty());
     }
 
-    /// `--record` puts the command line beside what is changed; labels that do not change leave the object alone.
+    /// `--record` stores the command line with the change; unchanged labels leave the object alone.
     #[tokio::test]
-    async fn the_command_line_is_kept_as_the_cause() {
+    async fn records_the_command_line_as_cause() {
         let path = "/api/v1/namespaces/default/pods/a";
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "labels": {"x": "1"}, "annotations": {"kubernetes.io/change-cause": "old"}}});
-        let said = "! Flag --record has been deprecated, --record will be removed in the future\n";
+        let output = "! Flag --record has been deprecated, --record will be removed in the future\n";
         for (line, word, annotations) in [
             (
                 "label pod a y=2 --record",
@@ -313,13 +313,13 @@ mod tests {
         ] {
             let patch = format!("PATCH {path}?fieldManager=kubectl-{}", line.split(' ').next().unwrap());
             let s = Server::new().on(&format!("GET {path}"), 200, pod.clone()).on(&patch, 200, pod.clone());
-            assert_eq!(snapshot(&s, line, "").await, format!("pod/a {word}\n{said}"), "{line}");
+            assert_eq!(snapshot(&s, line, "").await, format!("pod/a {word}\n{output}"), "{line}");
             assert_eq!(s.body_of(&patch)["metadata"]["annotations"], annotations, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn labels_are_set_and_removed() {
+    async fn sets_and_removes_labels() {
         let path = "/api/v1/namespaces/default/pods/a";
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "labels": {"x": "1"}}});
         let patch = format!("PATCH {path}?fieldManager=kubectl-label");
@@ -328,7 +328,7 @@ mod tests {
             200,
             pod,
         );
-        for (line, want) in [
+        for (line, expected) in [
             ("label pod a y=2", "pod/a labeled\n"),
             ("label pod/a x-", "pod/a unlabeled\n"),
             ("label pod a x=1", "pod/a not labeled\n"),
@@ -345,7 +345,7 @@ mod tests {
             ("annotate pod a y=2", "pod/a annotated\n"),
             ("label pod a --overwrite x=2 z-", "label \"z\" not found.\npod/a labeled\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
         assert_eq!(s.body_of(&patch), json!({"metadata": {"labels": {"x": "2"}}}));
     }

@@ -1,6 +1,6 @@
-//! `kubectl kuberc`: see and change the file with a user's aliases and defaults of flags ([`crate::kuberc`] works them in).
+//! `kubectl kuberc`: shows and changes the file with the user's aliases and default flags ([`crate::kuberc`] applies them).
 //!
-//! What could not be read again is not written.
+//! A file that could not be read again is not written.
 
 use crate::error::{Error, Result, text};
 use crate::flags::PrintFlags;
@@ -17,14 +17,14 @@ use std::path::Path;
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Arguments {
     #[command(subcommand)]
-    pub of: Of,
+    pub subcommand: Subcommand,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum Of {
+pub enum Subcommand {
     /// Print the file.
     View(View),
-    /// Set a default, an alias, or which credential plugins may run.
+    /// Set a default, an alias, or the policy for credential plugins.
     Set(Set),
 }
 
@@ -40,31 +40,31 @@ pub struct View {
 pub struct Set {
     #[arg(hide = true)]
     pub words: Vec<String>,
-    /// defaults, aliases or credentialplugin.
+    /// Section: defaults, aliases or credentialplugin.
     #[arg(long, required = true)]
     pub section: String,
-    /// The command that is meant: get, create, "set env".
+    /// Command: get, create, "set env".
     #[arg(long, default_value = "", hide_default_value = true)]
     pub command: String,
-    /// The name of an alias.
+    /// Name of the alias.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub name: String,
-    /// FLAG=VALUE; may be repeated.
+    /// Default FLAG=VALUE; may be repeated.
     #[arg(long)]
     pub option: Vec<String>,
-    /// An argument that an alias puts before what is given; may be repeated.
+    /// Argument that the alias inserts before the given ones; may be repeated.
     #[arg(long)]
     pub prependarg: Vec<String>,
-    /// An argument that an alias puts behind what is given; may be repeated.
+    /// Argument that the alias appends after the given ones; may be repeated.
     #[arg(long)]
     pub appendarg: Vec<String>,
-    /// Which credential plugins may run: AllowAll, DenyAll or Allowlist.
+    /// Policy for credential plugins: AllowAll, DenyAll or Allowlist.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub policy: String,
-    /// With the policy Allowlist, command=PROGRAM; may be repeated.
+    /// With the policy Allowlist, an allowed program command=PROGRAM; may be repeated.
     #[arg(long)]
     pub allowlist_entry: Vec<String>,
-    /// Replace what there is already.
+    /// Overwrite existing entries.
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -74,19 +74,19 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let Some(path) = kuberc::path(given, &k.shell) else {
         return text("KUBERC is disabled via KUBERC=off environment variable");
     };
-    match a.of {
-        Of::View(v) => view(v, k, &path),
-        Of::Set(s) => set(s, k, &path),
+    match a.subcommand {
+        Subcommand::View(v) => view(v, k, &path),
+        Subcommand::Set(s) => set(s, k, &path),
     }
 }
 
-/// What the file says, in the newest version; `None` when there is no file.
+/// Reads the file and converts it to the newest version; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Value>> {
     let shown = path.display();
     let content = match std::fs::read_to_string(path) {
         Ok(t) => t,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return text(format!("reading {shown}: {}", crate::resource::file::os(&e))),
+        Err(e) => return text(format!("reading {shown}: {}", crate::error::os_message(&e))),
     };
     let all = codec::yaml::parse(&content).map_err(|e| Error::Text(format!("reading {shown}: {e}")))?;
     match all.into_iter().find(kuberc::usable) {
@@ -95,7 +95,7 @@ fn read(path: &Path) -> Result<Option<Value>> {
     }
 }
 
-/// v1alpha1 had other names for two of the lists.
+/// Renames the lists that had other names in v1alpha1.
 fn newest(mut p: Value) -> Value {
     fn rename(v: &mut Value, old: &str, new: &str) {
         if let Some(m) = v.as_object_mut()
@@ -121,21 +121,21 @@ fn empty() -> Value {
 fn write(k: &Kube, path: &Path, p: &Value) -> Result {
     kuberc::check(p)?;
     let wrong =
-        |e: std::io::Error| Error::Text(format!("writing {}: {}", path.display(), crate::resource::file::os(&e)));
+        |e: std::io::Error| Error::Text(format!("writing {}: {}", path.display(), crate::error::os_message(&e)));
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(wrong)?;
     }
     std::fs::write(path, codec::yaml::to_string(p)).map_err(wrong)?;
-    k.say(format!("Updated {}", path.display()));
+    k.println(format!("Updated {}", path.display()));
     Ok(())
 }
 
 fn view(v: View, k: &mut Kube, path: &Path) -> Result {
     let Some(mut p) = read(path)? else {
-        k.say(format!("kuberc file not found at {}", path.display()));
+        k.println(format!("kuberc file not found at {}", path.display()));
         k.out.write(b"Would you like to generate a default kuberc file with recommended options? (y/N): ");
         k.out.flush();
-        return match yes(k) {
+        return match confirm(k) {
             true => write(k, path, &recommended()),
             false => Ok(()),
         };
@@ -145,10 +145,10 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
             p[section] = json!([]);
         }
     }
-    let print = k.chosen(&v.print);
+    let print = k.print_flags(&v.print);
     let output = Output::parse(&print, Formats::Objects, true)?;
     if matches!(output, Output::Name) {
-        k.say("preference.kubectl.config.k8s.io/<unknown>");
+        k.println("preference.kubectl.config.k8s.io/<unknown>");
         return Ok(());
     }
     let shown =
@@ -157,8 +157,8 @@ fn view(v: View, k: &mut Kube, path: &Path) -> Result {
     Ok(())
 }
 
-/// Whether the next line says yes.
-fn yes(k: &mut Kube) -> bool {
+/// Whether the next line of input confirms.
+fn confirm(k: &mut Kube) -> bool {
     let (mut line, mut byte) = (Vec::new(), [0]);
     while k.shell.input.read(&mut byte).is_ok_and(|n| n == 1) && byte[0] != b'\n' {
         line.push(byte[0]);
@@ -166,7 +166,7 @@ fn yes(k: &mut Kube) -> bool {
     matches!(String::from_utf8_lossy(&line).trim().to_lowercase().as_str(), "y" | "yes")
 }
 
-/// Apply by the server, and deletions that ask first.
+/// The recommended preferences: server-side apply, and confirmation of deletions.
 fn recommended() -> Value {
     let on = |command: &str, flag: &str| json!({"command": command, "options": [{"name": flag, "default": "true"}]});
     let mut p = empty();
@@ -205,7 +205,7 @@ fn set(s: Set, k: &Kube, path: &Path) -> Result {
     write(k, path, &p)
 }
 
-/// The programs of an allow list.
+/// Returns the programs of an allowlist.
 fn entries(s: &Set) -> Result<Vec<Value>> {
     match s.policy.as_str() {
         "" => return text("--policy is required when --section=credentialplugin"),
@@ -220,7 +220,7 @@ fn entries(s: &Set) -> Result<Vec<Value>> {
     if s.policy == "Allowlist" && s.allowlist_entry.is_empty() {
         return text("--allowlist-entry is required when --section=credentialplugin and --policy=Allowlist");
     }
-    let one = |e: &str| match e.split_once('=') {
+    let program = |e: &str| match e.split_once('=') {
         Some(("command", program)) if program.trim().is_empty() => {
             text("empty value in allowlist entry for field \"command\"")
         }
@@ -229,10 +229,10 @@ fn entries(s: &Set) -> Result<Vec<Value>> {
         Some((field, _)) => text(format!("unrecognized allowlist entry field: {field:?}")),
         None => text(format!("improperly formatted allowlist entry: {e:?}")),
     };
-    s.allowlist_entry.iter().flat_map(|e| e.split(',')).map(one).collect()
+    s.allowlist_entry.iter().flat_map(|e| e.split(',')).map(program).collect()
 }
 
-/// A default or an alias.
+/// Builds a default or an alias.
 fn entry(s: &Set) -> Result<Value> {
     let alias = s.section == "aliases";
     if alias && s.name.is_empty() {
@@ -273,7 +273,7 @@ fn entry(s: &Set) -> Result<Value> {
     Ok(e)
 }
 
-/// Puts an entry into its list, in the place of the one it replaces.
+/// Inserts an entry into its list, or replaces the existing one.
 fn replace(list: &mut Value, entry: Value, s: &Set) -> Result {
     let alias = s.section == "aliases";
     let key = if alias { "name" } else { "command" };
@@ -286,7 +286,7 @@ fn replace(list: &mut Value, entry: Value, s: &Set) -> Result {
             return text(format!("defaults for command {:?} already exist, use --overwrite to replace", s.command));
         }
         Some(old) => {
-            // What no flag names stays as it was.
+            // Fields without a flag are kept.
             let mut entry = entry;
             for kept in ["options", "prependArgs", "appendArgs"] {
                 if entry.get(kept).is_none_or(Value::is_null)
@@ -309,7 +309,7 @@ mod tests {
 
     async fn run(rc: &std::path::Path, line: &[&str], input: &str) -> (u8, String) {
         let (s, rc) = (Server::new(), rc.display().to_string());
-        // A file that is named has to be there; the one of the home directory has not.
+        // A named file must exist; the one in the home directory need not.
         let home = rc.strip_suffix("/.kube/kuberc").map(str::to_owned);
         let (code, out, err) = run_in(&s, &[&["kuberc"], line].concat(), input, move |n| match n {
             "KUBERC" if home.is_none() => Some(rc.clone()),
@@ -322,7 +322,7 @@ mod tests {
 
     /// Clauses: K11.kuberc-set K11.kuberc-view
     #[tokio::test]
-    async fn the_file_is_changed_and_shown() {
+    async fn changes_and_prints_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let rc = dir.path().join("deep/.kube/kuberc");
         let updated = (0, format!("Updated {}\n", rc.display()));
@@ -339,7 +339,7 @@ mod tests {
             first,
             "aliases: null\napiVersion: kubectl.config.k8s.io/v1beta1\ndefaults:\n- command: get\n  options:\n  - default: wide\n    name: output\nkind: Preference\n"
         );
-        for (line, want) in [
+        for (line, expected) in [
             ("--section x", "--section must be \"defaults\", \"aliases\", or \"credentialplugin\", got: x"),
             ("--section defaults", "--command is required when --section=aliases or --section=defaults"),
             ("--section aliases", "--name is required when --section=aliases"),
@@ -380,7 +380,7 @@ mod tests {
                 "--allowlist-entry may only be used when --section=credentialplugin and --policy=Allowlist",
             ),
         ] {
-            assert_eq!(set(line).await, (1, format!("error: {want}\n")), "{line}");
+            assert_eq!(set(line).await, (1, format!("error: {expected}\n")), "{line}");
         }
         assert_eq!(std::fs::read_to_string(&rc).unwrap(), first, "what was refused changed nothing");
         assert_eq!(set("--section defaults --command get --option --output=json --overwrite").await, updated);
@@ -393,24 +393,24 @@ mod tests {
         assert_eq!(set("--section aliases --name getn --command get --overwrite").await, updated);
         assert_eq!(set("--section credentialplugin --policy Allowlist --allowlist-entry command=a").await, updated);
         let (code, shown) = run(&rc, &["view"], "").await;
-        let want = "aliases:\n- appendArgs:\n  - x\n  command: get\n  name: getn\n  options:\n  - default: wide\n    name: output\n  prependArgs:\n  - nodes\napiVersion: kubectl.config.k8s.io/v1beta1\ncredentialPluginAllowlist:\n- command: a\ncredentialPluginPolicy: Allowlist\ndefaults:\n- command: get\n  options:\n  - default: json\n    name: output\nkind: Preference\n";
-        assert_eq!((code, shown.as_str()), (0, want));
-        let (_, one) = run(&rc, &["view", "-o", "jsonpath={.aliases[0].name}"], "").await;
-        assert_eq!(one, "getn");
+        let expected = "aliases:\n- appendArgs:\n  - x\n  command: get\n  name: getn\n  options:\n  - default: wide\n    name: output\n  prependArgs:\n  - nodes\napiVersion: kubectl.config.k8s.io/v1beta1\ncredentialPluginAllowlist:\n- command: a\ncredentialPluginPolicy: Allowlist\ndefaults:\n- command: get\n  options:\n  - default: json\n    name: output\nkind: Preference\n";
+        assert_eq!((code, shown.as_str()), (0, expected));
+        let (_, program) = run(&rc, &["view", "-o", "jsonpath={.aliases[0].name}"], "").await;
+        assert_eq!(program, "getn");
     }
 
     /// Clauses: K11.kuberc-recommended
     #[tokio::test]
-    async fn a_file_is_offered_where_there_is_none() {
+    async fn offers_a_file_if_there_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let rc = dir.path().join(".kube/kuberc");
-        let asked = format!(
+        let prompt = format!(
             "kuberc file not found at {}\nWould you like to generate a default kuberc file with recommended options? (y/N): ",
             rc.display()
         );
-        assert_eq!(run(&rc, &["view"], "n\n").await, (0, asked.clone()));
+        assert_eq!(run(&rc, &["view"], "n\n").await, (0, prompt.clone()));
         assert!(!rc.exists());
-        assert_eq!(run(&rc, &["view"], "y\n").await, (0, format!("{asked}Updated {}\n", rc.display())));
+        assert_eq!(run(&rc, &["view"], "y\n").await, (0, format!("{prompt}Updated {}\n", rc.display())));
         let written = std::fs::read_to_string(&rc).unwrap();
         assert!(written.contains("- command: apply\n  options:\n  - default: \"true\"\n    name: server-side\n"));
         let missing = run(&dir.path().join("none"), &["set", "--section=defaults", "--command=get"], "").await;
@@ -418,9 +418,9 @@ mod tests {
         assert!(missing.0 == 1 && missing.1.starts_with(refused), "{missing:?}");
         let broken = dir.path().join("broken");
         std::fs::write(&broken, "a: [").unwrap();
-        let (code, said) = run(&broken, &["view"], "").await;
-        assert!(code == 1 && said.ends_with("broken, use --v=5 to see details\n"), "{said}");
-        let (code, said) = run(std::path::Path::new("off"), &["view"], "").await;
-        assert_eq!((code, said.as_str()), (1, "error: KUBERC is disabled via KUBERC=off environment variable\n"));
+        let (code, output) = run(&broken, &["view"], "").await;
+        assert!(code == 1 && output.ends_with("broken, use --v=5 to see details\n"), "{output}");
+        let (code, output) = run(std::path::Path::new("off"), &["view"], "").await;
+        assert_eq!((code, output.as_str()), (1, "error: KUBERC is disabled via KUBERC=off environment variable\n"));
     }
 }

@@ -1,59 +1,58 @@
-//! `kubectl kustomize`: prints what a directory is built to.
+//! `kubectl kustomize`: builds a kustomization directory and prints the objects.
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use crate::resource::kustomization::build;
 use kustomize::{Options, Order, Restriction};
 use std::path::Path;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// The directory; the working directory if none is named.
+    /// Directory; by default the working directory.
     #[arg(value_name = "DIR")]
     pub dirs: Vec<String>,
-    /// A file for the output, or a directory for a file an object.
+    /// Output file, or directory for a file per object.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
     /// LoadRestrictionsRootOnly, or LoadRestrictionsNone to read files outside of the directory too.
     #[arg(long, default_value = ROOT_ONLY)]
     pub load_restrictor: String,
-    /// legacy or none.
+    /// Order of the objects: legacy or none.
     #[arg(long, default_value = "", hide = true)]
     pub reorder: String,
     #[arg(long, hide = true)]
     pub enable_managedby_label: bool,
-    /// Refused: charts are not rendered here.
+    /// Rejected: charts are not rendered here.
     #[arg(long)]
     pub enable_helm: bool,
-    /// Refused: programs of others are not run.
+    /// Rejected: plugins are not run here.
     #[arg(long)]
     pub enable_alpha_plugins: bool,
-    /// Refused: programs are not run here.
+    /// Rejected: plugins are not run here.
     #[arg(long)]
     pub as_current_user: bool,
-    /// For programs, which are not run here; may be repeated.
+    /// Accepted without effect: environment of plugins.
     #[arg(short = 'e', long)]
     pub env: Vec<String>,
-    /// For charts, which are not rendered here.
+    /// Accepted without effect: helm command.
     #[arg(long, default_value = "helm", hide_default_value = true)]
     pub helm_command: String,
-    /// For charts, which are not rendered here; may be repeated.
+    /// Accepted without effect: API versions for helm.
     #[arg(long)]
     pub helm_api_versions: Vec<String>,
-    /// For charts, which are not rendered here.
+    /// Accepted without effect: Kubernetes version for helm.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub helm_kube_version: String,
-    /// For charts, which are not rendered here.
+    /// Accepted without effect: helm debug output.
     #[arg(long)]
     pub helm_debug: bool,
-    /// For programs, which are not run here; may be repeated.
+    /// Accepted without effect: volumes of plugins.
     #[arg(long)]
     pub mount: Vec<String>,
-    /// For programs, which are not run here.
+    /// Accepted without effect: network of plugins.
     #[arg(long)]
     pub network: bool,
-    /// For programs, which are not run here.
+    /// Accepted without effect: network name of plugins.
     #[arg(long, default_value = "bridge", hide_default_value = true)]
     pub network_name: String,
 }
@@ -101,7 +100,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         vec![(to.to_owned(), built.yaml())]
     };
     for (path, content) in files {
-        std::fs::write(&path, content).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os(&e))))?;
+        std::fs::write(&path, content)
+            .map_err(|e| Error::Text(format!("open {}: {}", path.display(), os_message(&e))))?;
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ mod tests {
 
     /// Clauses: A15.command
     #[tokio::test]
-    async fn directories_are_built_and_printed() {
+    async fn builds_and_prints_directories() {
         let d = directory(&[
             ("base/kustomization.yaml", "resources: [all.yaml]\n"),
             ("base/all.yaml", OBJECTS),
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(snapshot(&s, &line, "").await, format!("{service}---\n{config_map}{old}{warned}"));
         assert_eq!(snapshot(&s, &format!("kustomize {over} -o {}", at("out")), "").await, warned);
         assert_eq!(std::fs::read_to_string(at("out/v1_configmap_p-c.yaml")).unwrap(), config_map);
-        for (line, want) in [
+        for (line, expected) in [
             ("kustomize a b".to_owned(), "specify one path to kustomization.yaml".to_owned()),
             (
                 format!("kustomize {}", at("nope")),
@@ -160,13 +160,13 @@ mod tests {
                 "\"github.com/example/repo\" is remote, and nothing is fetched from here: get a copy and name its directory instead".to_owned(),
             ),
         ] {
-            assert_eq!(snapshot(&s, &line, "").await, format!("! error: {want}\nexit 1\n"), "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, format!("! error: {expected}\nexit 1\n"), "{line}");
         }
     }
 
     /// Clauses: A15.flag
     #[tokio::test]
-    async fn commands_take_directories() {
+    async fn commands_accept_directories() {
         let d = directory(&[("kustomization.yaml", "resources: [all.yaml]\nnameSuffix: -x\n"), ("all.yaml", OBJECTS)]);
         let dir = d.path().to_str().unwrap();
         let object = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}});

@@ -1,4 +1,4 @@
-//! `kubectl label`.
+//! `kubectl label`: sets and removes labels.
 
 use super::keys;
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! `kubectl logs`.
+//! `kubectl logs`: prints the logs of containers.
 
 use super::pods;
 use crate::error::{Error, Result, text};
@@ -16,54 +16,54 @@ use meta::Object;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// POD, or TYPE/NAME of what has pods; then the container, if not given with -c.
+    /// POD, or TYPE/NAME of a workload; then optionally the container.
     pub target: Vec<String>,
-    /// The container.
+    /// Container name.
     #[arg(short = 'c', long, default_value = "", hide_default_value = true)]
     pub container: String,
-    /// Go on with what is written from now on.
+    /// Follow the log.
     #[arg(short = 'f', long)]
     pub follow: bool,
-    /// Of the container before the last restart.
+    /// Print the log of the container before its last restart.
     #[arg(short = 'p', long)]
     pub previous: bool,
-    /// Of the pods with these labels.
+    /// Print the logs of the pods with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Of all containers of the pod.
+    /// Print the logs of all containers of the pod.
     #[arg(long)]
     pub all_containers: bool,
-    /// Of all pods of the target.
+    /// Print the logs of all pods of the target.
     #[arg(long)]
     pub all_pods: bool,
-    /// Lines newer than this long ago: 5s, 2m, 3h.
+    /// Only lines newer than a duration: 5s, 2m, 3h.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub since: String,
-    /// Lines newer than this time (RFC 3339).
+    /// Only lines newer than a time (RFC 3339).
     #[arg(long, default_value = "", hide_default_value = true)]
     pub since_time: String,
-    /// The last so many lines; -1 is all, and with a selector 10.
+    /// Number of last lines to print; -1 is all, and with a selector 10.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub tail: i64,
-    /// At most so many bytes.
+    /// Maximum number of bytes to print.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub limit_bytes: i64,
-    /// The time before each line.
+    /// Print the time before each line.
     #[arg(long)]
     pub timestamps: bool,
-    /// Pod and container before each line.
+    /// Print pod and container before each line.
     #[arg(long)]
     pub prefix: bool,
-    /// With a selector and -f, so many streams at most.
+    /// With a selector and -f, the maximum number of streams.
     #[arg(long, default_value = "5", hide_default_value = true)]
     pub max_log_requests: usize,
-    /// With -f, an error of one stream does not end the others.
+    /// With -f, continue with the other streams when one fails.
     #[arg(long)]
     pub ignore_errors: bool,
-    /// How long to wait for a pod of the target.
+    /// Time limit until the target has a pod.
     #[arg(long, default_value = "20s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
-    /// Let the server trust any certificate of the node. Whoever is in between can read and change everything.
+    /// Do not verify the certificate of the node. Anybody between server and node can read and change the log.
     #[arg(long)]
     pub insecure_skip_tls_verify_backend: bool,
 }
@@ -105,10 +105,10 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     let query = query(&a)?;
     let found = if a.selector.is_empty() {
         let info = pods::target(k, &a.target).await?;
-        let mut found = match pods::find(k, &info, pods::For::Logs, &a.pod_running_timeout).await {
+        let mut found = match pods::find(k, &info, pods::Purpose::Logs, &a.pod_running_timeout).await {
             Err(e) if e.is_not_found() => {
-                let place = format!(" in namespace {:?}", info.namespace);
-                return text(format!("error from server (NotFound): {e}{place}"));
+                let suffix = format!(" in namespace {:?}", info.namespace);
+                return text(format!("error from server (NotFound): {e}{suffix}"));
             }
             other => other?,
         };
@@ -175,7 +175,8 @@ fn containers(k: &Kube, a: &Arguments, p: &Info) -> Result<Vec<String>> {
     let none = Object::default();
     let pod = p.object.as_ref().unwrap_or(&none);
     if a.all_containers {
-        let all = ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|of| pods::names(pod, of));
+        let all =
+            ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|field| pods::names(pod, field));
         return Ok(all.map(str::to_owned).collect());
     }
     Ok(vec![pods::container(k, pod, &a.container, false)?])
@@ -200,7 +201,7 @@ fn query(a: &Arguments) -> Result<Query> {
     }
     if !a.since_time.is_empty() {
         if meta::time::parse(&a.since_time).is_none() {
-            return text(not_a_time(&a.since_time));
+            return text(time_error(&a.since_time));
         }
         q.add("sinceTime", &a.since_time);
     }
@@ -213,8 +214,8 @@ fn query(a: &Arguments) -> Result<Query> {
     Ok(q)
 }
 
-/// Why a text is no time in RFC 3339, in the words of Go's package `time`.
-fn not_a_time(given: &str) -> String {
+/// Explains why a text is no RFC 3339 time, as Go's package `time` does.
+fn time_error(given: &str) -> String {
     const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
     let mut rest = given;
     for part in ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05"] {
@@ -231,7 +232,7 @@ fn not_a_time(given: &str) -> String {
     format!("parsing time {given:?} as {LAYOUT:?}: cannot parse {:?} as \"Z07:00\"", fraction.unwrap_or(rest))
 }
 
-/// Copies one stream, whole lines at a time where they carry a prefix.
+/// Copies one stream; with a prefix, line by line.
 async fn copy(client: Client, mut request: Request<Bytes>, prefix: String, out: Stream) -> Result {
     request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static("*/*"));
     let mut body = client.checked(request).await?.into_body();
@@ -262,7 +263,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn of_pods_and_what_has_pods() {
+    async fn prints_logs_of_pods_and_workloads() {
         let pod = |n: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}, "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}});
         let other = json!({"metadata": {"name": "e"}, "spec": {"containers": [{"name": "z"}]}});
         let at = |n: &str, q: &str| format!("GET /api/v1/namespaces/default/pods/{n}/log?{q}");
@@ -293,9 +294,9 @@ mod tests {
             )
             .on_bytes(&at("a", "tailLines=10&container=c"), 200, b"A\n".to_vec())
             .on_bytes(&at("b", "tailLines=10&container=c"), 200, b"B\n".to_vec());
-        let said = "! Defaulted container \"c\" out of: c, d, i (init)\n";
-        for (line, want) in [
-            ("logs a", format!("one\ntwo\n{said}")),
+        let output = "! Defaulted container \"c\" out of: c, d, i (init)\n";
+        for (line, expected) in [
+            ("logs a", format!("one\ntwo\n{output}")),
             ("logs a -c c", "one\ntwo\n".into()),
             ("logs pod/a c --prefix", "[pod/a/c] one\n[pod/a/c] two\n".into()),
             ("logs a --all-containers --prefix", "[pod/a/i] init\n[pod/a/c] one\n[pod/a/c] two\n[pod/a/d] no end".into()),
@@ -321,7 +322,7 @@ mod tests {
             ("logs a -c c --limit-bytes=-1", "! error: --limit-bytes must be greater than 0\nexit 1\n".into()),
             ("logs -l app=x -f --max-log-requests 1 -c c", "! error: you are attempting to follow 2 log streams, but maximum allowed concurrency is 1, use --max-log-requests to increase the limit\nexit 1\n".into()),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

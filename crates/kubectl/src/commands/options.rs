@@ -1,11 +1,11 @@
-//! `kubectl options`: the flags that every command has, from the parser's own definitions.
+//! `kubectl options`: lists the flags that every command has, from the parser's own definitions.
 
 use crate::error::Result;
 use crate::kube::Kube;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Taken and not looked at.
+    /// Accepted and ignored.
     #[arg(hide = true)]
     pub words: Vec<String>,
 }
@@ -19,10 +19,10 @@ pub async fn run(_: Arguments, k: &mut Kube) -> Result {
         let short = a.get_short().map(|s| format!("-{s}, ")).unwrap_or_default();
         let default = a.get_default_values().first().map(|v| v.to_string_lossy().into_owned()).unwrap_or_default();
         let name = a.get_long().unwrap_or_default();
-        // One of several users is meant here by the last, as where the flag names subjects.
-        let many = matches!(a.get_action(), clap::ArgAction::Append) && name != "user";
+        // The last of several users counts here; other commands read the flag as subjects.
+        let repeatable = matches!(a.get_action(), clap::ArgAction::Append) && name != "user";
         let bare = name == "v" || matches!(default.as_str(), "true" | "false");
-        let shown = if many {
+        let shown = if repeatable {
             "[]".to_owned()
         } else if bare {
             default
@@ -42,16 +42,19 @@ mod tests {
     use crate::testing::{Server, snapshot};
 
     #[tokio::test]
-    async fn every_global_flag_is_told() {
-        let said = snapshot(&Server::new(), "options", "").await;
-        assert!(said.starts_with("The following options can be passed to any command:\n\n    --as='':\n\t"), "{said}");
+    async fn lists_every_global_flag() {
+        let output = snapshot(&Server::new(), "options", "").await;
+        assert!(
+            output.starts_with("The following options can be passed to any command:\n\n    --as='':\n\t"),
+            "{output}"
+        );
         for flag in [
             "    --as-group=[]:\n",
             "    -n, --namespace='':\n",
             "    -v, --v=0:\n",
             "--insecure-skip-tls-verify=false:\n",
         ] {
-            assert!(said.contains(flag), "{flag}");
+            assert!(output.contains(flag), "{flag}");
         }
     }
 }

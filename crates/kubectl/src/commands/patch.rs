@@ -1,10 +1,9 @@
-//! `kubectl patch`.
+//! `kubectl patch`: changes fields of objects with a patch.
 
-use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::error::{Error, Result, os_message, text};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
-use crate::resource::file::os;
 use crate::resource::select::{Selection, gather, gather_alone};
 use client::client::{JSON, request};
 use client::{Patch, Query, WriteOptions};
@@ -17,22 +16,22 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// The patch, JSON or YAML.
+    /// Patch in JSON or YAML.
     #[arg(short = 'p', long, default_value = "", hide_default_value = true)]
     pub patch: String,
-    /// A file with the patch.
+    /// File with the patch.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub patch_file: String,
-    /// strategic, merge or json.
+    /// Patch type: strategic, merge or json.
     #[arg(long = "type", default_value = "strategic", hide_default_value = true)]
     pub ty: String,
-    /// Of this subresource: status, scale.
+    /// Subresource to patch: status or scale.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-patch", hide_default_value = true)]
     pub field_manager: String,
-    /// Ask no server: patch what the files say, and print it.
+    /// Patch the objects of files without contacting the server, and print them.
     #[arg(long)]
     pub local: bool,
     #[command(flatten)]
@@ -47,12 +46,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         ("", "") => return text("must specify --patch or --patch-file containing the contents of the patch"),
         (p, "") => p.to_owned(),
         ("", f) => std::fs::read_to_string(f)
-            .map_err(|e| Error::Text(format!("unable to read patch file: open {f}: {}", os(&e))))?,
+            .map_err(|e| Error::Text(format!("unable to read patch file: open {f}: {}", os_message(&e))))?,
         _ => return text("cannot specify --patch and --patch-file together"),
     };
-    // What opens like an object is JSON, and goes to the server as it is: YAML's braces are not for patches.
-    let broken = given.trim_start().starts_with('{') && serde_json::from_str::<Value>(&given).is_err();
-    let document = match broken {
+    // Text that opens like an object is JSON and is sent unchanged: YAML flow mappings are not accepted.
+    let is_invalid_json = given.trim_start().starts_with('{') && serde_json::from_str::<Value>(&given).is_err();
+    let document = match is_invalid_json {
         true => Value::Null,
         false => codec::yaml::parse(&given)
             .map_err(|e| Error::Text(format!("unable to parse {given:?}: {e}")))?
@@ -63,7 +62,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.local && !a.resources.is_empty() {
         return text("cannot specify --local and server resources");
     }
-    if a.local && dry == Dry::Server {
+    if a.local && dry == DryRunStrategy::Server {
         return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
     }
     let patch = match a.ty.to_lowercase().as_str() {
@@ -73,10 +72,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         _ => return text(format!("--type must be one of [json merge strategic], not {:?}", a.ty)),
     };
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(super::delete::NOTHING_GIVEN);
+        return text(super::delete::MISSING_RESOURCES);
     }
-    // As upstream has it, this command does not say that it was a rehearsal.
-    let mut printer = Printer::new(&a.print, Dry::None)?;
+    // As in upstream, the output does not mention the dry run.
+    let mut printer = Printer::new(&a.print, DryRunStrategy::None)?;
     let (found, mut errors) = match a.local {
         true => gather_alone(k, &a.resources, &a.files).await?,
         false => gather(k, &a.resources, &a.files, &Selection { files_as_given: true, ..Selection::default() }).await?,
@@ -87,17 +86,17 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for i in found {
         let mut before = i.object.clone().unwrap_or_default();
         let done: Result<Object> = async {
-            if a.local || dry == Dry::Client {
-                return if broken { text("invalid JSON document") } else { locally(&before, &patch) };
+            if a.local || dry == DryRunStrategy::Client {
+                return if is_invalid_json { text("invalid JSON document") } else { locally(&before, &patch) };
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
             let api = k.api(&i.resource, &i.namespace).await?;
-            if broken {
+            if is_invalid_json {
                 let namespace = Some(i.namespace.as_str()).filter(|n| !n.is_empty());
                 let sub = Some(a.subresource.as_str()).filter(|s| !s.is_empty());
                 let mut q = Query::default();
                 q.add("fieldManager", &a.field_manager);
-                q.add("dryRun", if dry == Dry::Server { "All" } else { "" });
+                q.add("dryRun", if dry == DryRunStrategy::Server { "All" } else { "" });
                 let path = api.resource().path(namespace, Some(&i.name), sub)? + q.as_str();
                 let body = Some((patch.content_type(), given.clone().into_bytes()));
                 return Ok(api.client().json(request(Method::PATCH, &path, JSON, body)?).await?);
@@ -125,12 +124,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         });
         match done {
             Ok(mut o) => {
-                let said = if o == before && !a.local { "patched (no change)" } else { "patched" };
-                if !a.local && dry != Dry::Client {
+                let operation = if o == before && !a.local { "patched (no change)" } else { "patched" };
+                if !a.local && dry != DryRunStrategy::Client {
                     let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::manager(&a.field_manager) };
-                    o = k.record_after(&i, &a.subresource, &options).await.unwrap_or(o);
+                    o = i.record_cause(k, &a.subresource, &options).await.unwrap_or(o);
                 }
-                printer.print(k, &o, said)?;
+                printer.print(k, &o, operation)?;
             }
             Err(e) => errors.push(e),
         }
@@ -138,7 +137,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// What a patch makes of an object, without a server.
+/// Applies a patch to an object without a server.
 pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
     let mut v = o.clone().into_value();
     match patch {
@@ -147,9 +146,10 @@ pub fn locally(o: &Object, patch: &Patch) -> Result<Object> {
             p.apply(&mut v).map_err(|e| Error::Text(e.to_string()))?;
         }
         Patch::Strategic(p) => {
-            // Types of definitions and API services are not in kubectl's scheme.
-            let of = |g: &meta::Gvk| !["apiextensions.k8s.io", "apiregistration.k8s.io"].contains(&g.group.as_str());
-            let schema = o.gvk().filter(of).and_then(|g| kinds::catalog().schema_of(&g));
+            // Definitions and API services are not in kubectl's scheme.
+            let in_scheme =
+                |g: &meta::Gvk| !["apiextensions.k8s.io", "apiregistration.k8s.io"].contains(&g.group.as_str());
+            let schema = o.gvk().filter(in_scheme).and_then(|g| kinds::catalog().schema_of(&g));
             if schema.is_none() {
                 let gvk = o.gvk().unwrap_or_default();
                 return text(format!(
@@ -176,7 +176,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_kind_without_strategic_patches_is_named() {
+    async fn reports_kinds_without_strategic_merge_patch() {
         let path = "/apis/example.com/v1/namespaces/default/widgets/w";
         let no = json!({"kind": "Status", "status": "Failure", "reason": "UnsupportedMediaType", "code": 415, "message": "no"});
         let s = Server::new()
@@ -193,10 +193,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_patched_alone_where_that_can_be_done() {
+    async fn patches_files_without_a_server() {
         let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w}\n";
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 r#"patch --local -f - -p {"spec":1}"#,
                 "! error: strategic merge patch is not supported for example.com/v1, Kind=Widget locally, try --type merge\nexit 1\n",
@@ -210,7 +210,7 @@ mod tests {
                 "! error: cannot specify --local and --dry-run=server - did you mean --dry-run=client?\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, widget).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, widget).await, expected, "{line}");
         }
     }
 }

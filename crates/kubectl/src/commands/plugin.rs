@@ -1,8 +1,7 @@
-//! `kubectl plugin list`, and programs named `kubectl-…` on the `PATH` that run as commands.
+//! `kubectl plugin list`, and programs `kubectl-…` in `PATH` that run as commands.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, os_message};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use crate::shell::Shell;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -16,18 +15,18 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// List the plugins on the PATH.
+    /// List the plugins in PATH.
     List(List),
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct List {
-    /// Names, not paths.
+    /// Print only names.
     #[arg(long)]
     pub name_only: bool,
 }
 
-/// The directories of the `PATH`, each once.
+/// Returns the directories of `PATH` without duplicates.
 fn directories(environment: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = Vec::new();
     for d in environment("PATH").unwrap_or_default().split(':').filter(|d| !d.trim().is_empty()) {
@@ -42,13 +41,13 @@ fn executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// The built-in command that words lead to, all of them.
+/// Returns the built-in command that all `words` name.
 fn builtin(words: &[&str]) -> Option<String> {
-    builtin_of(crate::cli::lean(words), words).or_else(|| builtin_of(crate::cli::command(), words))
+    resolve_builtin(crate::cli::partial_command(words), words).or_else(|| resolve_builtin(crate::cli::command(), words))
 }
 
-/// The built-in command in whose place a plugin would be. As upstream looks for it, words behind a command without commands below it
-/// (or behind `create`, which is one itself) are its arguments, but for the first word.
+/// Returns the built-in command that a plugin overwrites. As in upstream, words after a command without subcommands (or
+/// after `create`, which is also a command itself) are its arguments, except for the first word.
 fn overwritten(words: &[&str]) -> Option<String> {
     let mut at = crate::cli::command();
     let mut path = String::from("kubectl");
@@ -61,7 +60,7 @@ fn overwritten(words: &[&str]) -> Option<String> {
     (path != "kubectl").then_some(path)
 }
 
-fn builtin_of(mut at: clap::Command, words: &[&str]) -> Option<String> {
+fn resolve_builtin(mut at: clap::Command, words: &[&str]) -> Option<String> {
     let mut path = String::from("kubectl");
     for w in words {
         let sub = at.get_subcommands().find(|s| s.get_name() == *w || s.get_all_aliases().any(|a| a == *w)).cloned()?;
@@ -82,7 +81,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
                     "Unable to read directory {:?} from your PATH: open {}: {}. Skipping...",
                     d,
                     d.display(),
-                    os(&e)
+                    os_message(&e)
                 ));
                 continue;
             }
@@ -95,12 +94,12 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut wrong = Vec::new();
     match plugins.is_empty() {
         true => wrong.push("error: unable to find any kubectl plugins in your PATH".to_owned()),
-        false => k.say("The following compatible plugins are available:\n"),
+        false => k.println("The following compatible plugins are available:\n"),
     }
     let (mut seen, mut warnings) = (Vec::<(String, PathBuf)>::new(), 0);
     for p in plugins {
         let name = p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        k.say(if a.name_only { name.clone() } else { p.display().to_string() });
+        k.println(if a.name_only { name.clone() } else { p.display().to_string() });
         let mut warn = |t: String| {
             warnings += 1;
             k.warn(format!("  - {t}"));
@@ -129,8 +128,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if wrong.is_empty() { Ok(()) } else { Err(Error::Text(wrong.join("\n"))) }
 }
 
-/// The plugin for a command line that no built-in command is for: of its words up to the first flag the longest that a
-/// program is named after. `None`: there is none.
+/// Finds the plugin for a command line that no built-in command handles: the program with the longest name made of the
+/// words before the first flag.
 fn find(words: &[String], environment: &dyn Fn(&str) -> Option<String>) -> Option<(PathBuf, usize)> {
     let plain: Vec<&str> = words.iter().take_while(|w| !w.starts_with('-')).map(String::as_str).collect();
     let directories = directories(environment);
@@ -140,15 +139,15 @@ fn find(words: &[String], environment: &dyn Fn(&str) -> Option<String>) -> Optio
     })
 }
 
-/// Runs the plugin that a command line means, if it means one.
-pub fn instead(words: &[String], shell: &Shell) -> Option<u8> {
+/// Runs the plugin that a command line names, if any.
+pub fn run_plugin(words: &[String], shell: &Shell) -> Option<u8> {
     let first = words.first().filter(|w| !w.starts_with('-'))?;
-    // Completion asks for every command line, and never means a program.
+    // Completion handles every command line itself.
     if matches!(first.as_str(), "help" | "__complete" | "__completeNoDesc") {
         return None;
     }
     let plain: Vec<&str> = words.iter().take_while(|w| !w.starts_with('-')).map(String::as_str).collect();
-    // Below `create` plugins may be as well, and nowhere else.
+    // Plugins may also extend `create`, but no other built-in command.
     let known = if first == "create" {
         plain.get(..2).is_none_or(|w| builtin(w).is_some())
     } else {
@@ -157,22 +156,22 @@ pub fn instead(words: &[String], shell: &Shell) -> Option<u8> {
     if known {
         return None;
     }
-    let (path, taken) = find(words, &*shell.environment)?;
-    if first == "create" && taken < 2 {
+    let (path, word_count) = find(words, &*shell.environment)?;
+    if first == "create" && word_count < 2 {
         return None;
     }
     let mut program = std::process::Command::new(&path);
-    program.args(&words[taken..]);
+    program.args(&words[word_count..]);
     if shell.terminal {
-        // In the place of this process, so that signals and terminal are its own.
+        // The plugin replaces this process, so that it owns signals and terminal.
         let e = program.exec();
-        shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os(&e)).as_bytes());
+        shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os_message(&e)).as_bytes());
         return Some(1);
     }
     match shell.status(&mut program) {
         Ok(s) => Some(s.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)),
         Err(e) => {
-            shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os(&e)).as_bytes());
+            shell.err.write(format!("error: fork/exec {}: {}\n", path.display(), os_message(&e)).as_bytes());
             Some(1)
         }
     }
@@ -184,7 +183,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[tokio::test]
-    async fn plugins_are_found_and_run() {
+    async fn finds_and_runs_plugins() {
         let dir = tempfile::tempdir().unwrap();
         let d = dir.path().to_string_lossy().into_owned();
         let script = |name: &str, mode: u32| {
@@ -206,7 +205,7 @@ mod tests {
                 format!("{out}{err}{code}").replace(&d, "D")
             }
         };
-        for (line, want) in [
+        for (line, expected) in [
             ("foo a -n x", "kubectl-foo a -n x\n3"),
             ("foo bar-baz --flag c", "kubectl-foo-bar_baz --flag c\n3"),
             ("create thing x", "kubectl-create-thing x\n3"),
@@ -216,13 +215,13 @@ mod tests {
                 "The following compatible plugins are available:\n\nD/kubectl-create-thing\nD/kubectl-foo\nD/kubectl-foo-bar_baz\nUnable to read directory \"/nowhere\" from your PATH: open /nowhere: no such file or directory. Skipping...\n  - warning: kubectl-create-thing overwrites existing command: \"kubectl create\"\nerror: one plugin warning was found\n1",
             ),
         ] {
-            assert_eq!(run(line).await, want, "{line}");
+            assert_eq!(run(line).await, expected, "{line}");
         }
         script("kubectl-get", 0o644);
-        let said = run("plugin list --name-only").await;
+        let output = run("plugin list --name-only").await;
         assert!(
-            said.ends_with("  - warning: D/kubectl-get identified as a kubectl plugin, but it is not executable\n  - warning: kubectl-get overwrites existing command: \"kubectl get\"\nerror: 3 plugin warnings were found\n1"),
-            "{said}"
+            output.ends_with("  - warning: D/kubectl-get identified as a kubectl plugin, but it is not executable\n  - warning: kubectl-get overwrites existing command: \"kubectl get\"\nerror: 3 plugin warnings were found\n1"),
+            "{output}"
         );
     }
 }

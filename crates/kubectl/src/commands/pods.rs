@@ -1,24 +1,24 @@
-//! Which pod and which container `logs`, `exec` and `attach` mean.
+//! Finds the pod and container for `logs`, `exec`, `attach` and `port-forward`.
 
 use crate::error::{Error, Result, text};
 use crate::flags::FileFlags;
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::resource::select::{Selection, list, targets};
 use crate::resource::{Collection, Info, Target, from_files};
 use meta::{LabelSelector, Object, Value};
 
-/// Which container is meant where none is named.
+/// The annotation that names the default container of a pod.
 const DEFAULT: &str = "kubectl.kubernetes.io/default-container";
 
-/// What the pods are wanted for, as messages put it.
+/// What the pods are needed for, as messages phrase it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum For {
+pub enum Purpose {
     Logs,
     Attaching,
 }
 
-impl For {
-    /// Of a kind that has no pods.
+impl Purpose {
+    /// Error for a kind without pods.
     fn cannot(self, kind: &str, why: &str) -> Error {
         let what = match self {
             Self::Logs => "cannot get the logs from",
@@ -28,10 +28,10 @@ impl For {
     }
 }
 
-/// The pods of a pod, or of what selects pods, best first. Of the latter there has to be one in time.
-pub async fn find(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Result<Vec<Info>> {
-    let patience = crate::flags::duration("pod-running-timeout", patience)?.unwrap_or(std::time::Duration::MAX);
-    let end = tokio::time::Instant::now().checked_add(patience);
+/// Returns a pod, or the pods that a workload selects, best first. Waits until a workload has a pod, up to a time limit.
+pub async fn find(k: &mut Kube, info: &Info, purpose: Purpose, timeout: &str) -> Result<Vec<Info>> {
+    let timeout = crate::flags::duration("pod-running-timeout", timeout)?.unwrap_or(std::time::Duration::MAX);
+    let end = tokio::time::Instant::now().checked_add(timeout);
     loop {
         let found = find_now(k, info, purpose).await?;
         if !found.is_empty() {
@@ -40,11 +40,11 @@ pub async fn find(k: &mut Kube, info: &Info, purpose: For, patience: &str) -> Re
         if end.is_some_and(|end| tokio::time::Instant::now() >= end) {
             return text("timed out waiting for the condition");
         }
-        tokio::time::sleep(super::wait::AGAIN.min(patience)).await;
+        tokio::time::sleep(POLL_INTERVAL.min(timeout)).await;
     }
 }
 
-async fn find_now(k: &mut Kube, info: &Info, purpose: For) -> Result<Vec<Info>> {
+async fn find_now(k: &mut Kube, info: &Info, purpose: Purpose) -> Result<Vec<Info>> {
     let o = match &info.object {
         Some(o) => o.clone(),
         None => info.fetch(k).await?,
@@ -71,7 +71,7 @@ async fn find_now(k: &mut Kube, info: &Info, purpose: For) -> Result<Vec<Info>> 
         },
     };
     let mut pods = by_labels(k, &info.namespace, &selector.to_string()).await?;
-    // A pod that runs tells more than one that waits, a ready one more than one that is not.
+    // Running pods come before waiting ones, and ready pods before others.
     pods.sort_by_key(|p| p.object.as_ref().map(rank));
     Ok(pods)
 }
@@ -86,13 +86,14 @@ fn conditions(o: &Object) -> &[Value] {
     o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// Returns the pods of a namespace with these labels.
 pub async fn by_labels(k: &mut Kube, namespace: &str, labels: &str) -> Result<Vec<Info>> {
     let resource = k.resource("pods").await?;
     let c = Collection { resource, namespace: namespace.to_owned() };
     list(k, &c, &Selection { labels, ..Selection::default() }).await
 }
 
-/// The one thing that an argument names: `web`, `pod/web`, `deploy/web`. A bare word is a pod.
+/// Returns the object that an argument names: `web`, `pod/web`, `deploy/web`. A bare word is a pod.
 pub async fn target(k: &mut Kube, words: &[String]) -> Result<Info> {
     let words: Vec<String> = match words {
         [one] if !one.contains('/') => vec!["pods".to_owned(), one.clone()],
@@ -105,41 +106,42 @@ pub async fn target(k: &mut Kube, words: &[String]) -> Result<Info> {
     }
 }
 
-/// The one thing that files hold.
-async fn of_files(k: &mut Kube, words: &[String], files: &FileFlags) -> Result<Info> {
+/// Returns the only object in files.
+async fn target_of_files(k: &mut Kube, words: &[String], files: &FileFlags) -> Result<Info> {
     if !words.is_empty() {
         return text("resource/name arguments cannot be provided when a path is specified");
     }
     let mut found = from_files(k, files).await?;
     match (found.pop(), found.is_empty()) {
         (Some(i), true) => i,
-        // Upstream's words for nothing, too.
+        // Upstream's message for no object is the same.
         _ => text("cannot exec into multiple objects at a time"),
     }
 }
 
-/// The pod to talk to.
-pub async fn find_one(k: &mut Kube, words: &[String], files: &FileFlags, patience: &str) -> Result<Info> {
+/// Finds the pod to connect to.
+pub async fn find_pod(k: &mut Kube, words: &[String], files: &FileFlags, timeout: &str) -> Result<Info> {
     let info = match files.is_empty() {
         true => target(k, words).await?,
-        false => of_files(k, words, files).await?,
+        false => target_of_files(k, words, files).await?,
     };
-    let pods = find(k, &info, For::Attaching, patience).await?;
+    let pods = find(k, &info, Purpose::Attaching, timeout).await?;
     match pods.into_iter().next() {
-        // Of a file there is no more than what is wanted.
+        // An object of a file has only what the file contains.
         Some(p) if !files.is_empty() => Ok(Info { object: Some(p.fetch(k).await?), ..p }),
         Some(p) => Ok(p),
         None => text(format!("unable to find a pod of {}", info.to_name())),
     }
 }
 
-/// Names of the containers of a kind: `containers`, `initContainers`, `ephemeralContainers`.
-pub fn names<'a>(pod: &'a Object, of: &str) -> Vec<&'a str> {
-    let all = pod.at(&["spec", of]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+/// Returns the names of containers in a field: `containers`, `initContainers`, `ephemeralContainers`.
+pub fn names<'a>(pod: &'a Object, field: &str) -> Vec<&'a str> {
+    let all = pod.at(&["spec", field]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     all.iter().filter_map(|c| c["name"].as_str()).collect()
 }
 
-/// The container to talk to: the one named, the one of the annotation, or the first, which is said unless `quiet`.
+/// Returns the container to connect to: the named one, that of the annotation, or the first. The first is announced unless
+/// `quiet`.
 pub fn container(k: &Kube, pod: &Object, named: &str, quiet: bool) -> Result<String> {
     let (own, init, ephemeral) =
         (names(pod, "containers"), names(pod, "initContainers"), names(pod, "ephemeralContainers"));

@@ -1,11 +1,10 @@
-//! `kubectl port-forward`: ports of this machine that lead to ports of a pod. Every connection has a WebSocket of its own
-//! (`v4.channel.k8s.io`: a channel for data and one for errors, each of which begins with the port's number).
+//! `kubectl port-forward`: forwards local ports to a pod. Every connection has its own WebSocket (`v4.channel.k8s.io`: a
+//! data and an error channel, each of which begins with the port number).
 
 use super::exec::channels::{Socket, V4, socket};
 use super::pods;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use crate::resource::scheme;
 use crate::shell::Stream;
 use client::{Api, Client, Query};
@@ -24,9 +23,10 @@ use tokio_tungstenite::tungstenite::Message;
 pub struct Arguments {
     /// POD or TYPE/NAME, then [LOCAL:]REMOTE….
     pub words: Vec<String>,
-    /// Addresses to listen on, or localhost.
+    /// Local addresses to listen on, or localhost.
     #[arg(long, value_delimiter = ',', default_value = "localhost", hide_default_value = true)]
     pub address: Vec<String>,
+    /// Time limit until a pod runs.
     #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
 }
@@ -46,8 +46,8 @@ fn split(port: &str) -> (&str, &str) {
 }
 
 fn containers(o: &Object) -> impl Iterator<Item = &Value> {
-    let of = |name: &'static str| o.at(&["spec", name]).and_then(Value::as_array).into_iter().flatten();
-    of("containers").chain(of("initContainers"))
+    let list = |name: &'static str| o.at(&["spec", name]).and_then(Value::as_array).into_iter().flatten();
+    list("containers").chain(list("initContainers"))
 }
 
 fn ports(v: &Value) -> impl Iterator<Item = &Value> {
@@ -58,7 +58,7 @@ fn protocol(p: &Value) -> &str {
     p["protocol"].as_str().unwrap_or("TCP")
 }
 
-/// A named port of a pod.
+/// Returns the number of a named port of a pod.
 fn container_port(pod: &Object, name: &str) -> Result<i64> {
     match containers(pod).flat_map(ports).find(|p| p["name"] == name) {
         Some(p) => Ok(p["containerPort"].as_i64().unwrap_or_default()),
@@ -66,8 +66,8 @@ fn container_port(pod: &Object, name: &str) -> Result<i64> {
     }
 }
 
-/// The port of a pod that is meant by a port of its service.
-fn behind_service(service: &Object, pod: &Object, remote: &str) -> Result<(i64, i64)> {
+/// Returns the pod's port for a port of its service.
+fn service_port(service: &Object, pod: &Object, remote: &str) -> Result<(i64, i64)> {
     let all = service.at(&["spec"]).cloned().unwrap_or_default();
     let found = match remote.parse::<i64>() {
         Ok(n) => ports(&all).find(|p| p["port"] == n),
@@ -91,9 +91,9 @@ fn behind_service(service: &Object, pod: &Object, remote: &str) -> Result<(i64, 
     Ok((number, target))
 }
 
-/// UDP cannot be forwarded.
-fn no_udp(all: &[&Value], field: &str, wanted: &[String]) -> Result {
-    for w in wanted {
+/// Rejects UDP ports, which cannot be forwarded.
+fn reject_udp(all: &[&Value], field: &str, requested: &[String]) -> Result {
+    for w in requested {
         let (_, remote) = split(w);
         let is = |p: &&&Value| match remote.parse::<i64>() {
             Ok(n) => p[field] == n,
@@ -107,13 +107,13 @@ fn no_udp(all: &[&Value], field: &str, wanted: &[String]) -> Result {
     Ok(())
 }
 
-/// Local and remote ports by number.
-fn translated(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pair>> {
+/// Resolves local and remote ports to numbers.
+fn resolve_ports(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pair>> {
     let service = target.kind() == "Service";
     let spec = target.at(&["spec"]).cloned().unwrap_or_default();
     match service {
-        true => no_udp(&ports(&spec).collect::<Vec<_>>(), "port", words)?,
-        false => no_udp(&containers(pod).flat_map(ports).collect::<Vec<_>>(), "containerPort", words)?,
+        true => reject_udp(&ports(&spec).collect::<Vec<_>>(), "port", words)?,
+        false => reject_udp(&containers(pod).flat_map(ports).collect::<Vec<_>>(), "containerPort", words)?,
     }
     let mut out = Vec::new();
     for w in words {
@@ -122,7 +122,7 @@ fn translated(words: &[String], target: &Object, pod: &Object) -> Result<Vec<Pai
             return text("remote port cannot be empty");
         }
         let (same, number) = if service {
-            behind_service(target, pod, remote)?
+            service_port(target, pod, remote)?
         } else {
             let n = match remote.parse::<i64>() {
                 Ok(n) => n,
@@ -168,10 +168,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let info = pods::target(k, std::slice::from_ref(target)).await?;
     let mut target = info.fetch(k).await?;
     target.set_gvk(&info.resource.gvk());
-    let pods = pods::find(k, &info, pods::For::Attaching, &a.pod_running_timeout).await?;
+    let pods = pods::find(k, &info, pods::Purpose::Attaching, &a.pod_running_timeout).await?;
     let Some(pod) = pods.into_iter().next() else { return text("timed out waiting for the condition") };
     let o = pod.object.clone().unwrap_or_default();
-    let pairs = translated(words, &target, &o)?;
+    let pairs = resolve_ports(words, &target, &o)?;
     let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
     if phase != "Running" {
         return text(format!("unable to forward port because pod is not running. Current status={phase}"));
@@ -210,21 +210,21 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text(format!("unable to listen on any of the requested ports: [{}]", all.join(" ")));
     }
     let mut serving = tokio::task::JoinSet::new();
-    let (lost, mut is_lost) = mpsc::channel(1);
+    let (failed, mut has_failed) = mpsc::channel(1);
     for (l, remote) in listening {
         let Ok(at) = l.local_addr() else { continue };
-        k.say(format!("Forwarding from {at} -> {remote}"));
-        serving.spawn(accept(l, at.port(), remote, to.clone(), lost.clone()));
+        k.println(format!("Forwarding from {at} -> {remote}"));
+        serving.spawn(accept(l, at.port(), remote, to.clone(), failed.clone()));
     }
     k.out.flush();
     tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = serving.join_next() => text("lost connection to pod"),
-        _ = is_lost.recv() => text("lost connection to pod"),
+        _ = has_failed.recv() => text("lost connection to pod"),
     }
 }
 
-/// `localhost` is both loopback addresses, of which one suffices.
+/// Listens on an address. `localhost` is both loopback addresses, and one of them suffices.
 async fn listen(addresses: &[String], port: u16) -> std::result::Result<Vec<TcpListener>, String> {
     let mut out: Vec<TcpListener> = Vec::new();
     let mut wrong = Vec::new();
@@ -234,7 +234,7 @@ async fn listen(addresses: &[String], port: u16) -> std::result::Result<Vec<TcpL
         let before = out.len();
         let mut failed = Vec::new();
         for host in hosts {
-            // A port of the system's choice is the same on both addresses.
+            // A port chosen by the system is the same on both addresses.
             let port = match out.get(before).and_then(|l| l.local_addr().ok()) {
                 Some(first) if both => first.port(),
                 _ => port,
@@ -244,7 +244,7 @@ async fn listen(addresses: &[String], port: u16) -> std::result::Result<Vec<TcpL
                 Err(e) => {
                     let (net, shown) =
                         if host.contains(':') { ("tcp6", format!("[{host}]")) } else { ("tcp4", host.to_owned()) };
-                    let why = os(&e);
+                    let why = os_message(&e);
                     failed.push(format!("unable to create listener: Error listen {net} {shown}:{port}: bind: {why}"));
                 }
             }
@@ -271,18 +271,19 @@ struct To {
     zone: TimeZone,
 }
 
-/// Forwards connections. `lost` receives the first error of the pod, since upstream closes the connection to the pod then.
-async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, lost: mpsc::Sender<()>) {
+/// Forwards connections. `failed` receives the first error of the pod, because upstream then closes the connection to the
+/// pod.
+async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, failed: mpsc::Sender<()>) {
     while let Ok((connection, _)) = listener.accept().await {
         to.out.write(format!("Handling connection for {local}\n").as_bytes());
         to.out.flush();
-        let (to, lost) = (to.clone(), lost.clone());
+        let (to, failed) = (to.clone(), failed.clone());
         tokio::spawn(async move {
             if let Err(e) = forward(connection, remote, &to).await {
                 let head = client::log::head('E', to.clock.now(), &to.zone, "portforward.go:522");
                 let why = format!("an error occurred forwarding {local} -> {remote}: {e}");
                 to.err.write(format!("{head}\"Unhandled Error\" err={why:?}\n").as_bytes());
-                let _ = lost.try_send(());
+                let _ = failed.try_send(());
             }
         });
     }
@@ -291,8 +292,8 @@ async fn accept(listener: TcpListener, local: u16, remote: u16, to: To, lost: mp
 const DATA: u8 = 0;
 const ERROR: u8 = 1;
 
-/// How long an answer is waited for once the local side sends no more: whether it still listens cannot be known.
-const LAST: Duration = Duration::from_secs(30);
+/// How long to wait for data after the local side has closed its writing half; whether it still reads is unknown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn forward(connection: TcpStream, remote: u16, to: &To) -> Result {
     let mut q = Query::default();
@@ -307,7 +308,7 @@ async fn copy(mut connection: TcpStream, ws: Socket) -> Result {
     let (mut input, mut output) = connection.split();
     let mut block = vec![0u8; 32 * 1024];
     // The first two bytes of each channel are the port.
-    let mut heads = [2usize; 2];
+    let mut port_headers = [2usize; 2];
     let mut open = true;
     loop {
         tokio::select! {
@@ -328,7 +329,7 @@ async fn copy(mut connection: TcpStream, ws: Socket) -> Result {
                     Some(Ok(_)) => continue,
                 };
                 let Some((&channel @ (DATA | ERROR), mut rest)) = data.split_first() else { continue };
-                let head = &mut heads[usize::from(channel)];
+                let head = &mut port_headers[usize::from(channel)];
                 let skipped = rest.len().min(*head);
                 *head -= skipped;
                 rest = &rest[skipped..];
@@ -342,7 +343,7 @@ async fn copy(mut connection: TcpStream, ws: Socket) -> Result {
                     break;
                 }
             }
-            () = tokio::time::sleep(LAST), if !open => break,
+            () = tokio::time::sleep(DRAIN_TIMEOUT), if !open => break,
         }
     }
     let _ = to.close().await;
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_reach_the_pod() {
+    async fn forwards_connections_to_the_pod() {
         tokio::task::LocalSet::new().run_until(connection()).await;
     }
 
@@ -389,14 +390,14 @@ mod tests {
         let (sh, out, err) = shell(&s, "", |_| None);
         let line = ["kubectl", "port-forward", "svc/s", ":http", "--address=127.0.0.1"].map(Into::into).to_vec();
         let task = tokio::task::spawn_local(crate::run(line, sh));
-        let said = loop {
+        let output = loop {
             tokio::task::yield_now().await;
             if out.text().ends_with('\n') {
                 break out.text();
             }
             assert!(!task.is_finished(), "{}", err.text());
         };
-        let at = said.strip_prefix("Forwarding from ").unwrap().strip_suffix(" -> 8080\n").unwrap().to_owned();
+        let at = output.strip_prefix("Forwarding from ").unwrap().strip_suffix(" -> 8080\n").unwrap().to_owned();
         let mut c = tokio::net::TcpStream::connect(&at).await.unwrap();
         c.write_all(b"hello").await.unwrap();
         let mut got = [0; 5];
@@ -404,13 +405,13 @@ mod tests {
         assert_eq!(&got, b"HELLO");
         let port = at.rsplit(':').next().unwrap();
         assert!(out.text().ends_with(&format!("Handling connection for {port}\n")), "{}", out.text());
-        assert_eq!(s.asked().last().unwrap(), "GET /api/v1/namespaces/default/pods/a/portforward?ports=8080");
+        assert_eq!(s.requests().last().unwrap(), "GET /api/v1/namespaces/default/pods/a/portforward?ports=8080");
         task.abort();
     }
 
-    /// The command went on after the pod had refused a connection.
+    /// Regression: the command continued after the pod had refused a connection.
     #[tokio::test]
-    async fn a_refused_connection_ends_the_command() {
+    async fn refused_connection_ends_the_command() {
         tokio::task::LocalSet::new().run_until(refused()).await;
     }
 
@@ -424,29 +425,29 @@ mod tests {
         let (sh, out, err) = shell(&s, "", |_| None);
         let line = ["kubectl", "port-forward", "a", ":80", "--address=127.0.0.1"].map(Into::into).to_vec();
         let task = tokio::task::spawn_local(crate::run(line, sh));
-        let said = loop {
+        let output = loop {
             tokio::task::yield_now().await;
             if out.text().ends_with('\n') {
                 break out.text();
             }
             assert!(!task.is_finished(), "{}", err.text());
         };
-        let at = said.strip_prefix("Forwarding from ").unwrap().strip_suffix(" -> 80\n").unwrap().to_owned();
+        let at = output.strip_prefix("Forwarding from ").unwrap().strip_suffix(" -> 80\n").unwrap().to_owned();
         let _connection = tokio::net::TcpStream::connect(&at).await.unwrap();
         assert_eq!(task.await.unwrap(), 1);
         let port = at.rsplit(':').next().unwrap();
-        let want = format!(
+        let expected = format!(
             "portforward.go:522] \"Unhandled Error\" err=\"an error occurred forwarding {port} -> 80: refused\"\nerror: lost connection to pod\n"
         );
-        assert!(err.text().ends_with(&want), "{}", err.text());
+        assert!(err.text().ends_with(&expected), "{}", err.text());
     }
 
     #[tokio::test]
-    async fn what_cannot_be_forwarded_is_said() {
+    async fn rejects_invalid_targets() {
         let s = server();
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
-        for (line, want) in [
+        let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = occupied.local_addr().unwrap().port();
+        for (line, expected) in [
             ("port-forward a".to_owned(), "! error: TYPE/NAME and list of ports are required for port-forward\n! See 'kubectl port-forward -h' for help and examples\nexit 1\n".to_owned()),
             ("port-forward a dns".into(), "! error: UDP protocol is not supported for dns\nexit 1\n".into()),
             ("port-forward a x".into(), "! error: Pod 'a' does not have a named port 'x'\nexit 1\n".into()),
@@ -458,7 +459,7 @@ mod tests {
                 format!("! Unable to listen on port {port}: Listeners failed to create with the following errors: [unable to create listener: Error listen tcp4 127.0.0.1:{port}: bind: address already in use]\n! error: unable to listen on any of the requested ports: [{{{port} 80}}]\nexit 1\n"),
             ),
         ] {
-            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,13 +1,12 @@
-//! `kubectl proxy`: the API server on a port or socket of this machine, as the user of the kubeconfig.
+//! `kubectl proxy`: serves the API on a local port or socket, with the credentials of the kubeconfig.
 //!
-//! Whoever reaches the port has the user's rights. So it listens on the loopback address and takes only requests that name this
-//! host, and none to exec or attach, unless flags say otherwise.
+//! Every client of the port has the user's permissions. Therefore the proxy listens on the loopback address, accepts only
+//! requests for this host, and rejects exec and attach, unless flags allow more.
 
 mod site;
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use bytes::Bytes;
 use client::{Client, Upgrade};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
@@ -16,6 +15,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nix::sys::stat::{Mode, umask};
 use regex::Regex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,48 +24,50 @@ use tokio::io::{AsyncRead, AsyncWrite};
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     pub words: Vec<String>,
-    /// A directory to serve as well.
+    /// Directory of static files to serve.
     #[arg(short = 'w', long, default_value = "", hide_default_value = true)]
     pub www: String,
-    /// Where the directory is served.
+    /// Path prefix of the static files.
     #[arg(short = 'P', long, default_value = "/static/", hide_default_value = true)]
     pub www_prefix: String,
-    /// Where the API is served.
+    /// Path prefix of the API.
     #[arg(long, default_value = "/", hide_default_value = true)]
     pub api_prefix: String,
-    /// Regular expressions of the paths that are served.
+    /// Regular expressions of accepted paths.
     #[arg(long, default_value = "^.*", hide_default_value = true)]
     pub accept_paths: String,
-    /// Regular expressions of the paths that are not served.
+    /// Regular expressions of rejected paths.
     #[arg(long, default_value = "^/api/.*/pods/.*/exec,^/api/.*/pods/.*/attach", hide_default_value = true)]
     pub reject_paths: String,
-    /// Regular expressions of the hosts that requests may name.
+    /// Regular expressions of accepted hosts.
     #[arg(long, default_value = "^localhost$,^127\\.0\\.0\\.1$,^\\[::1\\]$", hide_default_value = true)]
     pub accept_hosts: String,
-    /// Regular expressions of the methods that are not served.
+    /// Regular expressions of rejected methods.
     #[arg(long, default_value = "^$", hide_default_value = true)]
     pub reject_methods: String,
-    /// The port; 0 is any that is free.
+    /// Port; 0 chooses a free one.
     #[arg(short = 'p', long, default_value = "8001", hide_default_value = true)]
     pub port: i64,
+    /// Local address to listen on.
     #[arg(long, default_value = "127.0.0.1", hide_default_value = true)]
     pub address: String,
-    /// Serve every request. Any web page can then use the port.
+    /// Accept every request. Any web page can then use the port.
     #[arg(long)]
     pub disable_filter: bool,
-    /// A socket in place of the port.
+    /// Unix socket instead of the port.
     #[arg(short = 'u', long, default_value = "", hide_default_value = true)]
     pub unix_socket: String,
+    /// Accepted without effect: keep-alive interval of connections to the server.
     #[arg(long, default_value = "0s", hide_default_value = true)]
     pub keepalive: String,
-    /// Put the path of the server's address before every path.
+    /// Prepend the path of the server's address to every path.
     #[arg(long)]
     pub append_server_path: bool,
 }
 
 type Body = UnsyncBoxBody<Bytes, client::Error>;
 
-/// Which requests are served.
+/// Which requests are accepted.
 struct Filter {
     accept_paths: Vec<Regex>,
     reject_paths: Vec<Regex>,
@@ -73,22 +75,23 @@ struct Filter {
     reject_methods: Vec<Regex>,
 }
 
-/// The exit code of upstream's program when it logs what ends it.
+/// The exit code of upstream's program after a fatal log message.
 const FATAL: u8 = 255;
 
 fn expressions(k: &Kube, given: &str) -> Result<Vec<Regex>> {
-    let one = |e: &str| {
+    let compile = |e: &str| {
         Regex::new(e).map_err(|why| {
             let head = client::log::head('F', k.now(), &k.shell.zone, "proxy_server.go:83");
-            let error = Error::Bare(format!("{head}Error compiling re: error parsing regexp: {}", as_go(e, &why)));
+            let error =
+                Error::Bare(format!("{head}Error compiling re: error parsing regexp: {}", explain_regex(e, &why)));
             Error::Code { code: FATAL, error: Box::new(error) }
         })
     };
-    given.split(',').filter(|_| !given.is_empty()).map(one).collect()
+    given.split(',').filter(|_| !given.is_empty()).map(compile).collect()
 }
 
-/// Why an expression is none, as Go's package `regexp` says it where the cause is a common one.
-fn as_go(expression: &str, e: &regex::Error) -> String {
+/// Explains why a regular expression is invalid; common causes as Go's package `regexp` does.
+fn explain_regex(expression: &str, e: &regex::Error) -> String {
     let why = e.to_string();
     let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
     match why {
@@ -131,7 +134,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if !a.www.is_empty() {
         match std::fs::metadata(&a.www) {
-            Err(e) => k.warn(format!("Failed to stat static file directory {}: stat {}: {}", a.www, a.www, os(&e))),
+            Err(e) => {
+                k.warn(format!("Failed to stat static file directory {}: stat {}: {}", a.www, a.www, os_message(&e)))
+            }
             Ok(m) if !m.is_dir() => k.warn(format!("Static file directory {} is not a directory", a.www)),
             Ok(_) => {}
         }
@@ -164,52 +169,52 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let at = (a.address.as_str(), port);
             let l = tokio::net::TcpListener::bind(at).await.map_err(|e| listening(&a, &e))?;
             let shown = l.local_addr().map_err(|e| listening(&a, &e))?;
-            k.say(format!("Starting to serve on {shown}"));
+            k.println(format!("Starting to serve on {shown}"));
             k.out.flush();
             loop {
                 match l.accept().await {
                     Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
-                    Err(e) => return text(format!("accept: {}", os(&e))),
+                    Err(e) => return text(format!("accept: {}", os_message(&e))),
                 }
             }
         }
         let path = Path::new(&a.unix_socket);
-        // What a run before left there is no file of anybody's.
+        // Remove the socket of a previous run.
         if std::fs::symlink_metadata(path).is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) {
             let _ = std::fs::remove_file(path);
         }
         let l = private_socket(path)
-            .map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os(&e))))?;
-        k.say(format!("Starting to serve on {}", a.unix_socket));
+            .map_err(|e| Error::Text(format!("listen unix {}: bind: {}", a.unix_socket, os_message(&e))))?;
+        k.println(format!("Starting to serve on {}", a.unix_socket));
         k.out.flush();
         loop {
             match l.accept().await {
                 Ok((s, _)) => _ = tokio::spawn(serve(s, site.clone())),
-                Err(e) => return text(format!("accept: {}", os(&e))),
+                Err(e) => return text(format!("accept: {}", os_message(&e))),
             }
         }
     };
     serving.await
 }
 
-/// A socket that only its owner may use, from its first moment on.
+/// Creates a socket that only its owner may use, from the beginning.
 fn private_socket(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
-    let old = rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o077));
+    let old = umask(Mode::from_bits_truncate(0o077));
     let made = tokio::net::UnixListener::bind(path);
-    rustix::process::umask(old);
+    umask(old);
     made
 }
 
 fn listening(a: &Arguments, e: &std::io::Error) -> Error {
-    Error::Text(format!("listen tcp {}:{}: bind: {}", a.address, a.port, os(e)))
+    Error::Text(format!("listen tcp {}:{}: bind: {}", a.address, a.port, os_message(e)))
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, site: Arc<Site>) {
     let service = service_fn(move |r| {
         let site = site.clone();
-        async move { Ok::<_, std::convert::Infallible>(answer(r, &site).await) }
+        async move { Ok::<_, std::convert::Infallible>(respond(r, &site).await) }
     });
-    // A browser that goes away is no error.
+    // A browser that disconnects is no error.
     let _ = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
@@ -224,15 +229,15 @@ fn plain(code: StatusCode, message: &str) -> Response<Body> {
     r
 }
 
-async fn answer(r: Request<Incoming>, site: &Site) -> Response<Body> {
+async fn respond(r: Request<Incoming>, site: &Site) -> Response<Body> {
     let path = r.uri().path().to_owned();
     let www = site.www.as_ref().map_or(site.api_prefix.as_str(), |(prefix, _)| prefix);
-    if let Some(moved) = site::moved(&path, r.uri().query(), &[&site.api_prefix, www]) {
+    if let Some(moved) = site::redirect_unclean(&path, r.uri().query(), &[&site.api_prefix, www]) {
         return moved;
     }
     if let Some((prefix, directory)) = &site.www
         && let Some(rest) = path.strip_prefix(prefix.as_str())
-        // The longest prefix that fits is the one that is meant.
+        // The longest matching prefix counts.
         && (prefix.len() >= site.api_prefix.len() || !path.starts_with(site.api_prefix.as_str()))
     {
         return site::file(directory, rest, r.uri().query());
@@ -240,7 +245,7 @@ async fn answer(r: Request<Incoming>, site: &Site) -> Response<Body> {
     let Some(rest) = path.strip_prefix(site.api_prefix.as_str()) else {
         return plain(StatusCode::NOT_FOUND, "404 page not found");
     };
-    // Below /api the path is the server's own; elsewhere the prefix is ours.
+    // Below /api the path is the server's own; elsewhere the prefix is removed.
     let path = if site.api_prefix.starts_with("/api") { path.clone() } else { format!("/{rest}") };
     let host = r.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').filter(|(_, p)| p.parse::<u16>().is_ok()).map_or(host, |(h, _)| h);
@@ -249,12 +254,12 @@ async fn answer(r: Request<Incoming>, site: &Site) -> Response<Body> {
     }
     let query = r.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
     match forward(r, &format!("{path}{query}"), &site.client).await {
-        Ok(answer) => answer,
+        Ok(respond) => respond,
         Err(e) => plain(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()),
     }
 }
 
-/// Headers that are of one connection only.
+/// Removes hop-by-hop headers.
 fn strip(h: &mut HeaderMap, upgrade: bool) {
     for name in ["host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "content-length"] {
         h.remove(name);
@@ -280,8 +285,8 @@ async fn forward(mut r: Request<Incoming>, to: &str, client: &Client) -> Result<
         return Ok(Response::from_parts(parts, body));
     };
     match client.upgrade(request).await? {
-        Upgrade::Refused(answer) => {
-            let (mut parts, body) = answer.into_parts();
+        Upgrade::Refused(respond) => {
+            let (mut parts, body) = respond.into_parts();
             strip(&mut parts.headers, false);
             Ok(Response::from_parts(parts, body))
         }
@@ -291,10 +296,10 @@ async fn forward(mut r: Request<Incoming>, to: &str, client: &Client) -> Result<
                     let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(browser), &mut server).await;
                 }
             });
-            let mut answer = Response::new(Full::new(Bytes::new()).map_err(|e| match e {}).boxed_unsync());
-            *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            *answer.headers_mut() = parts.headers;
-            Ok(answer)
+            let mut respond = Response::new(Full::new(Bytes::new()).map_err(|e| match e {}).boxed_unsync());
+            *respond.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            *respond.headers_mut() = parts.headers;
+            Ok(respond)
         }
     }
 }
@@ -308,14 +313,14 @@ mod tests {
         let mut c = tokio::net::TcpStream::connect(at).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         c.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        c.read_to_string(&mut answer).await.unwrap();
-        let code = answer.split(' ').nth(1).unwrap_or_default().to_owned();
-        format!("{code} {}", answer.split_once("\r\n\r\n").map_or("", |(_, b)| b))
+        let mut respond = String::new();
+        c.read_to_string(&mut respond).await.unwrap();
+        let code = respond.split(' ').nth(1).unwrap_or_default().to_owned();
+        format!("{code} {}", respond.split_once("\r\n\r\n").map_or("", |(_, b)| b))
     }
 
     #[tokio::test]
-    async fn requests_reach_the_server() {
+    async fn forwards_requests_to_the_server() {
         tokio::task::LocalSet::new().run_until(requests()).await;
     }
 
@@ -334,7 +339,7 @@ mod tests {
             }
             assert!(!task.is_finished(), "{}", err.text());
         };
-        for (path, host, want) in [
+        for (path, host, expected) in [
             ("/version?x=1", "localhost", "200 {}"),
             ("/version?x=1", "127.0.0.1:8001", "200 {}"),
             ("/version?x=1", "evil.example", "403 Forbidden\n"),
@@ -344,29 +349,29 @@ mod tests {
             ("//version?x=1", "localhost", "307 <a href=\"/version?x=1\">Temporary Redirect</a>.\n\n"),
             ("/static/../f.txt", "localhost", "307 <a href=\"/f.txt\">Temporary Redirect</a>.\n\n"),
         ] {
-            assert_eq!(get(&at, path, host).await, want, "{path} {host}");
+            assert_eq!(get(&at, path, host).await, expected, "{path} {host}");
         }
         task.abort();
-        let said = snapshot(&s, "proxy --port=1 --unix-socket=/x", "").await;
-        assert_eq!(said, "! error: cannot set --unix-socket and --port at the same time\nexit 1\n");
+        let output = snapshot(&s, "proxy --port=1 --unix-socket=/x", "").await;
+        assert_eq!(output, "! error: cannot set --unix-socket and --port at the same time\nexit 1\n");
     }
 
-    /// The one prefix that a path has leads it, whichever of the two is longer.
+    /// The longest matching prefix counts, whichever of the two it is.
     #[tokio::test]
-    async fn expressions_and_prefixes() {
-        for (expression, want) in [
+    async fn filters_paths_and_selects_prefixes() {
+        for (expression, expected) in [
             ("(", "missing closing ): `(`"),
             ("a[b", "missing closing ]: `[b`"),
             ("*", "missing argument to repetition operator: `*`"),
         ] {
             let (code, out, err) =
                 crate::testing::run_with(&Server::new(), &["proxy", &format!("--accept-paths={expression}")], "").await;
-            let want = format!("Error compiling re: error parsing regexp: {want}\n");
-            assert!(code == 255 && out.is_empty() && err.ends_with(&want), "{code} {err}");
+            let expected = format!("Error compiling re: error parsing regexp: {expected}\n");
+            assert!(code == 255 && out.is_empty() && err.ends_with(&expected), "{code} {err}");
         }
         for port in ["99999", "-1"] {
-            let said = snapshot(&Server::new(), &format!("proxy --port={port}"), "").await;
-            assert_eq!(said, format!("! error: listen tcp: address {port}: invalid port\nexit 1\n"));
+            let output = snapshot(&Server::new(), &format!("proxy --port={port}"), "").await;
+            assert_eq!(output, format!("! error: listen tcp: address {port}: invalid port\nexit 1\n"));
         }
         tokio::task::LocalSet::new().run_until(prefixes()).await;
     }
@@ -386,10 +391,10 @@ mod tests {
             }
             assert!(!task.is_finished(), "{}", err.text());
         };
-        for (path, want) in
+        for (path, expected) in
             [("/s/f.txt", "200 file"), ("/custom/version", "200 {}"), ("/x", "404 404 page not found\n")]
         {
-            assert_eq!(get(&at, path, "localhost").await, want, "{path}");
+            assert_eq!(get(&at, path, "localhost").await, expected, "{path}");
         }
         task.abort();
     }

@@ -1,12 +1,13 @@
-//! `kubectl replace`.
+//! `kubectl replace`: replaces objects by those in files.
 
-use super::create::{LAST_APPLIED, annotate, done};
-use super::delete::{cascade, tell};
-use super::recreate::{PATIENCE, Replacement};
+use super::create::finish;
+use super::delete::{cascade, report};
+use super::recreate::{DELETION_TIMEOUT, Replacement};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, ValidateFlag, duration};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags, ValidateFlag, duration};
 use crate::kube::Kube;
 use crate::printer::Printer;
+use crate::resource::last_applied::{LAST_APPLIED, annotate};
 use crate::resource::{Info, from_files_validated};
 use client::{DeleteOptions, Propagation, WriteOptions};
 use meta::Object;
@@ -14,35 +15,36 @@ use tokio::time::Instant;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Taken and not looked at.
+    /// Accepted and ignored.
     #[arg(hide = true)]
     pub words: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Delete and create anew.
+    /// Delete and recreate the objects.
     #[arg(long)]
     pub force: bool,
-    /// With --force, what becomes of what the objects own: background, foreground or orphan.
+    /// With --force, how to delete dependents: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,
-    /// With --force, how long to wait until an object is gone; 0 is five minutes.
+    /// With --force, time limit for the deletion; 0 is five minutes.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
-    /// With --force, wait until an object is gone, which is done in any case.
+    /// With --force, wait for the deletion, which happens in any case.
     #[arg(long)]
     pub wait: bool,
-    /// Of this subresource: status, scale.
+    /// Subresource to replace: status or scale.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub subresource: String,
-    /// PUT the file to this path.
+    /// PUT the file to this URI of the server.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub raw: String,
+    /// With --force, the grace period of the deletion in seconds.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
-    /// Keep the configuration in an annotation.
+    /// Store the configuration in the annotation of `kubectl apply`.
     #[arg(long)]
     pub save_config: bool,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-replace", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return super::raw::send(k, http::Method::PUT, &a.raw, &a.files).await;
     }
     let dry = a.dry.strategy()?;
-    if a.force && dry != Dry::None {
+    if a.force && dry != DryRunStrategy::None {
         return text("--dry-run can not be used when --force is set");
     }
     let mut printer = Printer::new(&a.print, dry)?;
@@ -91,31 +93,32 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     if a.force {
         if count == 0 {
-            k.say("No resources found");
+            k.println("No resources found");
         }
         let mut accepted = Vec::new();
         for i in found {
             let api = k.api(&i.resource, &i.namespace).await?;
-            let rehearsed = async {
+            let dry_run = async {
                 let old = api.get_opt(&i.name).await?;
-                Replacement::rehearse(api, &i.name, old, &options, configured(&a, k, &i)).await
+                Replacement::dry_run(api, &i.name, old, &options, configured(&a, k, &i)).await
             };
-            match rehearsed.await {
+            match dry_run.await {
                 Ok(replacement) => accepted.push((i, replacement)),
                 Err(e) => errors.push(Error::from(e).about("replacing", &i.source)),
             }
         }
-        // Nothing is created before everything is gone. What is not deleted stays, and keeps nobody else from coming back.
-        let mut gone = Vec::new();
+        // Nothing is created before everything is deleted. An object that is not deleted does not prevent the recreation of
+        // others.
+        let mut replaceable = Vec::new();
         let deleted = delete(&a, k, accepted, propagation, &mut errors).await;
-        let limit = Instant::now() + timeout.unwrap_or(PATIENCE);
+        let limit = Instant::now() + timeout.unwrap_or(DELETION_TIMEOUT);
         for (i, replacement) in deleted {
-            match replacement.gone(limit).await {
-                Ok(()) => gone.push((i, replacement)),
+            match replacement.wait_deleted(limit).await {
+                Ok(()) => replaceable.push((i, replacement)),
                 Err(e) => errors.push(e),
             }
         }
-        for (i, replacement) in gone {
+        for (i, replacement) in replaceable {
             match replacement.create(k).await {
                 Ok(o) => printer.print(k, &o, "replaced")?,
                 Err(e) => errors.push(e.about("replacing", &i.source)),
@@ -125,7 +128,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     }
     for i in found {
         let mut o = configured(&a, k, &i);
-        if dry != Dry::Client {
+        if dry != DryRunStrategy::Client {
             match put(&a, k, &i, o, &options).await {
                 Ok(answer) => o = answer,
                 Err(e) => {
@@ -137,10 +140,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         printer.print(k, &o, "replaced")?;
     }
     errors.extend(unread);
-    done(count, "replace", errors)
+    finish(count, "replace", errors)
 }
 
-/// The object of a file, with its configuration in an annotation where that is kept.
+/// Returns the object of a file, with its configuration in the annotation if requested.
 fn configured(a: &Arguments, k: &Kube, i: &Info) -> Object {
     let mut o = i.object.clone().unwrap_or_default();
     if a.save_config || o.annotation(LAST_APPLIED).is_some() {
@@ -152,7 +155,7 @@ fn configured(a: &Arguments, k: &Kube, i: &Info) -> Object {
 
 async fn put(a: &Arguments, k: &mut Kube, i: &Info, mut o: Object, options: &WriteOptions) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
-    // Kinds that are updated only at a version are updated at the newest.
+    // Kinds that require a resource version are updated at the newest one.
     if o.resource_version().is_empty()
         && let Some(live) = api.get_opt(&i.name).await?
     {
@@ -164,7 +167,7 @@ async fn put(a: &Arguments, k: &mut Kube, i: &Info, mut o: Object, options: &Wri
     })
 }
 
-/// Deletes the old objects, and gives back those that are deleted.
+/// Deletes the old objects, and returns those that are deleted.
 async fn delete(
     a: &Arguments,
     k: &Kube,
@@ -172,7 +175,7 @@ async fn delete(
     propagation: Propagation,
     errors: &mut Vec<Error>,
 ) -> Vec<(Info, Replacement)> {
-    // A grace period of nothing would lose data, as upstream has it.
+    // As in upstream, a grace period of zero would lose data.
     let grace = if a.grace_period == 0 { 1 } else { a.grace_period };
     let mut options = DeleteOptions::propagation(propagation);
     if grace >= 0 {
@@ -183,7 +186,7 @@ async fn delete(
         match replacement.delete(&options).await {
             Ok(was_there) => {
                 if was_there {
-                    tell(k, &i, &a.print.output, grace, Dry::None);
+                    report(k, &i, &a.print.output, grace, DryRunStrategy::None);
                 }
                 deleted.push((i, replacement));
             }
@@ -200,15 +203,15 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn of_nothing_nothing_is_made() {
+    async fn rejects_empty_input() {
         let s = Server::new();
         let line = "replace --force -f -";
         assert_eq!(snapshot(&s, line, "").await, "No resources found\n! error: no objects passed to replace\nexit 1\n");
     }
 
-    /// What is made anew could need what is still to be deleted.
+    /// New objects may need what is still to be deleted.
     #[tokio::test]
-    async fn by_force_everything_goes_first() {
+    async fn force_deletes_all_objects_before_creating() {
         let path = "/api/v1/namespaces/default/configmaps";
         let cm =
             |n: &str| json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": n, "namespace": "default"}});
@@ -217,7 +220,7 @@ mod tests {
             .on(&format!("GET {path}/a"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
             .on(&format!("GET {path}/b"), 200, cm("b"))
             .on(&format!("GET {path}/b"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
-            .on(&rehearsal(&post), 409, json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}))
+            .on(&dry_run_of(&post), 409, json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}))
             .on(&format!("DELETE {path}/a"), 200, json!({}))
             .on(&format!("DELETE {path}/b"), 200, json!({}))
             .on(&post, 201, cm("a"))
@@ -228,18 +231,18 @@ mod tests {
             "configmap \"a\" deleted from default namespace\nconfigmap \"b\" deleted from default namespace\nconfigmap/a replaced\nconfigmap/b replaced\n"
         );
         assert_eq!(s.body_of(&format!("DELETE {path}/a"))["gracePeriodSeconds"], 1);
-        let writes: Vec<String> = s.asked().into_iter().filter(|l| !l.starts_with("GET")).collect();
+        let writes: Vec<String> = s.requests().into_iter().filter(|l| !l.starts_with("GET")).collect();
         let (a, b) = (format!("DELETE {path}/a"), format!("DELETE {path}/b"));
-        assert_eq!(writes, [rehearsal(&post), a, b, post.clone(), post]);
+        assert_eq!(writes, [dry_run_of(&post), a, b, post.clone(), post]);
     }
 
-    /// The query of a creation in which the server only rehearses.
-    fn rehearsal(post: &str) -> String {
+    /// Returns the query of a creation as a dry run.
+    fn dry_run_of(post: &str) -> String {
         post.replace("?fieldManager", "?dryRun=All&fieldManager")
     }
 
     #[tokio::test]
-    async fn what_the_server_would_refuse_replaces_nothing() {
+    async fn refused_dry_run_deletes_nothing() {
         let path = "/api/v1/namespaces/default/configmaps";
         let cm = |version: &str| {
             let metadata = json!({"name": "a", "namespace": "default", "resourceVersion": version});
@@ -255,32 +258,26 @@ mod tests {
                 .on(&format!("DELETE {path}/a"), 200, json!({}))
         };
         let wrong = status(422, "Invalid", "ConfigMap \"a\" is invalid", json!([{"message": "no", "field": "data"}]));
-        let s = server().on(&rehearsal(&post), 422, wrong.clone());
+        let s = server().on(&dry_run_of(&post), 422, wrong.clone());
         assert!(snapshot(&s, line, &cm("7").to_string()).await.ends_with("exit 1\n"));
-        assert!(!s.asked().iter().any(|l| l.starts_with("DELETE")), "{:?}", s.asked());
-        // What the old object takes is free when it is gone.
+        assert!(!s.requests().iter().any(|l| l.starts_with("DELETE")), "{:?}", s.requests());
+        // The old object holds a name or quota that is free after its deletion.
         for refused in [
             status(409, "AlreadyExists", "configmaps \"a\" already exists", json!([])),
             status(403, "Forbidden", "configmaps \"a\" is forbidden: exceeded quota: q", json!([])),
-            status(
-                422,
-                "Invalid",
-                "",
-                json!([{"message": "Invalid value: 30000: provided port is already allocated"}]),
-            ),
             status(400, "BadRequest", "admission webhook \"w\" does not support dry run", json!([])),
         ] {
             let code = u16::try_from(refused["code"].as_u64().unwrap()).unwrap();
-            let s = server().on(&rehearsal(&post), code, refused.clone()).on(&post, 201, cm(""));
-            let said = snapshot(&s, line, &cm("7").to_string()).await;
-            assert!(said.ends_with("configmap/a replaced\n"), "{refused}: {said}");
+            let s = server().on(&dry_run_of(&post), code, refused.clone()).on(&post, 201, cm(""));
+            let output = snapshot(&s, line, &cm("7").to_string()).await;
+            assert!(output.ends_with("configmap/a replaced\n"), "{refused}: {output}");
             assert_eq!(s.body_of(&post)["metadata"]["resourceVersion"], json!(null), "{refused}");
         }
-        // Refused all the same: the old one is created again.
+        // Refused in spite of the dry run: the old object is created again.
         let restore = format!("POST {path}?fieldManager=kubectl-replace");
         let exists = status(409, "AlreadyExists", "", json!([]));
-        let s = server().on(&rehearsal(&post), 409, exists).on(&post, 422, wrong).on(&restore, 201, cm("9"));
+        let s = server().on(&dry_run_of(&post), 409, exists).on(&post, 422, wrong).on(&restore, 201, cm("9"));
         assert!(snapshot(&s, line, &cm("").to_string()).await.ends_with("exit 1\n"));
-        assert_eq!(s.asked().last(), Some(&restore));
+        assert_eq!(s.requests().last(), Some(&restore));
     }
 }

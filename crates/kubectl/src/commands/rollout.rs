@@ -1,11 +1,11 @@
-//! `kubectl rollout`: status, history, undo, pause, resume, restart.
+//! `kubectl rollout`: status, history, undo, pause, resume and restart of workloads.
 
 pub mod history;
 pub mod status;
 mod undo;
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -23,23 +23,23 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// Show how far a rollout is, and wait for its end.
+    /// Show the progress of a rollout, and wait for its end.
     Status(status::Arguments),
     /// List the revisions of a workload.
     History(history::Arguments),
-    /// Go back to an earlier revision.
+    /// Roll back to an earlier revision.
     Undo(undo::Arguments),
-    /// Stop a deployment from rolling out changes.
-    Pause(Simple),
-    /// Let a paused deployment go on.
-    Resume(Simple),
-    /// Replace all pods, one rollout.
-    Restart(Simple),
+    /// Pause the rollout of a deployment.
+    Pause(ActionArguments),
+    /// Resume a paused deployment.
+    Resume(ActionArguments),
+    /// Restart all pods with a rolling update.
+    Restart(ActionArguments),
 }
 
-/// What every subcommand selects by.
+/// Which objects every subcommand selects.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Which {
+pub struct TargetFlags {
     /// TYPE NAME, or TYPE/NAME.
     pub resources: Vec<String>,
     #[command(flatten)]
@@ -50,19 +50,19 @@ pub struct Which {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Simple {
+pub struct ActionArguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     #[command(flatten)]
     pub print: PrintFlags,
     #[command(flatten)]
     pub dry: DryRunFlag,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-rollout", hide_default_value = true)]
     pub field_manager: String,
 }
 
-/// The annotation of a template that says when its pods were last replaced on demand.
+/// The template annotation with the time of the last restart.
 const RESTARTED: &str = "kubectl.kubernetes.io/restartedAt";
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
@@ -71,13 +71,13 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Command::Status(a) => status::run(a, k).await,
         Command::History(a) => history::run(a, k).await,
         Command::Undo(a) => undo::run(a, k).await,
-        Command::Pause(a) => simple(a, k, "pause").await,
-        Command::Resume(a) => simple(a, k, "resume").await,
-        Command::Restart(a) => simple(a, k, "restart").await,
+        Command::Pause(a) => run_action(a, k, "pause").await,
+        Command::Resume(a) => run_action(a, k, "resume").await,
+        Command::Restart(a) => run_action(a, k, "restart").await,
     }
 }
 
-impl Which {
+impl TargetFlags {
     pub(super) async fn gather(&self, k: &mut Kube) -> Result<(Vec<Info>, Vec<Error>)> {
         if self.resources.is_empty() && self.files.is_empty() {
             return text("required resource not specified");
@@ -91,7 +91,7 @@ fn object(i: &Info) -> Object {
     i.object.clone().unwrap_or_default()
 }
 
-async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
+async fn run_action(a: ActionArguments, k: &mut Kube, verb: &'static str) -> Result {
     let dry = a.dry.strategy()?;
     let mut printer = Printer::new(&a.print, dry)?.typed();
     let (found, unread) = a.which.gather(k).await?;
@@ -104,46 +104,46 @@ async fn simple(a: Simple, k: &mut Kube, verb: &'static str) -> Result {
     }
     for i in found {
         match change(&i, verb, k) {
-            Ok((patch, _)) if verb == "restart" && dry != Dry::Client && changes_nothing(&i, &patch) => {
+            Ok((patch, _)) if verb == "restart" && dry != DryRunStrategy::Client && changes_nothing(&i, &patch) => {
                 errors.push(Error::Text(format!(
                     "failed to create patch for {}: if restart has already been triggered within the past second, please wait before attempting to trigger another",
                     i.name
                 )));
             }
-            Ok((patch, said)) => {
+            Ok((patch, operation)) => {
                 let api = k.api(&i.resource, &i.namespace).await?;
                 let options = WriteOptions {
                     dry_run: dry.option(),
                     field_manager: a.field_manager.clone(),
                     ..WriteOptions::default()
                 };
-                if dry == Dry::Client {
-                    printer.print(k, &object(&i), said)?;
+                if dry == DryRunStrategy::Client {
+                    printer.print(k, &object(&i), operation)?;
                     continue;
                 }
                 match api.patch(&i.name, &options, &patch).await {
-                    Ok(o) => printer.print(k, &o, said)?,
+                    Ok(o) => printer.print(k, &o, operation)?,
                     Err(e) => errors.push(Error::Text(format!("failed to patch: {e}"))),
                 }
             }
             Err(e) => errors.push(Error::Bare(format!("error: {e}"))),
         }
     }
-    // Beside errors of another kind, several of them are one.
+    // Several of them count as one beside errors of another kind.
     let several = unread.len() > 1 && !errors.is_empty();
     let unread = if several { vec![Error::Bare(format!("[{}]", Error::Many(unread)))] } else { unread };
     Error::collect(unread.into_iter().chain(errors).collect())
 }
 
-/// Whether a restart is marked with this very second already.
+/// Whether the object was already restarted in this second.
 fn changes_nothing(i: &Info, patch: &Patch) -> bool {
     let path = ["spec", "template", "metadata", "annotations", RESTARTED];
     let Patch::Strategic(p) = patch else { return false };
-    let wanted = path.iter().try_fold(p, |v, key| v.get(*key));
-    wanted.is_some() && i.object.as_ref().and_then(|o| o.at(&path)) == wanted
+    let new_value = path.iter().try_fold(p, |v, key| v.get(*key));
+    new_value.is_some() && i.object.as_ref().and_then(|o| o.at(&path)) == new_value
 }
 
-/// Errors of files that are told as they are.
+/// Read errors are printed without prefix.
 pub(super) fn bare(errors: Vec<Error>, files: &crate::flags::FileFlags) -> Vec<Error> {
     if files.is_empty() {
         return errors;
@@ -190,9 +190,9 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
-    /// The second of two restarts within a second would change nothing, and said that it had.
+    /// Regression: the second of two restarts within a second changes nothing, but was reported as done.
     #[tokio::test]
-    async fn a_restart_that_changes_nothing_is_refused() {
+    async fn rejects_a_second_restart_in_one_second() {
         let d = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"},
             "spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-11-21T12:00:00Z"}}}}});
         let s = Server::new().on("GET /apis/apps/v1/namespaces/default/deployments/d", 200, d);

@@ -1,14 +1,15 @@
-//! `kubectl run`: an image in a pod of its own.
+//! `kubectl run`: runs an image in a new pod.
 
-use super::attach::{Earlier, Options, join};
-use super::create::{WriteFlags, annotate_made, submit};
+use super::attach::{Options, PreviousLog, join};
+use super::create::{WriteFlags, submit};
 use super::delete::cascade;
 use super::exec::detach;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags};
-use crate::kube::Kube;
+use crate::flags::{DryRunStrategy, FileFlags};
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
+use crate::resource::last_applied::annotate_generated;
 use client::{DeleteOptions, Patch, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
 use meta::{Map, Object, Value};
@@ -17,78 +18,89 @@ use std::time::Duration;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// The name, and arguments of the program.
+    /// Name of the pod, and arguments of the program.
     pub words: Vec<String>,
     #[arg(skip)]
     pub name: String,
+    /// Image of the container.
     #[arg(long, required = true)]
     pub image: String,
-    /// NAME=VALUE; may be repeated.
+    /// Environment variable NAME=VALUE; may be repeated.
     #[arg(long)]
     pub env: Vec<String>,
-    /// KEY=VALUE,….
+    /// Labels KEY=VALUE,….
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub labels: String,
-    /// KEY=VALUE; may be repeated.
+    /// Annotation KEY=VALUE; may be repeated.
     #[arg(long)]
     pub annotations: Vec<String>,
+    /// Container port.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub port: String,
-    /// Always, OnFailure or Never.
+    /// Restart policy: Always, OnFailure or Never.
     #[arg(long, default_value = "Always", hide_default_value = true)]
     pub restart: String,
-    /// What stands behind `--` is the command, not its arguments.
+    /// Take the words after `--` as the command instead of its arguments.
     #[arg(long)]
     pub command: bool,
+    /// Pull policy of the image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image_pull_policy: String,
+    /// Run a privileged container.
     #[arg(long)]
     pub privileged: bool,
     #[command(flatten)]
     pub overrides: Overrides,
+    /// Pass standard input to the container.
     #[arg(short = 'i', long)]
     pub stdin: bool,
+    /// Allocate a terminal.
     #[arg(short = 't', long)]
     pub tty: bool,
-    /// Attach to the container once it runs; so it is by default with -i.
+    /// Attach to the container once it runs; the default with -i.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub attach: Option<String>,
-    /// Delete the pod in the end.
+    /// Delete the pod at the end.
     #[arg(long)]
     pub rm: bool,
-    /// Go without waiting for the end of the container.
+    /// Do not wait for the end of the container.
     #[arg(long)]
     pub leave_stdin_open: bool,
-    /// Make a service for the port as well.
+    /// Also create a service for the port.
     #[arg(long)]
     pub expose: bool,
-    /// Keys that leave the session while the container goes on: characters and ctrl-CHARACTER, with commas.
+    /// Keys that detach from the session and leave the container running: characters and ctrl-CHARACTER, separated by
+    /// commas.
     #[arg(long, default_value = detach::KEYS, hide_default_value = true)]
     pub detach_keys: String,
     #[command(flatten)]
-    pub replaced: Replaced,
+    pub replaced: DeletionFlags,
+    /// Print only output of the container.
     #[arg(short = 'q', long)]
     pub quiet: bool,
+    /// Time limit until the pod runs.
     #[arg(long, default_value = "1m0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
+    /// Arguments of the container.
     #[arg(last = true)]
     pub args: Vec<String>,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
-/// What is laid over an object that was made from arguments.
+/// Overrides for an object that was built from arguments.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Overrides {
-    /// A patch of the object, JSON.
+    /// Patch for the object, in JSON.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub overrides: String,
-    /// How --overrides is laid over it: merge, strategic or json.
+    /// How to apply --overrides: merge, strategic or json.
     #[arg(long, default_value = "merge", hide_default_value = true)]
     pub override_type: String,
 }
 
 impl Overrides {
+    /// Applies the overrides to a generated object.
     pub fn apply(&self, o: Value) -> Result<Value> {
         if self.overrides.is_empty() {
             return Ok(o);
@@ -110,31 +122,31 @@ impl Overrides {
                 gvk.api_version()
             ));
         };
-        // What the type has no field for is lost, as it is when Go decodes it.
+        // Fields that the type lacks are dropped, as in Go.
         let mut v = o.into_value();
         schema::typed(&mut v, schema).map_err(|e| Error::Text(e.to_string()))?;
         Ok(v)
     }
 }
 
-/// Flags of a deletion. Upstream's `run` has all of them, and with `--rm` sets those of time and force itself.
+/// Deletion flags. Upstream's `run` has all of them; with `--rm` it sets time limit and force itself.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Replaced {
+pub struct DeletionFlags {
     #[command(flatten)]
     pub files: FileFlags,
-    /// With --rm, what becomes of what the pod owns: background, foreground or orphan.
+    /// With --rm, how to delete dependents: background, foreground or orphan.
     #[arg(long, default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background", hide_default_value = true)]
     pub cascade: String,
-    /// Kept for scripts: without effect here.
+    /// Accepted without effect.
     #[arg(long)]
     pub force: bool,
-    /// Kept for scripts: without effect here.
+    /// Accepted without effect.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub grace_period: i64,
-    /// Kept for scripts: without effect here.
+    /// Accepted without effect.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
-    /// Kept for scripts: without effect here.
+    /// Accepted without effect.
     #[arg(long)]
     pub wait: bool,
 }
@@ -184,7 +196,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if attached {
         crate::flags::running_timeout(&a.pod_running_timeout, "run")?;
     }
-    if attached && dry != Dry::None {
+    if attached && dry != DryRunStrategy::None {
         return text(
             "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)\nSee 'kubectl run -h' for help and examples",
         );
@@ -197,7 +209,7 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if !a.args.is_empty() {
         c[if a.command { "command" } else { "args" }] = a.args.clone().into();
     }
-    // One empty value is no variable: so the default of the flag is written.
+    // A single empty value is no variable: it is the flag's default.
     let env: &[String] = if a.env.len() == 1 && a.env[0].is_empty() { &[] } else { &a.env };
     if !env.is_empty() {
         let mut all = Vec::new();
@@ -253,8 +265,8 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
         o.set_namespace(&namespace);
     }
     k.record(&mut o);
-    if a.write.save_config && dry != Dry::Client {
-        annotate_made(&mut o);
+    if a.write.save_config && dry != DryRunStrategy::Client {
+        annotate_generated(&mut o);
     }
     let mut printer = Printer::new(&a.write.print, dry)?.typed();
     let labels = o.at(&["metadata", "labels"]).cloned().unwrap_or_default();
@@ -262,22 +274,22 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     if a.expose {
         let mut service = service(&a, &labels)?;
         k.record(&mut service);
-        if a.write.save_config && dry != Dry::Client {
-            annotate_made(&mut service);
+        if a.write.save_config && dry != DryRunStrategy::Client {
+            annotate_generated(&mut service);
         }
         made.push(submit(k, &a.write, service, &namespace).await?);
     }
     if !attached {
-        // The service is told first.
+        // The service is reported first.
         if let [_, service] = made.as_slice() {
             printer.print(k, service, "created")?;
             if matches!(a.write.print.output.as_str(), "yaml") {
-                k.say("---");
+                k.println("---");
             }
         }
         return made.iter().take(1).try_for_each(|o| printer.print(k, o, "created"));
     }
-    let done = watch_over(k, &a, &made[0]).await;
+    let done = attach_and_wait(k, &a, &made[0]).await;
     if a.rm {
         for o in &made {
             remove(k, &a, o).await?;
@@ -286,14 +298,14 @@ pub async fn run(mut a: Arguments, k: &mut Kube) -> Result {
     done
 }
 
-/// Whether a text names an image: a host, a path in small letters, a tag and a digest.
+/// Whether a text is an image reference: a host, a path in lower case, a tag and a digest.
 fn is_reference(s: &str) -> bool {
     const HOST: &str = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?";
     const PART: &str = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*";
-    let whole = format!(
+    let pattern = format!(
         r"^(?:{HOST}/)?{PART}(?:/{PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{{32,}})?$"
     );
-    regex::Regex::new(&whole).is_ok_and(|r| r.is_match(s))
+    regex::Regex::new(&pattern).is_ok_and(|r| r.is_match(s))
 }
 
 fn service(a: &Arguments, labels: &Value) -> Result<Object> {
@@ -303,15 +315,15 @@ fn service(a: &Arguments, labels: &Value) -> Result<Object> {
         "spec": {"ports": [{"port": port, "protocol": "TCP", "targetPort": port}], "selector": labels},
         "status": {"loadBalancer": {}},
     });
-    // Only labels that were asked for, where the selector has what the pod has.
+    // The service gets only the labels of the flag, while its selector gets those of the pod.
     if !a.labels.is_empty() {
         v["metadata"]["labels"] = labels.clone();
     }
     Ok(Object::from_value(v).unwrap_or_default())
 }
 
-/// Attaches to the pod and waits for its end, whose exit code becomes our own.
-async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
+/// Attaches to the pod and waits for its end. A failing program sets the exit code of kubectl.
+async fn attach_and_wait(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
     let resource = k.resource("pods").await?;
     let (name, namespace) = (pod.name().to_owned(), pod.namespace().to_owned());
     let info = Info { resource, namespace, name, source: String::new(), object: Some(pod.clone()) };
@@ -323,9 +335,9 @@ async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
             .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
         ready || matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"))
     };
-    until(k, &info, limit, started).await?;
+    wait_for_pod(k, &info, limit, started).await?;
     let options = Options { stdin: a.stdin, tty: a.tty, quiet: a.quiet, detach_keys: a.detach_keys.clone() };
-    join(k, info.clone(), &a.name, &options, Earlier::Shown).await?;
+    join(k, info.clone(), &a.name, &options, PreviousLog::Print).await?;
     if a.leave_stdin_open || a.restart == "Always" {
         return Ok(());
     }
@@ -335,7 +347,7 @@ async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
         Some("Failed") => !onfailure,
         _ => false,
     };
-    let o = until(k, &info, limit, ended).await?;
+    let o = wait_for_pod(k, &info, limit, ended).await?;
     let (ns, name) = (&info.namespace, &info.name);
     if o.str_at(&["status", "phase"]) == Some("Succeeded") {
         return Ok(());
@@ -352,8 +364,8 @@ async fn watch_over(k: &mut Kube, a: &Arguments, pod: &Object) -> Result {
     }
 }
 
-/// Waits until the pod is as it should be.
-async fn until(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -> bool) -> Result<Object> {
+/// Waits until the pod fulfils a condition.
+async fn wait_for_pod(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -> bool) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
     let options = WatchOptions { field_selector: format!("metadata.name={}", i.name), ..WatchOptions::default() };
     let waiting = async {
@@ -372,7 +384,7 @@ async fn until(k: &mut Kube, i: &Info, limit: Duration, fits: impl Fn(&Object) -
                     Err(e) => return Err(e.into()),
                 }
             }
-            tokio::time::sleep(super::wait::AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     match tokio::time::timeout(limit, crate::shell::interruptible(waiting)).await {
@@ -389,7 +401,7 @@ async fn remove(k: &mut Kube, a: &Arguments, o: &Object) -> Result {
         done => done?,
     };
     if !a.quiet {
-        k.say(format!("{} {:?} deleted from {} namespace", r.group_kind(), o.name(), o.namespace()));
+        k.println(format!("{} {:?} deleted from {} namespace", r.group_kind(), o.name(), o.namespace()));
     }
     Ok(())
 }
@@ -402,7 +414,7 @@ mod tests {
     use tokio_tungstenite::tungstenite::Message;
 
     #[tokio::test]
-    async fn a_pod_is_run_to_its_end() {
+    async fn runs_a_pod_to_its_end() {
         let path = "/api/v1/namespaces/default/pods";
         let pod = |phase: &str, state| {
             json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "p"}]},
@@ -427,7 +439,7 @@ mod tests {
             snapshot(&s, "run p --image=i -i -q --restart=Never", "").await,
             "earlier\nhello\n! pod default/p terminated (Error)\nexit 3\n"
         );
-        for (line, want) in [
+        for (line, expected) in [
             ("run --image=i", "NAME is required for run"),
             ("run p", "required flag(s) \"image\" not set"),
             ("run p --image=i --rm", "--rm should only be used for attached containers"),
@@ -441,19 +453,19 @@ mod tests {
             assert_eq!(
                 snapshot(&s, line, "").await,
                 {
-                    let see = if want.starts_with("required") {
+                    let see = if expected.starts_with("required") {
                         ""
                     } else {
                         "! See 'kubectl run -h' for help and examples\n"
                     };
-                    format!("! error: {want}\n{see}exit 1\n")
+                    format!("! error: {expected}\n{see}exit 1\n")
                 },
                 "{line}"
             );
         }
         let env = "run p --image=i --env= --dry-run=client -o jsonpath={.spec.containers[0].env}";
         assert_eq!(snapshot(&s, env, "").await, "");
-        let said = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
-        assert_eq!(said, "service/p created (dry run)\npod/p created (dry run)\n");
+        let output = snapshot(&s, "run p --image=i --port=80 --expose --dry-run=client", "").await;
+        assert_eq!(output, "service/p created (dry run)\npod/p created (dry run)\n");
     }
 }

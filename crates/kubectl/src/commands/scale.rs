@@ -1,8 +1,8 @@
-//! `kubectl scale`.
+//! `kubectl scale`: sets the number of replicas.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags, duration};
-use crate::kube::Kube;
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags, duration};
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
 use crate::resource::select::{Selection, gather};
@@ -15,24 +15,24 @@ use std::time::Duration;
 pub struct Arguments {
     /// TYPE NAME…, or TYPE/NAME….
     pub resources: Vec<String>,
-    /// How many replicas there should be.
+    /// New number of replicas.
     #[arg(long, required = true)]
     pub replicas: i64,
-    /// Only when there are so many now.
+    /// Only if this is the current number of replicas.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub current_replicas: i64,
-    /// Only when the object is of this version.
+    /// Only if the object has this resource version.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub resource_version: String,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Everything of the type in the namespace.
+    /// All objects of the type in the namespace.
     #[arg(long)]
     pub all: bool,
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// How long to wait until there are so many; 0 does not wait.
+    /// Time limit until the replicas exist; 0 does not wait.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     #[command(flatten)]
@@ -41,9 +41,9 @@ pub struct Arguments {
     pub dry: DryRunFlag,
 }
 
-/// An update that loses a race is tried again after this long, for this long.
-const AGAIN: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The pause before a conflicting update is tried again.
+const CONFLICT_PAUSE: Duration = Duration::from_secs(1);
+const CONFLICT_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.replicas < 0 {
@@ -53,7 +53,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("The --current-replicas must specify an integer of -1 or greater");
     }
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(super::delete::NOTHING_GIVEN);
+        return text(super::delete::MISSING_RESOURCES);
     }
     let dry = a.dry.strategy()?;
     let timeout = duration("timeout", &a.timeout)?.filter(|t| !t.is_zero());
@@ -70,38 +70,38 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     for i in found {
         let scaled = async {
             let api = k.api(&i.resource, &i.namespace).await?;
-            if dry == Dry::Client {
+            if dry == DryRunStrategy::Client {
                 return Ok(a.replicas);
             }
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
-            let begun = tokio::time::Instant::now();
+            let started = tokio::time::Instant::now();
             loop {
-                match once(&a, &api, &i.name, &options).await {
-                    Err(Error::Client(e)) if e.is_conflict() && begun.elapsed() < PATIENCE => {
-                        tokio::time::sleep(AGAIN).await;
+                match scale_object(&a, &api, &i.name, &options).await {
+                    Err(Error::Client(e)) if e.is_conflict() && started.elapsed() < CONFLICT_TIMEOUT => {
+                        tokio::time::sleep(CONFLICT_PAUSE).await;
                     }
                     done => return done,
                 }
             }
         };
-        // The first failure ends the command, whatever else was wrong.
+        // The first error ends the command, whatever else is wrong.
         let replicas = scaled.await?;
-        if let Some(limit) = timeout.filter(|_| dry == Dry::None) {
-            settled(k, &i, a.replicas, limit).await?;
+        if let Some(limit) = timeout.filter(|_| dry == DryRunStrategy::None) {
+            wait_scaled(k, &i, a.replicas, limit).await?;
         }
         let mut o = i.object.clone().unwrap_or_default();
-        // Of other groups nobody knows where the number is.
+        // In other groups the location of the number is unknown.
         if matches!(i.resource.group.as_str(), "" | "apps") {
             o.set(&["spec", "replicas"], replicas);
         }
-        k.record_after(&i, "", &WriteOptions { dry_run: dry.option(), ..WriteOptions::default() }).await;
+        i.record_cause(k, "", &WriteOptions { dry_run: dry.option(), ..WriteOptions::default() }).await;
         printer.print(k, &o, "scaled")?;
     }
     Error::collect(errors)
 }
 
-/// Scales one object if it meets the preconditions of the flags. Returns the number of replicas that the server has accepted.
-async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptions) -> Result<i64> {
+/// Scales one object if it meets the preconditions of the flags. Returns the number of replicas that the server accepted.
+async fn scale_object(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptions) -> Result<i64> {
     let accepted = |scale: &Value| scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if a.current_replicas < 0 && a.resource_version.is_empty() {
         let patch = Patch::Merge(json!({"spec": {"replicas": a.replicas}}));
@@ -114,28 +114,28 @@ async fn once(a: &Arguments, api: &Api<Object>, name: &str, options: &WriteOptio
         return text(format!("Expected replicas to be {}, was {now}", a.current_replicas));
     }
     if !a.resource_version.is_empty() && scale.resource_version() != a.resource_version {
-        let (wanted, is) = (&a.resource_version, scale.resource_version());
-        return text(format!("Expected resource version to be {wanted}, was {is}"));
+        let (expected, actual) = (&a.resource_version, scale.resource_version());
+        return text(format!("Expected resource version to be {expected}, was {actual}"));
     }
     scale.set(&["spec", "replicas"], a.replicas);
     let scale: Value = api.update_subresource(name, "scale", options, &scale).await?;
     Ok(accepted(&scale))
 }
 
-/// Waits until there are as many as were asked for, or somebody else asked for another number.
-async fn settled(k: &mut Kube, i: &Info, replicas: i64, limit: Duration) -> Result {
+/// Waits until the number of replicas is reached, or somebody else sets another number.
+async fn wait_scaled(k: &mut Kube, i: &Info, replicas: i64, limit: Duration) -> Result {
     let api = k.api(&i.resource, &i.namespace).await?;
-    let look = async {
+    let poll = async {
         loop {
             let scale: Object = api.get_subresource(&i.name, "scale").await?;
-            let of = |p: &str| scale.int_at(&[p, "replicas"]).unwrap_or(0);
-            if of("spec") != replicas || of("status") == replicas {
+            let replicas_of = |p: &str| scale.int_at(&[p, "replicas"]).unwrap_or(0);
+            if replicas_of("spec") != replicas || replicas_of("status") == replicas {
                 return Ok(());
             }
-            tokio::time::sleep(super::wait::AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match tokio::time::timeout(limit, look).await {
+    match tokio::time::timeout(limit, poll).await {
         Ok(done) => done,
         Err(_) => text(format!("timed out waiting for {:?} to be synced", i.name)),
     }
@@ -146,18 +146,18 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
-    /// The status is looked at until it has the count, somebody asks for another one, or the time is over.
+    /// Reads the status until it has the count, somebody sets another one, or the time is over.
     #[tokio::test(start_paused = true)]
-    async fn waits_for_the_count() {
+    async fn waits_for_the_replicas() {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";
         let scale = |wanted: i64, there: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": wanted}, "status": {"replicas": there}});
         let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
         let scaled = "deployment.apps/web scaled\n";
-        let late = "! error: timed out waiting for \"web\" to be synced\nexit 1\n";
-        for (flags, seen, want, looks) in [
+        let timeout_error = "! error: timed out waiting for \"web\" to be synced\nexit 1\n";
+        for (flags, seen, expected, looks) in [
             ("--timeout=10s", vec![scale(3, 1), scale(3, 2), scale(3, 3)], scaled, 3),
             ("--timeout=10s", vec![scale(3, 1), scale(5, 1)], scaled, 2),
-            ("--timeout=250ms", vec![scale(3, 1)], late, 3),
+            ("--timeout=250ms", vec![scale(3, 1)], timeout_error, 3),
             ("--timeout=0", vec![scale(3, 1)], scaled, 0),
             ("", vec![scale(3, 1)], scaled, 0),
             ("--timeout=1s --dry-run=server", vec![scale(3, 1)], "deployment.apps/web scaled (server dry run)\n", 0),
@@ -170,14 +170,14 @@ mod tests {
                 s = s.on(&format!("GET {path}/scale"), 200, answer);
             }
             let line = format!("scale deploy/web --replicas=3 {flags}");
-            assert_eq!(snapshot(&s, &line, "").await, want, "{line}");
-            assert_eq!(s.asked().iter().filter(|l| **l == format!("GET {path}/scale")).count(), looks, "{line}");
+            assert_eq!(snapshot(&s, &line, "").await, expected, "{line}");
+            assert_eq!(s.requests().iter().filter(|l| **l == format!("GET {path}/scale")).count(), looks, "{line}");
         }
     }
 
-    /// What is printed has the number that the server accepted; an object of a file is not read from the server.
+    /// The output contains the number that the server accepted; an object of a file is not read from the server.
     #[tokio::test]
-    async fn prints_what_was_scaled() {
+    async fn prints_the_accepted_number() {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";
         let widget = "/apis/example.com/v1/namespaces/default/widgets/web";
         let scale = json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": 3}});
@@ -191,7 +191,7 @@ mod tests {
             .on(&format!("PATCH {widget}/scale"), 200, scale);
         let file =
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, labels: {a: b}}\nspec: {replicas: 7}\n";
-        for (line, want) in [
+        for (line, expected) in [
             ("scale deploy/web --replicas=3 -o jsonpath={.spec.replicas}", "3"),
             ("scale deploy/web --replicas=3 --dry-run=server -o jsonpath={.spec.replicas}", "3"),
             ("scale deploy/web --replicas=4 --dry-run=client -o jsonpath={.spec.replicas}", "4"),
@@ -206,15 +206,15 @@ mod tests {
                 "! error: cannot use --resource-version with multiple resources\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, file).await, expected, "{line}");
         }
         let s = Server::new().on(&format!("PATCH {path}/scale"), 200, json!({"spec": {"replicas": 3}}));
         assert_eq!(snapshot(&s, "scale -f - --replicas=3", file).await, "deployment.apps/web scaled\n");
-        assert_eq!(s.asked(), [format!("PATCH {path}/scale")]);
+        assert_eq!(s.requests(), [format!("PATCH {path}/scale")]);
     }
 
     #[tokio::test]
-    async fn sends_the_count() {
+    async fn sends_the_number() {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";
         let scale =
             json!({"kind": "Scale", "metadata": {"name": "web", "resourceVersion": "5"}, "spec": {"replicas": 2}});
@@ -227,7 +227,7 @@ mod tests {
             .on(&format!("PATCH {path}/scale"), 200, scale.clone())
             .on(&format!("GET {path}/scale"), 200, scale.clone())
             .on(&format!("PUT {path}/scale"), 200, scale);
-        for (line, want) in [
+        for (line, expected) in [
             ("scale deploy web --replicas=3", "deployment.apps/web scaled\n"),
             ("scale deploy/web --replicas 3 --current-replicas=2", "deployment.apps/web scaled\n"),
             (
@@ -244,20 +244,21 @@ mod tests {
                 "! Error from server (NotFound): deployments.apps \"no\" not found\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
         assert_eq!(s.body_of(&format!("PATCH {path}/scale")), json!({"spec": {"replicas": 3}}));
         assert_eq!(s.body_of(&format!("PUT {path}/scale"))["metadata"]["resourceVersion"], "5");
     }
 
-    /// A race that was lost is run again, with what is then there; so is none that was not.
+    /// A conflicting update is tried again with the current object; other errors are not.
     #[tokio::test(start_paused = true)]
-    async fn tries_again_after_a_conflict() {
+    async fn retries_after_a_conflict() {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";
         let scale = |n: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": n}});
         let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
-        let lost = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "lost"});
-        for (then, want, puts) in
+        let conflict =
+            json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "lost"});
+        for (then, expected, puts) in
             [(2, "deployment.apps/web scaled\n", 3), (4, "! error: Expected replicas to be 2, was 4\nexit 1\n", 2)]
         {
             let s = Server::new()
@@ -265,11 +266,11 @@ mod tests {
                 .on(&format!("GET {path}/scale"), 200, scale(2))
                 .on(&format!("GET {path}/scale"), 200, scale(2))
                 .on(&format!("GET {path}/scale"), 200, scale(then))
-                .on(&format!("PUT {path}/scale"), 409, lost.clone())
-                .on(&format!("PUT {path}/scale"), 409, lost.clone())
+                .on(&format!("PUT {path}/scale"), 409, conflict.clone())
+                .on(&format!("PUT {path}/scale"), 409, conflict.clone())
                 .on(&format!("PUT {path}/scale"), 200, scale(3));
-            assert_eq!(snapshot(&s, "scale deploy/web --replicas 3 --current-replicas=2", "").await, want);
-            assert_eq!(s.asked().iter().filter(|l| l.starts_with("PUT ")).count(), puts);
+            assert_eq!(snapshot(&s, "scale deploy/web --replicas 3 --current-replicas=2", "").await, expected);
+            assert_eq!(s.requests().iter().filter(|l| l.starts_with("PUT ")).count(), puts);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `kubectl set`: single features of objects, a file each. What is changed is sent as a strategic patch of what was read.
+//! `kubectl set`: changes single features of objects, a file each. A change is sent as a strategic merge patch of the live
+//! object.
 
 mod env;
 mod image;
@@ -8,9 +9,9 @@ mod selector;
 mod serviceaccount;
 mod subject;
 
-use super::delete::NOTHING_GIVEN;
+use super::delete::MISSING_RESOURCES;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -22,37 +23,38 @@ use meta::{Map, Object, Value};
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
-    pub of: Of,
+    pub subcommand: Subcommand,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum Of {
-    /// Change environment variables of containers.
+pub enum Subcommand {
+    /// Set environment variables of containers.
     Env(env::Arguments),
-    /// Change images of containers.
+    /// Set images of containers.
     Image(image::Arguments),
-    /// Change what containers request, and their limits.
+    /// Set resource requests and limits of containers.
     Resources(resources::Arguments),
-    /// Change the selector of a service.
+    /// Set the selector of a service.
     Selector(selector::Arguments),
-    /// Change the service account of pods.
+    /// Set the service account of pods.
     #[command(name = "serviceaccount", visible_alias = "sa")]
     ServiceAccount(serviceaccount::Arguments),
     /// Add users, groups and service accounts to a binding.
     Subject(subject::Arguments),
 }
 
-/// Flags of every feature.
+/// The flags of every feature.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SetFlags {
     #[command(flatten)]
     pub files: FileFlags,
-    /// Everything of the type in the namespace.
+    /// All objects of the type in the namespace.
     #[arg(long)]
     pub all: bool,
-    /// Ask no server: change what the files say, and print it.
+    /// Change the objects of files without contacting the server, and print them.
     #[arg(long)]
     pub local: bool,
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-set", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -63,20 +65,20 @@ pub struct SetFlags {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     k.scheme = Some(scheme::KUBECTL);
-    match a.of {
-        Of::Env(a) => env::run(a, k).await,
-        Of::Image(a) => image::run(a, k).await,
-        Of::Resources(a) => resources::run(a, k).await,
-        Of::Selector(a) => selector::run(a, k).await,
-        Of::ServiceAccount(a) => serviceaccount::run(a, k).await,
-        Of::Subject(a) => subject::run(a, k).await,
+    match a.subcommand {
+        Subcommand::Env(a) => env::run(a, k).await,
+        Subcommand::Image(a) => image::run(a, k).await,
+        Subcommand::Resources(a) => resources::run(a, k).await,
+        Subcommand::Selector(a) => selector::run(a, k).await,
+        Subcommand::ServiceAccount(a) => serviceaccount::run(a, k).await,
+        Subcommand::Subject(a) => subject::run(a, k).await,
     }
 }
 
 impl SetFlags {
-    fn check(&self, selector: &str) -> Result<Dry> {
+    fn check(&self, selector: &str) -> Result<DryRunStrategy> {
         let dry = self.dry.strategy()?;
-        if self.local && dry == Dry::Server {
+        if self.local && dry == DryRunStrategy::Server {
             return text("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
         }
         if self.all && !selector.is_empty() {
@@ -90,27 +92,27 @@ impl SetFlags {
             return gather_alone(k, words, &self.files).await;
         }
         if words.is_empty() && self.files.is_empty() {
-            return text(NOTHING_GIVEN);
+            return text(MISSING_RESOURCES);
         }
         let s = Selection { labels: selector, all: self.all, ..Selection::default() };
         gather(k, words, &self.files, &s).await
     }
 }
 
-/// How a change is told of.
-struct Words {
+/// The messages about a change.
+struct Messages {
     done: &'static str,
-    /// Before the reason of a refusal.
+    /// The text before the reason of a refusal.
     failed: &'static str,
-    /// An object that is as it should be is left alone, without a word.
+    /// Whether an unchanged object is skipped silently.
     skip_unchanged: bool,
 }
 
-/// Changes objects, sends the differences and prints what came of it.
+/// Changes objects, sends the differences and prints the results.
 async fn change(
     k: &mut Kube,
     f: &SetFlags,
-    w: &Words,
+    w: &Messages,
     (found, mut errors): (Vec<Info>, Vec<Error>),
     mut each: impl FnMut(&mut Object) -> Result,
 ) -> Result {
@@ -121,18 +123,18 @@ async fn change(
         let mut after = before.clone();
         if let Err(e) = each(&mut after) {
             // Without a server only the kind is known.
-            let of = if f.local { i.resource.group_kind() } else { i.resource.plural.clone() };
-            // With a group, upstream's name of the object ends a line.
-            let end = if f.local && of.contains('.') { "\n" } else { "" };
-            errors.push(Error::Text(format!("error: {of}/{}{end} {e}\n", i.name)));
+            let type_name = if f.local { i.resource.group_kind() } else { i.resource.plural.clone() };
+            // With a group, upstream's name of the object ends with a line break.
+            let end = if f.local && type_name.contains('.') { "\n" } else { "" };
+            errors.push(Error::Text(format!("error: {type_name}/{}{end} {e}\n", i.name)));
             continue;
         }
         k.record(&mut after);
         if before == after && w.skip_unchanged {
             continue;
         }
-        if f.local || dry == Dry::Client {
-            printer.print(k, &as_go(after), w.done)?;
+        if f.local || dry == DryRunStrategy::Client {
+            printer.print(k, &with_go_defaults(after), w.done)?;
             continue;
         }
         match send(k, f, dry, &i, &before, &after).await {
@@ -144,8 +146,8 @@ async fn change(
     Error::collect(errors)
 }
 
-/// An object as Go's type of it is written: with the structs that are always there.
-fn as_go(o: Object) -> Object {
+/// Adds the structs that Go's type of the object always writes.
+fn with_go_defaults(o: Object) -> Object {
     let Some(schema) = o.gvk().and_then(|g| kinds::catalog().schema_of(&g)) else { return o };
     let mut v = o.clone().into_value();
     if schema::typed::typed(&mut v, schema).is_err() {
@@ -154,7 +156,14 @@ fn as_go(o: Object) -> Object {
     Object::from_value(v).unwrap_or(o)
 }
 
-async fn send(k: &mut Kube, f: &SetFlags, dry: Dry, i: &Info, before: &Object, after: &Object) -> Result<Object> {
+async fn send(
+    k: &mut Kube,
+    f: &SetFlags,
+    dry: DryRunStrategy,
+    i: &Info,
+    before: &Object,
+    after: &Object,
+) -> Result<Object> {
     let schema = kinds::catalog().schema_of(&i.resource.gvk());
     let patch =
         merge::strategic::two_way(&before.0, &after.0, schema.map(|s| &**s)).map_err(|e| Error::Text(e.to_string()))?;
@@ -165,7 +174,7 @@ async fn send(k: &mut Kube, f: &SetFlags, dry: Dry, i: &Info, before: &Object, a
     Ok(api.patch(&i.name, &options, &patch).await?)
 }
 
-/// The specification of the pods that an object makes.
+/// Returns the pod spec of an object.
 fn pod_spec(o: &mut Object) -> Result<&mut Map<String, Value>> {
     let path: &[&str] = match o.kind() {
         "Pod" => &["spec"],
@@ -186,7 +195,7 @@ fn pod_spec(o: &mut Object) -> Result<&mut Map<String, Value>> {
     at.and_then(Value::as_object_mut).ok_or(refused)
 }
 
-/// The containers whose names a pattern with `*` matches, as upstream orders them: containers first, init containers behind.
+/// Returns the containers with names that match a pattern with `*`, in upstream's order: containers before init containers.
 fn containers<'a>(spec: &'a mut Map<String, Value>, pattern: &str) -> Vec<&'a mut Map<String, Value>> {
     let (mut own, mut init) = (Vec::new(), Vec::new());
     for (key, list) in spec.iter_mut() {
@@ -219,7 +228,7 @@ fn matches(name: &str, pattern: &str) -> bool {
     left.ends_with(last)
 }
 
-/// The words before the first pair, and the pairs.
+/// Splits words into those before the first pair, and the pairs.
 fn split<'a>(words: &'a [String], kind: &str, is_pair: impl Fn(&str) -> bool) -> Result<(Vec<String>, &'a [String])> {
     let at = words.iter().position(|w| is_pair(w)).unwrap_or(words.len());
     let (resources, pairs) = words.split_at(at);

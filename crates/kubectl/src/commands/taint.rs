@@ -1,7 +1,7 @@
-//! `kubectl taint`: `KEY=VALUE:EFFECT` adds, `KEY:EFFECT-` and `KEY-` take away.
+//! `kubectl taint`: `KEY=VALUE:EFFECT` adds, `KEY:EFFECT-` and `KEY-` remove.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, PrintFlags, ValidateFlag};
+use crate::flags::{DryRunFlag, DryRunStrategy, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -12,18 +12,18 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// `node` and the names of nodes, then taints.
+    /// `node`, names of nodes, then taints.
     pub words: Vec<String>,
-    /// The nodes with these labels.
+    /// Label selector for nodes.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Every node.
+    /// Taint all nodes.
     #[arg(long)]
     pub all: bool,
-    /// A taint that is there with another value gets the new one.
+    /// Overwrite taints with another value.
     #[arg(long)]
     pub overwrite: bool,
-    /// Who the fields will belong to.
+    /// Name of the field manager.
     #[arg(long, default_value = "kubectl-taint", hide_default_value = true)]
     pub field_manager: String,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub struct Arguments {
 struct Taint {
     key: String,
     value: String,
-    /// Empty, of a taint to take away: every effect.
+    /// Empty in a taint to remove: every effect.
     effect: String,
 }
 
@@ -56,9 +56,9 @@ impl Taint {
                 match pair.split('=').collect::<Vec<_>>().as_slice() {
                     [key] => t.key = (*key).to_owned(),
                     [key, value] => {
-                        let bad = meta::names::label_value(value);
-                        if !bad.is_empty() {
-                            return wrong(&format!(", {}", bad.join("; ")));
+                        let errors = meta::names::label_value(value);
+                        if !errors.is_empty() {
+                            return wrong(&format!(", {}", errors.join("; ")));
                         }
                         (t.key, t.value) = ((*key).to_owned(), (*value).to_owned());
                     }
@@ -68,12 +68,12 @@ impl Taint {
             _ => return wrong(""),
         }
         match meta::names::qualified_name(&t.key) {
-            bad if bad.is_empty() => Ok(t),
-            bad => wrong(&format!(", {}", bad.join("; "))),
+            errors if errors.is_empty() => Ok(t),
+            errors => wrong(&format!(", {}", errors.join("; "))),
         }
     }
 
-    fn is(&self, v: &Value) -> bool {
+    fn matches(&self, v: &Value) -> bool {
         v["key"] == self.key.as_str() && (self.effect.is_empty() || v["effect"] == self.effect.as_str())
     }
 
@@ -86,7 +86,7 @@ impl Taint {
     }
 }
 
-/// As Go's `Taint.ToString`.
+/// Formats as Go's `Taint.ToString`.
 impl std::fmt::Display for Taint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.value.as_str(), self.effect.as_str()) {
@@ -104,7 +104,7 @@ struct Changes {
     remove: Vec<Taint>,
 }
 
-/// Takes words apart: what is tainted, and how.
+/// Splits words into the nodes and the changes.
 fn changes(words: &[String]) -> Result<(Vec<String>, Changes)> {
     let is_taint = |w: &String| w.contains('=') || w.contains(':') || w.ends_with('-');
     let first = words.iter().position(is_taint).unwrap_or(words.len());
@@ -143,8 +143,8 @@ fn changes(words: &[String]) -> Result<(Vec<String>, Changes)> {
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let dry = a.dry.strategy()?;
-    // The word is the same in a rehearsal, as upstream has it.
-    let mut printer = Printer::new(&a.print, Dry::None)?.typed();
+    // As in upstream, the output does not mention the dry run.
+    let mut printer = Printer::new(&a.print, DryRunStrategy::None)?.typed();
     let (resources, changes) = changes(&a.words)?;
     let kind = resources[0].to_lowercase();
     let r = k.resource(&kind).await?;
@@ -180,7 +180,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     };
     for i in found {
         match taint_node(k, &i, &changes, a.overwrite, dry, &options).await {
-            Ok((o, said)) => printer.print(k, &o, said)?,
+            Ok((o, operation)) => printer.print(k, &o, operation)?,
             Err(e) => errors.push(e),
         }
     }
@@ -192,15 +192,15 @@ async fn taint_node(
     i: &Info,
     changes: &Changes,
     overwrite: bool,
-    dry: Dry,
+    dry: DryRunStrategy,
     options: &WriteOptions,
 ) -> Result<(Object, &'static str)> {
     let mut o = i.object.clone().unwrap_or_default();
     let old = o.at(&["spec", "taints"]).and_then(Value::as_array).cloned().unwrap_or_default();
-    let (new, said) = changed(&i.name, &old, changes, overwrite)?;
-    if dry == Dry::Client {
+    let (new, operation) = changed(&i.name, &old, changes, overwrite)?;
+    if dry == DryRunStrategy::Client {
         o.set(&["spec", "taints"], new);
-        return Ok((o, said));
+        return Ok((o, operation));
     }
     let mut after = o.clone();
     match new.is_empty() {
@@ -210,32 +210,32 @@ async fn taint_node(
     let schema = kinds::catalog().schema_of(&i.resource.gvk());
     let patch = merge::strategic::two_way(&o.0, &after.0, schema.map(|s| &**s));
     let mut patch = Value::Object(patch.map_err(|e| Error::Text(e.to_string()))?);
-    // The version tells that nobody else has changed the list, which is replaced as a whole.
+    // The list is replaced as a whole, and the resource version protects changes of others.
     patch["metadata"]["resourceVersion"] = o.resource_version().into();
     let patch = Patch::Strategic(patch);
-    Ok((k.api(&i.resource, "").await?.patch(&i.name, options, &patch).await?, said))
+    Ok((k.api(&i.resource, "").await?.patch(&i.name, options, &patch).await?, operation))
 }
 
-/// The taints of a node after the changes, and what was done in a word.
+/// Returns the taints after the changes, and the operation for the output.
 fn changed(node: &str, old: &[Value], changes: &Changes, overwrite: bool) -> Result<(Vec<Value>, &'static str)> {
     if !overwrite {
-        let there: Vec<&str> =
-            changes.add.iter().filter(|t| old.iter().any(|o| t.is(o))).map(|t| t.key.as_str()).collect();
-        if !there.is_empty() {
+        let existing: Vec<&str> =
+            changes.add.iter().filter(|t| old.iter().any(|o| t.matches(o))).map(|t| t.key.as_str()).collect();
+        if !existing.is_empty() {
             return text(format!(
                 "node {node} already has {} taint(s) with same effect(s) and --overwrite is false",
-                there.join(",")
+                existing.join(",")
             ));
         }
     }
     let mut new: Vec<Value> = changes.add.iter().map(Taint::document).collect();
-    new.extend(old.iter().filter(|o| !changes.add.iter().any(|t| t.is(o))).cloned());
+    new.extend(old.iter().filter(|o| !changes.add.iter().any(|t| t.matches(o))).cloned());
     let added = new.len() != old.len();
     let mut errors = Vec::new();
     let mut removed = false;
     for t in &changes.remove {
         let before = new.len();
-        new.retain(|o| !t.is(o));
+        new.retain(|o| !t.matches(o));
         removed = new.len() != before;
         if !removed {
             errors.push(Error::Text(format!("taint {:?} not found", t.to_string())));
@@ -259,7 +259,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn taints_come_and_go() {
+    async fn adds_and_removes_taints() {
         let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "resourceVersion": "7"}, "spec": {"taints": [
             {"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "a", "effect": "NoExecute"},
         ]}});
@@ -274,7 +274,7 @@ mod tests {
             .on(patch, 200, node.clone());
         let a = |v: &str, e: &str| json!({"key": "a", "value": v, "effect": e});
         let bare = json!({"key": "a", "effect": "NoExecute"});
-        for (line, want, sent) in [
+        for (line, expected, sent) in [
             (
                 "taint nodes n b=2:NoSchedule",
                 "node/n tainted\n",
@@ -289,7 +289,7 @@ mod tests {
                 json!([{"effect": "NoSchedule", "key": "c"}, a("1", "NoSchedule")]),
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
             assert_eq!(
                 s.body_of(patch),
                 json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": sent}}),
@@ -297,7 +297,7 @@ mod tests {
             );
         }
         let see = "! See 'kubectl taint -h' for help and examples\nexit 1\n";
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "taint node n a=2:NoSchedule",
                 "! error: node n already has a taint(s) with same effect(s) and --overwrite is false\nexit 1\n".to_owned(),
@@ -316,7 +316,7 @@ mod tests {
             ("taint node n a- m", "! error: all resources must be specified before taint changes: m\nexit 1\n".into()),
             ("taint node n b:NoSchedule --dry-run=client", "node/n tainted\n".into()),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

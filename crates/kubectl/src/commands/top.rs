@@ -1,4 +1,4 @@
-//! `kubectl top node` and `top pod`: what the metrics API (`metrics.k8s.io`, an aggregated one) says of CPU and memory.
+//! `kubectl top node` and `top pod`: CPU and memory usage from the metrics API (`metrics.k8s.io`, an aggregated API).
 
 use crate::discovery::Resource;
 use crate::error::{Result, text};
@@ -18,29 +18,31 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
-    /// What nodes use.
+    /// Show the usage of nodes.
     #[command(visible_aliases = ["nodes", "no"])]
     Node(Node),
-    /// What pods use.
+    /// Show the usage of pods.
     #[command(visible_aliases = ["pods", "po"])]
     Pod(Pod),
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Common {
+    /// Name of a node or pod.
     pub names: Vec<String>,
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// cpu or memory.
+    /// Sort by cpu or memory.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub sort_by: String,
+    /// Do not print headers.
     #[arg(long)]
     pub no_headers: bool,
-    /// Show swap as well.
+    /// Also show swap.
     #[arg(long)]
     pub show_swap: bool,
-    /// Accepted; the answer is the same.
+    /// Accepted without effect.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub use_protocol_buffers: bool,
 }
@@ -49,7 +51,7 @@ pub struct Common {
 pub struct Node {
     #[command(flatten)]
     pub common: Common,
-    /// Percentages are of the capacity, not of what pods may have.
+    /// Show percentages of the capacity instead of the allocatable amount.
     #[arg(long)]
     pub show_capacity: bool,
 }
@@ -61,13 +63,13 @@ pub struct Pod {
     /// Only objects with these fields.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_selector: String,
-    /// Every container on a line.
+    /// Show every container on its own line.
     #[arg(long)]
     pub containers: bool,
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// The sum of all, below.
+    /// Show the sum below the list.
     #[arg(long)]
     pub sum: bool,
 }
@@ -99,8 +101,8 @@ impl Common {
     }
 }
 
-/// The resource of the metrics API, the newest version that this program reads. Asked of the server: the server that measures
-/// comes and goes without the cluster's own.
+/// Finds the resource of the metrics API in the newest known version. Discovery is fetched again because the metrics server
+/// comes and goes on its own.
 async fn metrics_resource(k: &mut Kube, plural: &str) -> Result<Arc<Resource>> {
     let discovery = k.refresh().await?;
     let found = ["v1", "v1beta1"].iter().find_map(|v| {
@@ -118,7 +120,7 @@ async fn measured(k: &mut Kube, r: &Arc<Resource>, namespace: &str, name: &str, 
     Ok(k.api(r, namespace).await?.list(&options).await?.items)
 }
 
-/// Usage in thousandths of a CPU and in bytes, by resource.
+/// Usage by resource.
 type Usage = BTreeMap<String, Quantity>;
 
 fn usage(v: &Value) -> Usage {
@@ -130,19 +132,19 @@ fn amount(u: &Usage, resource: &str) -> i64 {
     u.get(resource).map_or(0, |q| units(q, resource))
 }
 
-/// Thousandths of processors, or bytes.
+/// Converts to thousandths of a CPU, or bytes.
 fn units(q: &Quantity, resource: &str) -> i64 {
     if resource == "cpu" { q.milli_value() } else { q.value() }
 }
 
-fn shown(u: &Usage, resource: &str) -> String {
+fn format_amount(u: &Usage, resource: &str) -> String {
     match resource {
         "cpu" => format!("{}m", amount(u, resource)),
         _ => format!("{}Mi", amount(u, resource) / (1024 * 1024)),
     }
 }
 
-/// By usage from the most on, or by name.
+/// Sorts by usage in descending order, or by name.
 fn order<T>(rows: &mut [(String, Usage, T)], by: &str) {
     rows.sort_by(|(x, a, _), (y, b, _)| match by {
         "" => x.cmp(y),
@@ -187,17 +189,17 @@ async fn nodes(a: &Node, k: &mut Kube) -> Result {
         found.iter().map(|o| (o.name().to_owned(), usage(o.get("usage").unwrap_or(&Value::Null)), ())).collect();
     order(&mut all, &c.sort_by);
     for (name, used, ()) in all {
-        let of = available.remove(&name);
+        let total = available.remove(&name);
         let mut row = vec![name];
         for m in c.measured() {
-            if *m == "swap" && of.as_ref().is_some_and(|o| !o.contains_key("swap")) {
+            if *m == "swap" && total.as_ref().is_some_and(|o| !o.contains_key("swap")) {
                 row.extend(["<unknown>".to_owned(), "<unknown>".to_owned()]);
                 continue;
             }
-            row.push(shown(&used, m));
-            if let Some(q) = of.as_ref().and_then(|o| o.get(*m)) {
-                let whole = if *m == "cpu" { q.milli_value() } else { q.value() };
-                row.push(format!("{}%", percent(amount(&used, m), whole)));
+            row.push(format_amount(&used, m));
+            if let Some(q) = total.as_ref().and_then(|o| o.get(*m)) {
+                let base = if *m == "cpu" { q.milli_value() } else { q.value() };
+                row.push(format!("{}%", percent(amount(&used, m), base)));
             }
         }
         rows.push(row);
@@ -211,15 +213,15 @@ async fn nodes(a: &Node, k: &mut Kube) -> Result {
     Ok(())
 }
 
-fn percent(part: i64, whole: i64) -> i64 {
-    if whole == 0 { 0 } else { (i128::from(part) * 100 / i128::from(whole)).try_into().unwrap_or(i64::MAX) }
+fn percent(part: i64, base: i64) -> i64 {
+    if base == 0 { 0 } else { (i128::from(part) * 100 / i128::from(base)).try_into().unwrap_or(i64::MAX) }
 }
 
-/// Every cell of these tables is followed by a gap, the last one too. A line that lacks cells parts the columns of its
-/// neighbours.
+/// Prints a table. Every cell is followed by a gap, also the last one. A line with fewer cells separates the columns above
+/// and below.
 fn print(k: &Kube, rows: &[Vec<String>]) {
     let text: String = rows.iter().map(|r| format!("{}\t\n", r.join("\t"))).collect();
-    k.out.write(tabwriter::align_on(&text, 6, 3).as_bytes());
+    k.out.write(tabwriter::align_monotonic(&text, 6, 3).as_bytes());
 }
 
 async fn pods(a: &Pod, k: &mut Kube) -> Result {
@@ -232,17 +234,17 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
     let namespace = if a.all_namespaces { String::new() } else { k.namespace()?.0 };
     let mut found = measured(k, &r, &namespace, name, &c.selector).await?;
     let resource = k.resource("pods").await?;
-    let mut of = Collection { resource, namespace: namespace.clone() };
+    let mut collection = Collection { resource, namespace: namespace.clone() };
     let s = Selection { labels: &c.selector, fields: &a.field_selector, ..Selection::default() };
     if !found.is_empty() && !a.field_selector.is_empty() {
-        let kept = list(k, &of, &s).await?;
+        let kept = list(k, &collection, &s).await?;
         found.retain(|o| kept.iter().any(|i| i.name == o.name() && i.namespace == o.namespace()));
     }
     if found.is_empty() {
-        // As upstream has it, pods are looked for in the current namespace alone, whatever was asked for.
-        of.namespace = k.namespace()?.0;
-        let pods = list(k, &of, &s).await?;
-        if let Some(p) = pods.iter().find(|p| old(k, p.object.as_ref())) {
+        // As in upstream, pods are listed only in the current namespace.
+        collection.namespace = k.namespace()?.0;
+        let pods = list(k, &collection, &s).await?;
+        if let Some(p) = pods.iter().find(|p| is_overdue(k, p.object.as_ref())) {
             let made = p.object.as_ref().map(Object::creation_timestamp).unwrap_or_default().parse::<jiff::Timestamp>();
             let age = made.map(|t| k.now().duration_since(t).unsigned_abs()).unwrap_or_default();
             let age = crate::flags::go_duration(age);
@@ -267,7 +269,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
     if a.all_namespaces {
         columns.insert(0, "NAMESPACE");
     }
-    // As upstream counts them for the line of the sum: without headers the first ones are not counted.
+    // As in upstream, the width for the sum ignores the first columns if there are no headers.
     let width = if c.no_headers { if c.show_swap { 4 } else { 3 } } else { columns.len() };
     let mut rows: Vec<Vec<String>> = Vec::new();
     if !c.no_headers {
@@ -285,7 +287,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
         let mut line = |lead: &[String], name: &str, used: &Usage| {
             let mut row = lead.to_vec();
             row.push(name.to_owned());
-            row.extend(c.measured().iter().map(|m| shown(used, m)));
+            row.extend(c.measured().iter().map(|m| format_amount(used, m)));
             rows.push(row);
         };
         if !a.containers {
@@ -304,7 +306,7 @@ async fn pods(a: &Pod, k: &mut Kube) -> Result {
         rule.extend(["________".to_owned(), "________".to_owned()]);
         rows.push(rule);
         let mut last = vec![String::new(); width.saturating_sub(2)];
-        last.extend(c.measured().iter().map(|m| shown(&total, m)));
+        last.extend(c.measured().iter().map(|m| format_amount(&total, m)));
         rows.push(last);
     }
     print(k, &rows);
@@ -319,12 +321,12 @@ fn containers(o: &Object) -> impl Iterator<Item = &Value> {
     o.get("containers").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// What the containers of a pod use together, which is added to the total. Only what is shown is rounded.
+/// Sums the usage of a pod's containers and adds it to the total. Only printed values are rounded.
 fn sum(o: &Object, total: &mut Usage) -> Usage {
-    let mut of = Usage::new();
+    let mut pod_usage = Usage::new();
     for c in containers(o) {
         for (name, q) in usage(&c["usage"]) {
-            for sum in [&mut of, &mut *total] {
+            for sum in [&mut pod_usage, &mut *total] {
                 let before = sum.get(&name).map_or(0, Quantity::nano_value);
                 if let Ok(q) = Quantity::parse(&format!("{}n", before + q.nano_value())) {
                     sum.insert(name.clone(), q);
@@ -332,11 +334,11 @@ fn sum(o: &Object, total: &mut Usage) -> Usage {
             }
         }
     }
-    of
+    pod_usage
 }
 
-/// Two minutes after a pod was made there ought to be metrics of it.
-fn old(k: &Kube, o: Option<&Object>) -> bool {
+/// Two minutes after a pod was created its metrics should exist.
+fn is_overdue(k: &Kube, o: Option<&Object>) -> bool {
     let made = o.map(Object::creation_timestamp).unwrap_or_default().parse::<jiff::Timestamp>();
     made.is_ok_and(|t| k.now().as_second() - t.as_second() > 120)
 }
@@ -347,20 +349,20 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn without_the_metrics_api() {
+    async fn reports_a_missing_metrics_api() {
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             ("top node", "! error: Metrics API not available\nexit 1\n"),
             ("top pod", "! error: Metrics API not available\nexit 1\n"),
             ("top pod --sort-by=x", "! error: --sort-by accepts only cpu or memory\nexit 1\n"),
             ("top node a -l x=y", "! error: only one of NAME or --selector can be provided\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn usage_is_shown() {
+    async fn shows_usage() {
         let container = |n: &str, cpu: &str, memory: &str| json!({"name": n, "usage": {"cpu": cpu, "memory": memory}});
         let pod = |n: &str, c| json!({"metadata": {"name": n, "namespace": "default"}, "containers": c});
         let s = Server::with_metrics()
@@ -375,7 +377,7 @@ mod tests {
                 {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}, "capacity": {"cpu": "4", "memory": "4Gi"}}},
                 {"metadata": {"name": "m"}, "status": {}},
             ]}));
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "top pods",
                 "NAME   CPU(cores)   MEMORY(bytes)   \na      5m           20Mi            \nb      102m         11Mi            \n",
@@ -394,7 +396,7 @@ mod tests {
                 "n     500m        12%         1024Mi      25%         \nm     <unknown>   <unknown>   <unknown>   <unknown>   \n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

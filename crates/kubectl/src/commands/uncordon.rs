@@ -1,4 +1,4 @@
-//! `kubectl uncordon`.
+//! `kubectl uncordon`: marks nodes as schedulable.
 
 use super::cordon;
 use crate::error::Result;
@@ -7,5 +7,5 @@ use crate::kube::Kube;
 pub use cordon::Arguments;
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    cordon::turn(a, k, false).await
+    cordon::run_for(a, k, false).await
 }

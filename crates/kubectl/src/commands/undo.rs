@@ -1,6 +1,6 @@
-//! `kubectl undo`: takes exactly one `kubectl apply --atomic` back. Upstream has no such command.
+//! `kubectl undo`: undoes exactly one `kubectl apply --atomic`. Upstream has no such command.
 //!
-//! All or nothing, too: where somebody else has changed since what the apply wrote, nothing is touched.
+//! It undoes all or nothing: if somebody else has changed an object since the apply, no object is touched.
 
 use super::apply::atomic::{journal, records};
 use crate::error::{Error, Result, text};
@@ -9,9 +9,9 @@ use crate::printer::{table::age, tabwriter};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Which apply, as --list names it; the last if none is named.
+    /// The apply to undo, as --list names it; by default the last one.
     pub id: Option<String>,
-    /// Show what can be taken back.
+    /// List the applies that can be undone.
     #[arg(long)]
     pub list: bool,
 }

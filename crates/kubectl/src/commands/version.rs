@@ -1,4 +1,4 @@
-//! `kubectl version`.
+//! `kubectl version`: shows the versions of client and server.
 
 use crate::error::{Result, text};
 use crate::kube::{Kube, arch};
@@ -10,10 +10,10 @@ use serde_json::json;
 pub struct Arguments {
     #[arg(hide = true)]
     pub words: Vec<String>,
-    /// Only the version of this program.
+    /// Show only the client version.
     #[arg(long)]
     pub client: bool,
-    /// json or yaml.
+    /// Output format: json or yaml.
     #[arg(short = 'o', long, default_value = "", hide_default_value = true)]
     pub output: String,
 }
@@ -32,10 +32,10 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Some(client.get::<Value>("/version").await)
     };
     if a.output.is_empty() {
-        k.say(format!("Client Version: {}", crate::VERSION));
-        k.say(format!("Kustomize Version: {}", kustomize::VERSION));
+        k.println(format!("Client Version: {}", crate::VERSION));
+        k.println(format!("Kustomize Version: {}", kustomize::VERSION));
         if let Some(v) = server {
-            k.say(format!("Server Version: {}", v?["gitVersion"].as_str().unwrap_or_default()));
+            k.println(format!("Server Version: {}", v?["gitVersion"].as_str().unwrap_or_default()));
         }
         return Ok(());
     }
@@ -43,7 +43,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut part = || numbers.next().unwrap_or_default();
     let mut v = json!({"clientVersion": {
         "major": part(), "minor": part(), "gitVersion": crate::VERSION,
-        // What the server says of itself: the version of this program is in the place of a commit.
+        // As the server reports itself: the version of this program in place of a commit.
         "gitCommit": env!("CARGO_PKG_VERSION"), "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, arch()),
@@ -56,9 +56,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         Some(Err(e)) => Some(e),
         None => None,
     };
-    // Two spaces, where other commands have four, and an empty line behind YAML, as upstream.
+    // As in upstream: two spaces, where other commands indent by four, and an empty line after YAML.
     let text = match a.output.as_str() {
-        "json" => Shape::of(&v, Order::Version).json_by(2),
+        "json" => Shape::new(&v, Order::Version).json_indented(2),
         _ => format!("{}\n", codec::yaml::to_string(&v)),
     };
     k.out.write(text.as_bytes());

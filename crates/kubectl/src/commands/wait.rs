@@ -1,11 +1,11 @@
-//! `kubectl wait`: until a condition holds, a path has a value, or an object is there or gone.
+//! `kubectl wait`: waits until a condition holds, a path has a value, or an object is created or deleted.
 
-use super::delete::gone;
 use crate::error::{Error, Result, text};
 use crate::flags::{FileFlags, PrintFlags, duration};
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::printer::Printer;
 use crate::resource::Info;
+use crate::resource::deletion::wait_deleted;
 use crate::resource::select::{Selection, gather, gather_alone};
 use client::{ListOptions, WatchEvent, WatchOptions};
 use codec::jsonpath::{Missing, Template};
@@ -18,10 +18,11 @@ use tokio::time::Instant;
 pub struct Arguments {
     /// TYPE NAME…, TYPE/NAME…, or TYPE with -l or --all.
     pub resources: Vec<String>,
-    /// condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], create or delete. May be repeated: one after the other, create first.
+    /// condition=NAME[=VALUE], jsonpath='{PATH}'[=VALUE], create or delete; may be repeated. Conditions are awaited in
+    /// order, create first.
     #[arg(long = "for")]
     pub until: Vec<String>,
-    /// How long for each object; negative is a week, 0 is one look.
+    /// Time limit for each object; negative is a week, 0 checks once.
     #[arg(long, default_value = "30s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
     #[command(flatten)]
@@ -34,38 +35,36 @@ pub struct Arguments {
     /// Only objects with these fields.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub field_selector: String,
-    /// Everything of the type.
+    /// All objects of the type.
     #[arg(long)]
     pub all: bool,
     /// In all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Ask no server: look at what the files say.
+    /// Check the objects of files without contacting the server.
     #[arg(long)]
     pub local: bool,
 }
 
-/// Between two looks.
-pub const AGAIN: Duration = Duration::from_millis(100);
-/// Between two looks for what is not created yet.
-const CREATED: Duration = Duration::from_millis(500);
+/// The pause between two checks for objects that do not exist yet.
+const CREATION_POLL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
-enum Until {
+enum WaitFor {
     Created,
     Deleted,
     Condition { name: String, value: String },
     Path { template: Template, value: Option<String> },
 }
 
-/// Cuts `PATH=VALUE` at its equal sign; two of them are an operator of the path.
+/// Splits `PATH=VALUE` at its equal sign; `==` is an operator of the path.
 fn path_and_value(given: &str) -> Result<(String, Option<String>)> {
     let mut parts = vec![String::new()];
     let mut rest = given.chars().peekable();
     while let Some(c) = rest.next() {
-        let twice = c == '=' && rest.next_if_eq(&'=').is_some();
+        let is_operator = c == '=' && rest.next_if_eq(&'=').is_some();
         match parts.last_mut() {
-            Some(part) if twice => part.push_str("=="),
+            Some(part) if is_operator => part.push_str("=="),
             Some(part) if c != '=' => part.push(c),
             _ => parts.push(String::new()),
         }
@@ -85,7 +84,7 @@ fn path_and_value(given: &str) -> Result<(String, Option<String>)> {
     }
 }
 
-impl Until {
+impl WaitFor {
     fn parse(given: &str) -> Result<Self> {
         let lower = given.to_lowercase();
         match lower.as_str() {
@@ -117,7 +116,7 @@ impl Until {
                 else {
                     return Ok(false);
                 };
-                // A condition about an older spec says nothing about this one.
+                // A condition about an older generation does not count.
                 let observed = c["observedGeneration"].as_i64().or_else(|| o.int_at(&["status", "observedGeneration"]));
                 if observed.is_some_and(|seen| seen < o.generation()) {
                     return Ok(false);
@@ -132,7 +131,9 @@ impl Until {
                     ([v], Some(_)) if v.is_object() || v.is_array() => {
                         text("jsonpath leads to a nested object or list which is not supported")
                     }
-                    ([v], Some(want)) => Ok(codec::jsonpath::text(std::slice::from_ref(v)).trim() == want.trim()),
+                    ([v], Some(expected)) => {
+                        Ok(codec::jsonpath::text(std::slice::from_ref(v)).trim() == expected.trim())
+                    }
                     (_, Some(_)) => text("given jsonpath expression matches more than one value"),
                 }
             }
@@ -141,18 +142,18 @@ impl Until {
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    crate::shell::interruptible(all(a, k)).await
+    crate::shell::interruptible(wait_all(a, k)).await
 }
 
-async fn all(a: Arguments, k: &mut Kube) -> Result {
+async fn wait_all(a: Arguments, k: &mut Kube) -> Result {
     if a.until.is_empty() {
         return text("unrecognized condition: []");
     }
-    let all = a.until.iter().map(|u| Until::parse(u)).collect::<Result<Vec<_>>>()?;
+    let all = a.until.iter().map(|u| WaitFor::parse(u)).collect::<Result<Vec<_>>>()?;
     let timeout = duration("timeout", &a.timeout)?.unwrap_or(Duration::from_secs(7 * 24 * 3600));
-    let mut printer = Printer::new(&a.print, crate::flags::Dry::None)?;
+    let mut printer = Printer::new(&a.print, crate::flags::DryRunStrategy::None)?;
     if a.local {
-        return locally(&a, k, &all, &mut printer).await;
+        return check_files(&a, k, &all, &mut printer).await;
     }
     let selection = Selection {
         labels: &a.selector,
@@ -165,16 +166,16 @@ async fn all(a: Arguments, k: &mut Kube) -> Result {
     let (found, mut errors) = loop {
         let (found, errors) = gather(k, &a.resources, &a.files, &selection).await?;
         let missing = found.is_empty() || !errors.is_empty();
-        if !all.iter().any(|u| matches!(u, Until::Created)) || !missing || errors.iter().any(|e| !e.is_not_found()) {
+        if !all.iter().any(|u| matches!(u, WaitFor::Created)) || !missing || errors.iter().any(|e| !e.is_not_found()) {
             break (found, errors);
         }
-        // Not all are there yet: look again until they are.
+        // Some objects do not exist yet: check again.
         if Instant::now() >= deadline {
             return text("timed out waiting for the condition");
         }
-        tokio::time::sleep_until(deadline.min(Instant::now() + CREATED)).await;
+        tokio::time::sleep_until(deadline.min(Instant::now() + CREATION_POLL)).await;
     };
-    let deletion = all.iter().any(|u| matches!(u, Until::Deleted));
+    let deletion = all.iter().any(|u| matches!(u, WaitFor::Deleted));
     if deletion {
         errors.retain(|e| !e.is_not_found());
     }
@@ -196,8 +197,8 @@ async fn all(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-/// One look at the objects of files.
-async fn locally(a: &Arguments, k: &mut Kube, all: &[Until], printer: &mut Printer) -> Result {
+/// Checks the objects of files once.
+async fn check_files(a: &Arguments, k: &mut Kube, all: &[WaitFor], printer: &mut Printer) -> Result {
     let (found, mut errors) = gather_alone(k, &a.resources, &a.files).await?;
     for i in found {
         let o = i.object.clone().unwrap_or_default();
@@ -215,22 +216,22 @@ async fn locally(a: &Arguments, k: &mut Kube, all: &[Until], printer: &mut Print
     Error::collect(errors)
 }
 
-async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instant, once: bool) -> Result<Object> {
+async fn wait_for_object(k: &mut Kube, i: &Info, until: &WaitFor, deadline: Instant, once: bool) -> Result<Object> {
     let api = k.api(&i.resource, &i.namespace).await?;
-    if matches!(until, Until::Deleted) {
-        // An object that was deleted after it was listed is printed like the others.
+    if matches!(until, WaitFor::Deleted) {
+        // An object that was deleted after the list is printed like the others.
         let Some(there) = api.get_opt(&i.name).await? else { return Ok(i.object.clone().unwrap_or_default()) };
         if once {
             return text(format!("condition not met for {}/{}", i.resource.plural, i.name));
         }
-        return gone(k, i, there.uid(), deadline).await.map(|()| there);
+        return wait_deleted(k, i, there.uid(), deadline).await.map(|()| there);
     }
-    if matches!(until, Until::Created) {
+    if matches!(until, WaitFor::Created) {
         return Ok(i.object.clone().unwrap_or_default());
     }
     let what = if once { "condition not met for" } else { "timed out waiting for the condition on" };
     let fields = format!("metadata.name={}", i.name);
-    let look = async {
+    let poll = async {
         let mut seen = false;
         loop {
             let page = api.list(&ListOptions { field_selector: fields.clone(), ..ListOptions::default() }).await?;
@@ -242,7 +243,7 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instan
                     return Ok(o);
                 }
             } else if !seen {
-                // Asked by name, so that the server says what is not there.
+                // Requested by name, so that the server reports what is missing.
                 i.found(k, api.get(&i.name).await).await?;
             }
             let options =
@@ -261,13 +262,13 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instan
                     Err(e) => return Err(Error::from(e)),
                 }
             }
-            // The watch ended; a server in trouble is not asked at once again.
-            tokio::time::sleep(AGAIN).await;
+            // The watch ended; pause before the next request to a failing server.
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    // Even without time there is one look.
+    // Without time there is still one check.
     let limit = deadline.max(Instant::now() + Duration::from_millis(200));
-    match tokio::time::timeout_at(limit, look).await {
+    match tokio::time::timeout_at(limit, poll).await {
         Ok(r) => r,
         Err(_) => text(format!("{what} {}/{}", i.resource.plural, i.name)),
     }
@@ -275,13 +276,13 @@ async fn wait_for_object(k: &mut Kube, i: &Info, until: &Until, deadline: Instan
 
 #[cfg(test)]
 mod tests {
-    use super::Until;
+    use super::WaitFor;
     use crate::testing::{Server, snapshot};
     use meta::Object;
     use serde_json::json;
 
     #[test]
-    fn conditions_and_paths() {
+    fn evaluates_conditions_and_paths() {
         let o = Object::from_value(json!({
             "metadata": {"generation": 2},
             "status": {"n": 3, "phase": "Running", "l": [1, 2], "conditions": [
@@ -290,7 +291,7 @@ mod tests {
             ]},
         }))
         .unwrap();
-        for (given, want) in [
+        for (given, expected) in [
             ("condition=Ready", Ok(true)),
             ("condition=ready=True", Ok(true)),
             ("condition=Ready=false", Ok(false)),
@@ -311,18 +312,18 @@ mod tests {
             ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status='False'", Ok(false)),
             ("jsonpath=.status.conditions[?(@.type==\"Ready\")].status", Ok(true)),
         ] {
-            let got = Until::parse(given).and_then(|u| u.holds(&o)).map_err(|_| ());
-            assert_eq!(got, want, "{given}");
+            let got = WaitFor::parse(given).and_then(|u| u.holds(&o)).map_err(|_| ());
+            assert_eq!(got, expected, "{given}");
         }
     }
 
-    /// What files say is judged at once, and no server is asked.
+    /// Objects of files are checked at once, without any request.
     #[tokio::test]
-    async fn files_are_judged_alone() {
+    async fn checks_files_without_a_server() {
         let pod = |name: &str, ready: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
         let files = format!("{}{}", pod("a", "True"), pod("b", "False"));
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "wait --local -f - --for=condition=Ready",
                 "pod/a condition met\n! error: condition not met for pods/b\nexit 1\n",
@@ -330,34 +331,37 @@ mod tests {
             ("wait --local -f - --for=jsonpath={.status.phase}=Running", "pod/a condition met\npod/b condition met\n"),
             ("wait --local -f - --for=create -o name", "pod/a\npod/b\n"),
         ] {
-            assert_eq!(snapshot(&s, line, &files).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, &files).await, expected, "{line}");
         }
-        let said = snapshot(&s, "wait --local pod/a --for=condition=Ready", "").await;
-        assert!(said.starts_with("! error: you must specify resources by --filename when --local is set."), "{said}");
-        assert!(s.asked.lock().unwrap().is_empty());
+        let output = snapshot(&s, "wait --local pod/a --for=condition=Ready", "").await;
+        assert!(
+            output.starts_with("! error: you must specify resources by --filename when --local is set."),
+            "{output}"
+        );
+        assert!(s.requests.lock().unwrap().is_empty());
     }
 
-    /// Every object that was found and is deleted is printed; a named object that never existed is no error.
+    /// Every object that was found and deleted is printed; a named object that never existed is no error.
     #[tokio::test]
-    async fn what_is_gone_is_told() {
+    async fn prints_deleted_objects() {
         let pods = "/api/v1/namespaces/default/pods";
         let pod = |n: &str| json!({"metadata": {"name": n, "namespace": "default", "uid": n}});
         let s = Server::new()
             .on(&format!("GET {pods}?limit=500"), 200, json!({"items": [pod("a"), pod("b")], "metadata": {}}))
             .on(&format!("GET {pods}?labelSelector=x%3Dy&limit=500"), 200, json!({"items": [], "metadata": {}}));
-        for (line, want) in [
+        for (line, expected) in [
             ("wait pods --all --for=delete", "pod/a condition met\npod/b condition met\n"),
             ("wait pods -l x=y --for=delete", ""),
             ("wait pod/c --for=delete", ""),
             ("wait pods -l x=y --for=condition=Ready", "! error: no matching resources found\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
-    /// Creation is waited for first, wherever it stands, by name and by labels; then one condition after the other.
+    /// Creation is awaited first, by name and by labels; then one condition after the other.
     #[tokio::test(start_paused = true)]
-    async fn creation_is_waited_for_first() {
+    async fn waits_for_creation_first() {
         let pods = "/api/v1/namespaces/default/pods";
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}, "status": {"phase": "Running"}});
         let page = |items: meta::Value| json!({"items": items, "metadata": {"resourceVersion": "4"}});
@@ -371,24 +375,24 @@ mod tests {
                 .on(&format!("GET {pods}/a"), 200, pod.clone())
                 .on(&format!("GET {pods}?fieldSelector=metadata.name%3Da"), 200, page(json!([pod])))
         };
-        let late = "! error: timed out waiting for the condition\nexit 1\n";
-        for (line, want) in [
+        let timeout_error = "! error: timed out waiting for the condition\nexit 1\n";
+        for (line, expected) in [
             ("wait pods -l x=y --for=create", "pod/a condition met\n"),
             ("wait pod/a --for=create", "pod/a condition met\n"),
             (
                 "wait pod/a --for=jsonpath=.status.phase=Running --for=create",
                 "pod/a condition met\npod/a condition met\n",
             ),
-            ("wait pods -l x=y --for=create --timeout=100ms", late),
-            ("wait pod/a --for=create --timeout=0", late),
+            ("wait pods -l x=y --for=create --timeout=100ms", timeout_error),
+            ("wait pod/a --for=create --timeout=0", timeout_error),
             ("wait pod/a --for=create --for=frob", "! error: unrecognized condition: \"frob\"\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&server(), line, "").await, want, "{line}");
+            assert_eq!(snapshot(&server(), line, "").await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn waits_for_the_watch_to_say_so() {
+    async fn waits_for_the_watch_event() {
         let pod = |status: &str| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": status}]}});
         let s = Server::new()
             .on("GET /api/v1/namespaces/default/pods/a", 200, pod("False"))

@@ -5,9 +5,10 @@ use crate::error::{Error, Result, text};
 use codec::jsonpath::{Missing, Template};
 use meta::Value;
 
+/// Custom columns.
 #[derive(Clone, Debug)]
 pub struct Columns {
-    /// Headers, and what is shown below them. A path that cannot be read is an error once the headers are printed.
+    /// Headers and the paths of the values. An invalid path is an error once the headers are printed.
     columns: Vec<(String, std::result::Result<Template, String>)>,
     headers: bool,
 }
@@ -28,7 +29,7 @@ impl Columns {
         Ok(Self { columns, headers })
     }
 
-    /// Two lines: headers, and paths beneath them.
+    /// Parses two lines: headers, and the paths below them.
     pub fn from_file(content: &str, headers: bool) -> Result<Self> {
         let mut lines = content.lines();
         let mut next = |what: &str| {
@@ -49,10 +50,12 @@ impl Columns {
         Self::parse(&names.iter().zip(&paths).map(|(n, p)| format!("{n}:{p}")).collect::<Vec<_>>().join(","), headers)
     }
 
+    /// Returns the headers unless they are turned off.
     pub fn header(&self) -> Option<Vec<String>> {
         self.headers.then(|| self.columns.iter().map(|(n, _)| n.clone()).collect())
     }
 
+    /// Returns the cells of an object.
     pub fn row(&self, object: &Value) -> Result<Vec<String>> {
         self.columns
             .iter()
@@ -62,29 +65,30 @@ impl Columns {
                 if found.is_empty() {
                     return Ok("<none>".into());
                 }
-                let one = |v: &Value| match v {
+                let text = |v: &Value| match v {
                     Value::Null => "<nil>".to_owned(),
                     v => super::table::escape(&go(v)),
                 };
-                Ok(found.iter().map(one).collect::<Vec<_>>().join(","))
+                Ok(found.iter().map(text).collect::<Vec<_>>().join(","))
             })
             .collect()
     }
 
+    /// Formats a table of objects.
     pub fn render(&self, objects: &[Value]) -> Result<String> {
         let mut rows: Vec<Vec<String>> = self.header().into_iter().collect();
         for o in objects {
             match self.row(o) {
                 Ok(row) => rows.push(row),
-                // What was found until then is printed.
-                Err(e) => return Err(Error::Said { out: Aligner::default().lines(&rows), error: Box::new(e) }),
+                // Rows before the error are printed.
+                Err(e) => return Err(Error::WithOutput { out: Aligner::default().lines(&rows), error: Box::new(e) }),
             }
         }
         Ok(Aligner::default().lines(&rows))
     }
 }
 
-/// A value as Go's `%v` prints it.
+/// Formats a value as Go's `%v`.
 fn go(v: &Value) -> String {
     match v {
         Value::Object(m) => {
@@ -102,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn columns_show_what_paths_find() {
+    fn columns_show_values_of_paths() {
         let c = Columns::parse("NAME:.metadata.name,IMAGES:{.spec.c[*].image},X:.x", true).unwrap();
         let items = [
             json!({"metadata": {"name": "a"}, "spec": {"c": [{"image": "i"}, {"image": "j"}]}}),

@@ -1,4 +1,4 @@
-//! `-o go-template`: Go's `text/template` over the object, with kubectl's two functions beside Go's own.
+//! `-o go-template`: Go's `text/template` over the object, with the two additional functions of kubectl.
 //!
 //! Whole numbers are integers in templates, as kubectl decodes them.
 
@@ -12,6 +12,7 @@ use meta::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// A parsed template.
 #[derive(Clone)]
 pub struct GoTemplate {
     template: Arc<Template>,
@@ -25,6 +26,7 @@ impl std::fmt::Debug for GoTemplate {
 }
 
 impl GoTemplate {
+    /// Parses a template. Errors are those of Go.
     pub fn parse(source: &str, missing: Missing) -> Result<Self> {
         let key = if missing == Missing::Error { MissingKey::Error } else { MissingKey::Invalid };
         let made = Template::new("output")
@@ -47,11 +49,12 @@ impl GoTemplate {
         }
     }
 
+    /// Executes the template on an object.
     pub fn render(&self, v: &Value) -> Result<String> {
         let mut out = String::new();
-        let data = given(v);
+        let data = to_go(v);
         let Err(e) = self.template.execute_fmt(&mut out, &data) else { return Ok(out) };
-        // Go knows the functions when it reads a template.
+        // Go checks functions when it parses a template.
         if let Some(f) = e.to_string().split_once("undefined function: ").map(|(_, f)| f.to_owned()) {
             return text(format!(
                 "error parsing template {}, template: output:1: function {f:?} not defined",
@@ -72,7 +75,7 @@ impl GoTemplate {
             self.source
         ));
         let error = Error::Text(format!("error executing template {:?}: {why}", self.source));
-        Err(Error::Said { out, error: Box::new(error) })
+        Err(Error::WithOutput { out, error: Box::new(error) })
     }
 }
 
@@ -88,7 +91,7 @@ fn base64decode(args: &[GoValue]) -> std::result::Result<GoValue, TemplateError>
     }
 }
 
-/// Whether an item has what indices lead to.
+/// Whether the indices lead to an item.
 fn exists(args: &[GoValue]) -> bool {
     let Some((first, rest)) = args.split_first() else { return false };
     let mut at = first.clone();
@@ -106,15 +109,15 @@ fn exists(args: &[GoValue]) -> bool {
     true
 }
 
-fn given(v: &Value) -> GoValue {
+fn to_go(v: &Value) -> GoValue {
     match v {
         Value::Null => GoValue::Nil,
         Value::Bool(b) => GoValue::Bool(*b),
         Value::Number(n) => n.as_i64().map_or_else(|| GoValue::Float(n.as_f64().unwrap_or_default()), GoValue::Int),
         Value::String(s) => GoValue::String(s.as_str().into()),
-        Value::Array(a) => GoValue::List(a.iter().map(given).collect()),
+        Value::Array(a) => GoValue::List(a.iter().map(to_go).collect()),
         Value::Object(m) => {
-            let all: BTreeMap<Arc<str>, GoValue> = m.iter().map(|(k, v)| (k.as_str().into(), given(v))).collect();
+            let all: BTreeMap<Arc<str>, GoValue> = m.iter().map(|(k, v)| (k.as_str().into(), to_go(v))).collect();
             GoValue::Map(Arc::new(all))
         }
     }
@@ -126,12 +129,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn templates_are_gos() {
+    fn renders_templates_as_go_does() {
         let o = json!({
             "kind": "Deployment", "metadata": {"name": "d", "labels": {"app": "d"}, "generation": 12345678},
             "spec": {"replicas": 1, "f": 1.5, "c": [{"image": "i"}]},
         });
-        for (t, want) in [
+        for (t, expected) in [
             ("{{.metadata.name}}", "d"),
             ("{{.foo}} {{.foo.bar}}", "<no value> <no value>"),
             ("{{.spec.replicas}} {{.metadata.generation}} {{.spec.f}}", "1 12345678 1.5"),
@@ -144,9 +147,9 @@ mod tests {
             ("{{if eq .kind \"Deployment\"}}yes{{else}}no{{end}} {{len .metadata.name}}", "yes 1"),
             ("{{html \"<a>\"}} {{urlquery \"a b\"}} {{- \"c\" -}}  b", "&lt;a&gt; a+bcb"),
         ] {
-            assert_eq!(GoTemplate::parse(t, Missing::Allowed).unwrap().render(&o).unwrap(), want, "{t}");
+            assert_eq!(GoTemplate::parse(t, Missing::Allowed).unwrap().render(&o).unwrap(), expected, "{t}");
         }
-        for (t, want) in [
+        for (t, expected) in [
             ("{{.metadata", "error parsing template {{.metadata, template: output:1: unclosed action"),
             (
                 "{{nosuch .}}",
@@ -160,7 +163,7 @@ mod tests {
             ("{{\"a}}", "error parsing template {{\"a}}, template: output:1: unterminated quoted string"),
         ] {
             let e = GoTemplate::parse(t, Missing::Allowed).and_then(|t| t.render(&o)).unwrap_err();
-            assert_eq!(e.to_string(), want, "{t}");
+            assert_eq!(e.to_string(), expected, "{t}");
         }
         let e = GoTemplate::parse("{{.foo}}", Missing::Error).unwrap().render(&o).unwrap_err();
         assert_eq!(
@@ -169,11 +172,11 @@ mod tests {
         );
     }
 
-    /// As Go's own program tells them, place by place.
+    /// Expected messages are those of Go's own program, position by position.
     #[test]
-    fn errors_are_told_with_their_place() {
+    fn reports_errors_with_their_position() {
         let o = json!({"metadata": {"name": "a"}, "items": [1]});
-        for (t, want) in [
+        for (t, expected) in [
             (
                 "{{index .metadata.name 100}}",
                 "1:2: <index .metadata.name 100>: error calling index: index out of range: 100",
@@ -219,17 +222,17 @@ mod tests {
                 "2:36: <.metadata.foo.foo>: map has no entry for key \"foo\"",
             ),
         ] {
-            let (place, rest) = want.split_once(": ").unwrap();
+            let (place, rest) = expected.split_once(": ").unwrap();
             let e = GoTemplate::parse(t, Missing::Error).unwrap().render(&o).unwrap_err();
-            let told =
+            let stderr =
                 format!("error executing template {t:?}: template: output:{place}: executing \"output\" at {rest}");
-            assert_eq!(e.to_string(), told, "{t}");
+            assert_eq!(e.to_string(), stderr, "{t}");
         }
         assert_eq!(GoTemplate::parse("{{index .metadata.name}}", Missing::Allowed).unwrap().render(&o).unwrap(), "a");
         let none = GoTemplate::parse("{{index .none 0 }}", Missing::Allowed).unwrap().render(&o).unwrap_err();
-        let told = "executing \"output\" at <index .none 0>: error calling index: index of untyped nil";
-        assert!(none.to_string().ends_with(told), "{none}");
-        // Which of two calls it was, nobody says.
+        let stderr = "executing \"output\" at <index .none 0>: error calling index: index of untyped nil";
+        assert!(none.to_string().ends_with(stderr), "{none}");
+        // Which of the two calls failed is unknown.
         let twice = GoTemplate::parse("{{len .items}}{{len 3}}", Missing::Allowed).unwrap().render(&o).unwrap_err();
         assert!(twice.to_string().ends_with("template: output: error calling len: len of type int"), "{twice}");
     }

@@ -1,12 +1,12 @@
-//! KYAML (`sigs.k8s.io/yaml/kyaml`): YAML in flow style, strings in double quotes, a comma behind everything.
+//! KYAML (`sigs.k8s.io/yaml/kyaml`): YAML in flow style, with double-quoted strings and trailing commas.
 //!
-//! Objects and lists of scalars open a line for each member; a list of only objects and lists hugs its brackets.
+//! Objects and lists of scalars use a line per member; a list of objects and lists opens without a line break.
 
 use super::shape::Shape;
 use meta::Value;
 use std::fmt::Write as _;
 
-/// A document with its `---` and a newline at the end.
+/// Formats a document with its `---` and a newline at the end.
 pub fn document(s: &Shape<'_>) -> String {
     let mut out = String::from("---\n");
     write(&mut out, s, 0);
@@ -62,7 +62,7 @@ fn write(out: &mut String, s: &Shape<'_>, indent: usize) {
 
 fn key(out: &mut String, k: &str) {
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
-    // Short for yes, no, true and false in the eyes of some.
+    // Some parsers read these as booleans.
     let short = matches!(k, "y" | "Y" | "n" | "N" | "t" | "T" | "f" | "F");
     let plain = k.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && k.chars().all(safe)
@@ -77,7 +77,7 @@ fn key(out: &mut String, k: &str) {
     }
 }
 
-/// A text of several lines is folded by hand: every break is an escape, and every line goes on in the next.
+/// Writes a string. In a string of several lines each line break is an escape followed by a line continuation.
 fn string(out: &mut String, s: &str, indent: usize) {
     out.push('"');
     if !s.contains('\n') {
@@ -90,7 +90,7 @@ fn string(out: &mut String, s: &str, indent: usize) {
     for l in lines {
         line(out, indent + 2);
         let text = l.strip_suffix('\n').unwrap_or(l);
-        // White space at the front is kept only behind a backslash.
+        // Leading white space is kept only after a backslash.
         out.push(if text.starts_with([' ', '\t']) { '\\' } else { ' ' });
         escaped(out, text);
         out.push_str(if l.ends_with('\n') { "\\n\\" } else { "\\" });
@@ -140,8 +140,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn is_as_upstreams() {
-        for (v, want) in [
+    fn formats_as_upstream_does() {
+        for (v, expected) in [
             (json!({}), "{}"),
             (json!({"a": {}, "l": [1, true, null]}), "{\n  a: {},\n  l: [\n    1,\n    true,\n    null,\n  ],\n}"),
             (
@@ -156,7 +156,7 @@ mod tests {
             (json!({"m": "a\n\tb"}), "{\n  m: \"\\\n     a\\n\\\n    \\\tb\\\n    \",\n}"),
             (json!({"e": "\"\\\t\u{1}é"}), "{\n  e: \"\\\"\\\\\t\\x01é\",\n}"),
         ] {
-            assert_eq!(document(&Shape::of(&v, Order::ByName)), format!("---\n{want}\n"));
+            assert_eq!(document(&Shape::new(&v, Order::ByName)), format!("---\n{expected}\n"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! An object with its fields in the order in which they are printed.
 //!
-//! What kubectl makes itself, or reads into Go's types, it prints in the order of the fields of those types; everything else by
-//! name. The order of a type is that of its protobuf numbers, with the exceptions of [`EARLIER`].
+//! Objects that kubectl builds itself, or decodes into Go types, are printed in the order of those types; all others by
+//! field name. The order of a type is that of its protobuf numbers, with the exceptions of [`MOVED_FIELDS`].
 
 use meta::{Gvk, Value};
 use schema::{Schema, Type};
@@ -11,18 +11,18 @@ use schema::{Schema, Type};
 pub enum Order {
     #[default]
     ByName,
-    /// As Go's types have them.
+    /// The order of Go's types.
     ByType,
-    /// As the types of a kubeconfig have them, which is no kind of a server.
+    /// The order of a kubeconfig's types.
     Kubeconfig,
-    /// As those of a kuberc.
+    /// The order of a kuberc's types.
     Preference,
-    /// As those of versions.
+    /// The order of version types.
     Version,
 }
 
 impl Order {
-    /// The names of fields in their order, for types that no server has; empty for others.
+    /// Returns the order of fields for types without a schema; empty for others.
     fn fields(self) -> &'static [&'static str] {
         match self {
             Self::ByName | Self::ByType => &[],
@@ -37,7 +37,7 @@ impl Order {
 const PREFERENCE: [&str; 10] =
     ["kind", "apiVersion", "defaults", "aliases", "name", "command", "prependArgs", "appendArgs", "options", "default"];
 
-/// The fields of versions, of clients and of servers.
+/// The fields of client and server versions.
 const VERSION: [&str; 16] = [
     "clientVersion",
     "kustomizeVersion",
@@ -57,7 +57,7 @@ const VERSION: [&str; 16] = [
     "platform",
 ];
 
-/// The fields of a kubeconfig; where two are in one object, they stand so.
+/// The fields of a kubeconfig.
 const KUBECONFIG: [&str; 31] = [
     "kind",
     "apiVersion",
@@ -92,14 +92,15 @@ const KUBECONFIG: [&str; 31] = [
     "password",
 ];
 
+/// A JSON value with ordered fields.
 pub enum Shape<'a> {
     Leaf(&'a Value),
     List(Vec<Shape<'a>>),
     Fields(Vec<(&'a str, Shape<'a>)>),
 }
 
-/// Fields that came later and stand before one of a lower number: the field, and the one that it precedes.
-const EARLIER: [(&str, &str, &str); 11] = [
+/// Type, field, and the field that it precedes although its protobuf number is higher.
+const MOVED_FIELDS: [(&str, &str, &str); 11] = [
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "singularName", "namespaced"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "group", "kind"),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", "version", "kind"),
@@ -114,7 +115,7 @@ const EARLIER: [(&str, &str, &str); 11] = [
 ];
 
 impl<'a> Shape<'a> {
-    pub fn of(v: &'a Value, order: Order) -> Self {
+    pub fn new(v: &'a Value, order: Order) -> Self {
         match order {
             Order::ByName => Self::plain(v),
             Order::ByType => Self::typed(v, None),
@@ -122,7 +123,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Fields in the order of a list, those that it lacks at the end.
+    /// Orders fields as in a list; fields that it lacks come last.
     fn listed(v: &'a Value, order: &[&str]) -> Self {
         match v {
             Value::Array(a) => Self::List(a.iter().map(|v| Self::listed(v, order)).collect()),
@@ -167,28 +168,28 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Indented JSON, with a newline at the end.
+    /// Formats as indented JSON, with a newline at the end.
     pub fn json(&self) -> String {
-        self.json_by(4)
+        self.json_indented(4)
     }
 
-    /// [`Self::json`] with so many spaces for each level.
-    pub fn json_by(&self, indent: usize) -> String {
+    /// [`Self::json`] with `indent` spaces per level.
+    pub fn json_indented(&self, indent: usize) -> String {
         let mut out = String::new();
         self.write_json(&mut out, 0, indent);
         out.push('\n');
         out
     }
 
-    /// JSON without white space.
+    /// Formats as JSON without white space.
     pub fn compact(&self) -> String {
         let encoded = |v: &Value| codec::json::to_string(v, codec::json::Html::Escape);
         match self {
             Self::Leaf(v) => encoded(v),
             Self::List(all) => format!("[{}]", all.iter().map(Self::compact).collect::<Vec<_>>().join(",")),
             Self::Fields(all) => {
-                let one = |(k, v): &(&str, Self)| format!("{}:{}", encoded(&(*k).into()), v.compact());
-                format!("{{{}}}", all.iter().map(one).collect::<Vec<_>>().join(","))
+                let member = |(k, v): &(&str, Self)| format!("{}:{}", encoded(&(*k).into()), v.compact());
+                format!("{{{}}}", all.iter().map(member).collect::<Vec<_>>().join(","))
             }
         }
     }
@@ -233,11 +234,11 @@ fn gvk(v: &Value) -> Option<Gvk> {
     Some(Gvk::new(group, version, kind))
 }
 
-/// Where a field stands among those of its type; the keys of maps are all alike and stay in order.
+/// Returns the rank of a field in its type. Keys of maps have equal ranks and keep their order.
 fn rank(s: &Schema, name: &str) -> (u32, u32) {
     let number = |n: &str| s.field(n).map_or(u32::MAX / 4, |f| f.number);
     let of = s.name.as_deref().unwrap_or_default();
-    match EARLIER.iter().find(|(ty, field, _)| *ty == of && *field == name) {
+    match MOVED_FIELDS.iter().find(|(ty, field, _)| *ty == of && *field == name) {
         Some((_, _, before)) => (1, 2 * number(before) - 1),
         None if s.fields.is_empty() => (1, 0),
         None => (1, 2 * number(name)),
@@ -250,14 +251,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_stand_as_in_gos_types() {
+    fn orders_fields_as_go_types_do() {
         let v = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"labels": {"b": "1", "a": "2"}, "name": "s"},
             "spec": {"ports": [{"port": 1, "protocol": "TCP", "targetPort": 2}], "clusterIP": "x"}, "status": {}});
-        let flat: String = Shape::of(&v, Order::ByType).json().split_whitespace().collect();
+        let flat: String = Shape::new(&v, Order::ByType).json().split_whitespace().collect();
         assert_eq!(
             flat,
             r#"{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","labels":{"a":"2","b":"1"}},"spec":{"ports":[{"protocol":"TCP","port":1,"targetPort":2}],"clusterIP":"x"},"status":{}}"#
         );
-        assert_eq!(Shape::of(&v, Order::ByName).json(), codec::json::to_string_indent(&v));
+        assert_eq!(Shape::new(&v, Order::ByName).json(), codec::json::to_string_indent(&v));
     }
 }

@@ -1,16 +1,16 @@
-//! Text in columns, as Go's `text/tabwriter` aligns it for kubectl, and the server's `Table` in it.
+//! Text in columns, as Go's `text/tabwriter` aligns it for kubectl, and the server's `Table`.
 
 use meta::{Object, Value};
 
-/// Aligns cells: at least six wide, three spaces between. Keeps the widest of each column for what is printed later, as a
-/// watch does.
+/// Aligns cells with a minimum width of six and three spaces between. Remembers the widths for rows that are printed later,
+/// as a watch does.
 #[derive(Clone, Debug, Default)]
 pub struct Aligner {
     widths: Vec<usize>,
 }
 
 impl Aligner {
-    /// Lines with a newline each. The last cell of a row is not padded.
+    /// Returns lines that end with a newline. The last cell of a row is not padded.
     pub fn lines(&mut self, rows: &[Vec<String>]) -> String {
         for row in rows {
             for (i, cell) in row.iter().enumerate().take(row.len().saturating_sub(1)) {
@@ -35,19 +35,19 @@ impl Aligner {
     }
 }
 
-/// What is shown of a table.
+/// Which parts of a table are shown.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub no_headers: bool,
     pub wide: bool,
     pub with_namespace: bool,
-    /// The kind in front of each name: `pod`, `deployment.apps`.
+    /// The kind before each name: `pod`, `deployment.apps`.
     pub with_kind: Option<String>,
     pub show_labels: bool,
     pub label_columns: Vec<String>,
 }
 
-/// The lines of a table of `meta.k8s.io`, headers first.
+/// Returns the rows of a `meta.k8s.io` table, headers first.
 pub fn rows(table: &Value, o: &Options) -> Vec<Vec<String>> {
     let all = table["columnDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
     let shown: Vec<usize> =
@@ -110,19 +110,19 @@ fn cell(v: &Value) -> String {
         Value::Null => String::new(),
         other => codec::jsonpath::text(std::slice::from_ref(other)),
     };
-    // Only the first line of a cell is shown, and nothing that moves the cursor.
+    // Only the first line of a cell is shown, without control characters.
     match text.find(['\n', '\r', '\x0c']) {
         Some(i) => escape(&format!("{}...", &text[..i])),
         None => escape(&text),
     }
 }
 
-/// Makes what would command a terminal visible.
+/// Makes terminal control characters visible.
 pub fn escape(text: &str) -> String {
     text.replace('\x1b', "^[").replace('\r', "\\r")
 }
 
-/// A table of one's own for what the server could not print: name and age.
+/// Builds a table with name and age for objects that the server could not print.
 pub fn generic(objects: &[Object], now: jiff::Timestamp) -> Value {
     let rows: Vec<Value> = objects
         .iter()
@@ -134,7 +134,7 @@ pub fn generic(objects: &[Object], now: jiff::Timestamp) -> Value {
     })
 }
 
-/// The time since `then`, short; `<unknown>` without one.
+/// Formats the time since `then`; `<unknown>` if it is empty.
 pub fn age(then: &str, now: jiff::Timestamp) -> String {
     match meta::time::parse(then) {
         Some(t) => kinds::columns::duration(now.as_second() - t.as_second()),
@@ -148,7 +148,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn tables_are_aligned_as_kubectl_aligns_them() {
+    fn aligns_tables_as_kubectl_does() {
         let table = json!({
             "columnDefinitions": [
                 {"name": "Name", "format": "name", "priority": 0},
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn widths_are_remembered() {
+    fn remembers_widths() {
         let mut a = Aligner::default();
         a.lines(&[vec!["wide-enough".into(), "x".into()]]);
         assert_eq!(a.lines(&[vec!["b".into(), "y".into()]]), "b             y\n");

@@ -1,12 +1,12 @@
-//! Go's `text/tabwriter`: a column is as wide as its widest cell, among neighbouring lines that have it.
+//! Go's `text/tabwriter`: a column is as wide as its widest cell among adjacent lines.
 
-/// Aligns the cells of lines, which end with tabs; what follows the last tab of a line is not padded.
+/// Aligns cells that end with tabs. Text after the last tab of a line is not padded.
 pub fn align(text: &str, min_width: usize, padding: usize) -> String {
     write(text, min_width, padding, None)
 }
 
-/// [`align`], but a column is at least as wide as it was further up, as kubectl's own writer of tables has it.
-pub fn align_on(text: &str, min_width: usize, padding: usize) -> String {
+/// [`align`], but a column is never narrower than above, as in kubectl's own table writer.
+pub fn align_monotonic(text: &str, min_width: usize, padding: usize) -> String {
     write(text, min_width, padding, Some(Vec::new()))
 }
 
@@ -16,12 +16,12 @@ fn write(text: &str, min_width: usize, padding: usize, before: Option<Vec<usize>
     let mut w = Writer { lines, widths: Vec::new(), before, min_width, padding, out };
     let n = w.lines.len();
     w.format(0, n);
-    // The text's own last newline made one line too many.
+    // The last newline of the text made one line too many.
     w.out.pop();
     w.out
 }
 
-/// As `kubectl describe` aligns.
+/// Aligns as `kubectl describe` does.
 pub fn describe(text: &str) -> String {
     align(text, 0, 2)
 }
@@ -29,7 +29,7 @@ pub fn describe(text: &str) -> String {
 struct Writer<'a> {
     lines: Vec<Vec<&'a str>>,
     widths: Vec<usize>,
-    /// How wide columns were further up, where that counts.
+    /// The widths of columns further up, if they count.
     before: Option<Vec<usize>>,
     min_width: usize,
     padding: usize,
@@ -86,7 +86,7 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn columns_are_of_neighbours() {
+    fn widths_depend_on_adjacent_lines() {
         assert_eq!(
             super::describe("Name:\tx\nLong name:\ty\nContainers:\n  c:\n    A:\tb\tc\n    AAAA:\tbbb\tc\nZ:\tz\n"),
             "Name:       x\nLong name:  y\nContainers:\n  c:\n    A:     b    c\n    AAAA:  bbb  c\nZ:         z\n"

@@ -1,7 +1,7 @@
-//! Objects in files, directories, standard input and behind URLs: YAML or JSON, several to a file, lists taken apart.
+//! Reads objects from files, directories, standard input and URLs: YAML or JSON, several per file, lists split into items.
 
 use super::validation::Validator;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::flags::FileFlags;
 use crate::kube::Kube;
 use client::FieldValidation;
@@ -10,21 +10,22 @@ use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// One object and where it stood.
+/// An object and the name of its source.
 #[derive(Clone, Debug)]
 pub struct Document {
     pub source: String,
     pub object: Object,
 }
 
-/// Files with other names in a directory are not read.
+/// The extensions of files that are read from a directory.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
+/// Reads the objects of files, each with its source, or as an error.
 pub async fn read(k: &mut Kube, flags: &FileFlags) -> Result<Vec<Result<Document>>> {
     read_for(k, flags, FieldValidation::Ignore).await
 }
 
-/// [`read`], and validates what is read.
+/// [`read`], with validation.
 pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidation) -> Result<Vec<Result<Document>>> {
     let mut validator = Validator::new(validation);
     if flags.filename.iter().filter(|f| *f == "-").count() > 1 {
@@ -33,7 +34,7 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidati
     if !flags.kustomize.is_empty() {
         return kustomization(k, flags, &mut validator).await;
     }
-    // Every path is looked at before anything is read.
+    // Check all paths before reading anything.
     let local = |f: &str| f != "-" && !f.starts_with("http://") && !f.starts_with("https://");
     let (mut found, mut wrong) = (Vec::new(), Vec::new());
     for f in &flags.filename {
@@ -57,9 +58,9 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidati
                 match std::fs::read(&path) {
                     Ok(bytes) => validated(k, &name, &bytes, &mut validator, &mut out).await?,
                     Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
-                        out.push(text(format!("error parsing {name}: read {name}: {}", os(&e))));
+                        out.push(text(format!("error parsing {name}: read {name}: {}", os_message(&e))));
                     }
-                    Err(e) => out.push(text(format!("open {name}: {}", os(&e)))),
+                    Err(e) => out.push(text(format!("open {name}: {}", os_message(&e)))),
                 }
             }
         }
@@ -67,7 +68,7 @@ pub async fn read_for(k: &mut Kube, flags: &FileFlags, validation: FieldValidati
     Ok(out)
 }
 
-/// The objects of a kustomization directory, in an order in which they can be made.
+/// Reads the objects of a kustomization directory, in an order in which they can be created.
 async fn kustomization(k: &mut Kube, flags: &FileFlags, validator: &mut Validator) -> Result<Vec<Result<Document>>> {
     let mut wrong = Vec::new();
     if !flags.filename.is_empty() {
@@ -88,18 +89,6 @@ async fn kustomization(k: &mut Kube, flags: &FileFlags, validator: &mut Validato
     Ok(out)
 }
 
-/// An error of the system as Go words it: without its number, and with a small letter.
-pub fn os(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    let Some(number) = e.raw_os_error() else { return text };
-    let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text);
-    match text.char_indices().nth(1) {
-        // One that is all capitals is a name.
-        Some((second, c)) if !c.is_uppercase() => text[..second].to_lowercase() + &text[second..],
-        _ => text.to_owned(),
-    }
-}
-
 fn expand(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
     if std::fs::metadata(path).is_err() {
         return glob(path, given, recursive);
@@ -116,7 +105,7 @@ fn expand(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
     Ok(out)
 }
 
-/// `dir/*.yaml`, quoted from the shell: a pattern in the last part of the path.
+/// Expands `dir/*.yaml` where the shell did not: a pattern in the last part of the path.
 fn glob(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
     let missing = || text(format!("the path {given:?} does not exist"));
     let (Some(dir), Some(pattern)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
@@ -147,7 +136,7 @@ fn glob(path: &Path, given: &str, recursive: bool) -> Result<Vec<PathBuf>> {
 }
 
 fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
-    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", dir.display(), os(&e)));
+    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", dir.display(), os_message(&e)));
     let mut entries: Vec<_> = std::fs::read_dir(dir).map_err(wrong)?.flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for e in entries {
@@ -163,8 +152,8 @@ fn directory(dir: &Path, recursive: bool, out: &mut Vec<PathBuf>) -> Result {
     Ok(())
 }
 
-/// Reads the documents of one text, up to the first that is no YAML or not valid: what follows it is not looked at. One that is no
-/// object does not hide the others.
+/// Reads the documents of a text, up to the first that is malformed or invalid. A document that is no object does not stop
+/// the reading.
 pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
     for value in values(&decoded(bytes)) {
         let failed = match value {
@@ -177,7 +166,7 @@ pub fn documents(source: &str, bytes: &[u8], out: &mut Vec<Result<Document>>) {
     }
 }
 
-/// [`documents`], each validated before anything of it is taken.
+/// [`documents`], with each document validated before its objects are added.
 async fn validated(
     k: &mut Kube,
     source: &str,
@@ -198,7 +187,7 @@ async fn validated(
     Ok(())
 }
 
-/// Adds what a document has. The inner error is that of the document, the outer one that of the server.
+/// Adds the objects of a document. The inner error concerns the document, the outer one the server.
 async fn document(
     k: &mut Kube,
     source: &str,
@@ -225,7 +214,7 @@ fn invalid(source: &str, why: &str) -> Error {
     ))
 }
 
-/// A text without its byte order mark, which may be one of UTF-16.
+/// Decodes a text with or without a byte order mark, in UTF-8 or UTF-16.
 fn decoded(bytes: &[u8]) -> Cow<'_, str> {
     let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let units: Vec<u16> = bytes.chunks_exact(2).map(|c| unit([c[0], c[1]])).collect();
@@ -239,8 +228,8 @@ fn decoded(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The documents of a stream that begins as JSON or as YAML, or why one of them cannot be read, which is the last then. As upstream's
-/// decoder, it takes what is behind the first JSON value for YAML if it is no JSON, and what begins with a brace as well.
+/// Parses the documents of a stream of JSON or YAML, up to the first error. As in upstream's decoder, text after the first
+/// JSON value is YAML if it is not JSON, even if it begins with a brace.
 fn values(stream: &str) -> Vec<std::result::Result<Value, String>> {
     let bytes = stream.as_bytes();
     let (mut out, mut yaml, mut json_error) = (Vec::new(), stream, None);
@@ -284,7 +273,7 @@ fn values(stream: &str) -> Vec<std::result::Result<Value, String>> {
     out
 }
 
-/// Why there is no JSON value at `begins`, in the words of upstream's decoder of streams.
+/// Explains why no JSON value begins at `begins`, as upstream's stream decoder does.
 fn syntax_error(text: &[u8], begins: usize) -> Option<String> {
     let (why, at) = schema::decode::syntax::wrong_at(text.get(begins..)?)?;
     Some(match begins + at {
@@ -294,18 +283,18 @@ fn syntax_error(text: &[u8], begins: usize) -> Option<String> {
     })
 }
 
-/// The documents between lines of three dashes, behind which only a comment may stand.
+/// Splits a stream at lines of three dashes, after which only a comment may follow.
 fn parts(text: &str) -> Vec<std::result::Result<String, String>> {
     let mut out = Vec::new();
     let mut part = String::new();
     for line in text.split_inclusive('\n') {
-        let Some(behind) = line.strip_prefix("---") else {
+        let Some(comment) = line.strip_prefix("---") else {
             part.push_str(line);
             continue;
         };
-        let behind = behind.trim();
-        if !behind.is_empty() && !behind.starts_with('#') {
-            out.push(Err(format!("invalid Yaml document separator: {behind}")));
+        let comment = comment.trim();
+        if !comment.is_empty() && !comment.starts_with('#') {
+            out.push(Err(format!("invalid Yaml document separator: {comment}")));
             return out;
         }
         out.push(Ok(std::mem::take(&mut part)));
@@ -316,7 +305,7 @@ fn parts(text: &str) -> Vec<std::result::Result<String, String>> {
     out
 }
 
-/// How Go's decoder of JSON names what a value is.
+/// Returns the name of a value's type in Go's JSON decoder.
 fn json_type(v: &Value) -> Option<&'static str> {
     match v {
         Value::Null => None,
@@ -328,7 +317,8 @@ fn json_type(v: &Value) -> Option<&'static str> {
     }
 }
 
-/// Adds the object of a document, those of a list, or why they cannot be decoded. Errors if the document is not valid.
+/// Adds the object or list items of a document, or the reason why they cannot be decoded. Errors if the document is
+/// invalid.
 fn object(source: &str, scheme: Option<&str>, v: Value, out: &mut Vec<Result<Document>>) -> Result {
     let mut refuse = |why: String| {
         out.push(text(format!("unable to decode {source:?}: {why}")));
@@ -357,7 +347,7 @@ fn object(source: &str, scheme: Option<&str>, v: Value, out: &mut Vec<Result<Doc
                 let is = json_type(item).unwrap_or("null");
                 return refuse(format!("json: cannot unmarshal {is} into Go value of type map[string]interface {{}}"));
             };
-            // Lists of one kind, as the API answers with, do not repeat it.
+            // Typed lists of the API do not repeat the kind in their items.
             if i.kind().is_empty() && i.api_version().is_empty() {
                 i.set(&["kind"], o.kind().strip_suffix("List").unwrap_or(o.kind()));
                 i.set(&["apiVersion"], o.api_version());
@@ -379,7 +369,7 @@ fn object(source: &str, scheme: Option<&str>, v: Value, out: &mut Vec<Result<Doc
     Ok(())
 }
 
-/// Adds an item of a list, or those of a list inside of it.
+/// Adds an item of a list, or the items of a nested list.
 fn flatten(source: &str, scheme: Option<&str>, o: Object, out: &mut Vec<Result<Document>>) {
     if let Some(items) = o.get("items").and_then(Value::as_array) {
         return items
@@ -392,7 +382,7 @@ fn flatten(source: &str, scheme: Option<&str>, o: Object, out: &mut Vec<Result<D
         ("apiVersion", o.api_version(), "object has no apiVersion field"),
     ];
     out.push(match lacks.iter().find(|(_, has, _)| has.is_empty()) {
-        // One of the errors of a list, which are told as several are.
+        // Errors of list items are formatted as several errors.
         Some((field, _, what)) => Err(Error::Many(vec![Error::Text(format!(
             "unable to get type info from the object \"*unstructured.Unstructured\": Object '{field}' is missing in '{what}'"
         ))])),
@@ -403,7 +393,7 @@ fn flatten(source: &str, scheme: Option<&str>, o: Object, out: &mut Vec<Result<D
     });
 }
 
-/// Whether an object fits the type that a scheme has for it.
+/// Checks whether an object fits its type in a scheme.
 fn decodes(scheme: Option<&str>, o: &Object) -> std::result::Result<(), String> {
     match o.gvk() {
         Some(gvk) if scheme.is_some() => super::scheme::decodes(scheme, &gvk, &o.clone().into_value()),
@@ -411,11 +401,11 @@ fn decodes(scheme: Option<&str>, o: &Object) -> std::result::Result<(), String> 
     }
 }
 
-/// What of the metadata no `ObjectMeta` can hold, as Go's decoder complains: a name like `y` or `12` that YAML does not take for
-/// a text, for instance.
+/// Explains which field of the metadata does not fit `ObjectMeta`, as Go's decoder does; for example a name like `y` or
+/// `12`, which YAML does not read as a string.
 fn mistyped(metadata: &Value) -> Option<String> {
-    let wrong = |v: &Value, wanted: &str, go: &str, field: &str| {
-        let found = json_type(v).filter(|f| *f != wanted)?;
+    let wrong = |v: &Value, expected: &str, go: &str, field: &str| {
+        let found = json_type(v).filter(|f| *f != expected)?;
         Some(format!("{found} into Go struct field ObjectMeta.metadata.{field} of type {go}"))
     };
     for field in ["name", "generateName", "namespace", "uid", "resourceVersion"] {
@@ -450,9 +440,9 @@ mod tests {
             .collect()
     }
 
-    /// Groundwork of A01: many documents, lists, and bad ones between good ones.
+    /// Several documents, lists, and invalid ones between valid ones.
     #[test]
-    fn files_are_taken_apart() {
+    fn splits_files_into_objects() {
         let doc = |n: &str| format!("apiVersion: v1\nkind: A\nmetadata: {{name: {n}}}\n");
         assert_eq!(read(&format!("# c\n---\n{}---\n---\n{}", doc("a"), doc("b"))), ["A/a", "A/b"]);
         assert_eq!(
@@ -461,8 +451,8 @@ mod tests {
             ),
             ["B/x", "C/"]
         );
-        // What is no YAML or not valid ends a file; what cannot be decoded does not.
-        for (bad, ends, want) in [
+        // A malformed or invalid document ends a file; one that cannot be decoded does not.
+        for (bad, ends, expected) in [
             ("a: [\n", true, "error parsing f: error converting YAML to JSON: yaml:"),
             ("--- foo\n", true, "error parsing f: invalid Yaml document separator: foo"),
             ("kind: X\n", true, "error validating \"f\": error validating data: apiVersion not set; "),
@@ -490,7 +480,7 @@ mod tests {
         ] {
             let mixed = read(&format!("{}---\n{bad}---\n{}", doc("a"), doc("b")));
             assert_eq!((mixed.len(), mixed[0].as_str()), (if ends { 2 } else { 3 }, "A/a"), "{bad}: {mixed:?}");
-            assert!(mixed[1].starts_with(&format!("!{want}")), "{bad}: {}", mixed[1]);
+            assert!(mixed[1].starts_with(&format!("!{expected}")), "{bad}: {}", mixed[1]);
             assert!(ends || mixed[2] == "A/b", "{bad}: {mixed:?}");
         }
         assert_eq!(read(&format!("\u{feff}{}", doc("a"))), ["A/a"]);
@@ -498,7 +488,7 @@ mod tests {
         assert_eq!(read("# only a comment\n--- # and another\nnull\n"), Vec::<String>::new());
         let directive = read(&format!("%YAML 1.2\n---\n{}", doc("a")));
         assert!(directive.len() == 1 && directive[0].starts_with("!error parsing f: "), "{directive:?}");
-        // Items of a list of one kind need not repeat it; one that names half of it is an error of its own.
+        // Items of a typed list need not repeat the kind; an item with only half of it is an error.
         let item = "metadata: {name: x}";
         assert_eq!(
             read(&format!(
@@ -520,13 +510,13 @@ mod tests {
             ("{\"a\":[{} 2]}", (10, "invalid character '2' after array element")),
             ("{\"a\":trve}}", (8, "invalid character 'v' in literal true (expecting 'u')")),
         ] {
-            for (before, want) in [("", vec![]), (good, vec!["C/".to_owned()])] {
+            for (before, expected) in [("", vec![]), (good, vec!["C/".to_owned()])] {
                 let why = match why {
                     (0, why) => why.to_owned(),
                     (offset, why) => format!("json: offset {}: {why}", offset + before.len()),
                 };
-                let want = [want, vec![format!("!error parsing f: {why}")]].concat();
-                assert_eq!(read(&format!("{before}{json}")), want);
+                let expected = [expected, vec![format!("!error parsing f: {why}")]].concat();
+                assert_eq!(read(&format!("{before}{json}")), expected);
             }
         }
         for (metadata, why) in [

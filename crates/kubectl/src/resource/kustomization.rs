@@ -1,12 +1,11 @@
-//! Kustomization directories on the disk (`-k`, and `kubectl kustomize`).
+//! Kustomization directories on disk (`-k`, and `kubectl kustomize`).
 
-use super::file::os;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, os_message};
 use crate::kube::Kube;
 use kustomize::{Files, Missing, Options, Output};
 use std::path::{Component, Path, PathBuf};
 
-/// The machine's own files.
+/// The file system of the machine.
 struct Disk;
 
 impl Files for Disk {
@@ -14,7 +13,7 @@ impl Files for Disk {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
         match std::fs::canonicalize(&absolute) {
             Ok(found) => Ok(found.to_string_lossy().into_owned()),
-            Err(e) => Err(Missing { at: first_missing(&absolute), why: os(&e) }),
+            Err(e) => Err(Missing { at: first_missing(&absolute), why: os_message(&e) }),
         }
     }
 
@@ -23,7 +22,7 @@ impl Files for Disk {
     }
 
     fn read(&self, resolved: &str) -> std::result::Result<Vec<u8>, String> {
-        std::fs::read(resolved).map_err(|e| format!("open {resolved}: {}", os(&e)))
+        std::fs::read(resolved).map_err(|e| format!("open {resolved}: {}", os_message(&e)))
     }
 }
 
@@ -41,7 +40,7 @@ fn first_missing(path: &Path) -> String {
     at.to_string_lossy().into_owned()
 }
 
-/// Builds a directory. What is out of date in it is said to people.
+/// Builds a directory. Warnings about deprecated fields go to standard error.
 pub fn build(k: &Kube, path: &str, options: Options) -> Result<Output> {
     let (built, warnings) = kustomize::build(&Disk, path, options);
     for w in warnings {

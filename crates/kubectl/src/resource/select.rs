@@ -3,34 +3,37 @@
 use super::{Collection, Info, Target};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
+use crate::flags::{FileFlags, SelectFlags};
 use crate::kube::Kube;
 use client::ListOptions;
 use meta::Object;
 use std::sync::Arc;
 
-/// What selects objects, besides types and names.
+/// Which objects of a type are selected.
 #[derive(Clone, Debug, Default)]
 pub struct Selection<'a> {
     pub labels: &'a str,
     pub fields: &'a str,
-    /// `--all`: a type alone means all of it, and names that are given go before it.
+    /// `--all`: a type alone selects all its objects; names override it.
     pub all: bool,
-    /// `--all` that refuses names beside it (`delete`), instead of giving way to them.
+    /// `--all` that rejects names beside it (`delete`) instead of being overridden.
     pub nothing_but_all: bool,
     pub all_namespaces: bool,
-    /// A type alone means all of it (`get`, `describe`).
+    /// A type alone selects all its objects (`get`, `describe`).
     pub bare_type_is_all: bool,
-    /// Objects of files are what the files say; nothing is read from the server (cli-runtime's builder without `Latest`).
+    /// Take objects of files as they are, without reading them from the server (cli-runtime's builder without `Latest`).
     pub files_as_given: bool,
-    /// How many objects a page of a list has, if not the usual number; 0 is all at once.
+    /// The page size of lists; 0 is no paging, `None` the default.
     pub page: Option<i64>,
 }
 
 impl Selection<'_> {
+    /// Whether labels or fields are selected.
     pub fn selects(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 
+    /// Returns the options of list requests.
     pub fn options(&self) -> ListOptions {
         ListOptions {
             label_selector: self.labels.to_owned(),
@@ -40,15 +43,31 @@ impl Selection<'_> {
     }
 }
 
-/// The resources of `pods,svc` or `all`.
+impl SelectFlags {
+    /// Returns the selection of the flags.
+    pub fn selection(&self) -> Selection<'_> {
+        Selection {
+            labels: &self.selector,
+            fields: &self.field_selector,
+            all: self.all,
+            nothing_but_all: false,
+            all_namespaces: self.all_namespaces,
+            bare_type_is_all: false,
+            files_as_given: false,
+            page: None,
+        }
+    }
+}
+
+/// Finds the resources of `pods,svc` or `all`.
 pub async fn types(k: &mut Kube, words: &str) -> Result<Vec<Arc<Resource>>> {
     let mut out: Vec<Arc<Resource>> = Vec::new();
     for word in words.split(',') {
         if word.is_empty() {
             return text("the server doesn't have a resource type \"\"");
         }
-        let of_category = k.discovery().await?.of_category(word);
-        let found = if of_category.is_empty() { vec![k.resource(word).await?] } else { of_category };
+        let by_category = k.discovery().await?.by_category(word);
+        let found = if by_category.is_empty() { vec![k.resource(word).await?] } else { by_category };
         for r in found {
             if !out.contains(&r) {
                 out.push(r);
@@ -58,7 +77,7 @@ pub async fn types(k: &mut Kube, words: &str) -> Result<Vec<Arc<Resource>>> {
     Ok(out)
 }
 
-/// Reads the arguments of a command.
+/// Parses the arguments of a command.
 pub async fn targets(k: &mut Kube, args: &[String], s: &Selection<'_>) -> Result<Vec<Target>> {
     if s.all && s.selects() && !s.labels.is_empty() {
         return text("cannot set --all and --selector at the same time");
@@ -131,7 +150,7 @@ fn named(
         .collect()
 }
 
-/// Fetches what the targets mean, in order.
+/// Fetches the targets in order.
 pub async fn fetch(
     k: &mut Kube,
     targets: Vec<Target>,
@@ -158,18 +177,19 @@ pub async fn fetch(
     Ok(out)
 }
 
-/// How many objects a page of a list has.
+/// The default page size of lists.
 const PAGE: u32 = 500;
 
+/// Lists the objects of a collection.
 pub async fn list(k: &mut Kube, c: &Collection, s: &Selection<'_>) -> Result<Vec<Info>> {
     let api = k.api(&c.resource, &c.namespace).await?;
     let options = ListOptions { limit: s.page.map_or(PAGE, |p| u32::try_from(p).unwrap_or(0)), ..s.options() };
-    let all = api.list_all(&options).await.map_err(|e| unlisted(&c.resource, s.labels, s.fields, e))?;
+    let all = api.list_all(&options).await.map_err(|e| list_error(&c.resource, s.labels, s.fields, e))?;
     Ok(all.items.into_iter().map(|o| info(&c.resource, o)).collect())
 }
 
-/// Adds to a refusal what was looked for.
-pub fn unlisted(r: &Resource, labels: &str, fields: &str, e: client::Error) -> Error {
+/// Adds the resource and the selectors to the error of a list request.
+pub fn list_error(r: &Resource, labels: &str, fields: &str, e: client::Error) -> Error {
     let client::Error::Api(mut status) = e else { return e.into() };
     if matches!(status.reason, meta::Reason::BadRequest | meta::Reason::NotFound) {
         let gvr = format!("{}/{}, Resource={}", r.group, r.version, r.plural);
@@ -185,8 +205,8 @@ pub fn unlisted(r: &Resource, labels: &str, fields: &str, e: client::Error) -> E
     client::Error::Api(status).into()
 }
 
-/// Refuses arguments beside files: objects come from one of the two.
-pub fn either(args: &[String], files: &crate::flags::FileFlags) -> Result {
+/// Rejects arguments beside files: objects come from one of the two.
+pub fn reject_both(args: &[String], files: &FileFlags) -> Result {
     match args.is_empty() || files.is_empty() {
         true => Ok(()),
         false => {
@@ -195,19 +215,19 @@ pub fn either(args: &[String], files: &crate::flags::FileFlags) -> Result {
     }
 }
 
-/// Fetches what a command names by arguments or files. What cannot be fetched is among the errors.
+/// Fetches the objects that arguments or files name. Objects that cannot be fetched are in the errors.
 pub async fn gather(
     k: &mut Kube,
     args: &[String],
-    files: &crate::flags::FileFlags,
+    files: &FileFlags,
     s: &Selection<'_>,
 ) -> Result<(Vec<Info>, Vec<Error>)> {
     let mut errors = Vec::new();
-    either(args, files)?;
+    reject_both(args, files)?;
     let all = targets(k, args, s).await?;
     let documents = super::from_files(k, files).await?;
     let mut found = fetch(k, all, s, &mut errors).await?;
-    // Errors are in the order of the documents, whatever they are about.
+    // Errors keep the order of the documents.
     for i in documents {
         match i {
             Ok(i) => found.extend(fetch(k, vec![Target::Named(i)], s, &mut errors).await?),
@@ -217,12 +237,8 @@ pub async fn gather(
     Ok((found, errors))
 }
 
-/// [`gather`] for a command that asks no server (`--local`): files alone.
-pub async fn gather_alone(
-    k: &mut Kube,
-    args: &[String],
-    files: &crate::flags::FileFlags,
-) -> Result<(Vec<Info>, Vec<Error>)> {
+/// [`gather`] for a command without a server (`--local`): only files.
+pub async fn gather_alone(k: &mut Kube, args: &[String], files: &FileFlags) -> Result<(Vec<Info>, Vec<Error>)> {
     if !args.is_empty() || files.is_empty() {
         return text(
             "you must specify resources by --filename when --local is set.\nExample resource specifications include:\n   '-f rsrc.yaml'\n   '--filename=rsrc.json'",
@@ -238,7 +254,7 @@ pub async fn gather_alone(
     Ok((found, errors))
 }
 
-/// An object of the server. Items of lists do not say their kind.
+/// Makes an [`Info`] of an object of the server. Items of lists lack their kind.
 pub fn info(resource: &Arc<Resource>, mut o: Object) -> Info {
     o.set_gvk(&resource.gvk());
     Info {

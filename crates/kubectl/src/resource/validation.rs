@@ -1,7 +1,7 @@
-//! Validation before anything of a document is sent (`k8s.io/kubectl/pkg/validation`).
+//! Client-side validation (`k8s.io/kubectl/pkg/validation`).
 //!
-//! The server validates the objects that are sent to it, each by itself. What it validates in parts only (lists) or not at all is
-//! validated here, against the server's OpenAPI v2, so that nothing of a list is made if one of its items is not valid.
+//! The server validates each object that it receives. Lists and kinds that it does not validate itself are validated here
+//! against its OpenAPI v2 document, so that no object of a list is created if one of its items is invalid.
 
 use crate::error::Result;
 use crate::kube::Kube;
@@ -15,7 +15,7 @@ const OPENAPI: &str = "/openapi/v2";
 /// Validates the documents of one command.
 pub struct Validator {
     validation: FieldValidation,
-    /// The server's document, once it was needed.
+    /// The server's OpenAPI document, once it was fetched.
     openapi: Option<Value>,
 }
 
@@ -24,7 +24,8 @@ impl Validator {
         Self { validation, openapi: None }
     }
 
-    /// What is not valid in a document, if anything, as one line. Errors if the server does not answer.
+    /// Validates a document. The inner error describes what is invalid, as one line; the outer one means that the server
+    /// failed.
     pub async fn check(&mut self, k: &mut Kube, document: &Value) -> Result<std::result::Result<(), String>> {
         if self.validation == FieldValidation::Ignore {
             return Ok(Ok(()));
@@ -39,9 +40,9 @@ impl Validator {
         }
         if !is_list {
             match k.resource_of(&gvk).await? {
-                // The server validates what it lets patch.
+                // The server validates kinds that it can patch.
                 Some(r) if r.verbs.iter().any(|v| v == "patch") => return Ok(Ok(())),
-                // A kind that is not served has no schema, unless it is the list of one that is.
+                // An unserved kind has no schema, unless it is the list of a served one.
                 None if !gvk.kind.ends_with("List") => return Ok(Ok(())),
                 _ => {}
             }
@@ -57,7 +58,7 @@ impl Validator {
     }
 }
 
-/// Errors as one, each once.
+/// Joins errors into one, without duplicates.
 fn aggregate(errors: Vec<String>) -> std::result::Result<(), String> {
     let mut all: Vec<String> = Vec::new();
     for e in errors {
@@ -97,19 +98,19 @@ fn kind_of(v: &Value) -> std::result::Result<Gvk, Vec<String>> {
     }
 }
 
-/// The definitions of an OpenAPI v2 document, and what they refuse (`kube-openapi/pkg/util/proto/validation`).
+/// The definitions of an OpenAPI v2 document (`kube-openapi/pkg/util/proto/validation`).
 struct Models<'a> {
     definitions: &'a Value,
 }
 
-/// What a schema says a value is.
+/// What a schema allows.
 enum Shape<'a> {
     Anything,
     Primitive(&'a str),
     List(&'a Value),
-    /// The values of a map, if there is a schema for them.
+    /// A map, with the schema of its values if there is one.
     Map(Option<&'a Value>),
-    /// The fields of an object.
+    /// An object with these fields.
     Kind(&'a Map<String, Value>),
 }
 
@@ -123,7 +124,7 @@ impl<'a> Models<'a> {
         errors.collect()
     }
 
-    /// Of a kind that the document does not have nothing is wrong.
+    /// Validates an object. A kind without a definition has no errors.
     fn object(&self, v: &Value, gvk: &Gvk) -> Vec<String> {
         let is = |s: &Value| {
             let mut all = s["x-kubernetes-group-version-kind"].as_array().into_iter().flatten();
@@ -139,12 +140,12 @@ impl<'a> Models<'a> {
         errors
     }
 
-    /// A schema and its name: those that it refers to, if it does.
+    /// Follows the references of a schema. Returns the schema and its name.
     fn resolve<'b>(&self, mut schema: &'a Value, mut name: &'b str) -> (&'a Value, &'b str)
     where
         'a: 'b,
     {
-        // A reference leads to a type; more of them than there are types lead nowhere.
+        // A reference cycle is cut after as many steps as there are types.
         for _ in 0..self.definitions.as_object().map_or(0, Map::len) {
             let Some(to) = schema["$ref"].as_str().and_then(|r| r.strip_prefix("#/definitions/")) else { break };
             (schema, name) = (&self.definitions[to], to);
@@ -163,7 +164,7 @@ impl<'a> Models<'a> {
         }
     }
 
-    /// Compares a value at `path` with the schema called `name`.
+    /// Validates a value at `path` against the schema called `name`.
     fn value(&self, v: &Value, path: &str, schema: &'a Value, name: &str, errors: &mut Vec<String>) {
         let (schema, name) = self.resolve(schema, name);
         let mut wrong = |what: String| errors.push(format!("ValidationError({path}): {what}"));
@@ -232,7 +233,7 @@ fn type_of(v: &Value) -> &'static str {
     }
 }
 
-/// Whether a value of a type may stand where another is expected. A text may be written as any single value.
+/// Whether a value of one type is valid where another is expected. A string accepts any scalar.
 fn fits(expected: &str, actual: &str) -> bool {
     match expected {
         "string" => !matches!(actual, "array" | "map"),
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_validated_by_their_schemas() {
+    fn validates_items_by_their_schemas() {
         let openapi = openapi();
         let models = Models { definitions: &openapi["definitions"] };
         let wrong = |mut item: Value| {
@@ -334,9 +335,9 @@ mod tests {
         assert_eq!(models.list(&json!({"items": [3]})), ["invalid object to validate"]);
     }
 
-    /// Nothing of a list is made if an item is not valid.
+    /// No object of a list is created if one item is invalid.
     #[tokio::test]
-    async fn a_list_is_validated_as_a_whole() {
+    async fn invalid_item_stops_the_whole_list() {
         let made = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}});
         let s = Server::new()
             .on("GET /openapi/v2", 200, openapi())
@@ -357,23 +358,23 @@ mod tests {
             ),
         ] {
             for verb in ["create", "apply", "replace"] {
-                let want = format!(
+                let expected = format!(
                     "! error: error validating \"STDIN\": error validating data: {why}; if you choose to ignore these errors, turn validation off with --validate=false\nexit 1\n"
                 );
-                assert_eq!(snapshot(&s, &format!("{verb} -f -"), &file).await, want, "{verb} {file}");
+                assert_eq!(snapshot(&s, &format!("{verb} -f -"), &file).await, expected, "{verb} {file}");
             }
         }
-        assert!(s.asked().iter().all(|l| l == "GET /openapi/v2"), "{:?}", s.asked());
-        // Documents before it are made, those behind it are not.
+        assert!(s.requests().iter().all(|l| l == "GET /openapi/v2"), "{:?}", s.requests());
+        // Documents before it are created, later ones are not.
         let file = format!("{good}\n---\n{}---\n{good}\n", list("List", "{apiVersion: v1}"));
         assert!(snapshot(&s, "create -f -", &file).await.starts_with("configmap/a created\n! error: error validating"));
-        // What the server validates is left to it.
+        // The server validates these.
         assert_eq!(
             snapshot(&s, "create -f -", &list("List", good)).await,
             "configmap/a created\nconfigmap/a created\n"
         );
-        let asked = s.asked().len();
+        let requests = s.requests().len();
         assert_eq!(snapshot(&s, "create -f -", good).await, "configmap/a created\n");
-        assert_eq!(s.asked().len(), asked + 1);
+        assert_eq!(s.requests().len(), requests + 1);
     }
 }

@@ -1,8 +1,8 @@
-//! Other images, tags and digests.
+//! Changes images, tags and digests.
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::go::go_struct;
 use crate::kustomization::{FieldSpec, Image};
 use crate::resources::Resources;
@@ -16,7 +16,7 @@ go_struct! {
     }
 }
 
-/// Name, tag and digest of an image. A colon before the first slash is the port of a registry.
+/// Splits an image into name, tag and digest. A colon before the first slash belongs to a registry port.
 fn split(image: &str) -> (&str, &str, &str) {
     let from = image.find('/').unwrap_or(0);
     let find = |c: char| image[from..].find(c).map(|i| i + from);
@@ -29,7 +29,7 @@ fn split(image: &str) -> (&str, &str, &str) {
 }
 
 impl Image {
-    /// The image that takes the place of one.
+    /// Returns the replacement of an image.
     fn change(&self, image: &str) -> String {
         let (name, tag, digest) = split(image);
         let name = if self.new_name.is_empty() { name } else { &self.new_name };
@@ -71,12 +71,12 @@ impl Changer<'_> {
         Ok(())
     }
 
-    /// Changes the images of all containers, wherever they stand.
-    fn everywhere(&self, v: &mut Value) -> Result<(), Error> {
+    /// Changes the images of all containers at any depth.
+    fn change_all(&self, v: &mut Value) -> Result<(), Error> {
         match v {
             Value::Object(m) => {
                 for (k, v) in m.iter_mut() {
-                    self.everywhere(v)?;
+                    self.change_all(v)?;
                     let Value::Array(containers) = v else { continue };
                     if k == "containers" || k == "initContainers" {
                         containers.iter_mut().filter_map(|c| c.get_mut("image")).try_for_each(|i| self.set(i))?;
@@ -84,7 +84,7 @@ impl Changer<'_> {
                 }
                 Ok(())
             }
-            Value::Array(items) => items.iter_mut().try_for_each(|i| self.everywhere(i)),
+            Value::Array(items) => items.iter_mut().try_for_each(|i| self.change_all(i)),
             _ => Ok(()),
         }
     }
@@ -93,16 +93,16 @@ impl Changer<'_> {
 impl Transform for Images {
     fn apply(&self, all: &mut Resources) -> Result<(), Error> {
         const REST: &str = "(:[a-zA-Z0-9_.{}-]*)?(@sha256:[a-zA-Z0-9_.{}-]*)?$";
-        // A name that is no pattern means no image.
+        // A name that is no valid pattern matches no image.
         let Ok(pattern) = Regex::new(&format!("^{}{REST}", self.image.name)) else { return Ok(()) };
         let changer = Changer { pattern, image: &self.image };
         let changed = |r: &&mut crate::resource::Resource| !r.is_empty() && r.kind() != "CustomResourceDefinition";
         for r in all.0.iter_mut().filter(changed) {
-            r.object.values_mut().try_for_each(|v| changer.everywhere(v))?;
+            r.object.values_mut().try_for_each(|v| changer.change_all(v))?;
         }
         for r in all.0.iter_mut().filter(changed) {
             for spec in &self.specs {
-                visit(r, spec, Make::Nothing, &mut |v| changer.set(v))?;
+                visit(r, spec, Create::Nothing, &mut |v| changer.set(v))?;
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_taken_apart_and_put_together() {
+    fn splits_and_joins_images() {
         let image = |new_name: &str, new_tag: &str, digest: &str, tag_suffix: &str| Image {
             new_name: new_name.into(),
             new_tag: new_tag.into(),

@@ -1,4 +1,4 @@
-//! JSON patches (RFC 6902) to the objects that a selector means.
+//! Applies JSON patches (RFC 6902) to the selected objects.
 
 use super::Transform;
 use crate::Error;
@@ -18,7 +18,7 @@ go_struct! {
     }
 }
 
-/// The operations of a text in YAML or JSON.
+/// Parses operations in YAML or JSON.
 pub fn operations(text: &str) -> Result<Value, Error> {
     let value = if text.starts_with('[') {
         serde_json::from_str(text).map_err(Error::text)?
@@ -31,7 +31,7 @@ pub fn operations(text: &str) -> Result<Value, Error> {
 
 /// Applies operations to an object.
 pub fn apply(r: &mut Resource, operations: &Value) -> Result<(), Error> {
-    // Upstream keeps its notes in annotations, so that the map is there for a patch to add to.
+    // Upstream stores its history in annotations, so that the map exists for a patch to add to.
     if r.has_history() {
         let slot = r.metadata_mut().entry("annotations").or_insert(Value::Null);
         if slot.is_null() {
@@ -53,6 +53,7 @@ pub fn apply(r: &mut Resource, operations: &Value) -> Result<(), Error> {
 }
 
 impl JsonPatch {
+    /// Reads and parses the patch.
     pub fn load(mut self, root: &Root<'_>) -> Result<Loaded, Error> {
         let Some(target) = self.target.take().filter(|t| !t.name.is_empty()) else {
             return Err(Error::text("must specify the target name"));
@@ -74,6 +75,7 @@ impl JsonPatch {
     }
 }
 
+/// A patch with its parsed operations.
 pub struct Loaded {
     target: Selector,
     operations: Value,

@@ -1,4 +1,4 @@
-//! Labels and annotations for all objects.
+//! Adds labels and annotations to all objects.
 
 use super::Transform;
 use crate::Error;
@@ -35,8 +35,8 @@ impl Transform for Annotations {
     }
 }
 
-/// The transformer of an entry of `labels`.
-pub fn of(label: &Label, config: &Config) -> Result<Labels, Error> {
+/// Returns the transformer for an entry of `labels`.
+pub fn label_transformer(label: &Label, config: &Config) -> Result<Labels, Error> {
     let mut specs = label.fields.clone();
     let mut add = |more: &[FieldSpec]| {
         merge_specs(&mut specs, more).map_err(|e| Error::text(format!("failed to merge labels: {e}")))

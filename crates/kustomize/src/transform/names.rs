@@ -1,8 +1,8 @@
-//! Prefixes and suffixes of names, and hashes behind them.
+//! Adds prefixes, suffixes and hashes to names.
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::generate;
 use crate::go::go_struct;
 use crate::id::Gvk;
@@ -24,7 +24,7 @@ go_struct! {
     }
 }
 
-/// Their names mean something to others.
+/// Kinds whose names other programs know.
 fn keeps_its_name(gvk: &Gvk) -> bool {
     matches!(
         (gvk.group.as_str(), gvk.kind.as_str()),
@@ -32,12 +32,12 @@ fn keeps_its_name(gvk: &Gvk) -> bool {
     )
 }
 
-enum End {
+enum Position {
     Front,
     Back,
 }
 
-fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Result<(), Error> {
+fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &Position) -> Result<(), Error> {
     for r in all.0.iter_mut().filter(|r| !r.is_empty()) {
         let gvk = r.original_id().gvk;
         if keeps_its_name(&gvk) {
@@ -46,16 +46,16 @@ fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Re
         for spec in specs.iter().filter(|s| gvk.is_selected(&s.gvk)) {
             if spec.path == "metadata/name" && !added.is_empty() {
                 match end {
-                    End::Front => r.prefixes.push(added.to_owned()),
-                    End::Back => r.suffixes.push(added.to_owned()),
+                    Position::Front => r.prefixes.push(added.to_owned()),
+                    Position::Back => r.suffixes.push(added.to_owned()),
                 }
                 r.remember();
             }
-            visit(r, spec, Make::Scalar, &mut |v| {
+            visit(r, spec, Create::Scalar, &mut |v| {
                 let old = if v.is_null() { String::new() } else { text(v) };
                 *v = match end {
-                    End::Front => format!("{added}{old}").into(),
-                    End::Back => format!("{old}{added}").into(),
+                    Position::Front => format!("{added}{old}").into(),
+                    Position::Back => format!("{old}{added}").into(),
                 };
                 Ok(())
             })?;
@@ -66,17 +66,17 @@ fn apply(all: &mut Resources, added: &str, specs: &[FieldSpec], end: &End) -> Re
 
 impl Transform for Prefix {
     fn apply(&self, all: &mut Resources) -> Result<(), Error> {
-        apply(all, &self.prefix, &self.specs, &End::Front)
+        apply(all, &self.prefix, &self.specs, &Position::Front)
     }
 }
 
 impl Transform for Suffix {
     fn apply(&self, all: &mut Resources) -> Result<(), Error> {
-        apply(all, &self.suffix, &self.specs, &End::Back)
+        apply(all, &self.suffix, &self.specs, &Position::Back)
     }
 }
 
-/// Puts the hash of their content behind the names of generated objects.
+/// Adds the hash of the content to the names of generated objects.
 pub struct Hash;
 
 impl Transform for Hash {

@@ -1,8 +1,8 @@
-//! One namespace for all objects.
+//! Sets the namespace of all objects.
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::go::go_struct;
 use crate::kustomization::{FieldSpec, Metadata};
 use crate::resource::Resource;
@@ -20,6 +20,7 @@ go_struct! {
 }
 
 impl Namespace {
+    /// Checks `setRoleBindingSubjects`.
     pub fn check(&self) -> Result<(), Error> {
         if matches!(self.subjects.as_str(), "" | "defaultOnly" | "none" | "allServiceAccounts") {
             return Ok(());
@@ -31,11 +32,11 @@ impl Namespace {
     }
 
     fn set(&self, v: &mut Value) -> Result<(), Error> {
-        let taken = v.as_str().is_some_and(|s| !s.is_empty());
+        let is_set = v.as_str().is_some_and(|s| !s.is_empty());
         if v.is_object() || v.is_array() {
             return Err(Error::text("namespace field specs must target scalar nodes"));
         }
-        if !(self.unset_only && taken) {
+        if !(self.unset_only && is_set) {
             *v = self.metadata.namespace.clone().into();
         }
         Ok(())
@@ -45,7 +46,7 @@ impl Namespace {
         let gvk = r.gvk();
         if !gvk.is_cluster_scoped() {
             let spec = FieldSpec { path: "metadata/namespace".to_owned(), create: true, ..FieldSpec::default() };
-            visit(r, &spec, Make::Scalar, &mut |v| self.set(v))?;
+            visit(r, &spec, Create::Scalar, &mut |v| self.set(v))?;
         }
         let binding = matches!(gvk.kind.as_str(), "RoleBinding" | "ClusterRoleBinding");
         if binding {
@@ -56,7 +57,7 @@ impl Namespace {
                 || (spec.path == "metadata/name" && gvk.api_version() != "v1")
                 || (binding && spec.path == "subjects/namespace");
             if !own {
-                visit(r, spec, Make::Scalar, &mut |v| self.set(v))?;
+                visit(r, spec, Create::Scalar, &mut |v| self.set(v))?;
             }
         }
         Ok(())
@@ -66,12 +67,12 @@ impl Namespace {
         let Some(Value::Array(subjects)) = r.object.get_mut("subjects") else { return Ok(()) };
         for s in subjects.iter_mut().filter_map(Value::as_object_mut) {
             let is = |key: &str, value: &str| s.get(key).and_then(Value::as_str) == Some(value);
-            let meant = match self.subjects.as_str() {
+            let in_scope = match self.subjects.as_str() {
                 "none" => false,
                 "allServiceAccounts" => is("kind", "ServiceAccount"),
                 _ => is("name", "default"),
             };
-            if meant {
+            if in_scope {
                 self.set(s.entry("namespace").or_insert(Value::Null))?;
             }
         }
@@ -95,7 +96,7 @@ impl Transform for Namespace {
             let same: Vec<String> = all
                 .0
                 .iter()
-                .filter(|o| o.id().is(&id))
+                .filter(|o| o.id().is_same(&id))
                 .map(|o| codec::json::to_string(&o.object.clone().into(), codec::json::Html::Escape))
                 .collect();
             if same.len() != 1 {

@@ -1,4 +1,4 @@
-//! Patches: strategic merge or RFC 6902, by what is in them.
+//! Applies strategic merge or RFC 6902 patches, depending on their content.
 
 use super::{Transform, json_patch};
 use crate::Error;
@@ -14,19 +14,20 @@ enum Content {
     Operations(Value),
 }
 
+/// A patch with its parsed content.
 pub struct Loaded {
     content: Content,
     target: Option<Selector>,
     source: String,
 }
 
-/// The configuration as it would stand in a file, for errors.
-pub fn shown(p: &Patch) -> String {
-    shown_as(p, "patch")
+/// Formats the configuration as in a file, for errors.
+pub fn describe(p: &Patch) -> String {
+    describe_with(p, "patch")
 }
 
-/// [`shown`], with the patch under another name.
-pub fn shown_as(p: &Patch, text: &str) -> String {
+/// [`describe`], with another text as the patch.
+pub fn describe_with(p: &Patch, text: &str) -> String {
     let mut out = Map::new();
     let add = |out: &mut Map<String, Value>, key: &str, value: &str| {
         if !value.is_empty() {
@@ -59,10 +60,11 @@ pub fn shown_as(p: &Patch, text: &str) -> String {
     codec::yaml::to_string(&out.into())
 }
 
+/// Reads and parses a patch.
 pub fn load(p: Patch, root: &Root<'_>) -> Result<Loaded, Error> {
     let inline = p.patch.trim();
     let (text, source) = match (inline, p.path.as_str()) {
-        ("", "") => return Err(Error::text(format!("must specify one of patch and path in\n{}", shown(&p)))),
+        ("", "") => return Err(Error::text(format!("must specify one of patch and path in\n{}", describe(&p)))),
         ("", path) => {
             let text = root
                 .read_text(path)
@@ -70,7 +72,7 @@ pub fn load(p: Patch, root: &Root<'_>) -> Result<Loaded, Error> {
             (text, format!("[path: {path:?}]"))
         }
         (text, "") => (text.to_owned(), format!("[patch: {text:?}]")),
-        _ => return Err(Error::text(format!("patch and path can't be set at the same time\n{}", shown(&p)))),
+        _ => return Err(Error::text(format!("patch and path can't be set at the same time\n{}", describe(&p)))),
     };
     let content = match (resource::parse(&text), json_patch::operations(&text)) {
         (Ok(mut patches), _) => {
@@ -124,7 +126,7 @@ impl Transform for Loaded {
     }
 }
 
-/// Applies one patch to several objects, whatever object it names itself.
+/// Applies one patch to several objects, regardless of the name in it.
 fn apply_to(all: &mut Resources, selected: &[usize], patch: &Resource) -> Result<(), Error> {
     for &i in selected {
         let mut own = patch.clone();
@@ -138,7 +140,7 @@ fn apply_to(all: &mut Resources, selected: &[usize], patch: &Resource) -> Result
 }
 
 go_struct! {
-    /// The older form, `patchesStrategicMerge`: files or texts.
+    /// The older form, `patchesStrategicMerge`: files or inline texts.
     StrategicMerge "PatchStrategicMergeTransformer" {
         paths: Vec<String> = "paths",
         patches: String = "patches",
@@ -146,6 +148,7 @@ go_struct! {
 }
 
 impl StrategicMerge {
+    /// Reads and parses the patches.
     pub fn load(self, root: &Root<'_>) -> Result<LoadedMerge, Error> {
         if self.paths.is_empty() && self.patches.is_empty() {
             return Err(Error::text("empty file path and empty patch content"));

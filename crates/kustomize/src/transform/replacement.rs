@@ -1,4 +1,4 @@
-//! Values of fields copied into other fields.
+//! Copies values of fields into other fields.
 
 use super::Transform;
 use crate::Error;
@@ -21,7 +21,7 @@ go_struct! {
 }
 
 impl Replacements {
-    /// Reads the replacements that stand in files.
+    /// Reads the replacements that are in files.
     pub fn load(self, root: &Root<'_>) -> Result<Self, Error> {
         let mut all = Vec::new();
         for r in self.replacements {
@@ -72,7 +72,7 @@ impl Transform for Replacements {
     }
 }
 
-/// The parts of a path with dots; what is in brackets is one part.
+/// Splits a path at dots; brackets form one part.
 pub fn parts(path: &str) -> Vec<String> {
     let mut out = Vec::new();
     let mut open: Option<String> = None;
@@ -97,7 +97,7 @@ pub fn parts(path: &str) -> Vec<String> {
     out
 }
 
-fn shown(s: &Source) -> String {
+fn describe(s: &Source) -> String {
     let id = Id { gvk: s.gvk.clone(), name: s.name.clone(), namespace: s.namespace.clone() };
     let path = if s.field_path.is_empty() { String::new() } else { format!(":{}", s.field_path) };
     format!("{id}{path}")
@@ -113,7 +113,7 @@ fn read(all: &Resources, source: &Source) -> Result<Value, Error> {
     let found: Vec<&Resource> = all.0.iter().filter(|r| r.ids().iter().any(&selected)).collect();
     let [found] = found[..] else {
         let why = if found.is_empty() { "nothing selected by" } else { "multiple matches for selector" };
-        return Err(Error::text(format!("{why} {}", shown(source))));
+        return Err(Error::text(format!("{why} {}", describe(source))));
     };
     let path = if source.field_path.is_empty() { DEFAULT_PATH } else { &source.field_path };
     let object = Value::Object(found.object.clone());
@@ -133,15 +133,15 @@ fn read(all: &Resources, source: &Source) -> Result<Value, Error> {
     if value.is_object() || value.is_array() {
         return Err(Error::text("delimiter option can only be used with scalar nodes"));
     }
-    let whole = text(value);
-    let piece = usize::try_from(options.index).ok().and_then(|i| whole.split(&options.delimiter).nth(i));
+    let complete = text(value);
+    let piece = usize::try_from(options.index).ok().and_then(|i| complete.split(&options.delimiter).nth(i));
     match piece {
         Some(piece) => Ok(piece.into()),
-        None => Err(Error::text(format!("options.index {} is out of bounds for value {whole}", options.index))),
+        None => Err(Error::text(format!("options.index {} is out of bounds for value {complete}", options.index))),
     }
 }
 
-/// What a path leads to: members, places in lists, `-` for the last, `[key=value]`.
+/// Follows a path: members, list indices, `-` for the last item, `[key=value]`.
 pub fn lookup<'a>(mut v: &'a Value, path: &[String]) -> Result<Option<&'a Value>, Error> {
     for part in path.iter().map(|p| p.trim()).filter(|p| !p.is_empty()) {
         let next = match v {
@@ -166,7 +166,7 @@ pub fn lookup<'a>(mut v: &'a Value, path: &[String]) -> Result<Option<&'a Value>
     Ok(Some(v))
 }
 
-/// `[key=value]`.
+/// Parses `[key=value]`.
 fn pair(part: &str) -> Option<(&str, &str)> {
     part.strip_prefix('[')?.strip_suffix(']')?.split_once('=')
 }
@@ -174,7 +174,7 @@ fn pair(part: &str) -> Option<(&str, &str)> {
 fn write(all: &mut Resources, value: &Value, target: &Target) -> Result<(), Error> {
     let Some(select) = &target.select else { return Err(Error::text("target must specify resources to select")) };
     let wrong = |e: Error| Error::text(format!("error creating target selector: {e}"));
-    let wanted = Matcher::new(select).map_err(wrong)?;
+    let selector = Matcher::new(select).map_err(wrong)?;
     let mut rejected = Vec::new();
     for r in &target.reject {
         rejected.push((r, Matcher::new(r).map_err(wrong)?));
@@ -188,7 +188,7 @@ fn write(all: &mut Resources, value: &Value, target: &Target) -> Result<(), Erro
             let by_id = s.gvk != crate::id::Gvk::default() || !s.name.is_empty() || !s.namespace.is_empty();
             (by_labels && m.fits_labels(r)) || (by_id && ids.iter().any(|id| m.fits_id(id)))
         });
-        if out || !wanted.fits_labels(r) || !ids.iter().any(|id| wanted.fits_id(id)) {
+        if out || !selector.fits_labels(r) || !ids.iter().any(|id| selector.fits_id(id)) {
             continue;
         }
         for path in paths {
@@ -242,8 +242,8 @@ fn wrong_node(expected: &str, v: &Value) -> Failure {
 }
 
 impl Setter<'_> {
-    /// Something new for a part of the path, by what comes behind it.
-    fn made(&self, next: Option<&String>) -> Value {
+    /// Creates the value for a missing part of the path, depending on the next part.
+    fn new_value(&self, next: Option<&String>) -> Value {
         match next {
             None if self.value.is_object() => Value::Object(Map::new()),
             None if self.value.is_array() => Value::Array(Vec::new()),
@@ -253,7 +253,7 @@ impl Setter<'_> {
         }
     }
 
-    /// Sets all fields that the path means; how many they are.
+    /// Sets all fields that the path selects, and returns their number.
     fn walk(&self, v: &mut Value, path: &[String]) -> Result<usize, Failure> {
         let Some((part, rest)) = path.split_first() else {
             return self.set(v).map(|()| 1).map_err(Failure::Value);
@@ -261,7 +261,7 @@ impl Setter<'_> {
         if let Ok(i) = part.parse::<usize>() {
             let Value::Array(items) = v else { return Err(wrong_node("SequenceNode", v)) };
             if i == items.len() && self.create {
-                items.push(self.made(rest.first()));
+                items.push(self.new_value(rest.first()));
             }
             let n = items.len();
             return match items.get_mut(i) {
@@ -279,7 +279,7 @@ impl Setter<'_> {
         match v {
             Value::Object(m) => {
                 if self.create && !m.contains_key(part) {
-                    m.insert(part.clone(), self.made(rest.first()));
+                    m.insert(part.clone(), self.new_value(rest.first()));
                 }
                 match m.get_mut(part) {
                     None => Ok(0),
@@ -323,7 +323,7 @@ impl Setter<'_> {
         Ok(n)
     }
 
-    /// A field inside of a text that is itself JSON or YAML.
+    /// Sets a field inside of a text that is itself JSON or YAML.
     fn embedded(&self, s: &mut String, rest: &[String]) -> Result<usize, Failure> {
         let documents = codec::yaml::parse_v3(s).map_err(|e| Failure::Path(Error::text(e)))?;
         let mut inner = documents.into_iter().next().unwrap_or_default();
@@ -361,7 +361,7 @@ impl Setter<'_> {
         *field = match &*field {
             f if !is_scalar(f) => value,
             Value::String(_) => scalar_text(&value).into(),
-            // The kind of the field stays: a number from a text is a number.
+            // The field keeps its type: a number from a text is a number.
             _ => {
                 let new = scalar_text(&value);
                 let read = codec::yaml::parse_v3(&new).ok().and_then(|d| d.into_iter().next());

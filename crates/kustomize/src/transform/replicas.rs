@@ -1,8 +1,8 @@
-//! Numbers of replicas.
+//! Sets the number of replicas.
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::go::go_struct;
 use crate::kustomization::{FieldSpec, Replica};
 use crate::resources::Resources;
@@ -20,7 +20,7 @@ impl Transform for Replicas {
         for spec in &self.specs {
             for i in all.by_any_id(|id| id.name == self.replica.name && id.gvk.is_selected(&spec.gvk)) {
                 found = true;
-                visit(&mut all.0[i], spec, Make::Scalar, &mut |v| {
+                visit(&mut all.0[i], spec, Create::Scalar, &mut |v| {
                     *v = self.replica.count.into();
                     Ok(())
                 })?;

@@ -1,8 +1,9 @@
-//! A value put into fields, whole or as a part of a path (`ValueAddTransformer`, which no field of a kustomization configures).
+//! Puts a value into fields, as a whole or as a segment of a path (`ValueAddTransformer`, which no field of a kustomization
+//! configures).
 
 use super::Transform;
 use crate::Error;
-use crate::fields::{Make, visit};
+use crate::fields::{Create, visit};
 use crate::go::{self, Unknown, go_struct};
 use crate::kustomization::{FieldSpec, Selector};
 use crate::resources::Resources;
@@ -31,6 +32,7 @@ go_struct! {
 }
 
 impl ValueAdd {
+    /// Completes the value, and reads the targets file.
     pub fn load(mut self, root: &Root<'_>) -> Result<Self, Error> {
         self.value = self.value.trim().to_owned();
         if self.value.is_empty() {
@@ -57,7 +59,7 @@ impl ValueAdd {
     }
 }
 
-/// Puts a part into a path, at a place counted from one.
+/// Inserts a segment into a path at a position counted from one.
 fn insert(path: &str, part: &str, position: i64) -> String {
     let mut parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     let absolute = path.starts_with('/');
@@ -79,7 +81,7 @@ impl Transform for ValueAdd {
                     continue;
                 }
                 let spec = FieldSpec { path: t.field_path.clone(), create: true, ..FieldSpec::default() };
-                visit(r, &spec, Make::Scalar, &mut |v| {
+                visit(r, &spec, Create::Scalar, &mut |v| {
                     *v = match (t.position, &*v) {
                         (0, _) => self.value.clone().into(),
                         (n, old) => insert(old.as_str().unwrap_or_default(), &self.value, n).into(),

@@ -1,5 +1,6 @@
-//! Whatever fails while a command deletes an object to create it anew: afterwards there is the old one or the new one, and the
-//! command ends with 0 only if that is the new one. When the server stays away, the old one is in a file that the command names.
+//! Faults while a command deletes and recreates an object: afterwards the old or the new object exists, and the command
+//! exits with 0 only if it is the new one. If the server stays unreachable, the old object is in a file that the command
+//! names.
 
 use crate::shell::{run, server};
 use async_trait::async_trait;
@@ -12,40 +13,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::Cluster;
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// No connection: the server never hears of it.
+    /// The connection fails: the server does not receive the request.
     Unreached,
-    /// The server does it, and its answer is lost.
+    /// The server executes the request, and the response is lost.
     Lost,
-    /// The server does it, and says that it had no time.
+    /// The server executes the request, and reports a timeout.
     TimedOut,
-    /// The server refuses it.
+    /// The server rejects the request.
     Forbidden,
-    /// From this request on nobody is in reach.
+    /// The server is unreachable from this request on.
     Gone,
-    /// Before this request somebody else writes the last object of the command.
+    /// Before this request, another client writes the last object of the command.
     Changed,
-    /// Before this request somebody else creates the last object of the command, if it is not there.
+    /// Before this request, another client creates the last object of the command if it does not exist.
     Made,
 }
 
 const FAULTS: [Fault; 7] =
     [Fault::Unreached, Fault::Lost, Fault::TimedOut, Fault::Forbidden, Fault::Gone, Fault::Changed, Fault::Made];
 
-/// Counts requests besides discovery, and makes one fail.
+/// Counts requests except discovery, and lets one fail.
 struct Faulty<T> {
     server: T,
     count: Arc<AtomicUsize>,
     at: usize,
     fault: Fault,
-    /// The path of a collection, and an object in it, as somebody else writes it.
+    /// The path of a collection, and an object in it as another client writes it.
     others: (&'static str, Value),
 }
 
 impl<T: Transport> Faulty<T> {
-    async fn other(&self, method: Method) -> Result<(), Error> {
+    async fn write_as_other(&self, method: Method) -> Result<(), Error> {
         let (path, o) = &self.others;
         let name = o["metadata"]["name"].as_str().unwrap();
         let path = if method == Method::POST { (*path).to_owned() } else { format!("{path}/{name}") };
@@ -54,7 +55,7 @@ impl<T: Transport> Faulty<T> {
     }
 }
 
-fn broken() -> Box<dyn std::error::Error + Send + Sync> {
+fn connection_error() -> Box<dyn std::error::Error + Send + Sync> {
     "connection reset by peer".into()
 }
 
@@ -76,19 +77,21 @@ impl<T: Transport> Transport for Faulty<T> {
             return self.server.send(r).await;
         }
         match self.fault {
-            Fault::Unreached | Fault::Gone => Err(Error::Connect { to: "the server".into(), source: broken() }),
+            Fault::Unreached | Fault::Gone => {
+                Err(Error::Connect { to: "the server".into(), source: connection_error() })
+            }
             Fault::Forbidden => Ok(status(403, "Forbidden")),
             Fault::Changed => {
-                self.other(Method::PUT).await?;
+                self.write_as_other(Method::PUT).await?;
                 self.server.send(r).await
             }
             Fault::Made => {
-                self.other(Method::POST).await?;
+                self.write_as_other(Method::POST).await?;
                 self.server.send(r).await
             }
             Fault::Lost => {
                 self.server.send(r).await?;
-                Err(Error::Send(broken()))
+                Err(Error::Send(connection_error()))
             }
             Fault::TimedOut => {
                 self.server.send(r).await?;
@@ -98,13 +101,13 @@ impl<T: Transport> Transport for Faulty<T> {
     }
 }
 
-/// A command that deletes and creates, and what it is about.
+/// A command that deletes and creates objects.
 struct Case {
     line: &'static [&'static str],
-    /// Paths of collections, with the objects that are there before.
+    /// Paths of collections, with the objects that exist before the command.
     before: Vec<(&'static str, Value)>,
     input: String,
-    /// Which of two objects there is, by what they say.
+    /// Whether an object is the new one.
     is_new: fn(&Value) -> bool,
 }
 
@@ -122,18 +125,22 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
 
 fn cases() -> Vec<Case> {
-    let of = |v: &str, immutable| ["a", "b"].map(|n| config_map(n, v, immutable));
+    let pair = |v: &str, immutable| ["a", "b"].map(|n| config_map(n, v, immutable));
     let text = |all: [Value; 2]| all.map(|o| format!("---\n{o}\n")).concat();
     let is_new = |o: &Value| o["data"]["v"] == "new";
-    let replace =
-        |line| Case { line, before: of("old", false).map(|o| (MAPS, o)).into(), input: text(of("new", false)), is_new };
+    let replace = |line| Case {
+        line,
+        before: pair("old", false).map(|o| (MAPS, o)).into(),
+        input: text(pair("new", false)),
+        is_new,
+    };
     vec![
         replace(&["replace", "--force", "-f", "-"]),
         replace(&["replace", "--force", "--grace-period=0", "-f", "-"]),
         Case {
             line: &["apply", "--force", "-f", "-"],
-            before: of("old", true).map(|o| (MAPS, o)).into(),
-            input: text(of("new", true)),
+            before: pair("old", true).map(|o| (MAPS, o)).into(),
+            input: text(pair("new", true)),
             is_new,
         },
         Case {
@@ -145,7 +152,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs a command on a cluster of its own, where request `at`, counted from 0, fails: the exit code, what was said, how many requests it made.
+/// Runs a command on a new cluster where request `at`, counted from 0, fails. Returns the exit code, the output and the
+/// number of requests.
 async fn attempt(case: &Case, at: usize, fault: Fault) -> (u8, String, usize) {
     let cluster = Cluster::start(7).await;
     for (path, o) in &case.before {
@@ -153,37 +161,37 @@ async fn attempt(case: &Case, at: usize, fault: Fault) -> (u8, String, usize) {
     }
     let directory = tempfile::tempdir().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
-    let (path, mut other) = case.before.last().cloned().unwrap();
-    other["metadata"]["labels"] = json!({"written": "by-another"});
-    let faulty = Faulty { server: server(&cluster), count: count.clone(), at, fault, others: (path, other) };
-    let (code, said) = run(&cluster, faulty, case.line, &case.input, directory.path()).await;
-    let what = format!("{:?}, {fault:?} at request {at}: exit {code}\n{said}", case.line);
+    let (path, mut write_as_other) = case.before.last().cloned().unwrap();
+    write_as_other["metadata"]["labels"] = json!({"written": "by-another"});
+    let faulty = Faulty { server: server(&cluster), count: count.clone(), at, fault, others: (path, write_as_other) };
+    let (code, output) = run(&cluster, faulty, case.line, &case.input, directory.path()).await;
+    let context = format!("{:?}, {fault:?} at request {at}: exit {code}\n{output}", case.line);
     let mut all_new = true;
     for (path, o) in &case.before {
         let name = o["metadata"]["name"].as_str().unwrap();
-        let there = cluster.call("GET", &format!("{path}/{name}"), Value::Null).await;
-        if there.code == 200 {
-            let by_another = there.body["metadata"]["labels"]["written"] == "by-another";
-            all_new &= (case.is_new)(&there.body) || by_another && fault == Fault::Changed;
+        let response = cluster.call("GET", &format!("{path}/{name}"), Value::Null).await;
+        if response.code == 200 {
+            let by_another = response.body["metadata"]["labels"]["written"] == "by-another";
+            all_new &= (case.is_new)(&response.body) || by_another && fault == Fault::Changed;
             continue;
         }
-        assert_eq!(fault, Fault::Gone, "{name} is lost: {what}");
+        assert_eq!(fault, Fault::Gone, "{name} is lost: {context}");
         all_new = false;
-        let kept = std::fs::read_dir(directory.path()).unwrap().map(|f| f.unwrap().path());
-        let mut kept = kept.filter(|f| said.contains(&f.display().to_string()));
+        let files = std::fs::read_dir(directory.path()).unwrap().map(|f| f.unwrap().path());
+        let mut files = files.filter(|f| output.contains(&f.display().to_string()));
         let is_it = |f: std::path::PathBuf| std::fs::read_to_string(f).unwrap().contains(&format!("name: {name}\n"));
-        assert!(kept.any(is_it), "{name} is in no file: {what}");
+        assert!(files.any(is_it), "{name} is in no file: {context}");
     }
-    // It may be there although nobody knows: a lost answer is an error.
-    assert!(code != 0 || all_new, "it says that all went well: {what}");
-    (code, said, count.load(Ordering::SeqCst))
+    // The object may exist although the command failed: a lost response is an error.
+    assert!(code != 0 || all_new, "it says that all went well: {context}");
+    (code, output, count.load(Ordering::SeqCst))
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_lost_whatever_fails() {
+async fn no_fault_loses_an_object() {
     for case in cases() {
-        let (code, said, requests) = attempt(&case, usize::MAX, Fault::Lost).await;
-        assert_eq!(code, 0, "{said}");
+        let (code, output, requests) = attempt(&case, usize::MAX, Fault::Lost).await;
+        assert_eq!(code, 0, "{output}");
         assert!(requests >= 5, "{:?} made {requests} requests", case.line);
         for fault in FAULTS {
             for at in 0..requests {

@@ -1,4 +1,5 @@
-//! The same steps on servers that behave as kube-apiserver may and ours does not of itself: kubectl says the same on all of them.
+//! The same commands against servers that behave as kube-apiserver may and ours does not by default: the output of kubectl
+//! is the same.
 
 use crate::shell::{run, server};
 use async_trait::async_trait;
@@ -12,21 +13,21 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use testkit::Cluster;
 
-/// In which way a server is another one.
+/// How a server deviates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Ours,
-    /// Fields that nobody knows are refused in every write, and so are nulls in what is created.
+    /// Every write validates strictly, and creations with null fields are rejected.
     Strict,
-    /// A page has two objects, however many were asked for.
+    /// Pages have two objects, whatever limit is requested.
     SmallPages,
-    /// Discovery as before v1.26: a document for each version.
+    /// Discovery as before v1.26: a document per version.
     OldDiscovery,
-    /// Neither tables nor metadata alone.
+    /// The server supports neither tables nor partial metadata.
     NoTables,
-    /// Each request is answered with 429 when it is sent the first time.
+    /// Each request gets 429 the first time.
     Busy,
-    /// A watch ends after one second.
+    /// Watches end after one second.
     ShortWatches,
 }
 
@@ -36,17 +37,17 @@ const OTHERS: [Manner; 6] =
 struct Foreign<T> {
     server: T,
     manner: Manner,
-    /// Requests that were told to come again.
+    /// Requests that got 429.
     seen: Mutex<HashSet<String>>,
 }
 
-fn answer(code: u16, body: &Value) -> Response<Body> {
+fn response(code: u16, body: &Value) -> Response<Body> {
     let body = Full::new(Bytes::from(body.to_string())).map_err(|e| match e {}).boxed_unsync();
     Response::builder().status(code).header("content-type", "application/json").body(body).unwrap()
 }
 
-fn refusal(code: u16, reason: &str, message: &str) -> Response<Body> {
-    answer(
+fn error_response(code: u16, reason: &str, message: &str) -> Response<Body> {
+    response(
         code,
         &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": message}),
     )
@@ -69,7 +70,7 @@ fn has_null(v: &Value) -> bool {
     match v {
         Value::Null => true,
         Value::Array(all) => all.iter().any(has_null),
-        // What Go's types have in a status of nothing is written.
+        // Go's types write nulls in an empty status.
         Value::Object(m) => m.iter().any(|(k, v)| k != "status" && has_null(v)),
         _ => false,
     }
@@ -91,7 +92,7 @@ impl<T: Transport> Transport for Foreign<T> {
                     && r.headers().get(CONTENT_TYPE).is_some_and(|t| t == "application/json")
                     && has_null(&serde_json::from_slice(r.body()).unwrap())
                 {
-                    return Ok(refusal(400, "BadRequest", "a null"));
+                    return Ok(error_response(400, "BadRequest", "a null"));
                 }
             }
             Manner::SmallPages if has("limit") => *r.uri_mut() = with(r.uri(), "limit", "2"),
@@ -104,7 +105,7 @@ impl<T: Transport> Transport for Foreign<T> {
             Manner::Busy => {
                 let line = format!("{} {} {}", r.method(), r.uri(), String::from_utf8_lossy(r.body()));
                 if self.seen.lock().unwrap().insert(line) {
-                    let mut r = refusal(429, "TooManyRequests", "please try again later");
+                    let mut r = error_response(429, "TooManyRequests", "please try again later");
                     r.headers_mut().insert("retry-after", HeaderValue::from_static("0"));
                     return Ok(r);
                 }
@@ -149,7 +150,7 @@ kind: Node
 metadata: {name: node-1}
 "#;
 
-/// Every kind of command that talks to a server and needs no controller.
+/// Every kind of command that contacts a server and needs no controller.
 const STEPS: &[&str] = &[
     "create namespace other",
     "create -n other configmap far --from-literal=a=b",
@@ -241,26 +242,26 @@ const STEPS: &[&str] = &[
     "get all,cm,secret,role -o name",
 ];
 
-async fn walk(manner: Manner) -> Vec<String> {
+async fn run_steps(manner: Manner) -> Vec<String> {
     let cluster = Cluster::start(7).await;
     let directory = tempfile::tempdir().unwrap();
-    let mut said = Vec::new();
+    let mut results = Vec::new();
     for step in STEPS {
         let foreign = Foreign { server: server(&cluster), manner, seen: Mutex::default() };
         let line: Vec<&str> = step.split(' ').collect();
         let (code, text) = run(&cluster, foreign, &line, FILE, directory.path()).await;
-        said.push(format!("{text}exit {code}"));
+        results.push(format!("{text}exit {code}"));
     }
-    said
+    results
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_steps_say_the_same() {
-    let ours = walk(Manner::Ours).await;
+async fn output_is_the_same_on_all_servers() {
+    let ours = run_steps(Manner::Ours).await;
     let mut differ = Vec::new();
     for manner in OTHERS {
-        for ((line, ours), theirs) in STEPS.iter().zip(&ours).zip(walk(manner).await) {
-            // Without a table of the server's there is one of names and ages.
+        for ((line, ours), theirs) in STEPS.iter().zip(&ours).zip(run_steps(manner).await) {
+            // Without server-side tables kubectl prints names and ages.
             let of_table = line.starts_with("get ") && (line.contains("-o wide") || !line.contains(" -o "));
             if *ours != theirs && !(manner == Manner::NoTables && of_table) {
                 differ.push(format!("{manner:?}: {line}\n--- ours\n{ours}\n--- theirs\n{theirs}"));

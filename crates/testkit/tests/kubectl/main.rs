@@ -1,4 +1,4 @@
-//! kubectl against the server in memory, with a fault in every request of a command, one after the other.
+//! kubectl against the server in memory.
 #![allow(clippy::unwrap_used)] // a broken setup is a failed test
 
 mod faults;

@@ -1,4 +1,4 @@
-//! A command line of kubectl in this process.
+//! Runs command lines of kubectl in this process.
 
 use bytes::Bytes;
 use client::{Client, InProcess, Transport};
@@ -23,7 +23,7 @@ impl Write for Sink {
     }
 }
 
-/// The server of a cluster, asked by somebody who may do everything.
+/// Returns the server of a cluster; requests are those of an administrator.
 pub fn server(cluster: &Cluster) -> impl Transport + use<> {
     let server = cluster.server.clone();
     InProcess(move |request: Request<Bytes>| {
@@ -32,7 +32,7 @@ pub fn server(cluster: &Cluster) -> impl Transport + use<> {
     })
 }
 
-/// Runs words of kubectl with this standard input and this directory for temporary files: the exit code, and what was said.
+/// Runs kubectl with this standard input and this directory for temporary files. Returns the exit code and the output.
 pub async fn run(
     cluster: &Cluster,
     server: impl Transport,
@@ -40,11 +40,11 @@ pub async fn run(
     input: &str,
     tmp: &std::path::Path,
 ) -> (u8, String) {
-    let said = Sink::default();
+    let output = Sink::default();
     let tmp = tmp.display().to_string();
     let shell = Shell {
-        out: Stream::new(said.clone()),
-        err: Stream::new(said.clone()),
+        out: Stream::new(output.clone()),
+        err: Stream::new(output.clone()),
         input: Box::new(std::io::Cursor::new(input.as_bytes().to_vec())),
         environment: Box::new(move |name| (name == "TMPDIR").then(|| tmp.clone())),
         clock: cluster.clock.clone(),
@@ -55,6 +55,6 @@ pub async fn run(
     };
     let words = std::iter::once("kubectl").chain(line.iter().copied()).map(Into::into).collect();
     let code = kubectl::run(words, shell).await;
-    let said = String::from_utf8(said.0.lock().unwrap().clone()).unwrap();
-    (code, said)
+    let output = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+    (code, output)
 }

@@ -69,7 +69,7 @@ async fn watches(client: &Client, ns: &str) {
         let mut seen = Vec::new();
         let follow = async {
             while let Some(e) = events.try_next().await.unwrap() {
-                let said = match e {
+                let stderr = match e {
                     watcher::Event::Init => "init".to_owned(),
                     watcher::Event::InitApply(o) => format!("has {}", o.name_any()),
                     watcher::Event::InitDone => {
@@ -82,7 +82,7 @@ async fn watches(client: &Client, ns: &str) {
                     }
                     watcher::Event::Delete(o) => format!("gone {}", o.name_any()),
                 };
-                seen.push(said);
+                seen.push(stderr);
                 if seen.len() == 5 {
                     break;
                 }

@@ -1,5 +1,5 @@
-//! The real kubectl in every version at hand: what lies beside the one in `PATH` under its name and a version. The newest
-//! drives most other tests as well; here each goes once through what people do with it, against the same server.
+//! The real kubectl in every available version: files beside the one in `PATH` with its name and a version. The newest
+//! drives most other tests as well; here each version runs the common commands against the same server.
 
 use super::pod;
 use crate::story::{Story, Tool, minor};
@@ -25,7 +25,7 @@ pub fn run(s: &Story) {
     }
 }
 
-/// By minor version, where each lies.
+/// Returns the path of each minor version.
 fn versions() -> BTreeMap<u32, PathBuf> {
     let Some(first) = Tool::Kubectl.program().map(|c| PathBuf::from(c.get_program())) else { return BTreeMap::new() };
     let named = |p: &PathBuf| {
@@ -36,7 +36,7 @@ fn versions() -> BTreeMap<u32, PathBuf> {
     let inside = |d: PathBuf| std::fs::read_dir(d).into_iter().flatten().flatten().map(|f| f.path()).filter(named);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found: Vec<PathBuf> = std::iter::once(first).chain(std::env::split_paths(&path).flat_map(inside)).collect();
-    // What is in PATH is mostly a link to where its siblings are.
+    // The one in PATH is usually a link into the directory of the others.
     let homes: BTreeSet<PathBuf> =
         found.iter().filter_map(|p| Some(p.canonicalize().ok()?.parent()?.to_owned())).collect();
     let all = found.into_iter().chain(homes.into_iter().flat_map(inside));
@@ -76,7 +76,7 @@ impl Kubectl<'_> {
         assert!(o.status.code() == Some(1) && complaint.contains(says), "{says}: {}", self.told(args, &o));
     }
 
-    /// A manifest in a file, whose name this gives.
+    /// Writes a manifest to a file and returns its name.
     fn file(&self, name: &str, object: &Value) -> String {
         let name = format!("{name}-{}.json", self.minor);
         self.s.file(&name, &object.to_string());

@@ -69,6 +69,6 @@ fn run(s: &Story, mut program: Command) {
         .env_remove("https_proxy")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&o.stdout);
-    assert!(o.status.success() && said.ends_with("done\n"), "{said}{}", String::from_utf8_lossy(&o.stderr));
+    let stderr = String::from_utf8_lossy(&o.stdout);
+    assert!(o.status.success() && stderr.ends_with("done\n"), "{stderr}{}", String::from_utf8_lossy(&o.stderr));
 }

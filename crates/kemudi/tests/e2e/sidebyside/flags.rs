@@ -1,8 +1,7 @@
-//! Every command of the real kubectl has the same flags here: name, letter, default, and whether a value has to follow.
+//! Every command of the real kubectl has the same flags here: name, short name, default, and whether a value is required.
 //!
-//! The real program is asked for its help, ours for the definitions that its help is made of. `flags.txt` lists what may differ,
-//! each with its reason, and has nothing else in it. The text of a default is compared where ours has one: flags without work
-//! it out, or cannot be left out.
+//! The flags of the real program come from its help, ours from the definitions. `flags.txt` lists the exceptions, each with
+//! its reason, and nothing else. Defaults are compared only where ours has one: other flags compute it, or are required.
 
 use super::{OURS, listed, real};
 use crate::story::Story;
@@ -24,8 +23,8 @@ fn help(program: &Path, words: &[&str], home: &Path) -> String {
     String::from_utf8(o.stdout).unwrap()
 }
 
-/// Lines such as `    -f, --filename=[]:`.
-fn told(help: &str) -> Flags {
+/// Parses lines such as `    -f, --filename=[]:`.
+fn parse_flags(help: &str) -> Flags {
     let form = regex::Regex::new(r"(?m)^    (?:-(\w), )?--([\w-]+)=(.*):$").unwrap();
     let flag = |c: regex::Captures<'_>| {
         let text = c[3].trim_matches(['[', ']']).trim_matches('\'').to_owned();
@@ -35,7 +34,7 @@ fn told(help: &str) -> Flags {
     form.captures_iter(help).map(flag).collect()
 }
 
-/// The names under headlines such as `Available Commands:`.
+/// Returns the names below headings such as `Available Commands:`.
 fn commands(help: &str) -> Vec<String> {
     let mut out = Vec::new();
     let mut inside = false;
@@ -54,7 +53,7 @@ fn defined(c: &clap::Command, global: bool) -> Flags {
     let flag = |a: &clap::Arg| {
         let default: Vec<_> = a.get_default_values().iter().map(|v| v.to_string_lossy().into_owned()).collect();
         let many = matches!(a.get_action(), clap::ArgAction::Append);
-        // Said alone it is true.
+        // Without value it means true.
         let bare = a.is_require_equals_set() && (default.is_empty() || matches!(default[0].as_str(), "true" | "false"));
         let default = if default.is_empty() && !many { None } else { Some(default.join(",")) };
         (a.get_long().unwrap_or_default().to_owned(), Flag { letter: a.get_short(), default, bare })
@@ -65,7 +64,7 @@ fn defined(c: &clap::Command, global: bool) -> Flags {
 fn compare(path: &str, ours: &Flags, theirs: &Flags, everywhere: &Flags, found: &mut BTreeSet<String>) {
     for (name, real) in theirs {
         let say = |what: &str| format!("{path} --{name}: {what}");
-        // A flag that every command has may be told of as a command's own.
+        // Help may list a global flag as a command's own.
         let Some(flag) = ours.get(name).or_else(|| everywhere.get(name)) else {
             found.insert(say("missing"));
             continue;
@@ -98,7 +97,7 @@ pub fn agree(s: &Story) {
     let root = kubectl::command();
     let everywhere = defined(&root, true);
     let mut found = BTreeSet::new();
-    compare("options", &everywhere, &told(&help(&program, &["options"], home)), &Flags::new(), &mut found);
+    compare("options", &everywhere, &parse_flags(&help(&program, &["options"], home)), &Flags::new(), &mut found);
     let mut paths = vec![Vec::new()];
     let mut visited = 0;
     while let Some(path) = paths.pop() {
@@ -115,7 +114,7 @@ pub fn agree(s: &Story) {
             found.insert(format!("{shown}: no such command"));
             continue;
         };
-        compare(&shown, &defined(own, false), &told(&text), &everywhere, &mut found);
+        compare(&shown, &defined(own, false), &parse_flags(&text), &everywhere, &mut found);
         let below = commands(&text);
         let names = |c: &clap::Command| c.get_subcommands().map(|c| c.get_name().to_owned()).collect::<BTreeSet<_>>();
         let known = |n: &&String| !below.contains(n) && !matches!(n.as_str(), "help" | "options");

@@ -1,15 +1,16 @@
-//! The real kubectl and ours, asked the same, must answer the same: standard output, exit code, and the words of complaints.
+//! The real kubectl and ours must respond alike to the same command lines: standard output, exit code, and messages.
 //!
-//! `cases/` has command lines, a file for each test here. A test has two namespaces with the same objects (`files/fixture.yaml`),
-//! one for each program, and runs its lines in order, both programs at the same time. Lines of files whose first line is
-//! `# reads` change nothing and are run several at a time. `NS` in a line is the namespace. What differs from one namespace or
-//! moment to the next is smoothed away before answers are compared ([`smooth`]).
+//! `cases/` has command lines, a file per test. A test has two namespaces with the same objects (`files/fixture.yaml`), one
+//! for each program, and runs its lines in order, both programs at the same time. Lines of files that begin with `# reads`
+//! change nothing and run in parallel. `NS` in a line is the namespace. Variable parts of the output are replaced before
+//! the comparison ([`smooth`]).
 //!
-//! `differences.txt` lists the lines that may differ, with a reason for each. A difference that is not in it fails the test, and
-//! so does a line of it that no longer differs. It may have two of a hundred lines at most ([`the_list_is_short`]).
+//! `differences.txt` lists the lines that may differ, with a reason for each. A difference that is not listed fails the
+//! test, and so does a listed line that no longer differs. At most two of a hundred lines may be listed
+//! ([`the_list_is_short`]).
 //!
-//! The real program is the one of `KEMUDI_KUBECTL`, or else of `KUBECTL`, or else in `PATH`. v1.36 is asked everything. An older
-//! one is asked the lines that begin with its version or one before it (`20: get pods`), on which they agree.
+//! The real program is the one of `KEMUDI_KUBECTL`, or else of `KUBECTL`, or else in `PATH`. v1.36 runs every line. An
+//! older one runs the lines that begin with its version or an older one (`20: get pods`), on which they agree.
 
 mod flags;
 mod smooth;
@@ -41,25 +42,25 @@ pub const TESTS: &[Case] = &[
     ("sidebyside::describes", |s| agree(s, "describes")),
 ];
 
-/// The version that everything is meant for.
+/// The version for which all lines are written.
 const OURS: u32 = 36;
 
-/// Commands that only read, at the same time.
+/// How many reading commands run at the same time.
 const AT_ONCE: usize = 4;
 
-/// Lines that the real one answers in any order: it walks over limits as Go's maps give them.
+/// Lines with output in any order: the real program iterates over Go maps of limits.
 const ANY_ORDER: [&str; 2] = ["describe limits lr", "describe -f fixture.yaml --show-events=false"];
 
-/// No case waits for long by itself.
+/// The time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/sidebyside").join(path)
 }
 
-/// One line of a file of cases.
+/// A line of a case file.
 struct Line {
-    /// The oldest minor version that answers like v1.36.
+    /// The oldest minor version that responds like v1.36.
     since: u32,
     command: String,
 }
@@ -74,12 +75,12 @@ fn lines(section: &str) -> (bool, Vec<Line>) {
     (reads, text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).map(of).collect())
 }
 
-/// What may differ. A line that begins with `words: ` is about standard error alone.
+/// Reads the allowed differences. A line that begins with `words: ` concerns only standard error.
 fn differences() -> BTreeMap<String, String> {
     listed("differences.txt")
 }
 
-/// Lines, and below each, indented, the reason.
+/// Parses lines with indented reasons below them.
 fn listed(file: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(data(file)).unwrap();
     let mut out: BTreeMap<String, String> = BTreeMap::new();
@@ -110,7 +111,7 @@ fn the_list_is_short(_: &Story) {
     assert!(answers * 50 <= all.len(), "{answers} of {} cases may differ, more than two of a hundred", all.len());
 }
 
-/// The real program and its minor version.
+/// Returns the real program and its minor version.
 fn real() -> Option<(PathBuf, u32)> {
     let given = std::env::var_os("KEMUDI_KUBECTL").map(PathBuf::from);
     let program = given.or_else(|| Tool::Kubectl.program().map(|c| PathBuf::from(c.get_program())))?;
@@ -118,7 +119,7 @@ fn real() -> Option<(PathBuf, u32)> {
     Some((program, minor))
 }
 
-/// One of the two programs, with a namespace, a configuration and a directory of its own.
+/// One of the two programs, with its own namespace, configuration and directory.
 struct Side {
     program: PathBuf,
     first: Option<&'static str>,
@@ -148,7 +149,7 @@ impl Side {
         s.until_at(&at("/api/v1/namespaces/NS/configmaps/kube-root-ca.crt"), |v| !v.is_null());
         let made = side.command("create -f fixture.yaml").output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // The controllers have had their say.
+        // Wait until the controllers have written their fields.
         let has = |p: &'static [&'static str]| move |v: &Value| p.iter().try_fold(v, |v, k| v.get(k)).is_some();
         s.until_at(&at("/apis/discovery.k8s.io/v1/namespaces/NS/endpointslices"), |v| {
             v["items"].as_array().is_some_and(|l| !l.is_empty())
@@ -170,7 +171,7 @@ impl Side {
         side
     }
 
-    /// A configuration with the namespace in its context.
+    /// Writes a kubeconfig with the namespace in its context.
     fn configure(&self, from: &Path) {
         let o = Command::new(KEMUDI)
             .args(["kubectl", "config", "view", "--raw", "-o", "json"])
@@ -184,7 +185,7 @@ impl Side {
         std::fs::write(&self.kubeconfig, v.to_string()).unwrap();
     }
 
-    /// Waits until controllers have seen what the last command changed: what the next one shows depends on it.
+    /// Waits until controllers have observed the last command: the output of the next one depends on it.
     fn settle(&self, s: &Story) {
         let seen = |o: &Value| {
             let going = !o["metadata"]["deletionTimestamp"].is_null();
@@ -221,16 +222,16 @@ impl Side {
         });
         let mut text = Vec::new();
         std::io::Read::read_to_end(&mut out, &mut text).unwrap();
-        let said = read.join().unwrap();
+        let stderr = read.join().unwrap();
         let code = child.wait().unwrap().code();
         let _ = done.send(());
         let _ = guard.join();
         let smooth = |t: &[u8]| smooth::text(&String::from_utf8_lossy(t), &self.ns, &self.dir);
-        Answer { code, out: smooth(&text), err: smooth(&said) }
+        Answer { code, out: smooth(&text), err: smooth(&stderr) }
     }
 }
 
-/// Files for one side: names that all namespaces share begin with `NS-`, which becomes the side's own.
+/// Copies the files for one side: cluster-scoped names begin with `NS-`, which becomes the namespace of the side.
 fn copy(from: &Path, to: &Path, ns: &str) {
     std::fs::create_dir_all(to).unwrap();
     for e in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -245,7 +246,7 @@ fn copy(from: &Path, to: &Path, ns: &str) {
     }
 }
 
-/// The words of a line, as a shell would take them apart: quotes, no variables.
+/// Splits a line into words like a shell: with quotes, without variables.
 fn words(line: &str) -> Vec<String> {
     let mut out = Vec::new();
     let mut word: Option<String> = None;
@@ -275,9 +276,9 @@ fn agree(s: &Story, section: &str) {
     };
     let (reads, all) = lines(section);
     let total = all.len();
-    let wanted: Vec<String> = all.into_iter().filter(|l| l.since <= minor).map(|l| l.command).collect();
+    let expected: Vec<String> = all.into_iter().filter(|l| l.since <= minor).map(|l| l.command).collect();
     if minor != OURS {
-        println!("sidebyside::{section}: kubectl is v1.{minor}, so {} of {total} cases are asked", wanted.len());
+        println!("sidebyside::{section}: kubectl is v1.{minor}, so {} of {total} cases are asked", expected.len());
     }
     let (ours, theirs) = thread::scope(|t| {
         let a = t.spawn(|| Side::prepare(s, KEMUDI.into(), Some("kubectl"), 'o'));
@@ -290,7 +291,7 @@ fn agree(s: &Story, section: &str) {
     thread::scope(|t| {
         for _ in 0..if reads { AT_ONCE } else { 1 } {
             t.spawn(|| {
-                while let Some(line) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(line) = expected.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if !reads {
                         ours.settle(s);
                         theirs.settle(s);
@@ -303,7 +304,7 @@ fn agree(s: &Story, section: &str) {
                         judge(line, &a, &b, &listed)
                     };
                     let mut what = compare();
-                    // Other tests add kinds and namespaces between the two questions. What differs by itself differs each time.
+                    // Other tests add kinds and namespaces between the two commands. Real differences appear every time.
                     for _ in 1..if reads { ATTEMPTS } else { 1 } {
                         what = what.and_then(|_| compare());
                     }
@@ -317,13 +318,13 @@ fn agree(s: &Story, section: &str) {
         assert!(gone.is_ok());
     }
     let wrong = wrong.into_inner().unwrap();
-    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), wanted.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), expected.len(), wrong.join("\n"));
 }
 
-/// How often a question that changes nothing is asked until both answers agree.
+/// How many times a reading command is repeated until both outputs agree.
 const ATTEMPTS: usize = 3;
 
-/// What is wrong with two answers, given what may be.
+/// Compares two outputs, considering the allowed differences.
 fn judge(line: &str, ours: &Answer, real: &Answer, listed: &BTreeMap<String, String>) -> Option<String> {
     let lines = |a: &Answer| {
         let mut all: Vec<String> = a.out.lines().map(str::to_owned).collect();
@@ -354,7 +355,7 @@ fn judge(line: &str, ours: &Answer, real: &Answer, listed: &BTreeMap<String, Str
     }
 }
 
-/// The lines that only one of two texts has.
+/// Returns the lines that only one of two texts has.
 fn both(ours: &str, real: &str) -> String {
     let only = |a: &str, b: &str, mark: &str| {
         let b: Vec<&str> = b.lines().collect();

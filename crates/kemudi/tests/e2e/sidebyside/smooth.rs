@@ -1,12 +1,14 @@
-//! What two runs of the same command cannot have in common: times, generated names and numbers, and how wide columns are.
+//! Replaces what two runs of the same command cannot have in common: times, generated names and numbers, and widths of
+//! columns.
 
 use regex::Regex;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// What stands for what, in order.
+/// Patterns and their replacements, in order.
 const RULES: [(&str, &str); 22] = [
-    // On a busy machine a command that waits for a second at most may end within one of its watch, and client-go wonders.
+    // On a busy machine a command with a limit of a second may end within a second of its watch, which client-go warns
+    // about.
     (r"(?m)^W\d{4} .*very short watch: .*\n?", ""),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \+0000( UTC)?", "TIME"),
@@ -24,7 +26,7 @@ const RULES: [(&str, &str); 22] = [
     (r"(HealthCheck NodePort:  +)\d+", "$1 PORT"),
     (r"/(LIVE|MERGED)-\d+", "/$1-N"),
     (r"/edit-\d+|kubectl-edit-\w+", "EDIT"),
-    // Names from generators: no vowels, so that no words come about.
+    // Generated names have no vowels, so that they form no words.
     (r"-[bcdfghjklmnpqrstvwxz2456789]{8,10}(-[bcdfghjklmnpqrstvwxz2456789]{5})?\b", "-HASH"),
     (r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b", "-RAND"),
     (r"(pod-template-hash[=:]\s*|controller-revision-hash[=:]\s*)\w+", "${1}HASH"),
@@ -36,8 +38,8 @@ const RULES: [(&str, &str); 22] = [
 static READY: LazyLock<Vec<(Regex, &str)>> =
     LazyLock::new(|| RULES.iter().map(|(r, to)| (Regex::new(r).unwrap(), *to)).collect());
 
-pub fn text(said: &str, ns: &str, dir: &Path) -> String {
-    let mut out = said.replace(&dir.display().to_string(), "DIR").replace(ns, "NS");
+pub fn text(stderr: &str, ns: &str, dir: &Path) -> String {
+    let mut out = stderr.replace(&dir.display().to_string(), "DIR").replace(ns, "NS");
     for (r, to) in READY.iter() {
         out = r.replace_all(&out, *to).into_owned();
     }

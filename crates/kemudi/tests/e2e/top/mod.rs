@@ -1,8 +1,8 @@
-//! `kubectl top` of a cluster that has the metrics API: what is said of measurements that are there, and of those that are not.
+//! `kubectl top` with the metrics API: output for existing and for missing metrics.
 //!
-//! The API is a server of these tests, so that measurements are always the same. `answers.txt` has command lines and what the
-//! real program answers, below a heading for what the server has; each of its lines ends with a bar, for the gaps before it.
-//! Behind the cluster's own API server, as an APIService has it, the measurements are of the cluster's node and of its pods.
+//! The API is a server of these tests, so that metrics are always the same. `answers.txt` has command lines and the output
+//! of the real program, below a heading for the state of the server; each of its lines ends with a bar, because of trailing
+//! spaces. Behind the cluster's API server, through an APIService, the metrics are those of the cluster's node and pods.
 
 use crate::runner::Case;
 use crate::story::Story;
@@ -17,20 +17,20 @@ use std::sync::Arc;
 use std::thread;
 
 pub const TESTS: &[Case] = &[("top::usage_is_told", usage_is_told)];
-/// While there is an API of metrics, no other test finds that there is none.
+/// These tests run alone: other tests expect that there is no metrics API.
 pub const ALONE: &[Case] = &[("top::usage_comes_through_aggregation", usage_comes_through_aggregation)];
 
-/// What the server has.
+/// The state of the metrics server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Measured,
-    /// No API of metrics.
+    /// There is no metrics API.
     Without,
-    /// An API that has measured nothing yet.
+    /// The API has no metrics yet.
     Early,
-    /// An API that has measured nothing of pods that are years old.
+    /// The API has no metrics of pods that are years old.
     Late,
-    /// An API for the cluster of these tests.
+    /// The API for the cluster of these tests.
     Aggregated,
 }
 
@@ -46,24 +46,24 @@ fn usage_is_told(s: &Story) {
         let state = STATES.iter().find(|(n, _)| *n == heading).unwrap().1;
         let server = format!("--server=http://{}", serve(state));
         for case in cases.split("$ ").skip(1) {
-            let (line, want) = case.split_once('\n').unwrap();
+            let (line, expected) = case.split_once('\n').unwrap();
             let words: Vec<&str> = line.split(' ').chain([server.as_str()]).collect();
             let o = s.bare(&words).env("KUBECONFIG", s.dir.join("none")).output().unwrap();
-            let said = |b: &[u8], mark: &str| -> String {
+            let stderr = |b: &[u8], mark: &str| -> String {
                 String::from_utf8_lossy(b).lines().map(|l| format!("{mark}{}|\n", without_age(l))).collect()
             };
             let code = o.status.code().unwrap();
             let end = if code == 0 { String::new() } else { format!("exit {code}|\n") };
-            let got = said(&o.stdout, "") + &said(&o.stderr, "! ") + &end;
-            if got != want {
-                wrong.push(format!("{heading}: {line}\nexpected\n{want}got\n{got}"));
+            let got = stderr(&o.stdout, "") + &stderr(&o.stderr, "! ") + &end;
+            if got != expected {
+                wrong.push(format!("{heading}: {line}\nexpected\n{expected}got\n{got}"));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// P18.top: another server measures, and `kubectl top` finds it under the API of the cluster.
+/// P18.top: `kubectl top` finds an external metrics server through the API of the cluster.
 fn usage_comes_through_aggregation(s: &Story) {
     let none = s.fails(&["top", "node"]);
     assert_eq!(none, "error: Metrics API not available\n");
@@ -111,7 +111,7 @@ fn serve(state: State) -> String {
     address
 }
 
-/// What is behind the cluster's API server, under this name. Its port, and who vouches for it: PEM in base64.
+/// Serves a backend of the cluster's API server under this name. Returns its port, and its CA as PEM in base64.
 fn serve_tls(name: &str) -> (u16, String) {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
@@ -139,7 +139,7 @@ fn serve_tls(name: &str) -> (u16, String) {
     (port, STANDARD.encode(certificate.pem()))
 }
 
-/// One request of a connection, and no more.
+/// Serves a single request of a connection.
 fn talk(stream: &mut (impl Read + Write), state: State) {
     let mut lines = BufReader::new(&mut *stream).lines().map_while(Result::ok);
     let Some(first) = lines.next() else { return };
@@ -179,7 +179,7 @@ fn version(name: &str, suffix: &str, kinds: [&str; 2]) -> Value {
     json!({"version": name, "freshness": "Current", "resources": kinds.map(resource)})
 }
 
-/// A list, or an object of it.
+/// Returns a list, or an object of it.
 fn objects(path: &str, query: &str, state: State) -> Value {
     if path == "/apis/metrics.k8s.io/v1beta1" {
         return json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.k8s.io/v1beta1", "resources": []});
@@ -252,7 +252,7 @@ fn container(name: &str, cpu: &str, memory: &str, swap: &str) -> Value {
     json!({"name": name, "usage": usage(cpu, memory, swap)})
 }
 
-/// Parts of thousandths of a processor, and of megabytes: they are rounded when they are shown, not before.
+/// Fractions of thousandths of a CPU, and of megabytes: they are rounded when they are printed, not before.
 fn measured_pods() -> Vec<Value> {
     let pod = |ns: &str, name: &str, containers: Vec<Value>| json!({"metadata": {"name": name, "namespace": ns, "labels": {"app": name}}, "timestamp": "2026-01-01T00:00:00Z", "window": "30s", "containers": containers});
     vec![
@@ -271,7 +271,7 @@ fn pods(made: &str) -> Vec<Value> {
     measured_pods().iter().map(pod).collect()
 }
 
-/// One of them is no node any more.
+/// One of them is no longer a node.
 fn measured_nodes() -> Vec<Value> {
     let node = |name: &str, zone: &str, usage: Value| json!({"metadata": {"name": name, "labels": {"z": zone}}, "timestamp": "2026-01-01T00:00:00Z", "window": "30s", "usage": usage});
     vec![
@@ -281,7 +281,7 @@ fn measured_nodes() -> Vec<Value> {
     ]
 }
 
-/// One of them is not measured.
+/// One of them has no metrics.
 fn nodes() -> Vec<Value> {
     let node = |name: &str, zone: &str, allocatable: Value, capacity: Value, info: Value| {
         json!({"metadata": {"name": name, "labels": {"z": zone}}, "spec": {},

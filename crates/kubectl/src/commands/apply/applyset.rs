@@ -1,14 +1,14 @@
-//! `kubectl apply --prune --applyset=PARENT` (alpha, `KUBECTL_APPLYSET=true`): what belongs together says so by a label, and a parent
-//! object keeps which kinds and namespaces its members have, so that pruning finds them and nothing else.
+//! `kubectl apply --prune --applyset=PARENT` (alpha, `KUBECTL_APPLYSET=true`): members carry a label, and a parent object
+//! stores their kinds and namespaces, so that pruning finds the members and nothing else.
 //!
-//! The parent names everything that has or will have members before anything is written, so no member is ever lost from sight;
-//! it is narrowed down once the pruning is done. Follows v1alpha1 of the ApplySet specification (KEP 3659).
+//! Invariant: before anything is written, the parent names all kinds and namespaces that have or will have members. They
+//! are narrowed down after pruning. Follows v1alpha1 of the ApplySet specification (KEP 3659).
 
 use super::super::delete::cascade;
 use super::{Apply, Arguments, prune::Visited};
 use crate::discovery::{Resource, dotted};
 use crate::error::{Error, Result, text};
-use crate::flags::Dry;
+use crate::flags::DryRunStrategy;
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
@@ -24,24 +24,25 @@ const TOOL: &str = "kubectl";
 const MANAGER: &str = "kubectl-applyset";
 const TOOLING: &str = "applyset.kubernetes.io/tooling";
 const KINDS: &str = "applyset.kubernetes.io/contains-group-kinds";
-/// What parents had before [`KINDS`].
+/// The older annotation for [`KINDS`].
 const RESOURCES: &str = "applyset.kubernetes.io/contains-group-resources";
 const NAMESPACES: &str = "applyset.kubernetes.io/additional-namespaces";
 const ID: &str = "applyset.kubernetes.io/id";
 const PART_OF: &str = "applyset.kubernetes.io/part-of";
-/// On a definition: its objects may be parents.
+/// The label of definitions with objects that may be parents.
 const PARENT_TYPE: &str = "applyset.kubernetes.io/is-parent-type";
 
+/// A set of objects that is applied and pruned together.
 pub struct Set {
     parent: Arc<Resource>,
     name: String,
-    /// Empty for parents without a namespace.
+    /// Empty for cluster-scoped parents.
     namespace: String,
     before: Members,
     now: Members,
 }
 
-/// Where members are: kinds by `Kind.group`, and namespaces.
+/// The kinds of members by `Kind.group`, and their namespaces.
 #[derive(Clone, Default)]
 struct Members {
     kinds: BTreeMap<String, Arc<Resource>>,
@@ -58,7 +59,7 @@ impl Members {
 }
 
 impl Set {
-    /// The set that `--applyset` names; `None` without the flag.
+    /// Returns the set that `--applyset` names; `None` without the flag.
     pub async fn open(k: &mut Kube, a: &Arguments) -> Result<Option<Self>> {
         let given = a.pruning.applyset.as_str();
         if given.is_empty() {
@@ -78,7 +79,7 @@ impl Set {
             Error::Text(_) => invalid(format!("no matches for {group}/, Resource={plural}")),
             e => e,
         })?;
-        // The namespace of the kubeconfig does not count, only that of the flag.
+        // Only the namespace of the flag counts, not that of the kubeconfig.
         let namespace = match k.namespace()? {
             (n, true) if parent.namespaced => n,
             _ => String::new(),
@@ -92,7 +93,7 @@ impl Set {
         Ok(Some(set))
     }
 
-    fn builtin(&self) -> bool {
+    fn is_builtin(&self) -> bool {
         self.parent.group.is_empty() && matches!(self.parent.plural.as_str(), "secrets" | "configmaps")
     }
 
@@ -101,7 +102,7 @@ impl Set {
         if self.parent.namespaced && self.namespace.is_empty() {
             wrong.push(Error::Text("namespace is required to use namespace-scoped ApplySet".into()));
         }
-        if self.builtin() {
+        if self.is_builtin() {
             return Error::collect(wrong);
         }
         let crd = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
@@ -123,19 +124,19 @@ impl Set {
         Error::collect(wrong)
     }
 
-    /// The label's value: a hash of what the parent is and is called.
+    /// Returns the label value: a hash of kind and name of the parent.
     fn id(&self) -> String {
-        let whole = [self.name.as_str(), &self.namespace, &self.parent.kind, &self.parent.group].join(".");
-        let hash = sha2::Sha256::digest(whole.as_bytes());
+        let identity = [self.name.as_str(), &self.namespace, &self.parent.kind, &self.parent.group].join(".");
+        let hash = sha2::Sha256::digest(identity.as_bytes());
         format!("applyset-{}-v1", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash))
     }
 
-    /// As errors name the parent.
-    fn shown(&self) -> String {
+    /// Formats the parent for errors.
+    fn display(&self) -> String {
         format!("\"{}.{}/{}\"", self.parent.plural, self.parent.group, self.name)
     }
 
-    /// Labels the members, and makes the parent name all kinds and namespaces of before and now.
+    /// Labels the members, and stores all kinds and namespaces, old and new, in the parent.
     pub async fn begin(&mut self, k: &mut Kube, files: &mut [Result<Info>], apply: &Apply) -> Result {
         let id = self.id();
         for i in files.iter_mut().flatten() {
@@ -143,7 +144,7 @@ impl Set {
             if o.label(PART_OF).is_some() {
                 return text(format!("ApplySet label {PART_OF:?} already set in input data"));
             }
-            // Labels of which one is no text are none, as Go's accessor of maps of texts has it.
+            // Labels with a value that is no string count as none, as in Go's accessor.
             let is_map = |m: &Map<String, Value>| m.values().all(Value::is_string);
             if o.at(&["metadata", "labels"]).is_some_and(|l| !l.as_object().is_some_and(is_map)) {
                 o.set(&["metadata", "labels"], json!({}));
@@ -160,41 +161,41 @@ impl Set {
         self.write(k, &both, apply).await
     }
 
-    /// What the parent says of its members, if there is one that is ours.
+    /// Reads the members from the parent, if it exists and belongs to this set.
     async fn read(&mut self, k: &mut Kube) -> Result {
-        let shown = self.shown();
+        let display = self.display();
         let got = k.api(&self.parent, &self.namespace).await?.get_opt(&self.name).await;
-        let found = got.map_err(|e| Error::Text(format!("failed to fetch ApplySet parent object {shown}: {e}")))?;
+        let found = got.map_err(|e| Error::Text(format!("failed to fetch ApplySet parent object {display}: {e}")))?;
         let Some(o) = found else {
-            return match self.builtin() {
+            return match self.is_builtin() {
                 true => Ok(()),
                 false => text("custom resource ApplySet parents cannot be created automatically"),
             };
         };
         let Some(tooling) = o.annotation(TOOLING) else {
             return text(format!(
-                "ApplySet parent object {shown} already exists and is missing required annotation {TOOLING:?}"
+                "ApplySet parent object {display} already exists and is missing required annotation {TOOLING:?}"
             ));
         };
         let tool = tooling.rsplit_once('/').map_or(tooling, |(t, _)| t);
         if tool != TOOL {
             return text(format!(
-                "ApplySet parent object {shown} already exists and is managed by tooling {tool:?} instead of {TOOL:?}"
+                "ApplySet parent object {display} already exists and is managed by tooling {tool:?} instead of {TOOL:?}"
             ));
         }
         match o.label(ID) {
             None => {
-                return text(format!("ApplySet parent object {shown} exists and does not have required label {ID}"));
+                return text(format!("ApplySet parent object {display} exists and does not have required label {ID}"));
             }
             Some(id) if id != self.id() => {
                 return text(format!(
-                    "ApplySet parent object {shown} exists and has incorrect value for label {ID:?} (got: {id}, want: {})",
+                    "ApplySet parent object {display} exists and has incorrect value for label {ID:?} (got: {id}, want: {})",
                     self.id()
                 ));
             }
             Some(_) => {}
         }
-        let parsing = |why: String| Error::Text(format!("parsing ApplySet annotation on {shown}: {why}"));
+        let parsing = |why: String| Error::Text(format!("parsing ApplySet annotation on {display}: {why}"));
         self.before.kinds = kinds(k, &o).await.map_err(|e| parsing(e.to_string()))?;
         let listed = o.annotation(NAMESPACES).unwrap_or_default();
         self.before.namespaces = listed.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect();
@@ -205,7 +206,7 @@ impl Set {
     }
 
     async fn write(&self, k: &mut Kube, members: &Members, apply: &Apply) -> Result {
-        if apply.dry == Dry::Client {
+        if apply.dry == DryRunStrategy::Client {
             return Ok(());
         }
         let kinds: Vec<&str> = members.kinds.keys().map(String::as_str).collect();
@@ -240,7 +241,7 @@ impl Set {
         done.map_err(|e| Error::Text(format!("failed to update ApplySet: {e}")))
     }
 
-    /// Deletes the members that were not seen, and makes the parent name what is left.
+    /// Deletes the members that were not visited, and stores the remaining kinds and namespaces in the parent.
     pub async fn prune(&self, k: &mut Kube, seen: &Visited, apply: &Apply, printer: &mut Printer) -> Result {
         let mut options = DeleteOptions::propagation(cascade(&apply.a.cascade)?);
         if apply.a.grace_period >= 0 {
@@ -248,22 +249,22 @@ impl Set {
         }
         options.dry_run = apply.dry.option();
         let which = ListOptions { label_selector: format!("{PART_OF}={}", self.id()), ..ListOptions::default() };
-        // All is found before anything goes.
-        let mut gone: Vec<(Arc<Resource>, Object)> = Vec::new();
-        let nowhere = BTreeSet::from([String::new()]);
+        // Find everything before deleting anything.
+        let mut unvisited: Vec<(Arc<Resource>, Object)> = Vec::new();
+        let cluster_scope = BTreeSet::from([String::new()]);
         for r in self.before.kinds.values() {
-            for n in if r.namespaced { &self.before.namespaces } else { &nowhere } {
+            for n in if r.namespaced { &self.before.namespaces } else { &cluster_scope } {
                 let listed = k.api(r, n).await?.list_all(&which).await;
                 let listed = listed.map_err(|e| {
                     let what = format!("{}, Kind={}", r.group_version(), r.kind);
                     Error::Text(format!("listing {what} objects for pruning: {e}"))
                 })?;
-                gone.extend(listed.items.into_iter().filter(|o| !seen.has(o)).map(|o| (r.clone(), o)));
+                unvisited.extend(listed.items.into_iter().filter(|o| !seen.has(o)).map(|o| (r.clone(), o)));
             }
         }
-        for (r, mut o) in gone {
+        for (r, mut o) in unvisited {
             o.set_gvk(&r.gvk());
-            if apply.dry != Dry::Client {
+            if apply.dry != DryRunStrategy::Client {
                 let done = k.api(&r, o.namespace()).await?.delete(o.name(), &options).await;
                 if let Err(e) = done
                     && !e.is_not_found()
@@ -278,7 +279,7 @@ impl Set {
     }
 }
 
-/// The kinds of members by the parent's annotations.
+/// Reads the kinds of members from the parent's annotations.
 async fn kinds(k: &mut Kube, parent: &Object) -> Result<BTreeMap<String, Arc<Resource>>> {
     let mut out = BTreeMap::new();
     let Some(listed) = parent.annotation(KINDS) else {
@@ -312,7 +313,7 @@ async fn kinds(k: &mut Kube, parent: &Object) -> Result<BTreeMap<String, Arc<Res
     Ok(out)
 }
 
-/// A kind in the version its group prefers, or else in the first that has it.
+/// Finds a kind in the version that its group prefers, or else in the first version that has it.
 async fn preferred(k: &mut Kube, kind: &str, group: &str) -> Result<Option<Arc<Resource>>> {
     let d = k.discovery().await?;
     let mut all = d.resources.iter().filter(|r| r.kind == kind && r.group == group);

@@ -1,23 +1,24 @@
-//! `kubectl apply --atomic`: all objects or none, in the order in which they need each other; done when they are ready. Upstream has
+//! `kubectl apply --atomic`: applies all objects or none, in dependency order, and waits until they are ready. Upstream has
 //! no such flag.
 //!
-//! Everything is rehearsed on the server before anything is written. What fails afterwards, or does not become ready in time, takes
-//! back everything that was written. What was done is kept for `kubectl undo`.
+//! A dry run on the server precedes all writes. If a later step fails, or the objects are not ready in time, everything
+//! that was written is undone. The record of an apply is kept for `kubectl undo`.
 //!
-//! Left out: one transaction. Others see objects while they are applied, as with any apply.
+//! Left out: a single transaction. Others see objects while they are applied, as with any apply.
 
+mod foreign;
 pub mod journal;
 mod order;
 mod ready;
 pub mod records;
-mod strangers;
 mod view;
 
 use super::Apply;
-use crate::commands::delete::answer;
-use crate::commands::diff::{Sides, secret};
+use crate::commands::delete::confirm;
+use crate::commands::diff::secret;
+use crate::commands::diff::sides::Sides;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, duration};
+use crate::flags::{DryRunStrategy, duration};
 use crate::kube::Kube;
 use crate::printer::{Printer, without_managed_fields};
 use crate::resource::file::{self, Document};
@@ -31,13 +32,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use view::View;
 
-/// How long all objects together may take to become ready.
+/// Default time limit until all objects are ready.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Between two looks at objects that are not ready.
-const LOOK: Duration = Duration::from_millis(250);
+/// The pause between two checks of objects that are not ready.
+const READY_POLL: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(apply: &Apply, k: &mut Kube) -> Result {
-    if apply.dry != Dry::None {
+    if apply.dry != DryRunStrategy::None {
         return text("--dry-run cannot be used with --atomic (--confirm shows the changes before they are made)");
     }
     if !matches!(apply.a.print.output.as_str(), "" | "name") {
@@ -45,14 +46,14 @@ pub(super) async fn run(apply: &Apply, k: &mut Kube) -> Result {
     }
     let timeout = duration("timeout", &apply.a.timeout)?.filter(|d| !d.is_zero()).unwrap_or(TIMEOUT);
     let documents = documents(apply, k).await?;
-    let rehearsed = rehearse(apply, k, &documents).await?;
-    if apply.a.confirm && !confirmed(k, &rehearsed)? {
+    let results = dry_run_all(apply, k, &documents).await?;
+    if apply.a.confirm && !ask_confirmation(k, &results)? {
         return text("not confirmed, nothing was changed");
     }
     let mut steps = Vec::new();
     let done = tokio::select! {
-        r = work(apply, k, &documents, &mut steps, timeout) => r,
-        // Without a handler there is nothing to wait for.
+        r = apply_all(apply, k, &documents, &mut steps, timeout) => r,
+        // Without a signal handler there is nothing to wait for.
         Ok(()) = tokio::signal::ctrl_c() => text("interrupted"),
     };
     let Err(e) = done else {
@@ -76,7 +77,7 @@ pub(super) async fn run(apply: &Apply, k: &mut Kube) -> Result {
     }
 }
 
-/// The objects of the files, in order. One that cannot be read is reason enough to do nothing.
+/// Reads the objects of the files, in order. A single error stops the apply before anything is written.
 async fn documents(apply: &Apply, k: &mut Kube) -> Result<Vec<Document>> {
     let selector = meta::LabelSelector::parse(&apply.a.selector).map_err(Error::Text)?;
     let (mut found, mut errors) = (Vec::new(), Vec::new());
@@ -98,17 +99,17 @@ async fn documents(apply: &Apply, k: &mut Kube) -> Result<Vec<Document>> {
     Ok(found)
 }
 
-/// An object, what it is and what it would be.
-struct Rehearsed {
+/// An object with its live state and the result of its dry run.
+struct DryRunResult {
     info: Info,
     live: Option<Object>,
     merged: Object,
 }
 
-/// Lets the server say what it would do. Objects whose namespace or definition is only made by this apply cannot be rehearsed.
-async fn rehearse(apply: &Apply, k: &mut Kube, documents: &[Document]) -> Result<Vec<Rehearsed>> {
+/// Does a dry run of every object. An object with a namespace or definition of the same apply has none.
+async fn dry_run_all(apply: &Apply, k: &mut Kube, documents: &[Document]) -> Result<Vec<DryRunResult>> {
     let options = WriteOptions { dry_run: DryRun::All, ..apply.options.clone() };
-    let rehearsal = Apply { a: apply.a.clone(), dry: Dry::Server, options };
+    let dry_run_apply = Apply { a: apply.a.clone(), dry: DryRunStrategy::Server, options };
     let mut out = Vec::new();
     let mut errors = Vec::new();
     for d in documents {
@@ -123,16 +124,16 @@ async fn rehearse(apply: &Apply, k: &mut Kube, documents: &[Document]) -> Result
                 continue;
             }
         };
-        let made_here =
+        let namespace_is_new =
             documents.iter().any(|o| stage(&o.object) == Stage::Namespaces && o.object.name() == info.namespace);
         let live = k.api(&info.resource, &info.namespace).await?.get_opt(&info.name).await?;
-        if live.is_none() && made_here {
+        if live.is_none() && namespace_is_new {
             let merged = info.object.clone().unwrap_or_default();
-            out.push(Rehearsed { info, live, merged });
+            out.push(DryRunResult { info, live, merged });
             continue;
         }
-        match rehearsal.apply(k, &info).await {
-            Ok((merged, _)) => out.push(Rehearsed { info, live, merged }),
+        match dry_run_apply.apply(k, &info).await {
+            Ok((merged, _)) => out.push(DryRunResult { info, live, merged }),
             Err(e) => errors.push(e),
         }
     }
@@ -150,8 +151,8 @@ fn defines(o: &Object, gvk: &Gvk) -> bool {
         && o.str_at(&["spec", "names", "kind"]) == Some(&gvk.kind)
 }
 
-/// Shows all differences and asks.
-fn confirmed(k: &mut Kube, all: &[Rehearsed]) -> Result<bool> {
+/// Shows all differences and asks for confirmation.
+fn ask_confirmation(k: &mut Kube, all: &[DryRunResult]) -> Result<bool> {
     let sides = Sides::new(k)?;
     for r in all {
         let (mut live, mut merged) = (r.live.clone(), r.merged.clone());
@@ -163,23 +164,29 @@ fn confirmed(k: &mut Kube, all: &[Rehearsed]) -> Result<bool> {
         sides.write(&r.info, live, Some(merged))?;
     }
     match sides.compare(k) {
-        Ok(()) => k.say("no differences"),
+        Ok(()) => k.println("no differences"),
         Err(Error::Exit(1)) => {}
         Err(e) => return Err(e),
     }
     k.out.write(b"Apply these changes? (y/N): ");
     k.out.flush();
-    answer(k)
+    confirm(k)
 }
 
-async fn work(apply: &Apply, k: &mut Kube, documents: &[Document], steps: &mut Vec<Step>, timeout: Duration) -> Result {
+async fn apply_all(
+    apply: &Apply,
+    k: &mut Kube,
+    documents: &[Document],
+    steps: &mut Vec<Step>,
+    timeout: Duration,
+) -> Result {
     let limit = Instant::now() + timeout;
-    let mut printer = Printer::new(&apply.a.print, Dry::None)?;
+    let mut printer = Printer::new(&apply.a.print, DryRunStrategy::None)?;
     let mut applied: Vec<Info> = Vec::new();
     for (n, d) in documents.iter().enumerate() {
         let before = n.checked_sub(1).map(|p| stage(&documents[p].object));
         if before == Some(Stage::Definitions) && stage(&d.object) == Stage::Rest {
-            settle(k, &applied, limit).await?;
+            wait_ready(k, &applied, limit).await?;
             k.forget_discovery();
         }
         let info = locate(k, &d.source, d.object.clone()).await?;
@@ -193,7 +200,7 @@ async fn work(apply: &Apply, k: &mut Kube, documents: &[Document], steps: &mut V
         let (o, what) = match result {
             Ok(done) => done,
             Err(e) => {
-                // The server said no: nothing was written.
+                // The server refused: nothing was written.
                 if e.status().is_some() {
                     steps.pop();
                 }
@@ -210,18 +217,18 @@ async fn work(apply: &Apply, k: &mut Kube, documents: &[Document], steps: &mut V
         applied.push(info);
     }
     k.out.flush();
-    settle(k, &applied, limit).await
+    wait_ready(k, &applied, limit).await
 }
 
-/// Waits until objects are ready.
-async fn settle(k: &mut Kube, all: &[Info], limit: Instant) -> Result {
+/// Waits until the objects are ready.
+async fn wait_ready(k: &mut Kube, all: &[Info], limit: Instant) -> Result {
     let mut view = View::new(k, all.iter().map(Info::to_name).collect());
     loop {
         let mut states = Vec::with_capacity(all.len());
         for i in all {
             states.push(match i.fetch(k).await {
                 Ok(mut o) => {
-                    // Some servers do not say what it is in answers about one.
+                    // Some servers omit kind and version in a single object.
                     o.set_gvk(&i.resource.gvk());
                     ready::state(&o)
                 }
@@ -239,10 +246,10 @@ async fn settle(k: &mut Kube, all: &[Info], limit: Instant) -> Result {
             }
         }
         let Some((i, why)) = waiting else { return Ok(()) };
-        if Instant::now() + LOOK > limit {
+        if Instant::now() + READY_POLL > limit {
             return text(format!("timed out waiting for {}: {why}", i.to_name()));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(READY_POLL).await;
     }
 }
 

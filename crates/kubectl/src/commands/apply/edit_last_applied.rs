@@ -1,13 +1,13 @@
-//! `kubectl apply edit-last-applied`: the annotation in an editor.
+//! `kubectl apply edit-last-applied`: edits the annotation in an editor.
 
-use super::super::create::LAST_APPLIED;
-use super::super::delete::NOTHING_GIVEN;
+use super::super::delete::MISSING_RESOURCES;
 use super::super::edit::editor::{Explanation, Form, Session};
 use super::super::edit::named;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, FileFlags, PrintFlags, ValidateFlag};
+use crate::flags::{DryRunStrategy, FileFlags, PrintFlags, ValidateFlag};
 use crate::kube::Kube;
-use crate::printer::{Printer, name_of};
+use crate::printer::{Printer, object_name};
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::resource::select::{Selection, gather};
 use client::{FieldValidation, Patch, WriteOptions};
 use meta::{Object, Value};
@@ -19,14 +19,15 @@ pub struct Arguments {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// `-o`: yaml, kyaml or json, yaml if none.
+    /// Format in the editor: yaml (default), kyaml or json.
     #[command(flatten)]
     pub print: PrintFlags,
     #[command(flatten)]
     pub validate: ValidateFlag,
-    /// Lines end as on Windows.
+    /// Use Windows line endings.
     #[arg(long)]
     pub windows_line_endings: bool,
+    /// Name of the field manager.
     #[arg(long, default_value = super::CLIENT_SIDE, hide_default_value = true)]
     pub field_manager: String,
 }
@@ -34,7 +35,7 @@ pub struct Arguments {
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let validation = a.validate.validation()?;
     if a.resources.is_empty() && a.files.is_empty() {
-        return text(NOTHING_GIVEN);
+        return text(MISSING_RESOURCES);
     }
     let s = Selection { bare_type_is_all: true, ..Selection::default() };
     let (found, errors) = gather(k, &a.resources, &a.files, &s).await?;
@@ -67,21 +68,21 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     session.windows_line_endings = a.windows_line_endings;
     session.validates = validation != FieldValidation::Ignore;
     let Some((draft, read)) = session.edit(k).await? else { return Ok(()) };
-    let mut printer = Printer::new(&a.print, Dry::None)?;
+    let mut printer = Printer::new(&a.print, DryRunStrategy::None)?;
     for d in read {
         let same = |o: &Object, v: &Value| {
             v["apiVersion"] == o.api_version() && v["kind"] == o.kind() && v["metadata"]["name"] == o.name()
         };
         let Some((i, before)) = applied.iter().find(|(_, v)| same(&d.object, v)) else {
-            let what = name_of(&d.object);
+            let what = object_name(&d.object);
             return draft.keep(k, Error::Text(format!("no original object found for {what}")));
         };
         if d.object.clone().into_value() == *before {
             printer.print(k, &d.object, "skipped")?;
             continue;
         }
-        let wanted = format!("{}\n", codec::json::to_string(&d.object.into_value(), codec::json::Html::Escape));
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}}));
+        let configuration = format!("{}\n", codec::json::to_string(&d.object.into_value(), codec::json::Html::Escape));
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: configuration}}}));
         let api = k.api(&i.resource, &i.namespace).await?;
         let options = WriteOptions { field_validation: validation, ..WriteOptions::manager(&a.field_manager) };
         match api.patch(&i.name, &options, &patch).await {
@@ -100,7 +101,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[tokio::test]
-    async fn the_annotation_is_edited() {
+    async fn edits_the_annotation() {
         let path = "/api/v1/namespaces/default/configmaps/a";
         let text =
             "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n";

@@ -1,12 +1,12 @@
-//! `kubectl apply view-last-applied` and `set-last-applied`: the annotation itself.
+//! `kubectl apply view-last-applied` and `set-last-applied`: print and set the annotation.
 
-use super::super::create::LAST_APPLIED;
-use super::super::delete::NOTHING_GIVEN;
+use super::super::delete::MISSING_RESOURCES;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::from_files;
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::resource::select::{Selection, gather};
 use client::{Patch, WriteOptions};
 use meta::Value;
@@ -18,13 +18,13 @@ pub struct View {
     pub resources: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Only objects with these labels.
+    /// Label selector.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Everything of the type in the namespace.
+    /// All objects of the type in the namespace.
     #[arg(long)]
     pub all: bool,
-    /// yaml or json.
+    /// Output format: yaml or json.
     #[arg(short = 'o', long, default_value = "yaml", hide_default_value = true)]
     pub output: String,
 }
@@ -33,7 +33,7 @@ pub struct View {
 pub struct Set {
     #[command(flatten)]
     pub files: FileFlags,
-    /// Also where there is no annotation yet.
+    /// Create the annotation if it does not exist.
     #[arg(long)]
     pub create_annotation: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct Set {
 pub async fn view(a: View, k: &mut Kube) -> Result {
     if a.resources.is_empty() && a.files.is_empty() {
         return match a.selector.as_str() {
-            "" => text(NOTHING_GIVEN),
+            "" => text(MISSING_RESOURCES),
             _ => text("at least one resource must be specified to use a selector"),
         };
     }
@@ -54,13 +54,13 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
     Error::collect(errors)?;
     for i in found {
         let o = i.object.unwrap_or_default();
-        // No error, and as upstream nothing is said of it.
+        // An object without the annotation is skipped silently, as in upstream.
         let Some(applied) = o.annotation(LAST_APPLIED) else { continue };
         let v: Value = serde_json::from_str(applied)
             .map_err(|e| Error::Text(format!("reading the last applied configuration of {}: {e}", i.name)))?;
         k.out.write(
             match a.output.as_str() {
-                // Two spaces, where other commands have four.
+                // Two spaces, where other commands indent by four.
                 "json" => format!("{v:#}\n"),
                 "yaml" => codec::yaml::to_string(&v),
                 other => {
@@ -78,34 +78,34 @@ pub async fn view(a: View, k: &mut Kube) -> Result {
 pub async fn set(a: Set, k: &mut Kube) -> Result {
     let dry = a.dry.strategy()?;
     if a.files.is_empty() {
-        return text(NOTHING_GIVEN);
+        return text(MISSING_RESOURCES);
     }
     let mut printer = Printer::new(&a.print, dry)?;
-    // Nothing is written before all is found well.
+    // Check all objects before writing anything.
     let mut changes = Vec::new();
     for i in from_files(k, &a.files).await? {
         let i = i?;
-        // The object as the file has it, where `apply` itself always notes annotations.
+        // The object as in the file, while `apply` itself always adds annotations.
         let given = i.object.clone().unwrap_or_default().into_value();
-        let wanted = format!("{}\n", codec::json::to_string(&given, codec::json::Html::Escape));
+        let configuration = format!("{}\n", codec::json::to_string(&given, codec::json::Html::Escape));
         let live = i.fetch(k).await?;
-        let there = live.annotation(LAST_APPLIED);
-        if there.is_none() && !a.create_annotation {
+        let current = live.annotation(LAST_APPLIED);
+        if current.is_none() && !a.create_annotation {
             return text(format!(
                 "no last-applied-configuration annotation found on resource: {}, to create the annotation, run the command with --create-annotation",
                 i.name
             ));
         }
-        if there.is_some_and(|t| t.trim_end() == wanted.trim_end()) {
-            k.say(format!("set-last-applied {}: no changes required.", i.name));
+        if current.is_some_and(|t| t.trim_end() == configuration.trim_end()) {
+            k.println(format!("set-last-applied {}: no changes required.", i.name));
             continue;
         }
-        changes.push((i, live, wanted));
+        changes.push((i, live, configuration));
     }
-    for (i, mut live, wanted) in changes {
-        // A rehearsal shows the object as it is, as upstream does.
-        if dry != Dry::Client {
-            let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}}));
+    for (i, mut live, configuration) in changes {
+        // A dry run prints the live object, as upstream does.
+        if dry != DryRunStrategy::Client {
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {LAST_APPLIED: configuration}}}));
             let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
             live = k.api(&i.resource, &i.namespace).await?.patch(&i.name, &options, &patch).await?;
         }
@@ -124,12 +124,12 @@ mod tests {
     const FILE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";
     const APPLIED: &str = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"}}\n";
 
-    /// What is set is the file and nothing more.
+    /// The annotation is the file and nothing more.
     const SET: &str = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\",\"namespace\":\"default\"}}\n";
 
-    /// Groundwork of A12.
+    /// Prints and sets the annotation.
     #[tokio::test]
-    async fn the_annotation_is_shown_and_set() {
+    async fn views_and_sets_the_annotation() {
         let live = |applied: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "annotations": {LAST_APPLIED: applied}}});
         let s = Server::new().on(&format!("GET {A}"), 200, live(APPLIED));
         assert_eq!(
@@ -152,17 +152,17 @@ mod tests {
 
         let bare = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
         let s = Server::new().on(&format!("GET {A}"), 200, bare);
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "apply set-last-applied -f -",
                 "! error: no last-applied-configuration annotation found on resource: a, to create the annotation, run the command with --create-annotation\nexit 1\n",
             ),
             ("apply set-last-applied -f - --create-annotation --dry-run=client", "configmap/a configured (dry run)\n"),
             ("apply view-last-applied cm a", ""),
-            // A format is looked at only when there is something to show.
+            // The format is checked only if there is something to print.
             ("apply view-last-applied cm a -o x", ""),
         ] {
-            assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, FILE).await, expected, "{line}");
         }
     }
 }

@@ -1,20 +1,20 @@
-//! From client-side to server-side apply: what the former owned becomes the latter's, so that fields which leave the file leave
-//! the object (`k8s.io/client-go/util/csaupgrade`).
+//! Migration from client-side to server-side apply: the managed fields of the former go to the latter, so that fields
+//! removed from the file are removed from the object (`k8s.io/client-go/util/csaupgrade`).
 //!
-//! Client-side apply is told by the annotation that it writes. kubectl's own manager keeps that annotation, under a manager of
-//! its own, for older clients; any other manager lets it go.
+//! Client-side apply is recognized by its annotation. With kubectl's default manager the annotation is kept for older
+//! clients, under a manager of its own; other managers drop it.
 
-use super::super::create::LAST_APPLIED;
 use crate::error::Result;
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::last_applied::LAST_APPLIED;
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
 
-/// kubectl's manager unless another is named.
+/// kubectl's default field manager.
 pub const DEFAULT: &str = "kubectl";
-const KEEPER: &str = "kubectl-last-applied";
+const ANNOTATION_MANAGER: &str = "kubectl-last-applied";
 
 fn entries(o: &Object) -> Vec<Value> {
     o.at(&["metadata", "managedFields"]).and_then(Value::as_array).cloned().unwrap_or_default()
@@ -25,7 +25,7 @@ fn owns_annotation(e: &Value, operation: &str) -> bool {
     e["operation"] == operation && e["fieldsV1"]["f:metadata"]["f:annotations"].get(&key).is_some()
 }
 
-/// All fields of two sets.
+/// Adds the fields of `b` to `a`.
 fn union(a: &mut Value, b: &Value) {
     if let (Value::Object(a), Value::Object(b)) = (a, b) {
         for (k, v) in b {
@@ -37,15 +37,15 @@ fn union(a: &mut Value, b: &Value) {
     }
 }
 
-/// The managed fields with those of client-side apply given to a manager; `None` when there is nothing to do.
+/// Returns the managed fields with those of client-side apply moved to `manager`; `None` if nothing changes.
 fn upgraded(all: &[Value], manager: &str) -> Option<Vec<Value>> {
-    let whole = |e: &Value| e["subresource"].as_str().unwrap_or_default().is_empty();
-    let old = |e: &Value| owns_annotation(e, "Update") && whole(e);
+    let is_main_resource = |e: &Value| e["subresource"].as_str().unwrap_or_default().is_empty();
+    let old = |e: &Value| owns_annotation(e, "Update") && is_main_resource(e);
     let mut sum = json!({});
     all.iter().filter(|e| old(e)).for_each(|e| union(&mut sum, &e["fieldsV1"]));
     let first = all.iter().find(|e| old(e))?;
     let mut out: Vec<Value> = all.iter().filter(|e| !old(e)).cloned().collect();
-    let own = out.iter_mut().find(|e| e["operation"] == "Apply" && e["manager"] == manager && whole(e));
+    let own = out.iter_mut().find(|e| e["operation"] == "Apply" && e["manager"] == manager && is_main_resource(e));
     match own {
         Some(own) => union(&mut own["fieldsV1"], &sum),
         None => {
@@ -59,8 +59,8 @@ fn upgraded(all: &[Value], manager: &str) -> Option<Vec<Value>> {
     Some(out)
 }
 
-/// Puts the annotation of client-side apply into the care of its keeper.
-async fn keep(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) -> Result {
+/// Moves the annotation of client-side apply to its own manager.
+async fn keep_annotation(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) -> Result {
     let Some(text) = applied.annotation(LAST_APPLIED) else { return Ok(()) };
     if entries(applied).iter().any(|e| owns_annotation(e, "Apply")) {
         return Ok(());
@@ -72,16 +72,17 @@ async fn keep(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) 
     if !i.namespace.is_empty() {
         only["metadata"]["namespace"] = i.namespace.clone().into();
     }
-    let keep = WriteOptions { field_manager: KEEPER.into(), ..options.clone() };
-    let _: Object = k.api(&i.resource, &i.namespace).await?.patch(&i.name, &keep, &Patch::Apply(only)).await?;
+    let keep_annotation = WriteOptions { field_manager: ANNOTATION_MANAGER.into(), ..options.clone() };
+    let _: Object =
+        k.api(&i.resource, &i.namespace).await?.patch(&i.name, &keep_annotation, &Patch::Apply(only)).await?;
     Ok(())
 }
 
-/// The first half of the migration, and all of it that is rehearsed. A rehearsal fails here where the file changed, as upstream:
-/// the server has not kept the new annotation.
-pub async fn annotation(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) {
+/// Migrates the annotation; a dry run does only this. If the file changed, a dry run fails here, as in upstream, because
+/// the server has not stored the new annotation.
+pub async fn migrate_annotation(k: &mut Kube, i: &Info, applied: &Object, options: &WriteOptions) {
     if options.field_manager == DEFAULT
-        && let Err(e) = keep(k, i, applied, options).await
+        && let Err(e) = keep_annotation(k, i, applied, options).await
     {
         k.warn(format!(
             "Warning: failed to migrate {LAST_APPLIED} for Server-Side Apply. This is non-fatal and will be retried next time you apply. Error: {e}"
@@ -89,7 +90,7 @@ pub async fn annotation(k: &mut Kube, i: &Info, applied: &Object, options: &Writ
     }
 }
 
-/// Brings an object over that was just applied. Whether there was something to do, so that it has to be applied again.
+/// Migrates an object that was just applied. Returns whether it changed, so that it must be applied again.
 pub async fn migrate(k: &mut Kube, i: &Info, applied: &Object, manager: &str) -> Result<bool> {
     let api = k.api(&i.resource, &i.namespace).await?;
     let all = entries(applied);
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_the_client_become_the_servers() {
+    fn moves_client_side_fields_to_the_manager() {
         let annotation =
             json!({"f:metadata": {"f:annotations": {format!("f:{LAST_APPLIED}"): {}}}, "f:data": {"f:a": {}}});
         let entry =

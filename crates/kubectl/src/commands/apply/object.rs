@@ -1,26 +1,26 @@
-//! One object applied: on the server by its rules, or here by a three-way patch.
+//! Applies one object: by the server, or client-side with a three-way patch.
 
-use super::super::create::{LAST_APPLIED, annotate};
 use super::super::delete::cascade;
-use super::super::recreate::{PATIENCE, Replacement, create};
+use super::super::recreate::{DELETION_TIMEOUT, Replacement, create};
 use super::{ATTEMPTS, Arguments, conflict, migrate, patch};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, duration};
+use crate::flags::{DryRunStrategy, duration};
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::last_applied::{LAST_APPLIED, annotate};
 use client::{DeleteOptions, Patch, WriteOptions};
 use meta::Object;
 use tokio::time::Instant;
 
-/// An apply of some objects: what was asked for, read once.
+/// An apply with its parsed options.
 pub struct Apply {
     pub a: Arguments,
-    pub dry: Dry,
+    pub dry: DryRunStrategy,
     pub options: WriteOptions,
 }
 
 impl Apply {
-    /// Applies one object: what it is then, and what was done.
+    /// Applies one object. Returns its new state and the operation for the output.
     pub async fn apply(&self, k: &mut Kube, i: &Info) -> Result<(Object, &'static str)> {
         if i.name.is_empty() {
             let generate = i.object.as_ref().map(Object::generate_name).unwrap_or_default();
@@ -29,7 +29,7 @@ impl Apply {
             }
             return text(format!(
                 "error when retrieving current configuration of:\n{}\nfrom server for: {:?}: resource name may not be empty",
-                shown(i),
+                describe(i),
                 i.source
             ));
         }
@@ -49,9 +49,9 @@ impl Apply {
             Ok(mut o) => {
                 warn_if_deleting(k, i, &o);
                 if self.a.subresource.is_empty() {
-                    migrate::annotation(k, i, &o, &self.options).await;
+                    migrate::migrate_annotation(k, i, &o, &self.options).await;
                 }
-                if self.dry == Dry::None && self.a.subresource.is_empty() {
+                if self.dry == DryRunStrategy::None && self.a.subresource.is_empty() {
                     match migrate::migrate(k, i, &o, &self.options.field_manager).await {
                         Ok(true) => match api.patch(&i.name, &self.options, &patch).await {
                             Ok(again) => o = again,
@@ -68,8 +68,8 @@ impl Apply {
                 Ok((o, "serverside-applied"))
             }
             Err(e) if e.is_conflict() => {
-                let both = conflict::explain(k, i, &e, &self.options.field_manager).await;
-                text(format!("{e}\n{both}{CONFLICT_ADVICE}"))
+                let explanation = conflict::explain(k, i, &e, &self.options.field_manager).await;
+                text(format!("{e}\n{explanation}{CONFLICT_ADVICE}"))
             }
             Err(e) => Err(e.into()),
         }
@@ -80,8 +80,8 @@ impl Apply {
         let mut modified = i.object.clone().unwrap_or_default();
         k.record(&mut modified);
         annotate(&mut modified);
-        // A creation says nothing of fields that are null, as a patch of the same configuration would leave them out: read as a value,
-        // null is a quantity of 0. The annotation has them.
+        // A creation omits null fields, as a patch of the same configuration would: as a value, null is a quantity of 0.
+        // The annotation keeps them.
         let creatable = || {
             let mut o = modified.clone();
             o.0.retain(|_, v| !v.is_null());
@@ -89,11 +89,11 @@ impl Apply {
             o
         };
         let Some(live) = api.get_opt(&i.name).await.map_err(|e| {
-            let doing = format!("retrieving current configuration of:\n{}\nfrom server for:", shown(i));
+            let doing = format!("retrieving current configuration of:\n{}\nfrom server for:", describe(i));
             Error::from(e).about(doing, &i.source)
         })?
         else {
-            if self.dry == Dry::Client {
+            if self.dry == DryRunStrategy::Client {
                 return Ok((creatable(), "created"));
             }
             let made = create(&api, &self.options, &creatable()).await;
@@ -122,7 +122,7 @@ impl Apply {
                 warn_if_deleting(k, i, &current);
                 return Ok((current, "unchanged"));
             }
-            if self.dry == Dry::Client {
+            if self.dry == DryRunStrategy::Client {
                 return Ok((super::super::patch::locally(&current, &made.patch)?, "configured"));
             }
             let failed = match api.patch(&i.name, &self.options, &made.patch).await {
@@ -135,31 +135,31 @@ impl Apply {
             if failed.is_conflict() && attempt < ATTEMPTS {
                 current = api.get(&i.name).await?;
             } else if self.a.force && (failed.is_conflict() || failed.is_invalid()) {
-                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
+                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, describe(i));
                 return self.replace(k, i, current, creatable()).await.map_err(|e| e.about(doing, &i.source));
             } else {
-                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, shown(i));
+                let doing = format!("applying patch:\n{}\nto:\n{}\nfor:", made.text, describe(i));
                 return Err(Error::from(failed).about("patching", &i.source).about(doing, &i.source));
             }
         }
     }
 
-    /// Deletes the object and creates it anew.
+    /// Deletes the object and creates it again.
     async fn replace(&self, k: &mut Kube, i: &Info, live: Object, modified: Object) -> Result<(Object, &'static str)> {
         let api = k.api(&i.resource, &i.namespace).await?;
-        let mut replacement = Replacement::rehearse(api, &i.name, Some(live), &self.options, modified).await?;
+        let mut replacement = Replacement::dry_run(api, &i.name, Some(live), &self.options, modified).await?;
         let mut options = DeleteOptions::propagation(cascade(&self.a.cascade)?);
         if self.a.grace_period >= 0 {
             options.grace_period_seconds = Some(self.a.grace_period);
         }
         let timeout = duration("timeout", &self.a.timeout)?.filter(|d| !d.is_zero());
         replacement.delete(&options).await?;
-        replacement.gone(Instant::now() + timeout.unwrap_or(PATIENCE)).await?;
+        replacement.wait_deleted(Instant::now() + timeout.unwrap_or(DELETION_TIMEOUT)).await?;
         Ok((replacement.create(k).await?, "configured"))
     }
 }
 
-/// Removes members that are null, in lists too; items of lists stay.
+/// Removes null members, also inside of lists; list items stay.
 fn without_nulls(v: &mut meta::Value) {
     match v {
         meta::Value::Object(m) => {
@@ -171,14 +171,15 @@ fn without_nulls(v: &mut meta::Value) {
     }
 }
 
+/// Warns that an object with changes is being deleted.
 pub fn warn_if_deleting(k: &Kube, i: &Info, o: &Object) {
     if o.is_deleting() {
         k.warn(format!("Warning: Detected changes to resource {} which is currently being deleted.", i.name));
     }
 }
 
-/// The object as long messages describe it.
-fn shown(i: &Info) -> String {
+/// Describes the object for long messages.
+fn describe(i: &Info) -> String {
     let r = &i.resource;
     let group = &r.group;
     format!(
@@ -187,7 +188,7 @@ fn shown(i: &Info) -> String {
     )
 }
 
-/// What kubectl says behind a conflict; scripts and people know it.
+/// The advice that kubectl prints after a conflict.
 const CONFLICT_ADVICE: &str = "Please review the fields above--they currently have other managers. Here
 are the ways you can resolve this warning:
 * If you intend to manage all of these fields, please re-run the apply

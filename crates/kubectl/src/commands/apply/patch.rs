@@ -1,19 +1,20 @@
 //! The patch that client-side apply sends.
 
-use super::super::create::LAST_APPLIED;
 use crate::error::{Error, Result};
 use crate::resource::Info;
+use crate::resource::last_applied::LAST_APPLIED;
 use client::Patch;
 use meta::{Map, Object, Value};
 
-/// A patch, and its text as it is sent.
-pub struct Made {
+/// A patch and its serialized text.
+pub struct GeneratedPatch {
     pub patch: Patch,
     pub text: String,
 }
 
-/// From what was applied last, what is, and what is to be. `overwrite`: the new configuration wins over changes of others.
-pub fn three_way(i: &Info, current: &Object, modified: &Object, overwrite: bool) -> Result<Made> {
+/// Computes the patch from the last applied, the live and the new configuration. With `overwrite` the new configuration
+/// replaces changes of others; otherwise they are an error.
+pub fn three_way(i: &Info, current: &Object, modified: &Object, overwrite: bool) -> Result<GeneratedPatch> {
     let original: Map<String, Value> = match current.annotation(LAST_APPLIED) {
         None => Map::new(),
         Some(text) => serde_json::from_str(text)
@@ -42,5 +43,5 @@ pub fn three_way(i: &Info, current: &Object, modified: &Object, overwrite: bool)
         None => Patch::Merge(Value::Object(merge::merge_patch::three_way(&original, &modified.0, &current.0))),
     };
     let text = codec::json::to_string(patch.document(), codec::json::Html::Escape);
-    Ok(Made { patch, text })
+    Ok(GeneratedPatch { patch, text })
 }

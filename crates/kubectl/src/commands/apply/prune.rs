@@ -1,8 +1,8 @@
-//! `kubectl apply --prune`: what was applied once and is in the files no more is deleted.
+//! `kubectl apply --prune`: deletes objects that were applied before and are no longer in the files.
 
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
-use crate::flags::Dry;
+use crate::flags::DryRunStrategy;
 use crate::kube::Kube;
 use crate::printer::Printer;
 use client::{DeleteOptions, ListOptions, Propagation};
@@ -10,25 +10,25 @@ use meta::{Gvk, Object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::create::LAST_APPLIED;
+use crate::resource::last_applied::LAST_APPLIED;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Flags {
-    /// Delete what was applied before and is not in the files.
+    /// Delete objects that were applied before and are not in the files.
     #[arg(long)]
     pub prune: bool,
-    /// With --prune, of everything and not of a selector.
+    /// With --prune, consider all objects instead of those of a selector.
     #[arg(long)]
     pub all: bool,
-    /// With --prune, only of these kinds: GROUP/VERSION/KIND; may be repeated.
+    /// With --prune, only these kinds: GROUP/VERSION/KIND; may be repeated.
     #[arg(long, value_name = "GVK")]
     pub prune_allowlist: Vec<String>,
-    /// With --prune, of the members of the set with this parent: [RESOURCE[.GROUP]/]NAME (alpha, KUBECTL_APPLYSET=true).
+    /// With --prune, only members of the ApplySet with this parent: [RESOURCE[.GROUP]/]NAME (alpha, KUBECTL_APPLYSET=true).
     #[arg(long, default_value = "", hide_default_value = true)]
     pub applyset: String,
 }
 
-/// The kinds that are pruned unless a list names others.
+/// The kinds that are pruned by default.
 const KINDS: [(&str, &str); 16] = [
     ("", "ConfigMap"),
     ("", "Endpoints"),
@@ -48,10 +48,10 @@ const KINDS: [(&str, &str); 16] = [
     ("", "PersistentVolume"),
 ];
 
-/// Upstream's announcement of a change of the list above.
-const NAMESPACED_LATER: &str = "Deprecated: kubectl apply will no longer prune non-namespaced resources by default when used with the --namespace flag in a future release. To preserve the current behaviour, list the resources you want to target explicitly in the --prune-allowlist flag.";
+/// Upstream's announcement of a change of this default.
+const NON_NAMESPACED_DEPRECATION: &str = "Deprecated: kubectl apply will no longer prune non-namespaced resources by default when used with the --namespace flag in a future release. To preserve the current behaviour, list the resources you want to target explicitly in the --prune-allowlist flag.";
 
-/// What was applied in this run, and must stay.
+/// The objects that this run applied.
 #[derive(Debug, Default)]
 pub struct Visited {
     uids: BTreeSet<String>,
@@ -59,11 +59,13 @@ pub struct Visited {
 }
 
 impl Visited {
+    /// Whether this run applied the object.
     pub fn has(&self, o: &Object) -> bool {
         self.uids.contains(o.uid())
     }
 
-    pub fn saw(&mut self, o: &Object) {
+    /// Records an applied object.
+    pub fn record(&mut self, o: &Object) {
         self.uids.insert(o.uid().to_owned());
         if !o.namespace().is_empty() {
             self.namespaces.insert(o.namespace().to_owned());
@@ -72,6 +74,7 @@ impl Visited {
 }
 
 impl Flags {
+    /// Rejects flags that contradict each other.
     pub fn check(&self, selector: &str, force: bool, server_side: bool) -> Result {
         if self.all && !selector.is_empty() {
             return text("cannot set --all and --selector at the same time");
@@ -102,7 +105,7 @@ impl Flags {
         Ok(())
     }
 
-    /// The resources to look through, namespaced ones first.
+    /// Returns the resources to prune, namespaced ones first.
     pub async fn resources(&self, k: &mut Kube) -> Result<Vec<Arc<Resource>>> {
         let mut out = Vec::new();
         if !self.prune || !self.applyset.is_empty() {
@@ -110,7 +113,7 @@ impl Flags {
         }
         if self.prune_allowlist.is_empty() {
             let head = client::log::head('W', k.now(), &k.shell.zone, "prune.go:71");
-            k.warn(format!("{head}{NAMESPACED_LATER}"));
+            k.warn(format!("{head}{NON_NAMESPACED_DEPRECATION}"));
             for (group, kind) in KINDS {
                 let Some(r) = k.resource_of(&Gvk::new(group, "v1", kind)).await? else {
                     let namespaced = !matches!(kind, "Namespace" | "PersistentVolume");
@@ -137,7 +140,7 @@ impl Flags {
         Ok(out)
     }
 
-    /// Deletes what carries the annotation of `apply` and was not seen.
+    /// Deletes objects with the annotation of `apply` that this run did not apply.
     pub async fn run(
         &self,
         k: &mut Kube,
@@ -145,7 +148,7 @@ impl Flags {
         seen: &Visited,
         selector: &str,
         (propagation, grace): (Propagation, i64),
-        dry: Dry,
+        dry: DryRunStrategy,
         printer: &mut Printer,
     ) -> Result {
         let mut options = DeleteOptions::propagation(propagation);
@@ -153,7 +156,7 @@ impl Flags {
             options.grace_period_seconds = Some(grace);
         }
         options.dry_run = dry.option();
-        for (r, n) in seen.places(resources) {
+        for (r, n) in seen.collections(resources) {
             let done = prune_object(k, r, n, seen, selector, &options, dry, printer).await;
             let gvk = r.gvk();
             let what = if r.namespaced { "namespaced" } else { "nonNamespaced" };
@@ -170,16 +173,23 @@ impl Flags {
 }
 
 impl Visited {
-    /// Where to look: every resource in every namespace in which something was applied, then those without namespaces.
-    pub fn places<'a>(&'a self, resources: &'a [Arc<Resource>]) -> Vec<(&'a Arc<Resource>, &'a str)> {
-        let of = |namespaced: bool| resources.iter().filter(move |r| r.namespaced == namespaced);
-        let namespaced = self.namespaces.iter().flat_map(|n| of(true).map(move |r| (r, n.as_str())));
-        namespaced.chain(of(false).map(|r| (r, ""))).collect()
+    /// Returns where to prune: every namespaced resource in every namespace of an applied object, then the cluster-scoped
+    /// resources.
+    pub fn collections<'a>(&'a self, resources: &'a [Arc<Resource>]) -> Vec<(&'a Arc<Resource>, &'a str)> {
+        let with_scope = |namespaced: bool| resources.iter().filter(move |r| r.namespaced == namespaced);
+        let namespaced = self.namespaces.iter().flat_map(|n| with_scope(true).map(move |r| (r, n.as_str())));
+        namespaced.chain(with_scope(false).map(|r| (r, ""))).collect()
     }
 }
 
-/// What carries the annotation of `apply` and was not seen.
-pub async fn left(k: &mut Kube, r: &Resource, namespace: &str, seen: &Visited, selector: &str) -> Result<Vec<Object>> {
+/// Returns the objects with the annotation of `apply` that this run did not apply.
+pub async fn stale_objects(
+    k: &mut Kube,
+    r: &Resource,
+    namespace: &str,
+    seen: &Visited,
+    selector: &str,
+) -> Result<Vec<Object>> {
     let which = ListOptions { label_selector: selector.to_owned(), ..ListOptions::default() };
     let mut all = k.api(r, namespace).await?.list_all(&which).await?.items;
     all.retain(|o| o.annotation(LAST_APPLIED).is_some() && !seen.uids.contains(o.uid()));
@@ -194,12 +204,12 @@ async fn prune_object(
     seen: &Visited,
     selector: &str,
     options: &DeleteOptions,
-    dry: Dry,
+    dry: DryRunStrategy,
     printer: &mut Printer,
 ) -> Result {
     let api = k.api(r, namespace).await?;
-    for o in left(k, r, namespace, seen, selector).await? {
-        if dry != Dry::Client {
+    for o in stale_objects(k, r, namespace, seen, selector).await? {
+        if dry != DryRunStrategy::Client {
             api.delete(o.name(), options).await?;
         }
         printer.print(k, &o, "pruned")?;
@@ -216,7 +226,7 @@ mod tests {
     const FILE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {x: 'y'}}\n";
 
     #[tokio::test]
-    async fn what_is_in_no_file_goes() {
+    async fn deletes_objects_that_are_in_no_file() {
         let applied = |n: &str| {
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": n, "namespace": "default", "uid": n,
                 "annotations": {super::LAST_APPLIED: "{}"}}})
@@ -232,8 +242,8 @@ mod tests {
             .on(&format!("DELETE {PATH}/b"), 200, json!({}));
         let line = "apply -f - --prune -l x=y --prune-allowlist=core/v1/ConfigMap";
         assert_eq!(snapshot(&s, line, FILE).await, "configmap/a created\nconfigmap/b pruned\n");
-        assert!(s.asked().contains(&format!("DELETE {PATH}/b")));
-        for (line, want) in [
+        assert!(s.requests().contains(&format!("DELETE {PATH}/b")));
+        for (line, expected) in [
             (
                 "apply -f - --prune",
                 "! error: all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector\nexit 1\n",
@@ -249,7 +259,7 @@ mod tests {
                 "! error: invalid GroupVersionKind format: ConfigMap, please follow <group/version/kind>\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, FILE).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, FILE).await, expected, "{line}");
         }
     }
 }

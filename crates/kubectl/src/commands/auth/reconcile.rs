@@ -1,9 +1,9 @@
-//! `kubectl auth reconcile`: roles hold at least the rules of a file, bindings at least its subjects
+//! `kubectl auth reconcile`: adds missing rules of a file to roles, and missing subjects to bindings
 //! (`k8s.io/component-helpers/auth/rbac/reconciliation`).
 
-use crate::commands::recreate::{PATIENCE, Replacement, create};
+use crate::commands::recreate::{DELETION_TIMEOUT, Replacement, create};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, FileFlags, PrintFlags};
+use crate::flags::{DryRunFlag, DryRunStrategy, FileFlags, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::{Info, file, located, scheme};
@@ -17,10 +17,10 @@ pub struct Arguments {
     pub words: Vec<String>,
     #[command(flatten)]
     pub files: FileFlags,
-    /// Take away rules that are not in the file.
+    /// Remove rules that are not in the file.
     #[arg(long)]
     pub remove_extra_permissions: bool,
-    /// Take away subjects that are not in the file.
+    /// Remove subjects that are not in the file.
     #[arg(long)]
     pub remove_extra_subjects: bool,
     #[command(flatten)]
@@ -29,29 +29,29 @@ pub struct Arguments {
     pub dry: DryRunFlag,
 }
 
-/// A role or binding of a version that no server has any more.
+/// Whether the role or binding has a version that is not served any more.
 fn is_old(o: &Object) -> bool {
     let gvk = o.gvk().unwrap_or_default();
     let known = ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"].contains(&gvk.kind.as_str());
     known && gvk.group == "rbac.authorization.k8s.io" && matches!(gvk.version.as_str(), "v1alpha1" | "v1beta1")
 }
 
-/// Keeps an object from being changed here.
+/// Annotation that protects an object from being changed.
 const OPT_OUT: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Need {
+enum Action {
     Nothing,
     Create,
     Update,
-    /// The role of a binding cannot be changed.
+    /// The role of a binding is immutable.
     Recreate,
 }
 
-/// What is to be done, and what is told of it.
+/// The result for an object: what to write and what to report.
 struct Outcome {
     object: Object,
-    need: Need,
+    action: Action,
     protected: bool,
     missing: Vec<Value>,
     extra: Vec<Value>,
@@ -65,7 +65,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         return text("no arguments are allowed");
     }
     let dry = a.dry.strategy()?;
-    if dry == Dry::Server {
+    if dry == DryRunStrategy::Server {
         return text("--dry-run=server for command reconcile is not supported yet");
     }
     let mut printer = Printer::new(&a.print, dry)?.typed();
@@ -75,8 +75,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     documents.retain(|d| match d {
         Ok(d) if is_old(&d.object) => {
             let gvk = d.object.gvk().unwrap_or_default();
-            let of = format!("*{}.{}", gvk.version, gvk.kind);
-            errors.push(Error::Text(format!("only rbac.authorization.k8s.io/v1 is supported: not {of}")));
+            let go_type = format!("*{}.{}", gvk.version, gvk.kind);
+            errors.push(Error::Text(format!("only rbac.authorization.k8s.io/v1 is supported: not {go_type}")));
             false
         }
         _ => true,
@@ -92,7 +92,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             let remove = if binding { a.remove_extra_subjects } else { a.remove_extra_permissions };
             let done = reconcile_object(k, &i, binding, remove, dry).await?;
             printer.print(k, &done.object, "reconciled")?;
-            tell(k, &done, binding, remove);
+            report(k, &done, binding, remove);
             Ok(())
         };
         if let Err(e) = done.await {
@@ -102,34 +102,34 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     Error::collect(errors)
 }
 
-async fn reconcile_object(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: Dry) -> Result<Outcome> {
-    let mut wanted = i.object.clone().unwrap_or_default();
+async fn reconcile_object(k: &mut Kube, i: &Info, binding: bool, remove: bool, dry: DryRunStrategy) -> Result<Outcome> {
+    let mut desired = i.object.clone().unwrap_or_default();
     if binding {
-        qualify(&mut wanted);
+        qualify(&mut desired);
     }
     let api = k.api(&i.resource, &i.namespace).await?;
-    let Some(there) = client::error::optional(api.get(&i.name).await)? else {
+    let Some(live) = client::error::optional(api.get(&i.name).await)? else {
         let field = if binding { "subjects" } else { "rules" };
-        let missing = wanted.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
-        let protected = wanted.annotation(OPT_OUT) == Some("false");
-        if dry == Dry::None && !protected {
+        let missing = desired.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
+        let protected = desired.annotation(OPT_OUT) == Some("false");
+        if dry == DryRunStrategy::None && !protected {
             ensure_namespace(k, &i.namespace).await?;
-            wanted = create(&api, &WriteOptions::default(), &wanted).await?;
+            desired = create(&api, &WriteOptions::default(), &desired).await?;
         }
-        return Ok(Outcome { object: wanted, need: Need::Create, protected, missing, extra: Vec::new() });
+        return Ok(Outcome { object: desired, action: Action::Create, protected, missing, extra: Vec::new() });
     };
-    let mut done = if binding { subjects(&there, &wanted, remove) } else { rules(&there, &wanted, remove) };
-    if dry == Dry::None && !done.protected {
-        match done.need {
-            Need::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
-            Need::Recreate => {
-                let (old, options) = (Some(there.clone()), WriteOptions::default());
-                let mut replacement = Replacement::rehearse(api, &i.name, old, &options, done.object).await?;
-                replacement.delete(&DeleteOptions::uid(there.uid())).await?;
-                replacement.gone(Instant::now() + PATIENCE).await?;
+    let mut done = if binding { subjects(&live, &desired, remove) } else { rules(&live, &desired, remove) };
+    if dry == DryRunStrategy::None && !done.protected {
+        match done.action {
+            Action::Update => done.object = api.update(&i.name, &WriteOptions::default(), &done.object).await?,
+            Action::Recreate => {
+                let (old, options) = (Some(live.clone()), WriteOptions::default());
+                let mut replacement = Replacement::dry_run(api, &i.name, old, &options, done.object).await?;
+                replacement.delete(&DeleteOptions::uid(live.uid())).await?;
+                replacement.wait_deleted(Instant::now() + DELETION_TIMEOUT).await?;
                 done.object = replacement.create(k).await?;
             }
-            Need::Nothing | Need::Create => {}
+            Action::Nothing | Action::Create => {}
         }
     }
     Ok(done)
@@ -149,7 +149,7 @@ async fn ensure_namespace(k: &mut Kube, namespace: &str) -> Result {
     Ok(())
 }
 
-/// Users and groups belong to the group of roles where a file does not say it.
+/// Sets the API group of users and groups in which the file omits it.
 fn qualify(o: &mut Object) {
     for s in o.0.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
         if matches!(s["kind"].as_str(), Some("User" | "Group")) && s["apiGroup"].as_str().unwrap_or_default().is_empty()
@@ -159,79 +159,79 @@ fn qualify(o: &mut Object) {
     }
 }
 
-/// The object with labels and annotations of the file that it has not; and whether there were any.
-fn with_metadata(there: &Object, wanted: &Object) -> (Object, Need) {
-    let mut out = there.clone();
-    let mut need = Need::Nothing;
-    for (k, v) in wanted.labels().filter(|(k, _)| there.label(k).is_none()) {
+/// Adds labels and annotations of the file that the object lacks, and returns whether there were any.
+fn with_metadata(live: &Object, desired: &Object) -> (Object, Action) {
+    let mut out = live.clone();
+    let mut action = Action::Nothing;
+    for (k, v) in desired.labels().filter(|(k, _)| live.label(k).is_none()) {
         out.set_label(k, v);
-        need = Need::Update;
+        action = Action::Update;
     }
-    for (k, v) in wanted.annotations().filter(|(k, _)| there.annotation(k).is_none()) {
+    for (k, v) in desired.annotations().filter(|(k, _)| live.annotation(k).is_none()) {
         out.set_annotation(k, v);
-        need = Need::Update;
+        action = Action::Update;
     }
-    (out, need)
+    (out, action)
 }
 
 fn list(o: &Object, field: &str) -> Vec<Value> {
     o.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-fn rules(there: &Object, wanted: &Object, remove: bool) -> Outcome {
-    let protected = there.annotation(OPT_OUT) == Some("false");
-    let (mut object, mut need) = with_metadata(there, wanted);
-    let (old, new) = (list(there, "rules"), list(wanted, "rules"));
+fn rules(live: &Object, desired: &Object, remove: bool) -> Outcome {
+    let protected = live.annotation(OPT_OUT) == Some("false");
+    let (mut object, mut action) = with_metadata(live, desired);
+    let (old, new) = (list(live, "rules"), list(desired, "rules"));
     let (mut missing, mut extra) = (Vec::new(), Vec::new());
-    if wanted.get("aggregationRule").is_none_or(Value::is_null) {
+    if desired.get("aggregationRule").is_none_or(Value::is_null) {
         missing = uncovered(&old, &new);
         extra = uncovered(&new, &old);
         if remove && !(missing.is_empty() && extra.is_empty()) {
             object.set(&["rules"], new);
-            need = Need::Update;
+            action = Action::Update;
         } else if !remove && !missing.is_empty() {
             object.set(&["rules"], [old, missing.clone()].concat());
-            need = Need::Update;
+            action = Action::Update;
         }
     }
     let path = ["aggregationRule", "clusterRoleSelectors"];
     let selectors = |o: &Object| o.at(&path).and_then(Value::as_array).cloned().unwrap_or_default();
-    let (old, new) = (selectors(there), selectors(wanted));
+    let (old, new) = (selectors(live), selectors(desired));
     let lacking: Vec<Value> = new.iter().filter(|s| !old.contains(s)).cloned().collect();
     if remove && old != new && (!lacking.is_empty() || old.iter().any(|s| !new.contains(s))) {
         object.set(&path, new);
-        need = Need::Update;
+        action = Action::Update;
     } else if !remove && !lacking.is_empty() {
         object.set(&path, [old, lacking].concat());
-        need = Need::Update;
+        action = Action::Update;
     }
-    Outcome { object, need, protected, missing, extra }
+    Outcome { object, action, protected, missing, extra }
 }
 
-fn subjects(there: &Object, wanted: &Object, remove: bool) -> Outcome {
-    let protected = there.annotation(OPT_OUT) == Some("false");
-    if there.get("roleRef") != wanted.get("roleRef") {
+fn subjects(live: &Object, desired: &Object, remove: bool) -> Outcome {
+    let protected = live.annotation(OPT_OUT) == Some("false");
+    if live.get("roleRef") != desired.get("roleRef") {
         let nothing = Vec::new();
         return Outcome {
-            object: wanted.clone(),
-            need: Need::Recreate,
+            object: desired.clone(),
+            action: Action::Recreate,
             protected,
             missing: nothing.clone(),
             extra: nothing,
         };
     }
-    let (mut object, mut need) = with_metadata(there, wanted);
-    let (old, new) = (list(there, "subjects"), list(wanted, "subjects"));
+    let (mut object, mut action) = with_metadata(live, desired);
+    let (old, new) = (list(live, "subjects"), list(desired, "subjects"));
     let missing: Vec<Value> = new.iter().filter(|s| !old.contains(s)).cloned().collect();
     let extra: Vec<Value> = old.iter().filter(|s| !new.contains(s)).cloned().collect();
     if remove && !(missing.is_empty() && extra.is_empty()) {
         object.set(&["subjects"], new);
-        need = Need::Update;
+        action = Action::Update;
     } else if !remove && !missing.is_empty() {
         object.set(&["subjects"], [old, missing.clone()].concat());
-        need = Need::Update;
+        action = Action::Update;
     }
-    Outcome { object, need, protected, missing, extra }
+    Outcome { object, action, protected, missing, extra }
 }
 
 const LISTS: [&str; 5] = ["verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"];
@@ -240,27 +240,28 @@ fn strings<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
     rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// What of `asked` no rule of `owned` allows, one verb of one thing each (`validation.Covers`).
-fn uncovered(owned: &[Value], asked: &[Value]) -> Vec<Value> {
-    asked.iter().flat_map(single).filter(|r| !owned.iter().any(|o| covers(o, r))).collect()
+/// Returns the permissions in `requested` that no rule of `owned` covers, as rules of one verb and one resource
+/// (`validation.Covers`).
+fn uncovered(owned: &[Value], requested: &[Value]) -> Vec<Value> {
+    requested.iter().flat_map(split_rule).filter(|r| !owned.iter().any(|o| covers(o, r))).collect()
 }
 
-/// A rule as rules of one verb and one resource or path.
-fn single(rule: &Value) -> Vec<Value> {
+/// Splits a rule into rules of one verb and one resource or path.
+fn split_rule(rule: &Value) -> Vec<Value> {
     let mut out = Vec::new();
     for group in strings(rule, "apiGroups") {
         for resource in strings(rule, "resources") {
             for verb in strings(rule, "verbs") {
                 let names = strings(rule, "resourceNames");
-                let one = json!({"verbs": [verb], "apiGroups": [group], "resources": [resource]});
+                let permission = json!({"verbs": [verb], "apiGroups": [group], "resources": [resource]});
                 if names.is_empty() {
-                    out.push(one);
+                    out.push(permission);
                     continue;
                 }
                 for n in names {
-                    let mut one = one.clone();
-                    one["resourceNames"] = json!([n]);
-                    out.push(one);
+                    let mut permission = permission.clone();
+                    permission["resourceNames"] = json!([n]);
+                    out.push(permission);
                 }
             }
         }
@@ -273,32 +274,32 @@ fn single(rule: &Value) -> Vec<Value> {
     out
 }
 
-fn covers(owner: &Value, one: &Value) -> bool {
+fn covers(owner: &Value, permission: &Value) -> bool {
     let has = |field: &str, fits: &dyn Fn(&str, &str) -> bool| {
         let owned = strings(owner, field);
-        strings(one, field).iter().all(|w| owned.iter().any(|o| *o == "*" || o == w || fits(o, w)))
+        strings(permission, field).iter().all(|w| owned.iter().any(|o| *o == "*" || o == w || fits(o, w)))
     };
     let no = |_: &str, _: &str| false;
-    // `*/scale` is the subresource of everything.
+    // `*/scale` is the subresource of every resource.
     let resource =
         |o: &str, w: &str| o.strip_prefix("*/").zip(w.split_once('/')).is_some_and(|(sub, (_, of))| sub == of);
     let url = |o: &str, w: &str| o.strip_suffix('*').is_some_and(|p| w.starts_with(p));
     let names = strings(owner, "resourceNames");
-    let wanted = strings(one, "resourceNames");
-    let named = names.is_empty() || !wanted.is_empty() && wanted.iter().all(|w| names.contains(w));
+    let desired = strings(permission, "resourceNames");
+    let named = names.is_empty() || !desired.is_empty() && desired.iter().all(|w| names.contains(w));
     has("verbs", &no) && has("apiGroups", &no) && has("resources", &resource) && has("nonResourceURLs", &url) && named
 }
 
-fn tell(k: &Kube, done: &Outcome, binding: bool, remove: bool) {
+fn report(k: &Kube, done: &Outcome, binding: bool, remove: bool) {
     let caveat = match done.protected {
         true => format!(", but object opted out ({OPT_OUT}: false)"),
         false => String::new(),
     };
-    let word = match done.need {
-        Need::Nothing => return,
-        Need::Create => "create",
-        Need::Update => "update",
-        Need::Recreate => "recreate",
+    let word = match done.action {
+        Action::Nothing => return,
+        Action::Create => "create",
+        Action::Update => "update",
+        Action::Recreate => "recreate",
     };
     k.warn(format!("\treconciliation required {word}{caveat}"));
     let what = if binding { "subjects" } else { "rules" };
@@ -314,7 +315,7 @@ fn tell(k: &Kube, done: &Outcome, binding: bool, remove: bool) {
     }
 }
 
-/// As Go prints the struct.
+/// Formats a rule as Go prints the struct.
 fn rule(v: &Value) -> String {
     let names = ["Verbs", "APIGroups", "Resources", "ResourceNames", "NonResourceURLs"];
     let all: Vec<String> =
@@ -337,7 +338,7 @@ mod tests {
     const PATH: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
     #[tokio::test]
-    async fn roles_get_what_they_lack() {
+    async fn adds_missing_rules_to_roles() {
         let file = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: r, labels: {a: b}}\nrules:\n- {verbs: [get, list], apiGroups: [''], resources: [pods]}\n";
         let role = |rules| json!({"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "uid": "1"}, "rules": rules});
         let put = format!("PUT {PATH}/r");
@@ -356,26 +357,29 @@ mod tests {
             json!([{"verbs": ["get", "watch"], "apiGroups": ["*"], "resources": ["pods"]}, {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]}])
         );
         assert_eq!(s.body_of(&put)["metadata"]["labels"], json!({"a": "b"}));
-        let said = snapshot(&s, "auth reconcile -f - --remove-extra-permissions --dry-run=client", file).await;
-        assert!(said.starts_with(&format!("{name} reconciled (dry run)\n{added}! \textra rules removed:\n")), "{said}");
-        for (line, want) in [
+        let output = snapshot(&s, "auth reconcile -f - --remove-extra-permissions --dry-run=client", file).await;
+        assert!(
+            output.starts_with(&format!("{name} reconciled (dry run)\n{added}! \textra rules removed:\n")),
+            "{output}"
+        );
+        for (line, expected) in [
             ("auth reconcile", "! error: must specify one of -f and -k\nexit 1\n"),
             (
                 "auth reconcile -f - --dry-run=server",
                 "! error: --dry-run=server for command reconcile is not supported yet\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+            assert_eq!(snapshot(&s, line, file).await, expected, "{line}");
         }
     }
 
     #[tokio::test]
-    async fn a_binding_to_another_role_is_made_again() {
+    async fn recreates_a_binding_to_another_role() {
         let file = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: r}\nroleRef: {kind: ClusterRole, name: new, apiGroup: rbac.authorization.k8s.io}\nsubjects: [{kind: User, name: u}]\n";
         let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-        let there = json!({"kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "uid": "1"}, "roleRef": {}});
+        let live = json!({"kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "uid": "1"}, "roleRef": {}});
         let s = Server::new()
-            .on(&format!("GET {path}/r"), 200, there.clone())
+            .on(&format!("GET {path}/r"), 200, live.clone())
             .on(&format!("GET {path}/r"), 404, json!({"kind": "Status", "reason": "NotFound", "code": 404}))
             .on(&format!("DELETE {path}/r"), 200, json!({}))
             .on(
@@ -383,7 +387,7 @@ mod tests {
                 409,
                 json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}),
             )
-            .on(&format!("POST {path}"), 201, there);
+            .on(&format!("POST {path}"), 201, live);
         assert_eq!(
             snapshot(&s, "auth reconcile -f -", file).await,
             "clusterrolebinding.rbac.authorization.k8s.io/r reconciled\n! \treconciliation required recreate\n"

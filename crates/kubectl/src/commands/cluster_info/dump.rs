@@ -1,11 +1,10 @@
-//! `kubectl cluster-info dump`: what somebody who looks for a fault wants to see, on standard output or as files.
+//! `kubectl cluster-info dump`: objects and logs for debugging, on standard output or as files.
 
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::flags::PrintFlags;
 use crate::kube::Kube;
 use crate::printer::shape::Order;
 use crate::printer::{Formats, Output, ordered};
-use crate::resource::file::os;
 use client::{ListOptions, Query};
 use http::Method;
 use meta::{Object, Value};
@@ -15,22 +14,23 @@ use std::path::Path;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Where the files go; nothing or `-` is standard output.
+    /// Directory for the files; empty or `-` is standard output.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub output_directory: String,
-    /// Of all namespaces.
+    /// Dump all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Of these namespaces.
+    /// Dump these namespaces.
     #[arg(long, value_delimiter = ',')]
     pub namespaces: Vec<String>,
+    /// Time limit until a pod runs.
     #[arg(long, default_value = "20s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub pod_running_timeout: String,
     #[command(flatten)]
     pub print: PrintFlags,
 }
 
-/// Resources of a namespace, and the names of their files.
+/// The resources of a namespace and the names of their files.
 const PARTS: [(&str, &str); 7] = [
     ("events", "events"),
     ("replicationcontrollers", "replication-controllers"),
@@ -47,14 +47,14 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// What is dumped can hold secrets: only the owner may read it.
+    /// The dump may contain secrets: only the owner may read it.
     fn write(&self, k: &Kube, name: &str, extension: &str, content: &str) -> Result {
         if matches!(self.directory, "" | "-") {
             k.out.write(content.as_bytes());
             return Ok(());
         }
         let path = Path::new(self.directory).join(format!("{name}{extension}"));
-        let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+        let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
         if let Some(parent) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(wrong)?;
         }
@@ -112,12 +112,12 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
         }
     }
     if !matches!(sink.directory, "" | "-") {
-        k.say(format!("Cluster info dumped to {}", sink.directory));
+        k.println(format!("Cluster info dumped to {}", sink.directory));
     }
     Ok(())
 }
 
-/// Names become names of directories: a server must not lead out of the one that was given.
+/// Checks that the name of an object is safe as the name of a directory: the server must not choose the location.
 fn check_name(name: &str) -> Result {
     match meta::names::path_segment(name).is_empty() && !name.is_empty() {
         true => Ok(()),
@@ -125,14 +125,14 @@ fn check_name(name: &str) -> Result {
     }
 }
 
-/// The logs of all containers of a pod, one behind the other.
+/// Returns the logs of all containers of a pod, one after the other.
 async fn logs(k: &mut Kube, pod: &Object) -> Result<String> {
     let r = k.resource("pods").await?;
     let api = k.api(&r, pod.namespace()).await?;
     let client = k.client().await?;
     let mut out = String::new();
-    for of in ["initContainers", "containers"] {
-        for c in pod.at(&["spec", of]).and_then(Value::as_array).into_iter().flatten() {
+    for field in ["initContainers", "containers"] {
+        for c in pod.at(&["spec", field]).and_then(Value::as_array).into_iter().flatten() {
             let name = c["name"].as_str().unwrap_or_default();
             let what = format!("logs for container {name} of pod {}/{}", pod.namespace(), pod.name());
             out.push_str(&format!("==== START {what} ====\n"));
@@ -154,7 +154,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_namespace_is_dumped_into_files() {
+    async fn dumps_a_namespace_into_files() {
         let dir = tempfile::tempdir().unwrap();
         let empty = || json!({"items": [], "metadata": {"resourceVersion": "5"}});
         let pods =
@@ -169,8 +169,8 @@ mod tests {
         let s = s.on_bytes("GET /api/v1/namespaces/n/pods/p/log?container=c", 200, b"hello\n".to_vec());
         let to = dir.path().join("d").to_string_lossy().into_owned();
         let line = ["cluster-info", "dump", "--namespaces=n", "--output-directory", &to];
-        let want = (0, format!("Cluster info dumped to {to}\n"), String::new());
-        assert_eq!(run_with(&s, &line, "").await, want);
+        let expected = (0, format!("Cluster info dumped to {to}\n"), String::new());
+        assert_eq!(run_with(&s, &line, "").await, expected);
         let read = |f: &str| std::fs::read_to_string(format!("{to}/{f}")).unwrap();
         assert_eq!(
             read("n/p/logs.txt"),

@@ -1,11 +1,10 @@
-//! The kubeconfig files as they are on the disk, and changes of them (client-go `clientcmd.ModifyConfig`).
+//! Kubeconfig files on disk, and changes of them (client-go `clientcmd.ModifyConfig`).
 //!
-//! What a file defines is changed in that file; what is new goes into the first file there is. A file is written as a whole,
-//! beside itself and then over itself, so that no reader meets half of it.
+//! An entry is changed in the file that defines it; new entries go into the first existing file. A file is replaced
+//! atomically, so that no reader sees half of it.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, os_message};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use meta::{Map, Value};
 use serde_json::json;
 use std::path::{Component, Path, PathBuf};
@@ -17,14 +16,15 @@ struct Document {
     changed: bool,
 }
 
+/// The kubeconfig files of a command.
 pub struct Files {
     all: Vec<Document>,
-    /// Where new things go.
+    /// The index of the file for new entries.
     default: usize,
 }
 
-/// The key under which a list has the value of an entry.
-fn key_of(list: &str) -> &'static str {
+/// Returns the key of the value in an entry of a list.
+fn value_key(list: &str) -> &'static str {
     match list {
         "clusters" => "cluster",
         "contexts" => "context",
@@ -32,7 +32,7 @@ fn key_of(list: &str) -> &'static str {
     }
 }
 
-/// A path from the root, without dots.
+/// Returns the absolute path, without dots.
 pub fn absolute(path: &Path) -> PathBuf {
     clean(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
 }
@@ -50,6 +50,7 @@ fn clean(path: &Path) -> PathBuf {
 }
 
 impl Files {
+    /// Reads the files.
     pub fn load(k: &Kube) -> Result<Self> {
         let s = k.sources();
         let paths: Vec<PathBuf> = match s.explicit {
@@ -66,7 +67,7 @@ impl Files {
                     (parsed.into_iter().next().and_then(|v| v.as_object().cloned()).unwrap_or_default(), true)
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Map::new(), false),
-                Err(e) => return Err(wrong(os(&e))),
+                Err(e) => return Err(wrong(os_message(&e))),
             };
             all.push(Document { path, content, exists, changed: false });
         }
@@ -77,7 +78,7 @@ impl Files {
         Ok(Self { all, default })
     }
 
-    /// The file that messages name.
+    /// Returns the file that messages name.
     pub fn named(&self) -> String {
         self.all[self.default].path.display().to_string()
     }
@@ -86,32 +87,35 @@ impl Files {
         d.content.get(list)?.as_array()?.iter().find(|e| e["name"] == name)
     }
 
-    /// The file that defines an entry, or else the one for new entries.
+    /// Returns the file that defines an entry, or else the one for new entries.
     pub fn owner(&self, list: &str, name: &str) -> usize {
         self.all.iter().position(|d| Self::find(d, list, name).is_some()).unwrap_or(self.default)
     }
 
+    /// Returns the value of an entry in the first file that defines it.
     pub fn entry(&self, list: &str, name: &str) -> Option<Map<String, Value>> {
         let e = self.all.iter().find_map(|d| Self::find(d, list, name))?;
-        Some(e[key_of(list)].as_object().cloned().unwrap_or_default())
+        Some(e[value_key(list)].as_object().cloned().unwrap_or_default())
     }
 
+    /// Sets an entry in the file that defines it, or in the one for new entries.
     pub fn put(&mut self, list: &'static str, name: &str, value: Map<String, Value>) {
         self.put_into(self.owner(list, name), list, name, value);
     }
 
+    /// Sets an entry in a given file.
     pub fn put_into(&mut self, file: usize, list: &'static str, name: &str, mut value: Map<String, Value>) {
         let d = &mut self.all[file];
-        // Paths beside the file are told from there, so that both can be moved.
+        // Paths are stored relative to the file, so that both can be moved together.
         let base = absolute(&d.path).parent().map(Path::to_owned).unwrap_or_default();
         for key in ["certificate-authority", "client-certificate", "client-key", "tokenFile"] {
             let Some(Value::String(p)) = value.get_mut(key) else { continue };
             if p.is_empty() {
                 continue;
             }
-            // As it is in the file, it is from there already.
-            let whole = clean(&base.join(p.as_str()));
-            *p = whole.strip_prefix(&base).unwrap_or(&whole).to_string_lossy().into_owned();
+            // An unchanged path is already relative.
+            let absolute_path = clean(&base.join(p.as_str()));
+            *p = absolute_path.strip_prefix(&base).unwrap_or(&absolute_path).to_string_lossy().into_owned();
         }
         let all = d.content.entry(list).or_insert_with(|| json!([]));
         if !all.is_array() {
@@ -119,11 +123,11 @@ impl Files {
         }
         let Some(all) = all.as_array_mut() else { return };
         all.retain(|e| e["name"] != name);
-        all.push(json!({"name": name, key_of(list): value}));
+        all.push(json!({"name": name, value_key(list): value}));
         d.changed = true;
     }
 
-    /// Removes an entry wherever it is defined.
+    /// Removes an entry from every file.
     pub fn remove(&mut self, list: &str, name: &str) {
         for d in &mut self.all {
             if let Some(all) = d.content.get_mut(list).and_then(Value::as_array_mut) {
@@ -134,11 +138,13 @@ impl Files {
         }
     }
 
+    /// Returns the names in a list of all files.
     pub fn names(&self, list: &str) -> Vec<String> {
         let all = self.all.iter().flat_map(|d| d.content.get(list).and_then(Value::as_array).into_iter().flatten());
         all.filter_map(|e| e["name"].as_str().map(str::to_owned)).collect()
     }
 
+    /// Returns the name of the current context.
     pub fn current(&self) -> &str {
         let set =
             |d: &Document| d.content.get("current-context").and_then(Value::as_str).is_some_and(|c| !c.is_empty());
@@ -146,7 +152,7 @@ impl Files {
         d.and_then(|d| d.content["current-context"].as_str()).unwrap_or_default()
     }
 
-    /// An empty name takes it away.
+    /// Sets the current context; an empty name removes it.
     pub fn set_current(&mut self, name: &str) {
         let set =
             |d: &Document| d.content.get("current-context").and_then(Value::as_str).is_some_and(|c| !c.is_empty());
@@ -158,12 +164,12 @@ impl Files {
         self.all[file].changed = true;
     }
 
-    /// Whether the preferences ask for colors.
+    /// Whether the preferences enable colors.
     pub fn colors(&self) -> bool {
         self.all.iter().any(|d| d.content.get("preferences").is_some_and(|p| p["colors"] == true))
     }
 
-    /// Sets a value outside of the lists, or takes it away.
+    /// Sets or removes a value outside of the lists.
     pub fn set_top(&mut self, path: &[&str], value: Option<Value>) {
         let has = |d: &Document| path.first().is_some_and(|first| d.content.contains_key(*first));
         let file = self.all.iter().position(has).unwrap_or(self.default);
@@ -182,18 +188,19 @@ impl Files {
             Some(v) => _ = inner.insert((*second).to_owned(), v),
             None => _ = inner.remove(*second),
         }
-        // Preferences that say nothing are not written.
+        // Empty preferences are not written.
         if !inner.is_empty() {
             d.content.insert((*first).to_owned(), inner.into());
         }
     }
 
+    /// Writes the files that changed.
     pub fn save(self) -> Result {
         self.all.into_iter().filter(|d| d.changed).try_for_each(write)
     }
 }
 
-/// As `clientcmd.Write` has it: every list, sorted by name; fields that Go always writes are there.
+/// Writes a file as `clientcmd.Write` does: lists sorted by name, with the fields that Go always writes.
 fn write(d: Document) -> Result {
     let mut v = d.content;
     for list in ["clusters", "contexts", "users"] {
@@ -208,7 +215,7 @@ fn write(d: Document) -> Result {
             _ => &[],
         };
         for e in all.as_array_mut().into_iter().flatten() {
-            if let Some(value) = e.as_object_mut().map(|e| e.entry(key_of(list)).or_insert_with(|| json!({})))
+            if let Some(value) = e.as_object_mut().map(|e| e.entry(value_key(list)).or_insert_with(|| json!({})))
                 && let Some(value) = value.as_object_mut()
             {
                 always.iter().for_each(|f| _ = value.entry(*f).or_insert_with(|| "".into()));
@@ -219,7 +226,7 @@ fn write(d: Document) -> Result {
         v.entry(key).or_insert_with(|| value.into());
     }
     let path = d.path;
-    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os(&e)));
+    let wrong = |e: std::io::Error| Error::Text(format!("open {}: {}", path.display(), os_message(&e)));
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(wrong)?;
     }
@@ -227,14 +234,14 @@ fn write(d: Document) -> Result {
     fresh.push(".kemudi-new");
     let fresh = PathBuf::from(fresh);
     std::fs::write(&fresh, "").map_err(wrong)?;
-    // The file may hold secrets: a new one is its owner's alone, an old one keeps what it has.
+    // The file may contain secrets: a new one is private, an old one keeps its mode.
     let permissions = match std::fs::metadata(&path) {
         Ok(m) => m.permissions(),
         Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o600),
     };
     std::fs::set_permissions(&fresh, permissions).map_err(wrong)?;
     std::fs::write(&fresh, codec::yaml::to_string(&Value::Object(v))).map_err(wrong)?;
-    // A link stays one: the file it leads to is written over.
+    // A link is kept: the file that it leads to is replaced.
     let to = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     std::fs::rename(&fresh, to).map_err(wrong)
 }

@@ -1,4 +1,5 @@
-//! Values by their paths: `clusters.NAME.server`. The fields are a table; a name may hold dots and ends where a field begins.
+//! Values of the kubeconfig by their paths: `clusters.NAME.server`. A name may contain dots and ends where a known field
+//! begins.
 
 use super::files::Files;
 use crate::error::{Result, text};
@@ -10,13 +11,13 @@ enum Type {
     Text,
     Bool,
     Bytes,
-    /// Holds more than one value, and can only be taken away.
-    Whole,
+    /// A field with several values, which can only be removed.
+    Composite,
 }
 
-/// Fields by the names that paths have for them, and by those in files where they differ.
+/// Returns the fields of a list by their names in paths, with their names in files where these differ.
 fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
-    use Type::{Bool, Bytes, Text, Whole};
+    use Type::{Bool, Bytes, Composite, Text};
     match list {
         "clusters" => &[
             ("server", "server", Text),
@@ -26,13 +27,13 @@ fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
             ("certificate-authority-data", "certificate-authority-data", Bytes),
             ("proxy-url", "proxy-url", Text),
             ("disable-compression", "disable-compression", Bool),
-            ("extensions", "extensions", Whole),
+            ("extensions", "extensions", Composite),
         ],
         "contexts" => &[
             ("cluster", "cluster", Text),
             ("user", "user", Text),
             ("namespace", "namespace", Text),
-            ("extensions", "extensions", Whole),
+            ("extensions", "extensions", Composite),
         ],
         _ => &[
             ("client-certificate", "client-certificate", Text),
@@ -43,39 +44,39 @@ fn fields(list: &str) -> &'static [(&'static str, &'static str, Type)] {
             ("tokenFile", "tokenFile", Text),
             ("act-as", "as", Text),
             ("act-as-uid", "as-uid", Text),
-            ("act-as-groups", "as-groups", Whole),
-            ("act-as-user-extra", "as-user-extra", Whole),
+            ("act-as-groups", "as-groups", Composite),
+            ("act-as-user-extra", "as-user-extra", Composite),
             ("username", "username", Text),
             ("password", "password", Text),
-            ("auth-provider", "auth-provider", Whole),
-            ("exec", "exec", Whole),
-            ("extensions", "extensions", Whole),
+            ("auth-provider", "auth-provider", Composite),
+            ("exec", "exec", Composite),
+            ("extensions", "extensions", Composite),
         ],
     }
 }
 
-/// What a path leads to.
-enum Place {
+/// What a path names.
+enum Target {
     Current,
     /// `kind` and `apiVersion`, which are the same in every file.
     Fixed,
     Preferences,
     Colors,
-    /// Of the preferences, or of the whole.
+    /// A field of the preferences or of the top level.
     Extensions(&'static [&'static str]),
     List(&'static str),
     Entry(&'static str, String),
     Field(&'static str, String, &'static str, Type),
 }
 
-fn parse_path(path: &str) -> Result<Place> {
+fn parse_path(path: &str) -> Result<Target> {
     let parts: Vec<&str> = path.split('.').collect();
     let list = match parts[0] {
-        "current-context" if parts.len() == 1 => return Ok(Place::Current),
+        "current-context" if parts.len() == 1 => return Ok(Target::Current),
         "current-context" => return text(format!("unable to parse one or more field values of {path}")),
-        "kind" | "apiVersion" if parts.len() == 1 => return Ok(Place::Fixed),
+        "kind" | "apiVersion" if parts.len() == 1 => return Ok(Target::Fixed),
         "kind" | "apiVersion" => return text(format!("unable to parse one or more field values of {path}")),
-        "extensions" if parts.len() == 1 => return Ok(Place::Extensions(&["extensions"])),
+        "extensions" if parts.len() == 1 => return Ok(Target::Extensions(&["extensions"])),
         "preferences" => return preference(path, &parts[1..]),
         "clusters" => "clusters",
         "contexts" => "contexts",
@@ -84,51 +85,52 @@ fn parse_path(path: &str) -> Result<Place> {
     };
     let rest = &parts[1..];
     if rest.is_empty() {
-        return Ok(Place::List(list));
+        return Ok(Target::List(list));
     }
     let known = fields(list);
     let at = rest[1..].iter().position(|p| known.iter().any(|(n, ..)| n == p)).map(|n| n + 1);
-    let Some(at) = at else { return Ok(Place::Entry(list, rest.join("."))) };
+    let Some(at) = at else { return Ok(Target::Entry(list, rest.join("."))) };
     let name = rest[..at].join(".");
     let Some(&(_, field, ty)) = known.iter().find(|(n, ..)| *n == rest[at]) else {
-        return Ok(Place::Entry(list, name));
+        return Ok(Target::Entry(list, name));
     };
     if rest.len() > at + 1 {
         return text(format!("unable to parse one or more field values of {path}"));
     }
-    Ok(Place::Field(list, name, field, ty))
+    Ok(Target::Field(list, name, field, ty))
 }
 
-fn preference(path: &str, rest: &[&str]) -> Result<Place> {
+fn preference(path: &str, rest: &[&str]) -> Result<Target> {
     match rest {
-        [] => Ok(Place::Preferences),
-        ["colors"] => Ok(Place::Colors),
-        ["extensions"] => Ok(Place::Extensions(&["preferences", "extensions"])),
+        [] => Ok(Target::Preferences),
+        ["colors"] => Ok(Target::Colors),
+        ["extensions"] => Ok(Target::Extensions(&["preferences", "extensions"])),
         ["colors" | "extensions", ..] => text(format!("unable to parse one or more field values of {path}")),
-        // Upstream shows where the type is in memory.
+        // Upstream prints the address of the type here.
         _ => text(format!("unable to parse {path} after [{{preferences 0x0}}] at api.Preferences")),
     }
 }
 
+/// Sets the value at a path.
 pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
-    let whole = |what: &str| text(format!("can't set a map to a value: {what}"));
+    let map_error = |what: &str| text(format!("can't set a map to a value: {what}"));
     match parse_path(path)? {
-        Place::Current => f.set_current(value),
-        Place::Fixed => {}
-        Place::Preferences => {
+        Target::Current => f.set_current(value),
+        Target::Fixed => {}
+        Target::Preferences => {
             return text(format!(
                 "unable to locate path config.navigationStep{{stepValue:\"\", stepType:reflect.Type(nil)}} under {{{} map[]}}",
                 f.colors()
             ));
         }
-        Place::Colors => match crate::flags::go_bool(value) {
+        Target::Colors => match crate::flags::go_bool(value) {
             Ok(colors) => f.set_top(&["preferences", "colors"], colors.then(|| true.into())),
             Err(e) => return text(e),
         },
-        Place::Extensions(_) => return whole("map[]"),
-        Place::List(list) => return whole(list),
-        Place::Entry(list, name) => return whole(&format!("{list}.{name}")),
-        Place::Field(list, name, field, ty) => {
+        Target::Extensions(_) => return map_error("map[]"),
+        Target::List(list) => return map_error(list),
+        Target::Entry(list, name) => return map_error(&format!("{list}.{name}")),
+        Target::Field(list, name, field, ty) => {
             let engine = base64::engine::general_purpose::STANDARD;
             let made: Value = match ty {
                 Type::Text => value.into(),
@@ -143,7 +145,7 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
                         return text(format!("error decoding input value: illegal base64 data at input byte {at}"));
                     }
                 },
-                Type::Whole => return whole(field),
+                Type::Composite => return map_error(field),
             };
             let mut e = f.entry(list, &name).unwrap_or_default();
             put(&mut e, field, made);
@@ -153,7 +155,7 @@ pub fn set(f: &mut Files, path: &str, value: &str, raw: bool) -> Result {
     Ok(())
 }
 
-/// What is empty or false is not written.
+/// Empty and false values are not written.
 fn put(e: &mut Map<String, Value>, field: &str, v: Value) {
     if v == "" || v == false {
         e.remove(field);
@@ -162,16 +164,17 @@ fn put(e: &mut Map<String, Value>, field: &str, v: Value) {
     }
 }
 
+/// Removes the value at a path.
 pub fn unset(f: &mut Files, path: &str) -> Result {
     match parse_path(path)? {
-        Place::Current => f.set_current(""),
-        Place::Fixed => {}
-        Place::Preferences => f.set_top(&["preferences"], None),
-        Place::Colors => f.set_top(&["preferences", "colors"], None),
-        Place::Extensions(path) => f.set_top(path, None),
-        Place::List(list) => f.names(list).iter().for_each(|n| f.remove(list, n)),
-        Place::Entry(list, name) => f.remove(list, &name),
-        Place::Field(list, name, field, _) => {
+        Target::Current => f.set_current(""),
+        Target::Fixed => {}
+        Target::Preferences => f.set_top(&["preferences"], None),
+        Target::Colors => f.set_top(&["preferences", "colors"], None),
+        Target::Extensions(path) => f.set_top(path, None),
+        Target::List(list) => f.names(list).iter().for_each(|n| f.remove(list, n)),
+        Target::Entry(list, name) => f.remove(list, &name),
+        Target::Field(list, name, field, _) => {
             let Some(mut e) = f.entry(list, &name) else {
                 return text(format!("current map key `{name}` is invalid"));
             };

@@ -1,11 +1,10 @@
-//! `set-cluster`, `set-context` and `set-credentials`: fields of one entry. Most of their flags are the global ones, whose
-//! being given counts even when they are empty.
+//! `set-cluster`, `set-context` and `set-credentials`: set fields of one entry. Most of their flags are global ones, which
+//! count even if they are empty.
 
 use super::files::Files;
 use super::unexpected;
-use crate::error::{Error, Result, text};
+use crate::error::{Error, Result, os_message, text};
 use crate::kube::Kube;
-use crate::resource::file::os;
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
@@ -13,61 +12,64 @@ use std::path::Path;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Cluster {
+    /// Name of the cluster.
     pub words: Vec<String>,
-    /// Keep the certificates themselves.
+    /// Embed the certificates in the kubeconfig.
     #[arg(long)]
     pub embed_certs: bool,
-    /// The proxy to the server.
+    /// URL of the proxy to the server.
     #[arg(long)]
     pub proxy_url: Option<String>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Context {
+    /// Name of the context.
     pub words: Vec<String>,
-    /// The current context.
+    /// Change the current context.
     #[arg(long)]
     pub current: bool,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Credentials {
+    /// Name of the user.
     pub words: Vec<String>,
-    /// Keep certificate and key themselves.
+    /// Embed certificate and key in the kubeconfig.
     #[arg(long)]
     pub embed_certs: bool,
-    /// The provider of credentials.
+    /// Authentication provider.
     #[arg(long)]
     pub auth_provider: Option<String>,
-    /// KEY=VALUE for the provider, KEY- to remove.
+    /// Argument KEY=VALUE for the provider, KEY- to remove.
     #[arg(long, value_delimiter = ',')]
     pub auth_provider_arg: Vec<String>,
-    /// The program that gives credentials.
+    /// Command of the credential plugin.
     #[arg(long)]
     pub exec_command: Option<String>,
-    /// An argument of the program; may be repeated.
+    /// Argument of the credential plugin; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub exec_arg: Vec<String>,
-    /// KEY=VALUE for the program's environment, KEY- to remove.
+    /// Environment variable KEY=VALUE of the credential plugin, KEY- to remove.
     #[arg(long)]
     pub exec_env: Vec<String>,
-    /// The version of the program's answers.
+    /// API version of the credential plugin's responses.
     #[arg(long)]
     pub exec_api_version: Option<String>,
-    /// IfAvailable, Never or Always.
+    /// When the plugin may be interactive: IfAvailable, Never or Always.
     #[arg(long)]
     pub exec_interactive_mode: Option<String>,
-    /// Tell the program of the cluster.
+    /// Pass the cluster to the credential plugin.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub exec_provide_cluster_info: Option<String>,
 }
 
-/// A global flag that was given, even if empty.
+/// Returns the value of a global flag that the command line sets, even if empty.
 fn given<'a>(k: &Kube, flag: &str, value: &'a str) -> Option<&'a str> {
     k.global.given.iter().any(|g| g == flag).then_some(value)
 }
 
-/// What is empty is not written.
+/// Empty values are not written.
 fn put(e: &mut Map<String, Value>, field: &str, v: &str) {
     match v {
         "" => _ = e.remove(field),
@@ -80,8 +82,8 @@ fn absolute(path: &str) -> String {
     super::files::absolute(Path::new(from)).to_string_lossy().into_owned()
 }
 
-/// A file as the entry keeps it: its path, or its content.
-fn keep(e: &mut Map<String, Value>, field: &str, path: &str, embed: bool) {
+/// Stores a file in an entry: by its path, or with its content.
+fn put_file(e: &mut Map<String, Value>, field: &str, path: &str, embed: bool) {
     let data = format!("{field}-data");
     if embed {
         let bytes = std::fs::read(path).unwrap_or_default();
@@ -93,10 +95,10 @@ fn keep(e: &mut Map<String, Value>, field: &str, path: &str, embed: bool) {
     }
 }
 
-fn there(flag: &str, path: &str) -> Result {
+fn check_exists(flag: &str, path: &str) -> Result {
     match std::fs::metadata(path) {
         Ok(_) => Ok(()),
-        Err(e) => text(format!("could not stat {flag} file {path}: stat {path}: {}", os(&e))),
+        Err(e) => text(format!("could not stat {flag} file {path}: stat {path}: {}", os_message(&e))),
     }
 }
 
@@ -113,7 +115,7 @@ pub fn cluster(a: &Cluster, k: &Kube) -> Result {
         if g.certificate_authority.is_empty() {
             return text("you must specify a --certificate-authority to embed");
         }
-        there("certificate-authority", &g.certificate_authority)?;
+        check_exists("certificate-authority", &g.certificate_authority)?;
     }
     let mut f = Files::load(k)?;
     let mut e = f.entry("clusters", name).unwrap_or_default();
@@ -133,7 +135,7 @@ pub fn cluster(a: &Cluster, k: &Kube) -> Result {
         }
     }
     if let Some(path) = given(k, "certificate_authority", &g.certificate_authority) {
-        keep(&mut e, "certificate-authority", path, a.embed_certs);
+        put_file(&mut e, "certificate-authority", path, a.embed_certs);
         e.remove("insecure-skip-tls-verify");
     }
     if let Some(p) = &a.proxy_url {
@@ -141,7 +143,7 @@ pub fn cluster(a: &Cluster, k: &Kube) -> Result {
     }
     f.put("clusters", name, e);
     f.save()?;
-    k.say(format!("Cluster {name:?} set."));
+    k.println(format!("Cluster {name:?} set."));
     Ok(())
 }
 
@@ -174,11 +176,11 @@ pub fn context(a: &Context, k: &Kube) -> Result {
     }
     f.put("contexts", &name, e);
     f.save()?;
-    k.say(format!("Context {name:?} {word}."));
+    k.println(format!("Context {name:?} {word}."));
     Ok(())
 }
 
-/// What is set and what is removed of `KEY=VALUE` and `KEY-`.
+/// Splits arguments into `KEY=VALUE` to set and `KEY-` to remove.
 fn pairs<'a>(all: &'a [String], what: &str) -> Result<(Vec<(&'a str, &'a str)>, Vec<&'a str>)> {
     let (mut set, mut remove, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
     for p in all {
@@ -216,7 +218,7 @@ impl Credentials {
             }
             for (flag, path) in [("client-certificate", &g.client_certificate), ("client-key", &g.client_key)] {
                 if !path.is_empty() {
-                    there(flag, path)?;
+                    check_exists(flag, path)?;
                 }
             }
         }
@@ -279,7 +281,7 @@ pub fn credentials(a: &Credentials, k: &Kube) -> Result {
         ("client_key", "client-key", &g.client_key),
     ] {
         if let Some(p) = given(k, flag, path) {
-            keep(&mut e, field, p, a.embed_certs);
+            put_file(&mut e, field, p, a.embed_certs);
         }
     }
     let mut set_token = false;
@@ -315,6 +317,6 @@ pub fn credentials(a: &Credentials, k: &Kube) -> Result {
     }
     f.put("users", name, e);
     f.save()?;
-    k.say(format!("User {name:?} set."));
+    k.println(format!("User {name:?} set."));
     Ok(())
 }

@@ -1,6 +1,6 @@
 use crate::testing::{Server, run_in};
 
-/// Runs lines against one directory of kubeconfigs: `a` and `b`, of which `b` is not there. Paths are shown as `D`.
+/// Runs lines in one directory of kubeconfigs: `a` exists, `b` does not. Paths are shown as `D`.
 async fn lines(start: &str, all: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path().to_string_lossy().into_owned();
@@ -8,7 +8,7 @@ async fn lines(start: &str, all: &[(&str, &str)]) -> String {
     std::fs::write(&a, start).unwrap();
     std::fs::write(format!("{d}/ca.pem"), "PEM").unwrap();
     let list = format!("{a}:{b}");
-    for (line, want) in all {
+    for (line, expected) in all {
         let line = line.replace("D/", &format!("{d}/"));
         let words: Vec<&str> = line.split_whitespace().collect();
         let l = list.clone();
@@ -16,13 +16,13 @@ async fn lines(start: &str, all: &[(&str, &str)]) -> String {
             run_in(&Server::default(), &words, "", move |n| (n == "KUBECONFIG").then(|| l.clone())).await;
         let err: String = err.lines().map(|l| format!("! {l}\n")).collect();
         let exit = if code == 0 { String::new() } else { format!("exit {code}\n") };
-        assert_eq!(format!("{out}{err}{exit}").replace(&d, "D"), *want, "{line}");
+        assert_eq!(format!("{out}{err}{exit}").replace(&d, "D"), *expected, "{line}");
     }
     std::fs::read_to_string(&a).unwrap().replace(&d, "D")
 }
 
 #[tokio::test]
-async fn entries_are_made_changed_and_removed() {
+async fn adds_changes_and_removes_entries() {
     let left = lines(
         "",
         &[
@@ -64,7 +64,7 @@ async fn entries_are_made_changed_and_removed() {
 const TWO: &str = "apiVersion: v1\nkind: Config\ncurrent-context: one\nclusters:\n- name: c\n  cluster: {server: 'https://a', certificate-authority: ca.pem}\n- name: d\n  cluster: {server: 'https://b', certificate-authority-data: eA==}\ncontexts:\n- name: one\n  context: {cluster: c, user: u}\n- name: two\n  context: {cluster: d, user: u}\nusers:\n- name: u\n  user: {token: secret}\n";
 
 #[tokio::test]
-async fn it_is_shown() {
+async fn shows_the_kubeconfig() {
     lines(
         TWO,
         &[
@@ -88,7 +88,7 @@ async fn it_is_shown() {
 }
 
 #[tokio::test]
-async fn refusals_are_upstreams() {
+async fn errors_are_those_of_upstream() {
     lines(
         TWO,
         &[
@@ -119,14 +119,14 @@ async fn refusals_are_upstreams() {
     .await;
 }
 
-/// Paths beside or below a file are written from there, whichever way the file is named; others are whole.
+/// Paths beside or below a file are stored relative to it, however the file is named; others are absolute.
 #[tokio::test]
-async fn paths_are_written_from_their_file() {
+async fn stores_paths_relative_to_their_file() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path().join("k");
     std::fs::create_dir_all(d.join("sub")).unwrap();
     let file = format!("{}/sub/../config", d.display());
-    for (ca, want) in [
+    for (ca, expected) in [
         (format!("{}/sub/ca", d.display()), "sub/ca".to_owned()),
         (format!("{}/sub/../ca", d.display()), "ca".to_owned()),
         (format!("{}/../ca", d.display()), format!("{}/ca", dir.path().display())),
@@ -138,7 +138,7 @@ async fn paths_are_written_from_their_file() {
                 run_in(&Server::default(), &line, "", move |n| (n == "KUBECONFIG").then(|| path.clone())).await;
             assert_eq!((code, err.as_str()), (0, ""));
             let written = std::fs::read_to_string(d.join("config")).unwrap();
-            assert!(written.contains(&format!("certificate-authority: {want}\n")), "{ca}: {written}");
+            assert!(written.contains(&format!("certificate-authority: {expected}\n")), "{ca}: {written}");
         }
     }
 }

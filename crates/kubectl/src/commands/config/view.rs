@@ -1,7 +1,7 @@
-//! `kubectl config view`.
+//! `kubectl config view`: prints the kubeconfig.
 
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use base64::Engine as _;
@@ -13,36 +13,36 @@ use serde_json::json;
 pub struct Arguments {
     #[arg(hide = true)]
     pub words: Vec<String>,
-    /// With secrets.
+    /// Show secrets.
     #[arg(long)]
     pub raw: bool,
-    /// Only what the current context needs.
+    /// Only the current context with its cluster and user.
     #[arg(long)]
     pub minify: bool,
-    /// With the content of files in place of their paths.
+    /// Embed the content of files instead of their paths.
     #[arg(long)]
     pub flatten: bool,
-    /// All files joined; otherwise the one of --kubeconfig as it is.
+    /// Merge all files; otherwise only the file of --kubeconfig.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub merge: Option<String>,
     #[command(flatten)]
     pub print: PrintFlags,
 }
 
-/// Puts the content of a file in the place of its path.
+/// Replaces the path of a file by its content.
 fn flatten(v: &mut Map<String, Value>, field: &str) -> Result {
     let Some(path) = v.remove(field) else { return Ok(()) };
     let data = format!("{field}-data");
     let path = path.as_str().unwrap_or_default();
     if !path.is_empty() && !v.contains_key(&data) {
         let bytes =
-            std::fs::read(path).map_err(|e| Error::Text(format!("open {path}: {}", crate::resource::file::os(&e))))?;
+            std::fs::read(path).map_err(|e| Error::Text(format!("open {path}: {}", crate::error::os_message(&e))))?;
         v.insert(data, base64::engine::general_purpose::STANDARD.encode(bytes).into());
     }
     Ok(())
 }
 
-fn hide(v: &mut Map<String, Value>) {
+fn mask(v: &mut Map<String, Value>) {
     let omitted = ["certificate-authority-data", "client-certificate-data", "client-key-data"];
     for (key, shown) in
         omitted.map(|k| (k, "DATA+OMITTED")).into_iter().chain(["token", "password"].map(|k| (k, "REDACTED")))
@@ -58,8 +58,8 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
         let see = "See 'kubectl config view -h' for help and examples";
         return text(format!("unexpected arguments: [{}]\n{see}", a.words.join(" ")));
     }
-    let flags = k.chosen(&a.print);
-    let mut printer = Printer::new(&flags, Dry::None)?.kubeconfig();
+    let flags = k.print_flags(&a.print);
+    let mut printer = Printer::new(&flags, DryRunStrategy::None)?.kubeconfig();
     let merge = match &a.merge {
         Some(m) => crate::flags::go_bool(m).map_err(Error::Text)?,
         None => true,
@@ -68,7 +68,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
     if !merge && sources.explicit.is_none() {
         return text("if merge==false a precise file must be specified");
     }
-    // A file that is not there has nothing in it, even when it is named.
+    // A missing file counts as empty, even if it is named.
     let mut all = match &sources.explicit {
         Some(p) if !p.exists() => client::kubeconfig::Kubeconfig::default(),
         _ if a.flatten => sources.load()?,
@@ -96,10 +96,10 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
             return text(format!("cannot locate user {user}"));
         }
     }
-    let whole = serde_json::to_value(&all).map_err(|e| Error::Text(e.to_string()))?;
+    let content = serde_json::to_value(&all).map_err(|e| Error::Text(e.to_string()))?;
     let list = |name: &str, key: &str, always: &[&str]| -> Result<Value> {
         let mut out = Vec::new();
-        for e in whole[name].as_array().into_iter().flatten() {
+        for e in content[name].as_array().into_iter().flatten() {
             let mut v = e[key].as_object().cloned().unwrap_or_default();
             always.iter().for_each(|f| _ = v.entry(*f).or_insert_with(|| "".into()));
             if a.flatten {
@@ -107,7 +107,7 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
                     flatten(&mut v, field)?;
                 }
             } else if !a.raw {
-                hide(&mut v);
+                mask(&mut v);
             }
             out.push(json!({"name": e["name"], key: v}));
         }
@@ -121,9 +121,10 @@ pub fn run(a: &Arguments, k: &mut Kube) -> Result {
         "users": list("users", "user", &[])?,
     });
     for key in ["extensions", "preferences"] {
-        if whole[key].as_object().is_some_and(|m| !m.is_empty()) || whole[key].as_array().is_some_and(|l| !l.is_empty())
+        if content[key].as_object().is_some_and(|m| !m.is_empty())
+            || content[key].as_array().is_some_and(|l| !l.is_empty())
         {
-            shown[key] = whole[key].clone();
+            shown[key] = content[key].clone();
         }
     }
     printer.print(k, &Object::from_value(shown).unwrap_or_default(), "")

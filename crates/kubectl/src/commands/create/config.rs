@@ -1,15 +1,14 @@
-//! Config maps and secrets.
+//! Creates config maps and secrets.
 
-use super::{Found, Generator, Needs, WriteFlags};
-use crate::error::{Error, Result, text};
-use crate::resource::file::os;
+use super::{Generator, Needs, Resolved, WriteFlags};
+use crate::error::{Error, Result, os_message, text};
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
 use sha2::Digest as _;
 use std::path::Path;
 
-/// Where values come from.
+/// The sources of data.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Sources {
     /// KEY=VALUE; may be repeated.
@@ -18,16 +17,16 @@ pub struct Sources {
     /// FILE, KEY=FILE or a directory; may be repeated.
     #[arg(long)]
     pub from_file: Vec<String>,
-    /// A file of lines KEY=VALUE; may be repeated.
+    /// File with lines KEY=VALUE; may be repeated.
     #[arg(long)]
     pub from_env_file: Vec<String>,
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os(&e))))
+    std::fs::read(path).map_err(|e| Error::Text(format!("open {}: {}", path.display(), os_message(&e))))
 }
 
-/// Adds what the name of an object ends with that changes when its content does (`k8s.io/kubectl/pkg/util/hash`).
+/// Appends a hash of the content to the name of an object (`k8s.io/kubectl/pkg/util/hash`).
 fn append_hash(o: &mut Value) {
     let secret = o["kind"] == "Secret";
     let data = if o["data"].is_null() { json!({}) } else { o["data"].clone() };
@@ -39,7 +38,7 @@ fn append_hash(o: &mut Value) {
     }
     let sum = sha2::Sha256::digest(codec::json::to_vec(&hashed, codec::json::Html::Escape));
     let hex: String = sum.iter().take(5).map(|b| format!("{b:02x}")).collect();
-    // No vowels, so that no words come about.
+    // Without vowels the hash forms no words.
     let kind: String = hex
         .chars()
         .map(|c| match c {
@@ -54,18 +53,18 @@ fn append_hash(o: &mut Value) {
     o["metadata"]["name"] = format!("{}-{kind}", o["metadata"]["name"].as_str().unwrap_or_default()).into();
 }
 
-/// A key of a secret that is there already.
-fn twice(key: &str) -> String {
+/// Error for a duplicate key.
+fn duplicate_key(key: &str) -> String {
     format!("cannot add key {key}, another key by that name already exists")
 }
 
 impl Sources {
-    /// Keys and values in order; a key may be there once only.
+    /// Reads keys and values in order. Errors on duplicate keys.
     fn read(
         &self,
         environment: &dyn Fn(&str) -> Option<String>,
         kind: &str,
-        twice: impl Fn(&str) -> String,
+        duplicate_key: impl Fn(&str) -> String,
     ) -> Result<Vec<(String, Vec<u8>)>> {
         if !self.from_env_file.is_empty() && (!self.from_literal.is_empty() || !self.from_file.is_empty()) {
             return text("from-env-file cannot be combined with from-file or from-literal");
@@ -79,7 +78,7 @@ impl Sources {
                 });
             }
             if out.iter().any(|(k, _)| *k == key) {
-                return text(twice(&key));
+                return text(duplicate_key(&key));
             }
             out.push((key, value));
             Ok(())
@@ -95,13 +94,13 @@ impl Sources {
                 None => (None, Path::new(f.as_str())),
             };
             let meta = std::fs::metadata(path)
-                .map_err(|e| Error::Text(format!("error reading {}: {}", path.display(), os(&e))))?;
+                .map_err(|e| Error::Text(format!("error reading {}: {}", path.display(), os_message(&e))))?;
             if meta.is_dir() {
                 if key.is_some() {
                     return text("cannot give a key name for a directory path");
                 }
                 let mut entries: Vec<_> = std::fs::read_dir(path)
-                    .map_err(|e| Error::Text(format!("error listing files in {}: {}", path.display(), os(&e))))?
+                    .map_err(|e| Error::Text(format!("error listing files in {}: {}", path.display(), os_message(&e))))?
                     .flatten()
                     .filter(|e| e.path().is_file())
                     .collect();
@@ -123,7 +122,7 @@ impl Sources {
             }
         }
         for f in &self.from_env_file {
-            let file = std::fs::read(f).map_err(|e| Error::Text(format!("error reading {f}: {}", os(&e))))?;
+            let file = std::fs::read(f).map_err(|e| Error::Text(format!("error reading {f}: {}", os_message(&e))))?;
             for (n, line) in file.split(|b| *b == b'\n').enumerate() {
                 let Ok(line) = std::str::from_utf8(line) else {
                     let bytes: Vec<String> = line.iter().map(u8::to_string).collect();
@@ -143,7 +142,7 @@ impl Sources {
                 if !wrong.is_empty() {
                     return text(format!("{k:?} is not a valid key name: {}", wrong.join(";")));
                 }
-                // A name alone asks for the value that this process has.
+                // A name without value takes the value of the environment variable.
                 let v = v.or_else(|| environment(k)).unwrap_or_default();
                 add(k.to_owned(), v.into_bytes())?;
             }
@@ -158,20 +157,21 @@ fn base64(b: &[u8]) -> Value {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ConfigMap {
+    /// Name of the config map.
     pub name: String,
     #[command(flatten)]
     pub sources: Sources,
-    /// End the name with a hash of the content.
+    /// Append a hash of the content to the name.
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
-/// What [`Generator::make_with`] was given of the environment.
-fn variables<'a>(found: &'a Found<'_>) -> impl Fn(&str) -> Option<String> + 'a {
+/// Returns the environment variables that [`Generator::build_with`] received.
+fn variables<'a>(found: &'a Resolved<'_>) -> impl Fn(&str) -> Option<String> + 'a {
     move |n| match found {
-        Found::Environment(e) => e(n),
+        Resolved::Environment(e) => e(n),
         _ => None,
     }
 }
@@ -181,17 +181,17 @@ impl Generator for ConfigMap {
         Needs::Environment
     }
 
-    fn make(&self) -> Result<Value> {
-        self.make_with(Found::Nothing)
+    fn build(&self) -> Result<Value> {
+        self.build_with(Resolved::Nothing)
     }
 
-    fn make_with(&self, found: Found<'_>) -> Result<Value> {
-        let twice = |key: &str| {
+    fn build_with(&self, found: Resolved<'_>) -> Result<Value> {
+        let duplicate_key = |key: &str| {
             let name = &self.name;
             format!("cannot add key {key:?}, another key by that name already exists in Data for ConfigMap {name:?}")
         };
         let (mut data, mut binary) = (Map::new(), Map::new());
-        for (k, v) in self.sources.read(&variables(&found), "ConfigMap", twice)? {
+        for (k, v) in self.sources.read(&variables(&found), "ConfigMap", duplicate_key)? {
             match String::from_utf8(v) {
                 Ok(t) => data.insert(k, t.into()),
                 Err(e) => binary.insert(k, base64(e.as_bytes())),
@@ -214,25 +214,25 @@ impl Generator for ConfigMap {
 #[derive(clap::Args, Clone, Debug)]
 pub struct Secret {
     #[command(subcommand)]
-    of: SecretOf,
+    secret_type: SecretType,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
-enum SecretOf {
-    /// From literals, files and directories.
+enum SecretType {
+    /// Create a secret from literals, files and directories.
     Generic(Generic),
-    /// From a certificate and its key.
+    /// Create a secret from a certificate and its key.
     Tls(Tls),
-    /// For an image registry.
+    /// Create a secret for an image registry.
     DockerRegistry(Registry),
 }
 
 impl Secret {
     pub fn generator(&self) -> (&dyn Generator, &WriteFlags) {
-        match &self.of {
-            SecretOf::Generic(a) => (a, &a.write),
-            SecretOf::Tls(a) => (a, &a.write),
-            SecretOf::DockerRegistry(a) => (a, &a.write),
+        match &self.secret_type {
+            SecretType::Generic(a) => (a, &a.write),
+            SecretType::Tls(a) => (a, &a.write),
+            SecretType::DockerRegistry(a) => (a, &a.write),
         }
     }
 }
@@ -253,13 +253,14 @@ fn secret(name: &str, ty: &str, data: Vec<(String, Vec<u8>)>, hash: bool) -> Val
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Generic {
+    /// Name of the secret.
     pub name: String,
     #[command(flatten)]
     pub sources: Sources,
-    /// The type of the secret.
+    /// Type of the secret.
     #[arg(long = "type", default_value = "", hide_default_value = true)]
     pub ty: String,
-    /// End the name with a hash of the content.
+    /// Append a hash of the content to the name.
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
@@ -271,25 +272,31 @@ impl Generator for Generic {
         Needs::Environment
     }
 
-    fn make(&self) -> Result<Value> {
-        self.make_with(Found::Nothing)
+    fn build(&self) -> Result<Value> {
+        self.build_with(Resolved::Nothing)
     }
 
-    fn make_with(&self, found: Found<'_>) -> Result<Value> {
-        Ok(secret(&self.name, &self.ty, self.sources.read(&variables(&found), "Secret", twice)?, self.append_hash))
+    fn build_with(&self, found: Resolved<'_>) -> Result<Value> {
+        Ok(secret(
+            &self.name,
+            &self.ty,
+            self.sources.read(&variables(&found), "Secret", duplicate_key)?,
+            self.append_hash,
+        ))
     }
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Tls {
+    /// Name of the secret.
     pub name: String,
-    /// File with the certificate, PEM.
+    /// PEM file with the certificate.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub cert: String,
-    /// File with its private key, PEM.
+    /// PEM file with the private key.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub key: String,
-    /// End the name with a hash of the content.
+    /// Append a hash of the content to the name.
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
@@ -297,7 +304,7 @@ pub struct Tls {
 }
 
 impl Generator for Tls {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.cert.is_empty() || self.key.is_empty() {
             return text("key and cert must be specified");
         }
@@ -317,19 +324,24 @@ impl Generator for Tls {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Registry {
+    /// Name of the secret.
     pub name: String,
+    /// User name at the registry.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub docker_username: String,
+    /// Password at the registry.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub docker_password: String,
+    /// E-mail address at the registry.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub docker_email: String,
+    /// Address of the registry.
     #[arg(long, default_value = "https://index.docker.io/v1/", hide_default_value = true)]
     pub docker_server: String,
-    /// A file that has it all: .dockerconfigjson.
+    /// Complete .dockerconfigjson file.
     #[arg(long)]
     pub from_file: Vec<String>,
-    /// End the name with a hash of the content.
+    /// Append a hash of the content to the name.
     #[arg(long)]
     pub append_hash: bool,
     #[command(flatten)]
@@ -337,16 +349,19 @@ pub struct Registry {
 }
 
 impl Generator for Registry {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         let key = ".dockerconfigjson";
         let ty = "kubernetes.io/dockerconfigjson";
         if self.from_file.len() > 1 {
-            return text(twice(key));
+            return text(duplicate_key(key));
         }
         if !self.from_file.is_empty() {
             let sources = Sources { from_file: self.from_file.clone(), ..Sources::default() };
-            let data =
-                sources.read(&|_| None, "Secret", twice)?.into_iter().map(|(_, v)| (key.to_owned(), v)).collect();
+            let data = sources
+                .read(&|_| None, "Secret", duplicate_key)?
+                .into_iter()
+                .map(|(_, v)| (key.to_owned(), v))
+                .collect();
             return Ok(secret(&self.name, ty, data, self.append_hash));
         }
         if self.docker_username.is_empty() || self.docker_password.is_empty() {
@@ -355,7 +370,7 @@ impl Generator for Registry {
             );
         }
         let auth = base64(format!("{}:{}", self.docker_username, self.docker_password).as_bytes());
-        // The order of fields is the one that others write.
+        // The usual order of these fields.
         let q = |s: &str| codec::json::to_string(&s.into(), codec::json::Html::Escape);
         let email =
             if self.docker_email.is_empty() { String::new() } else { format!("\"email\":{},", q(&self.docker_email)) };
@@ -374,9 +389,9 @@ mod tests {
     use crate::testing::{Server, run_in, snapshot};
 
     #[tokio::test]
-    async fn names_end_with_hashes_and_variables_come_from_the_environment() {
+    async fn appends_hashes_and_reads_environment_variables() {
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             ("create cm c --from-literal=a=b --append-hash --dry-run=client -o name", "configmap/c-m4h6ctkgb2\n"),
             (
                 "create secret generic s --from-literal=a=b --append-hash --dry-run=client -o name",
@@ -401,7 +416,7 @@ mod tests {
                 "! error: unknown flag: --foo\n! See 'kubectl create secret generic --help' for usage.\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("env");

@@ -1,11 +1,12 @@
-//! `kubectl create --edit`: each object of the files goes through an editor before it is made. What is saved unchanged is not made.
+//! `kubectl create --edit`: edits each object of the files before it is created. Objects that are saved unchanged are not
+//! created.
 
 use super::super::edit::editor::{Form, Session};
 use super::super::edit::named;
 use super::super::recreate;
 use super::{Arguments, annotate};
 use crate::error::{Error, Result};
-use crate::flags::Dry;
+use crate::flags::DryRunStrategy;
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::file::Document;
@@ -48,7 +49,7 @@ async fn create(a: &Arguments, k: &mut Kube, d: Document, printer: &mut Printer)
         annotate(&mut o);
     }
     k.record(&mut o);
-    if a.write.dry.strategy()? != Dry::Client {
+    if a.write.dry.strategy()? != DryRunStrategy::Client {
         o = recreate::create(&k.api(&i.resource, &i.namespace).await?, &a.write.options()?, &o).await?;
     }
     printer.print(k, &o, "created")

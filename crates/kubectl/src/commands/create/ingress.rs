@@ -1,4 +1,4 @@
-//! Ingresses.
+//! Creates ingresses.
 
 use super::{Generator, WriteFlags};
 use crate::error::{Error, Result, text};
@@ -7,17 +7,18 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Ingress {
+    /// Name of the ingress.
     pub name: String,
-    /// HOST/PATH[*]=SERVICE:PORT[,tls[=SECRET]]; may be repeated.
+    /// Rule HOST/PATH[*]=SERVICE:PORT[,tls[=SECRET]]; may be repeated.
     #[arg(long)]
     pub rule: Vec<String>,
-    /// The ingress class.
+    /// Ingress class.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub class: String,
-    /// SERVICE:PORT for what no rule names.
+    /// Default backend SERVICE:PORT.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub default_backend: String,
-    /// KEY=VALUE; may be repeated.
+    /// Annotation KEY=VALUE; may be repeated.
     #[arg(long)]
     pub annotation: Vec<String>,
     #[command(flatten)]
@@ -36,7 +37,7 @@ fn backend(s: &str) -> Result<Value> {
 }
 
 impl Generator for Ingress {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.rule.is_empty() && self.default_backend.is_empty() {
             return text(
                 "not enough information provided: every ingress has to either specify a default-backend (which catches all traffic) or a list of rules (which catch specific paths)",
@@ -65,10 +66,10 @@ impl Generator for Ingress {
                 Some(p) => (p.to_owned(), "Prefix"),
                 None => (path, "Exact"),
             };
-            let one = json!({"backend": backend(to).map_err(|_| wrong())?, "path": path, "pathType": kind});
+            let path_entry = json!({"backend": backend(to).map_err(|_| wrong())?, "path": path, "pathType": kind});
             match rules.iter_mut().find(|(h, _)| h == host) {
-                Some((_, all)) => all.push(one),
-                None => rules.push((host.to_owned(), vec![one])),
+                Some((_, all)) => all.push(path_entry),
+                None => rules.push((host.to_owned(), vec![path_entry])),
             }
             let secret = match options.split_once('=') {
                 None if options.is_empty() => continue,
@@ -76,7 +77,7 @@ impl Generator for Ingress {
                 Some(("tls", secret)) => secret,
                 _ => return Err(wrong()),
             };
-            // A host is taken once.
+            // Each host appears once.
             if tls_hosts.contains(&host) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Whether a private key is the one of a certificate (Go's `tls.X509KeyPair`).
+//! Checks that a private key belongs to a certificate (Go's `tls.X509KeyPair`).
 
 use aws_lc_rs::signature::{self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
@@ -9,7 +9,7 @@ const RSA: &str = "1.2.840.113549.1.1.1";
 const EC: &str = "1.2.840.10045.2.1";
 const ED25519: &str = "1.3.101.112";
 
-/// The curves that Go knows. Public keys of the first are not computed here.
+/// The curves that Go knows. Public keys of P-224 cannot be computed here.
 const P224: &str = "1.3.132.0.33";
 const CURVES: [(&str, &EcdsaSigningAlgorithm); 3] = [
     ("1.2.840.10045.3.1.7", &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
@@ -24,7 +24,7 @@ enum PublicKey {
     Ed25519(Vec<u8>),
 }
 
-/// Errors if `certificate` and `key`, both PEM, are not a pair, in the words of Go's package `tls`.
+/// Checks that `certificate` and `key`, both PEM, are a pair. Errors are those of Go's package `tls`.
 pub fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     let certificate = find(certificate, |l| l == "CERTIFICATE").map_err(|skipped| match skipped.as_slice() {
         [] => "tls: failed to find any PEM data in certificate input".to_owned(),
@@ -39,8 +39,8 @@ pub fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     })?;
     let (_, certificate) =
         x509_parser::parse_x509_certificate(&certificate).map_err(|_| "x509: malformed certificate")?;
-    let public = of_certificate(certificate.public_key())?;
-    let private = of_private_key(&key)?;
+    let public = certificate_key(certificate.public_key())?;
+    let private = public_half(&key)?;
     let public = public.ok_or("tls: unknown public key algorithm")?;
     if std::mem::discriminant(&public) != std::mem::discriminant(&private) {
         return Err("tls: private key type does not match public key type".into());
@@ -51,8 +51,8 @@ pub fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The content of the first PEM block of a type, or the types of all blocks.
-fn find(pem: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String>> {
+/// Returns the content of the first matching PEM block, or else the types of all blocks.
+fn find(pem: &[u8], matches: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String>> {
     let text = String::from_utf8_lossy(pem);
     let mut rest = text.as_ref();
     let mut skipped = Vec::new();
@@ -63,11 +63,11 @@ fn find(pem: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String
             continue;
         };
         let Some((body, after)) = body.split_once(&format!("-----END {label}-----")) else { continue };
-        // Headers, as of encrypted keys of old, end with an empty line.
+        // Headers, as of old encrypted keys, end with an empty line.
         let body = if body.contains(": ") { body.split_once("\n\n").map_or("", |(_, b)| b) } else { body };
         let body: String = body.split_whitespace().collect();
         let Ok(der) = base64::engine::general_purpose::STANDARD.decode(body) else { continue };
-        if wanted(label) {
+        if matches(label) {
             return Ok(der);
         }
         skipped.push(label.to_owned());
@@ -76,8 +76,8 @@ fn find(pem: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String
     Err(skipped)
 }
 
-/// The key of a certificate; none if it is of a type that is not known.
-fn of_certificate(info: &SubjectPublicKeyInfo<'_>) -> Result<Option<PublicKey>, &'static str> {
+/// Returns the key of a certificate; `None` if its type is unknown.
+fn certificate_key(info: &SubjectPublicKeyInfo<'_>) -> Result<Option<PublicKey>, &'static str> {
     let data = &*info.subject_public_key.data;
     Ok(match info.algorithm.algorithm.to_id_string().as_str() {
         RSA => Some(rsa(data, 0).ok_or("x509: invalid RSA public key")?),
@@ -91,8 +91,8 @@ fn of_certificate(info: &SubjectPublicKeyInfo<'_>) -> Result<Option<PublicKey>, 
     })
 }
 
-/// The public half of a private key: PKCS #1, PKCS #8 or SEC 1.
-fn of_private_key(der: &[u8]) -> Result<PublicKey, &'static str> {
+/// Computes the public key of a private key in PKCS #1, PKCS #8 or SEC 1.
+fn public_half(der: &[u8]) -> Result<PublicKey, &'static str> {
     if let Some(key) = rsa(der, 1) {
         return Ok(key);
     }
@@ -101,7 +101,7 @@ fn of_private_key(der: &[u8]) -> Result<PublicKey, &'static str> {
             RSA => rsa(&key, 1),
             EC => parameters.and_then(|curve| ec(&key, Some(curve))),
             ED25519 => ed25519(&key),
-            // That of another type can be read if nothing but its type is said.
+            // A key of an unknown algorithm is readable if it has no parameters.
             _ if parameters.is_none() && !algorithm.starts_with("1.2.840.113549.") => {
                 return Err("tls: found unknown private key type in PKCS#8 wrapping");
             }
@@ -112,12 +112,12 @@ fn of_private_key(der: &[u8]) -> Result<PublicKey, &'static str> {
     ec(der, None).ok_or("tls: failed to parse private key")
 }
 
-/// Modulus and exponent, behind as many other numbers.
-fn rsa(der: &[u8], behind: usize) -> Option<PublicKey> {
+/// Reads modulus and exponent, after skipping `skipped` numbers.
+fn rsa(der: &[u8], skipped: usize) -> Option<PublicKey> {
     let (_, sequence) = Sequence::from_der(der).ok()?;
     let mut rest = &*sequence.content;
     let mut numbers = Vec::new();
-    while numbers.len() < behind + 2 {
+    while numbers.len() < skipped + 2 {
         let (after, number) = Integer::from_der(rest).ok()?;
         let bytes: &[u8] = number.as_ref();
         numbers.push(bytes.iter().copied().skip_while(|b| *b == 0).collect::<Vec<u8>>());
@@ -127,7 +127,7 @@ fn rsa(der: &[u8], behind: usize) -> Option<PublicKey> {
     Some(PublicKey::Rsa { modulus: numbers.pop()?, exponent })
 }
 
-/// Algorithm, its parameter if that is an identifier, and the key in it.
+/// Returns the algorithm, its parameter if that is an identifier, and the inner key.
 fn pkcs8(der: &[u8]) -> Option<(String, Option<String>, Vec<u8>)> {
     let (_, sequence) = Sequence::from_der(der).ok()?;
     let (rest, _version) = Integer::from_der(&sequence.content).ok()?;
@@ -138,7 +138,7 @@ fn pkcs8(der: &[u8]) -> Option<(String, Option<String>, Vec<u8>)> {
     Some((oid.to_id_string(), parameters, key.as_ref().to_vec()))
 }
 
-/// A key of a curve, which may be named in the key or beside it.
+/// Reads an elliptic curve key; its curve is named in the key or by the caller.
 fn ec(der: &[u8], curve: Option<String>) -> Option<PublicKey> {
     let (_, sequence) = Sequence::from_der(der).ok()?;
     let (rest, _version) = Integer::from_der(&sequence.content).ok()?;
@@ -177,7 +177,7 @@ mod tests {
     };
 
     #[test]
-    fn a_key_belongs_to_its_certificate_only() {
+    fn accepts_only_the_key_of_the_certificate() {
         let algorithms = [&PKCS_RSA_SHA256, &PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519];
         let pairs: Vec<(String, String)> = algorithms
             .iter()
@@ -191,12 +191,12 @@ mod tests {
         let family = [0, 1, 1, 2];
         for (i, (certificate, _)) in pairs.iter().enumerate() {
             for (j, (_, key)) in pairs.iter().enumerate() {
-                let want = match (i == j, family[i] == family[j]) {
+                let expected = match (i == j, family[i] == family[j]) {
                     (true, _) => "",
                     (_, true) => "tls: private key does not match public key",
                     _ => "tls: private key type does not match public key type",
                 };
-                assert_eq!(check(certificate, key), want, "{i} {j}");
+                assert_eq!(check(certificate, key), expected, "{i} {j}");
             }
             let other = KeyPair::generate_for(algorithms[i]).unwrap().serialize_pem();
             assert_eq!(check(certificate, &other), "tls: private key does not match public key", "{i}");
@@ -205,7 +205,7 @@ mod tests {
         let public = KeyPair::from_pem(key).unwrap().public_key_pem();
         let both = format!("words\n{key}{certificate}");
         let block = |label: &str| format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n");
-        for (certificate, key, want) in [
+        for (certificate, key, expected) in [
             (both.as_str(), both.as_str(), ""),
             ("", key, "tls: failed to find any PEM data in certificate input"),
             (certificate, "", "tls: failed to find any PEM data in key input"),
@@ -228,7 +228,7 @@ mod tests {
             (&block("CERTIFICATE"), key, "x509: malformed certificate"),
             (certificate, &block("PRIVATE KEY"), "tls: failed to parse private key"),
         ] {
-            assert_eq!(check(certificate, key), want);
+            assert_eq!(check(certificate, key), expected);
         }
     }
 }

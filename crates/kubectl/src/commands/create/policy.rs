@@ -1,4 +1,4 @@
-//! Quotas, disruption budgets and priority classes.
+//! Creates quotas, disruption budgets and priority classes.
 
 use super::{Generator, WriteFlags};
 use crate::error::{Error, Result, text};
@@ -7,11 +7,12 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Quota {
+    /// Name of the quota.
     pub name: String,
     /// RESOURCE=QUANTITY,….
     #[arg(long, default_value = "", hide_default_value = true)]
     pub hard: String,
-    /// Which objects count: Terminating, NotTerminating, BestEffort, NotBestEffort.
+    /// Scopes: Terminating, NotTerminating, BestEffort, NotBestEffort.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub scopes: String,
     #[command(flatten)]
@@ -19,7 +20,7 @@ pub struct Quota {
 }
 
 impl Generator for Quota {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         let mut hard = Map::new();
         for h in self.hard.split(',').filter(|h| !h.is_empty()) {
             let Some((k, v)) = h.split_once('=') else {
@@ -44,14 +45,15 @@ impl Generator for Quota {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Budget {
+    /// Name of the disruption budget.
     pub name: String,
-    /// The labels of the pods.
+    /// Label selector for the pods.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// A number or a percentage.
+    /// Minimum of available pods: a number or a percentage.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub min_available: String,
-    /// A number or a percentage.
+    /// Maximum of unavailable pods: a number or a percentage.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub max_unavailable: String,
     #[command(flatten)]
@@ -63,7 +65,7 @@ fn number(s: &str) -> Value {
 }
 
 impl Generator for Budget {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.selector.is_empty() {
             return text("a selector must be specified");
         }
@@ -97,15 +99,17 @@ impl Generator for Budget {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct PriorityClass {
+    /// Name of the priority class.
     pub name: String,
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub value: i32,
-    /// For pods that name no class.
+    /// Make it the class of pods that name none.
     #[arg(long)]
     pub global_default: bool,
+    /// Description of the priority class.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub description: String,
-    /// Never or PreemptLowerPriority.
+    /// Preemption policy: Never or PreemptLowerPriority.
     #[arg(long, default_value = "PreemptLowerPriority", hide_default_value = true)]
     pub preemption_policy: String,
     #[command(flatten)]
@@ -113,7 +117,7 @@ pub struct PriorityClass {
 }
 
 impl Generator for PriorityClass {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         let mut o = json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": self.name},
             "value": self.value, "preemptionPolicy": self.preemption_policy,
@@ -133,8 +137,8 @@ mod tests {
     use crate::testing::{Server, snapshot};
 
     #[tokio::test]
-    async fn a_budget_is_a_number_or_a_percentage() {
-        for (line, want) in [
+    async fn budget_accepts_numbers_and_percentages() {
+        for (line, expected) in [
             ("--selector=a=b --max-unavailable=1 -o jsonpath={.spec.maxUnavailable}", "1"),
             ("--selector=a=b --min-available=50% -o jsonpath={.spec.minAvailable}", "50%"),
             ("--selector=a=b --max-unavailable=-1", "! error: invalid format specified for max-unavailable\nexit 1\n"),
@@ -142,7 +146,7 @@ mod tests {
             ("--selector=a=b", "! error: one of min-available or max-unavailable must be specified\nexit 1\n"),
         ] {
             let line = format!("create pdb p {line} --dry-run=client");
-            assert_eq!(snapshot(&Server::new(), &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&Server::new(), &line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,42 +1,42 @@
-//! Roles and their bindings.
+//! Creates roles and their bindings.
 
-use super::{Found, Generator, Needs, WriteFlags};
+use super::{Generator, Needs, Resolved, WriteFlags};
 use crate::error::{Result, text};
 use meta::{Map, Value};
 use serde_json::json;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// `pods`, `deployments.apps`, `pods/log`: the resource and its subresource.
+/// Splits `pods`, `deployments.apps`, `pods/log` into resource and subresource, and returns the resources.
 fn words(resources: &[String]) -> Vec<&str> {
-    meant(resources).iter().filter(|r| any(r).is_none()).map(|r| r.split('/').next().unwrap_or(r)).collect()
+    effective(resources).iter().filter(|r| wildcard(r).is_none()).map(|r| r.split('/').next().unwrap_or(r)).collect()
 }
 
-/// `*` alone is meant for all.
-fn meant(resources: &[String]) -> &[String] {
+/// Returns only `*` if it is among the resources.
+fn effective(resources: &[String]) -> &[String] {
     let all = resources.iter().position(|r| r == "*");
     all.map_or(resources, |i| &resources[i..=i])
 }
 
-/// The group and the name of `*`, `*.apps` or `*/scale`, which no server is asked about.
-fn any(resource: &str) -> Option<(String, String)> {
+/// Returns group and name of `*`, `*.apps` or `*/scale`, which are not looked up on the server.
+fn wildcard(resource: &str) -> Option<(String, String)> {
     let (name, sub) = resource.split_once('/').unwrap_or((resource, ""));
     let (name, group) = name.split_once('.').unwrap_or((name, ""));
     let sub = if sub.is_empty() { String::new() } else { format!("/{sub}") };
     (name == "*").then(|| (group.to_owned(), format!("*{sub}")))
 }
 
-/// Rules over what was found for each word, one rule per group.
-fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<'_>) -> Result<Vec<Value>> {
-    let Found::Resources(found) = found else { return Ok(Vec::new()) };
-    let resources = meant(resources);
-    let mut found = found.into_iter();
+/// Builds the rules for the resolved resources, one rule per group.
+fn rules(verbs: &[String], resources: &[String], names: &[String], resolved: Resolved<'_>) -> Result<Vec<Value>> {
+    let Resolved::Resources(resolved) = resolved else { return Ok(Vec::new()) };
+    let resources = effective(resources);
+    let mut resolved = resolved.into_iter();
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for r in resources {
-        let (group, name) = match any(r) {
+        let (group, name) = match wildcard(r) {
             Some(all) => all,
             None => {
-                let Some(of) = found.next() else { continue };
+                let Some(of) = resolved.next() else { continue };
                 for (verb, only) in SPECIAL.iter().filter(|(v, _)| verbs.iter().any(|given| given == v)) {
                     if !only.contains(&(of.group.as_str(), of.plural.as_str())) {
                         return text(format!("can not perform '{verb}' on '{}' in group '{}'", of.plural, of.group));
@@ -77,7 +77,7 @@ fn rules(verbs: &[String], resources: &[String], names: &[String], found: Found<
         .collect())
 }
 
-/// Verbs that rules of resources are known to have.
+/// Known verbs of resources.
 const VERBS: [&str; 14] = [
     "*",
     "get",
@@ -95,7 +95,7 @@ const VERBS: [&str; 14] = [
     "impersonate",
 ];
 
-/// Verbs that mean something for a few resources only.
+/// Verbs that are valid for a few resources only.
 const SPECIAL: [(&str, &[(&str, &str)]); 4] = [
     ("use", &[("policy", "podsecuritypolicies"), ("extensions", "podsecuritypolicies")]),
     ("bind", &[(RBAC, "roles"), (RBAC, "clusterroles")]),
@@ -103,7 +103,7 @@ const SPECIAL: [(&str, &[(&str, &str)]); 4] = [
     ("impersonate", &[("", "users"), ("", "serviceaccounts"), ("", "groups"), ("authentication.k8s.io", "userextras")]),
 ];
 
-/// Verbs of paths that are no resources.
+/// Known verbs of non-resource URLs.
 const PATH_VERBS: [&str; 8] = ["*", "get", "post", "put", "delete", "patch", "head", "options"];
 
 impl RuleFlags {
@@ -113,21 +113,23 @@ impl RuleFlags {
     }
 }
 
-/// What a rule of a role allows.
+/// Flags for the rule of a role.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RuleFlags {
+    /// Allowed verbs.
     #[arg(long, value_delimiter = ',')]
     pub verb: Vec<String>,
     /// RESOURCE, RESOURCE.GROUP or RESOURCE/SUBRESOURCE.
     #[arg(long, value_delimiter = ',')]
     pub resource: Vec<String>,
-    /// Only objects of these names.
+    /// Only objects with these names.
     #[arg(long)]
     pub resource_name: Vec<String>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Role {
+    /// Name of the role.
     pub name: String,
     #[command(flatten)]
     pub rule: RuleFlags,
@@ -144,31 +146,32 @@ impl Generator for Role {
         self.rule.unknown_verbs()
     }
 
-    fn make(&self) -> Result<Value> {
-        self.make_with(Found::Nothing)
+    fn build(&self) -> Result<Value> {
+        self.build_with(Resolved::Nothing)
     }
 
-    fn make_with(&self, found: Found<'_>) -> Result<Value> {
+    fn build_with(&self, resolved: Resolved<'_>) -> Result<Value> {
         if self.rule.verb.is_empty() {
             return text("at least one verb must be specified");
         }
         if self.rule.resource.is_empty() {
             return text("at least one resource must be specified");
         }
-        let rules = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, found)?;
+        let rules = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, resolved)?;
         Ok(json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": {"name": self.name}, "rules": rules}))
     }
 }
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterRole {
+    /// Name of the cluster role.
     pub name: String,
     #[command(flatten)]
     pub rule: RuleFlags,
-    /// Paths that are no resources: /healthz.
+    /// Non-resource URLs, such as /healthz.
     #[arg(long = "non-resource-url", value_delimiter = ',')]
     pub non_resource_url: Vec<String>,
-    /// KEY=VALUE labels of the roles that this one sums up.
+    /// Labels KEY=VALUE of the roles to aggregate.
     #[arg(long, value_delimiter = ',')]
     pub aggregation_rule: Vec<String>,
     #[command(flatten)]
@@ -184,11 +187,11 @@ impl Generator for ClusterRole {
         self.rule.unknown_verbs()
     }
 
-    fn make(&self) -> Result<Value> {
-        self.make_with(Found::Nothing)
+    fn build(&self) -> Result<Value> {
+        self.build_with(Resolved::Nothing)
     }
 
-    fn make_with(&self, found: Found<'_>) -> Result<Value> {
+    fn build_with(&self, resolved: Resolved<'_>) -> Result<Value> {
         let mut o = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": self.name}});
         let (rule, paths) = (&self.rule, &self.non_resource_url);
         if !self.aggregation_rule.is_empty() {
@@ -215,7 +218,7 @@ impl Generator for ClusterRole {
         if self.rule.resource.is_empty() && self.non_resource_url.is_empty() {
             return text("one of resource or nonResourceURL must be specified");
         }
-        let mut all = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, found)?;
+        let mut all = rules(&self.rule.verb, &self.rule.resource, &self.rule.resource_name, resolved)?;
         if !paths.is_empty() {
             if let Some(v) = rule.verb.iter().find(|v| !PATH_VERBS.contains(&v.as_str())) {
                 return text(format!("invalid verb: '{v}' for nonResourceURL"));
@@ -235,7 +238,7 @@ impl Generator for ClusterRole {
     }
 }
 
-/// Who is bound.
+/// Builds the subjects of a binding.
 fn subjects(users: &[String], groups: &[String], accounts: &[String]) -> Result<Vec<Value>> {
     let mut out = Vec::new();
     for (kind, all) in [("User", users), ("Group", groups)] {
@@ -265,19 +268,21 @@ fn binding(kind: &str, name: &str, role: (&str, &str), subjects: Vec<Value>) -> 
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RoleBinding {
+    /// Name of the role binding.
     pub name: String,
-    /// The role.
+    /// Role to bind.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub role: String,
-    /// The cluster role, in place of a role.
+    /// Cluster role to bind.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub clusterrole: String,
-    /// From the flag --user, which here is no user of the kubeconfig.
+    /// The users of the flag --user, which does not select a kubeconfig user here.
     #[arg(skip)]
     pub users: Vec<String>,
+    /// Group to bind; may be repeated.
     #[arg(long)]
     pub group: Vec<String>,
-    /// NAMESPACE:NAME.
+    /// Service account NAMESPACE:NAME.
     #[arg(long)]
     pub serviceaccount: Vec<String>,
     #[command(flatten)]
@@ -285,7 +290,7 @@ pub struct RoleBinding {
 }
 
 impl Generator for RoleBinding {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         let role = match (self.role.as_str(), self.clusterrole.as_str()) {
             (r, "") if !r.is_empty() => ("Role", r),
             ("", c) if !c.is_empty() => ("ClusterRole", c),
@@ -297,15 +302,18 @@ impl Generator for RoleBinding {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterRoleBinding {
+    /// Name of the cluster role binding.
     pub name: String,
+    /// Cluster role to bind.
     #[arg(long, required = true)]
     pub clusterrole: String,
-    /// From the flag --user, which here is no user of the kubeconfig.
+    /// The users of the flag --user, which does not select a kubeconfig user here.
     #[arg(skip)]
     pub users: Vec<String>,
+    /// Group to bind; may be repeated.
     #[arg(long)]
     pub group: Vec<String>,
-    /// NAMESPACE:NAME.
+    /// Service account NAMESPACE:NAME.
     #[arg(long)]
     pub serviceaccount: Vec<String>,
     #[command(flatten)]
@@ -313,7 +321,7 @@ pub struct ClusterRoleBinding {
 }
 
 impl Generator for ClusterRoleBinding {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         let all = subjects(&self.users, &self.group, &self.serviceaccount)?;
         Ok(binding("ClusterRoleBinding", &self.name, ("ClusterRole", &self.clusterrole), all))
     }
@@ -324,9 +332,9 @@ mod tests {
     use crate::testing::{Server, snapshot};
 
     #[tokio::test]
-    async fn rules_are_checked() {
+    async fn checks_rules() {
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "create role r --verb=frob --resource=pods --dry-run=client -o name",
                 "role.rbac.authorization.k8s.io/r\n! Warning: 'frob' is not a standard resource verb\n",
@@ -370,7 +378,7 @@ mod tests {
                 "! error: either --image or --from must be specified\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Services.
+//! Creates services.
 
 use super::{Generator, WriteFlags};
 use crate::error::{Error, Result, text};
@@ -8,41 +8,41 @@ use serde_json::json;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Service {
     #[command(subcommand)]
-    of: Of,
+    service_type: ServiceType,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
-enum Of {
-    /// Reached inside of the cluster.
+enum ServiceType {
+    /// Create a service with a cluster-internal address.
     #[command(name = "clusterip")]
     ClusterIp(ClusterIp),
-    /// Reached on a port of every node.
+    /// Create a service on a port of every node.
     #[command(name = "nodeport")]
     NodePort(NodePort),
-    /// Reached through a load balancer.
+    /// Create a service with a load balancer.
     #[command(name = "loadbalancer")]
     LoadBalancer(LoadBalancer),
-    /// Another name for a host outside.
+    /// Create an alias of an external host name.
     #[command(name = "externalname")]
     ExternalName(ExternalName),
 }
 
 impl Service {
     pub fn generator(&self) -> (&dyn Generator, &WriteFlags) {
-        match &self.of {
-            Of::ClusterIp(a) => (a, &a.write),
-            Of::NodePort(a) => (a, &a.write),
-            Of::LoadBalancer(a) => (a, &a.write),
-            Of::ExternalName(a) => (a, &a.write),
+        match &self.service_type {
+            ServiceType::ClusterIp(a) => (a, &a.write),
+            ServiceType::NodePort(a) => (a, &a.write),
+            ServiceType::LoadBalancer(a) => (a, &a.write),
+            ServiceType::ExternalName(a) => (a, &a.write),
         }
     }
 }
 
-/// `80` or `80:8080`, the second a number or a name.
+/// Parses `80` or `80:8080`; the target is a number or a name.
 fn ports(all: &[String], node_port: i64) -> Result<Vec<Value>> {
     all.iter()
         .map(|p| {
-            // What stands behind a second colon is not looked at.
+            // Text after a second colon is ignored.
             let mut parts = p.split(':');
             let port = parts.next().unwrap_or_default();
             let target = parts.next().unwrap_or(port);
@@ -85,11 +85,12 @@ fn service(name: &str, ty: &str, ports: Vec<Value>) -> Value {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterIp {
+    /// Name of the service.
     pub name: String,
     /// PORT or PORT:TARGET; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub tcp: Vec<String>,
-    /// The address, or None for a headless service.
+    /// Cluster IP, or None for a headless service.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub clusterip: String,
     #[command(flatten)]
@@ -97,7 +98,7 @@ pub struct ClusterIp {
 }
 
 impl Generator for ClusterIp {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.clusterip != "None" && self.tcp.is_empty() {
             return text("at least one tcp port specifier must be provided");
         }
@@ -111,11 +112,12 @@ impl Generator for ClusterIp {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct NodePort {
+    /// Name of the service.
     pub name: String,
     /// PORT or PORT:TARGET; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub tcp: Vec<String>,
-    /// The port of the nodes.
+    /// Port of the nodes.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub node_port: i64,
     #[command(flatten)]
@@ -123,7 +125,7 @@ pub struct NodePort {
 }
 
 impl Generator for NodePort {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.tcp.is_empty() {
             return text("at least one tcp port specifier must be provided");
         }
@@ -133,6 +135,7 @@ impl Generator for NodePort {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct LoadBalancer {
+    /// Name of the service.
     pub name: String,
     /// PORT or PORT:TARGET; may be repeated.
     #[arg(long, value_delimiter = ',')]
@@ -142,7 +145,7 @@ pub struct LoadBalancer {
 }
 
 impl Generator for LoadBalancer {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.tcp.is_empty() {
             return text("at least one tcp port specifier must be provided");
         }
@@ -152,8 +155,9 @@ impl Generator for LoadBalancer {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ExternalName {
+    /// Name of the service.
     pub name: String,
-    /// The host's name.
+    /// External host name.
     #[arg(long, required = true)]
     pub external_name: String,
     /// PORT or PORT:TARGET; may be repeated.
@@ -164,7 +168,7 @@ pub struct ExternalName {
 }
 
 impl Generator for ExternalName {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if !meta::names::dns_subdomain(&self.external_name).is_empty() {
             return text(format!("invalid service external name {}", self.external_name));
         }
@@ -179,8 +183,8 @@ mod tests {
     use crate::testing::{Server, snapshot};
 
     #[tokio::test]
-    async fn ports_and_names_are_checked() {
-        for (line, want) in [
+    async fn checks_ports_and_names() {
+        for (line, expected) in [
             ("clusterip c --tcp=1:2:3 -o jsonpath={.spec.ports[0].targetPort}{.spec.ports[0].name}", "21-2-3"),
             ("clusterip c --tcp=1:web -o jsonpath={.spec.ports[0].targetPort}", "web"),
             ("externalname e --external-name=a.b -o jsonpath={.spec.externalName}", "a.b"),
@@ -188,7 +192,7 @@ mod tests {
             ("externalname e --external-name=bad_name", "! error: invalid service external name bad_name\nexit 1\n"),
         ] {
             let line = format!("create service {line} --dry-run=client");
-            assert_eq!(snapshot(&Server::new(), &line, "").await, want, "{line}");
+            assert_eq!(snapshot(&Server::new(), &line, "").await, expected, "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens of service accounts.
+//! Requests tokens of service accounts.
 
 use crate::error::{Error, Result, text};
 use crate::flags::{PrintFlags, duration};
@@ -11,19 +11,21 @@ use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// The service account.
+    /// Service account.
     pub name: String,
-    /// For whom; may be repeated.
+    /// Audience of the token; may be repeated.
     #[arg(long)]
     pub audience: Vec<String>,
-    /// How long it should be good; the server may give less.
+    /// Requested lifetime; the server may issue a shorter one.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub duration: String,
-    /// Pod, Secret or Node: the token ends with this object.
+    /// Kind of the object that the token is bound to: Pod, Secret or Node.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub bound_object_kind: String,
+    /// Name of the object that the token is bound to.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub bound_object_name: String,
+    /// UID of the object that the token is bound to.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub bound_object_uid: String,
     #[command(flatten)]
@@ -63,19 +65,19 @@ pub async fn run(a: &Arguments, k: &mut Kube) -> Result {
     let (namespace, _) = k.namespace()?;
     let resource = k.resource("serviceaccounts").await?;
     let api = k.api(&resource, &namespace).await?;
-    let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
     let made: Object = api
-        .create_subresource(&a.name, "token", &WriteOptions::default(), &ask)
+        .create_subresource(&a.name, "token", &WriteOptions::default(), &request)
         .await
         .map_err(|e| Error::Text(format!("failed to create token: {e}")))?;
     if output.is_human() {
         match made.str_at(&["status", "token"]).filter(|t| !t.is_empty()) {
-            Some(t) => k.say(t),
+            Some(t) => k.println(t),
             None => return text("failed to create token: no token in server response"),
         }
         return Ok(());
     }
-    // A field without `omitempty`.
+    // The field has no `omitempty`.
     let mut made = made;
     if made.at(&["spec", "boundObjectRef"]).is_none() {
         made.set(&["spec", "boundObjectRef"], meta::Value::Null);

@@ -1,29 +1,31 @@
-//! Deployments, jobs and cron jobs.
+//! Creates deployments, jobs and cron jobs.
 
-use super::{Found, Generator, Needs, WriteFlags};
+use super::{Generator, Needs, Resolved, WriteFlags};
 use crate::error::{Result, text};
 use meta::Value;
 use serde_json::json;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Deployment {
+    /// Name of the deployment.
     pub name: String,
-    /// The image; may be repeated for several containers.
+    /// Image; may be repeated for several containers.
     #[arg(long, required = true, value_delimiter = ',')]
     pub image: Vec<String>,
-    /// A port of the container.
+    /// Container port.
     #[arg(long, default_value = "-1", hide_default_value = true)]
     pub port: i64,
+    /// Number of replicas.
     #[arg(short = 'r', long, default_value = "1", hide_default_value = true)]
     pub replicas: i64,
-    /// The command of the container.
+    /// Command of the container.
     #[arg(last = true)]
     pub command: Vec<String>,
     #[command(flatten)]
     pub write: WriteFlags,
 }
 
-/// The name of a container after its image: `registry:5000/team/App_1:v2` becomes `app-1`.
+/// Derives the container name from an image: `registry:5000/team/App_1:v2` becomes `app-1`.
 pub fn container_name(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     let name = last.split(['@', ':']).next().unwrap_or(last);
@@ -33,7 +35,7 @@ pub fn container_name(image: &str) -> String {
 }
 
 impl Generator for Deployment {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         if self.image.len() > 1 && !self.command.is_empty() {
             return text("cannot specify multiple --image options and command");
         }
@@ -67,13 +69,15 @@ impl Generator for Deployment {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Job {
+    /// Name of the job.
     pub name: String,
+    /// Image of the container.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub image: String,
-    /// cronjob/NAME: a run of it now.
+    /// Run a cron job once: cronjob/NAME.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub from: String,
-    /// The command of the container.
+    /// Command of the container.
     #[arg(last = true)]
     pub command: Vec<String>,
     #[command(flatten)]
@@ -93,11 +97,11 @@ impl Generator for Job {
         if self.from.is_empty() || !self.image.is_empty() { Needs::Nothing } else { Needs::Object(&self.from) }
     }
 
-    fn make_with(&self, found: Found<'_>) -> Result<Value> {
+    fn build_with(&self, found: Resolved<'_>) -> Result<Value> {
         if self.image.is_empty() == self.from.is_empty() {
             return text("either --image or --from must be specified");
         }
-        let Found::Object(c) = found else { return self.make() };
+        let Resolved::Object(c) = found else { return self.build() };
         if !self.command.is_empty() {
             return text("cannot specify --from and command");
         }
@@ -122,7 +126,7 @@ impl Generator for Job {
         )
     }
 
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         Ok(json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": self.name},
             "spec": {"template": {"metadata": {}, "spec": {
@@ -135,16 +139,18 @@ impl Generator for Job {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CronJob {
+    /// Name of the cron job.
     pub name: String,
+    /// Image of the container.
     #[arg(long, required = true)]
     pub image: String,
-    /// When, in cron's five fields.
+    /// Schedule in cron format.
     #[arg(long, required = true)]
     pub schedule: String,
-    /// OnFailure (if nothing is said) or Never.
+    /// Restart policy: OnFailure (default) or Never.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub restart: String,
-    /// The command of the container.
+    /// Command of the container.
     #[arg(last = true)]
     pub command: Vec<String>,
     #[command(flatten)]
@@ -152,7 +158,7 @@ pub struct CronJob {
 }
 
 impl Generator for CronJob {
-    fn make(&self) -> Result<Value> {
+    fn build(&self) -> Result<Value> {
         Ok(json!({
             "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": self.name},
             "spec": {

@@ -1,11 +1,12 @@
-//! What a debugging container may do, and what a copy of a pod leaves behind (`k8s.io/kubectl/pkg/cmd/debug/profiles.go`).
+//! Security profiles of debugging containers, and what the copy of a pod drops
+//! (`k8s.io/kubectl/pkg/cmd/debug/profiles.go`).
 
 use super::Keep;
-use crate::error::{Error, Result, text};
-use crate::resource::file::os;
+use crate::error::{Error, Result, os_message, text};
 use meta::{Map, Object, Value};
 use serde_json::json;
 
+/// A security profile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Profile {
     Legacy,
@@ -16,6 +17,7 @@ pub enum Profile {
     Sysadmin,
 }
 
+/// How the debugging container is added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Style {
     Node,
@@ -23,11 +25,11 @@ pub enum Style {
     Ephemeral,
 }
 
-/// A part of a container from a file, JSON or YAML.
+/// Reads a partial container spec from a JSON or YAML file.
 pub fn custom(path: &str) -> Result<Map<String, Value>> {
     let read = std::fs::read_to_string(path);
     let read = read.map_err(|e| {
-        Error::Text(format!("must pass a container spec json file for custom profile: open {path}: {}", os(&e)))
+        Error::Text(format!("must pass a container spec json file for custom profile: open {path}: {}", os_message(&e)))
     })?;
     let parsed = codec::yaml::parse(&read).ok().and_then(|d| d.into_iter().next());
     match parsed.and_then(|v| v.as_object().cloned()) {
@@ -37,6 +39,7 @@ pub fn custom(path: &str) -> Result<Map<String, Value>> {
 }
 
 impl Profile {
+    /// Parses `--profile`.
     pub fn parse(name: &str) -> Result<Self> {
         Ok(match name {
             "legacy" => Self::Legacy,
@@ -49,6 +52,7 @@ impl Profile {
         })
     }
 
+    /// Applies the profile to the pod and its debugging container.
     pub fn apply(self, pod: &mut Object, container: &str, style: Style, keep: &Keep) {
         let host = style == Style::Node;
         match self {
@@ -58,18 +62,18 @@ impl Profile {
                 }
             }
             Self::General => match style {
-                Style::Node => secure(pod, container, &mut |s| *s = Value::Null),
+                Style::Node => change_security_context(pod, container, &mut |s| *s = Value::Null),
                 Style::Copy | Style::Ephemeral => allow(pod, container, &["SYS_PTRACE"]),
             },
-            Self::Baseline => secure(pod, container, &mut |s| *s = Value::Null),
-            Self::Restricted => secure(pod, container, &mut |s| {
+            Self::Baseline => change_security_context(pod, container, &mut |s| *s = Value::Null),
+            Self::Restricted => change_security_context(pod, container, &mut |s| {
                 *s = json!({
                     "runAsNonRoot": true, "capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": false,
                     "seccompProfile": {"type": "RuntimeDefault"},
                 });
             }),
             Self::Netadmin => allow(pod, container, &["NET_ADMIN", "NET_RAW"]),
-            Self::Sysadmin => secure(pod, container, &mut |s| s["privileged"] = true.into()),
+            Self::Sysadmin => change_security_context(pod, container, &mut |s| s["privileged"] = true.into()),
         }
         if host && matches!(self, Self::Legacy | Self::General | Self::Sysadmin) {
             mount_root(pod, container);
@@ -80,7 +84,7 @@ impl Profile {
             }
         }
         if style == Style::Copy && self != Self::Legacy {
-            leave(pod, keep);
+            strip(pod, keep);
             if pod.at(&["spec", "shareProcessNamespace"]).is_none() {
                 pod.set(&["spec", "shareProcessNamespace"], true);
             }
@@ -88,8 +92,8 @@ impl Profile {
     }
 }
 
-/// Takes from a copy what would make others treat it as the pod it is a copy of.
-fn leave(pod: &mut Object, keep: &Keep) {
+/// Removes from a copy what would make controllers and services treat it as the original pod.
+fn strip(pod: &mut Object, keep: &Keep) {
     for (field, kept) in [("labels", keep.keep_labels), ("annotations", keep.keep_annotations)] {
         if !kept {
             pod.remove(&["metadata", field]);
@@ -113,10 +117,10 @@ fn leave(pod: &mut Object, keep: &Keep) {
     }
 }
 
-/// Changes the security context of a container, of whatever kind it is; `Null` takes it away.
-fn secure(pod: &mut Object, container: &str, change: &mut dyn FnMut(&mut Value)) {
-    for of in ["initContainers", "containers", "ephemeralContainers"] {
-        let all = pod.0.get_mut("spec").and_then(|s| s.get_mut(of)).and_then(Value::as_array_mut);
+/// Changes the security context of a container of any type; `Null` removes it.
+fn change_security_context(pod: &mut Object, container: &str, change: &mut dyn FnMut(&mut Value)) {
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        let all = pod.0.get_mut("spec").and_then(|s| s.get_mut(field)).and_then(Value::as_array_mut);
         for c in all.into_iter().flatten().filter(|c| c["name"] == container).filter_map(Value::as_object_mut) {
             let mut s = c.remove("securityContext").filter(|s| s.is_object()).unwrap_or_else(|| json!({}));
             change(&mut s);
@@ -128,7 +132,7 @@ fn secure(pod: &mut Object, container: &str, change: &mut dyn FnMut(&mut Value))
 }
 
 fn allow(pod: &mut Object, container: &str, capabilities: &[&str]) {
-    secure(pod, container, &mut |s| {
+    change_security_context(pod, container, &mut |s| {
         let mut all = s["capabilities"]["add"].as_array().cloned().unwrap_or_default();
         all.extend(capabilities.iter().map(|c| Value::from(*c)));
         s["capabilities"]["add"] = all.into();

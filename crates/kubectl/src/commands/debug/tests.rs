@@ -22,11 +22,11 @@ fn server() -> Server {
 }
 
 #[tokio::test]
-async fn a_container_beside_others() {
+async fn adds_an_ephemeral_container() {
     let s = server();
-    let said = snapshot(&s, "debug p --image=busybox --target=c --env=A=1 -- sleep 1", "").await;
+    let output = snapshot(&s, "debug p --image=busybox --target=c --env=A=1 -- sleep 1", "").await;
     let target = "Targeting container \"c\". If you don't see processes from this container it may be because the container runtime doesn't support this feature.\n";
-    assert!(said.starts_with(&format!("{target}Defaulting debug container name to debugger-")), "{said}");
+    assert!(output.starts_with(&format!("{target}Defaulting debug container name to debugger-")), "{output}");
     let sent = s.body_of(&format!("PATCH {POD}/p/ephemeralcontainers"));
     let c = &sent["spec"]["ephemeralContainers"][0];
     assert_eq!(c["securityContext"], json!({"capabilities": {"add": ["SYS_PTRACE"]}}));
@@ -38,7 +38,7 @@ async fn a_container_beside_others() {
 }
 
 #[tokio::test]
-async fn a_copy_of_a_pod() {
+async fn copies_a_pod() {
     let s = server();
     let line = "debug p --copy-to=q --set-image=c=new --image=busybox -c dbg --replace --profile=restricted";
     assert_eq!(snapshot(&s, line, "").await, "");
@@ -47,15 +47,15 @@ async fn a_copy_of_a_pod() {
     assert_eq!(sent["spec"]["containers"][0], json!({"name": "c", "image": "new"}));
     assert_eq!(sent["spec"]["containers"][1]["securityContext"]["runAsNonRoot"], true);
     assert_eq!((&sent["spec"]["shareProcessNamespace"], &sent["spec"]["nodeName"]), (&json!(true), &Value::Null));
-    assert!(s.asked().contains(&format!("DELETE {POD}/p")));
+    assert!(s.requests().contains(&format!("DELETE {POD}/p")));
 }
 
 #[tokio::test]
-async fn a_pod_on_a_node() {
+async fn creates_a_pod_on_a_node() {
     let s = server();
-    let said = snapshot(&s, "debug node/n --image=busybox", "").await;
-    assert!(said.starts_with("Creating debugging pod node-debugger-n-"), "{said}");
-    assert!(said.ends_with(" with container debugger on node n.\n"), "{said}");
+    let output = snapshot(&s, "debug node/n --image=busybox", "").await;
+    assert!(output.starts_with("Creating debugging pod node-debugger-n-"), "{output}");
+    assert!(output.ends_with(" with container debugger on node n.\n"), "{output}");
     let sent = s.body_of(&format!("POST {POD}"));
     let spec = &sent["spec"];
     assert_eq!((&spec["hostPID"], &spec["nodeName"]), (&json!(true), &json!("n")));
@@ -64,7 +64,7 @@ async fn a_pod_on_a_node() {
 }
 
 #[tokio::test]
-async fn it_is_attached_to() {
+async fn attaches_to_the_container() {
     let running = json!({"ephemeralContainerStatuses": [{"name": "x", "state": {"running": {}}}]});
     let s = Server::new()
         .on(&format!("GET {POD}/p"), 200, pod("p", json!({})))
@@ -81,9 +81,9 @@ async fn it_is_attached_to() {
 }
 
 #[tokio::test]
-async fn refusals_are_upstreams() {
+async fn errors_are_those_of_upstream() {
     let s = server();
-    for (line, want) in [
+    for (line, expected) in [
         ("debug p", "you must specify --image when not using --copy-to."),
         ("debug --image=x", "NAME or filename is required for debug"),
         ("debug p --image=x -t", "-i/--stdin is required for containers with -t/--tty=true"),
@@ -100,6 +100,6 @@ async fn refusals_are_upstreams() {
             "you must specify --container or create a new container using --image in order to attach.",
         ),
     ] {
-        assert_eq!(snapshot(&s, line, "").await, format!("! error: {want}\nexit 1\n"), "{line}");
+        assert_eq!(snapshot(&s, line, "").await, format!("! error: {expected}\nexit 1\n"), "{line}");
     }
 }

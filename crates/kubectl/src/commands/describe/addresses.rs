@@ -1,4 +1,4 @@
-//! Ranges of addresses and the addresses taken from them, and what the storage plugins of a node can.
+//! Describes service CIDRs and IP addresses, and the CSI drivers of a node.
 
 use super::page::{Page, list, show};
 use meta::{Object, Value};
@@ -18,8 +18,11 @@ pub fn range(p: &mut Page, o: &Object) {
     p.line(1, "----\t------\t------------------\t------\t-------");
     for c in conditions {
         let since = p.time(c["lastTransitionTime"].as_str().unwrap_or_default());
-        let of = |key: &str| show(&c[key]);
-        p.line(1, format!("{}\t{}\t{since}\t{}\t{}", of("type"), of("status"), of("reason"), of("message")));
+        let field = |key: &str| show(&c[key]);
+        p.line(
+            1,
+            format!("{}\t{}\t{since}\t{}\t{}", field("type"), field("status"), field("reason"), field("message")),
+        );
     }
 }
 
@@ -32,7 +35,7 @@ pub fn address(p: &mut Page, o: &Object) {
     }
 }
 
-/// What the plugins of a node can.
+/// The drivers of a node.
 pub fn csi_node(p: &mut Page, o: &Object) {
     p.field("Name", o.name());
     p.metadata(o);

@@ -1,4 +1,4 @@
-//! Signing requests, with what is in the request.
+//! Describes certificate signing requests with their content.
 
 use super::page::{Page, list, pairs};
 use base64::Engine as _;
@@ -30,7 +30,7 @@ pub fn request(p: &mut Page, o: &Object) {
     }
 }
 
-/// As `get` has it.
+/// Formats the status as `get` does.
 fn status(o: &Object) -> String {
     let conditions = list(o.at(&["status", "conditions"]));
     let has = |kind: &str| conditions.iter().any(|c| c["type"] == kind);
@@ -49,18 +49,18 @@ fn status(o: &Object) -> String {
     out
 }
 
-/// Subject and names; `None` for what is no request.
+/// Writes subject and names; `None` if the bytes are no request.
 fn content(p: &mut Page, bytes: &[u8]) -> Option<()> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(bytes).ok()?;
     let (_, csr) = X509CertificationRequest::from_der(&pem.contents).ok()?;
     let subject = &csr.certification_request_info.subject;
-    let of = |oid: &str| -> Vec<String> {
+    let values_of = |oid: &str| -> Vec<String> {
         let matching = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == oid);
         matching.filter_map(|a| a.as_str().ok().map(str::to_owned)).collect()
     };
     p.line(0, "Subject:");
-    p.line(0, format!("\tCommon Name:\t{}", of("2.5.4.3").pop().unwrap_or_default()));
-    p.line(0, format!("\tSerial Number:\t{}", of("2.5.4.5").pop().unwrap_or_default()));
+    p.line(0, format!("\tCommon Name:\t{}", values_of("2.5.4.3").pop().unwrap_or_default()));
+    p.line(0, format!("\tSerial Number:\t{}", values_of("2.5.4.5").pop().unwrap_or_default()));
     for (title, oid) in [
         ("Organization", "2.5.4.10"),
         ("Organizational Unit", "2.5.4.11"),
@@ -70,7 +70,7 @@ fn content(p: &mut Page, bytes: &[u8]) -> Option<()> {
         ("StreetAddress", "2.5.4.9"),
         ("PostalCode", "2.5.4.17"),
     ] {
-        several(p, title, &of(oid));
+        several(p, title, &values_of(oid));
     }
     let mut names: [(&str, Vec<String>); 4] =
         [("DNS Names", vec![]), ("Email Addresses", vec![]), ("URIs", vec![]), ("IP Addresses", vec![])];
@@ -98,7 +98,7 @@ fn address(bytes: &[u8]) -> Option<String> {
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(|b| std::net::IpAddr::from(b).to_string())).ok()
 }
 
-/// The first value beside the title, the others beneath it; nothing without any.
+/// Writes the first value beside the title, the others below it; nothing without values.
 fn several(p: &mut Page, title: &str, values: &[String]) {
     if !values.is_empty() {
         p.line(0, format!("\t{title}:\t{}", values.join("\n\t\t")));

@@ -1,4 +1,4 @@
-//! The events about an object.
+//! The events of an object.
 
 use super::page::Page;
 use crate::error::Result;
@@ -7,6 +7,7 @@ use crate::printer::table::age;
 use client::ListOptions;
 use meta::{Object, Value};
 
+/// Returns the events of an object, sorted by time.
 pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
     let Ok(resource) = k.resource("events").await else { return Ok(Vec::new()) };
     let namespace = if o.namespace().is_empty() { "default" } else { o.namespace() };
@@ -14,13 +15,13 @@ pub async fn about(k: &mut Kube, o: &Object) -> Result<Vec<Object>> {
     if !o.namespace().is_empty() {
         fields.push_str(&format!(",involvedObject.namespace={}", o.namespace()));
     }
-    // What nodes report about themselves carries their name as UID.
+    // Events that kubelets report about their node have the node name as UID.
     let uid = if o.kind() == "Node" { o.name() } else { o.uid() };
     fields.push_str(&format!(",involvedObject.kind={},involvedObject.uid={uid}", o.kind()));
     let api = k.api(&resource, namespace).await?;
     let mut all = match api.list(&ListOptions { field_selector: fields, ..ListOptions::default() }).await {
         Ok(l) => l.items,
-        // Whoever may not read events still sees the object.
+        // Without permission to read events, the object is still described.
         Err(_) => Vec::new(),
     };
     all.sort_by_key(last);
@@ -31,6 +32,7 @@ fn first(e: &Object) -> String {
     e.str_at(&["firstTimestamp"]).or_else(|| e.str_at(&["eventTime"])).unwrap_or_default().to_owned()
 }
 
+/// Returns the time of the last occurrence.
 pub fn last(e: &Object) -> String {
     e.str_at(&["series", "lastObservedTime"])
         .or_else(|| e.str_at(&["lastTimestamp"]))
@@ -49,6 +51,7 @@ pub fn interval(e: &Object, now: jiff::Timestamp) -> String {
     age(&at, now)
 }
 
+/// Writes the events as a table.
 pub fn write(p: &mut Page, all: &[Object], now: jiff::Timestamp) {
     if all.is_empty() {
         return p.field("Events", "<none>");

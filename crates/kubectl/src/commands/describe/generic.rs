@@ -1,9 +1,9 @@
-//! Any object, by its fields.
+//! Describes any object by its fields.
 
 use super::page::{Page, show};
 use meta::{Object, Value};
 
-/// What is not worth showing, by path.
+/// The fields that are skipped, by path.
 const SKIPPED: [&str; 4] = [".metadata.managedFields", ".metadata.name", ".metadata.namespace", ".metadata.labels"];
 
 pub fn describe(p: &mut Page, o: &Object) {
@@ -41,10 +41,10 @@ fn object(p: &mut Page, level: usize, m: &meta::Map<String, Value>, path: &str) 
     }
 }
 
-/// Words of a title that are in capitals whatever their case was.
+/// Words that are in capitals in titles.
 const ACRONYMS: [&str; 4] = ["API", "URL", "UID", "GUID"];
 
-/// `creationTimestamp` as `Creation Timestamp`; names with other characters than letters and dashes stay (upstream
+/// Formats `creationTimestamp` as `Creation Timestamp`; names with characters other than letters and dashes stay (upstream
 /// `smartLabelFor`).
 fn title(name: &str) -> String {
     if !name.chars().all(|c| c.is_alphabetic() || c == '-') {
@@ -54,7 +54,7 @@ fn title(name: &str) -> String {
     let mut open = false;
     for word in camel_case(name) {
         match words.last_mut() {
-            // `IP` and `Address`, but also what is left of a plural in capitals, are one word.
+            // `IP` and `Address`, but also the rest of a plural in capitals, form one word.
             Some(last) if open && word.starts_with(|c: char| c.is_ascii_uppercase()) => {
                 last.push_str(&word);
                 open = false;
@@ -77,7 +77,8 @@ fn title(name: &str) -> String {
     words.iter().map(label).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs of small letters, of capitals and of other characters; the last capital before small letters begins their word.
+/// Splits a name into runs of lower-case letters, capitals and other characters. The last capital before lower-case letters
+/// belongs to their run.
 fn camel_case(name: &str) -> Vec<String> {
     let class = |c: char| (c.is_lowercase(), c.is_uppercase());
     let mut words: Vec<String> = Vec::new();
@@ -100,8 +101,8 @@ fn camel_case(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn names_become_titles() {
-        for (name, want) in [
+    fn converts_names_to_titles() {
+        for (name, expected) in [
             ("creationTimestamp", "Creation Timestamp"),
             ("podIP", "Pod IP"),
             ("uid", "UID"),
@@ -121,7 +122,7 @@ mod tests {
             ("status_code", "status_code"),
             ("Kind", "Kind"),
         ] {
-            assert_eq!(super::title(name), want);
+            assert_eq!(super::title(name), expected);
         }
     }
 }

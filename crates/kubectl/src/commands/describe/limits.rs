@@ -1,4 +1,4 @@
-//! What bounds others: quotas, ranges, disruption budgets and priorities.
+//! Describes quotas, limit ranges, disruption budgets, priority classes, autoscalers and classes.
 
 use super::page::{Page, list, pairs, selector, show, title_bool};
 use meta::{Object, Value};
@@ -24,7 +24,7 @@ const SCOPES: [(&str, &str); 4] = [
 ];
 
 pub fn quota(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     scopes(p, o, "", " ");
     p.line(0, "Resource\tUsed\tHard\n--------\t----\t----");
     for (name, hard) in pairs(o.at(&["status", "hard"])) {
@@ -33,7 +33,7 @@ pub fn quota(p: &mut Page, o: &Object) {
     }
 }
 
-/// What pods a quota is about, by name, each with its meaning.
+/// Writes the scopes of a quota, by name, with their meanings.
 pub fn scopes(p: &mut Page, o: &Object, indent: &str, bullet: &str) {
     let mut all: Vec<String> = list(o.at(&["spec", "scopes"])).iter().map(show).collect();
     all.sort();
@@ -46,7 +46,7 @@ pub fn scopes(p: &mut Page, o: &Object, indent: &str, bullet: &str) {
     }
 }
 
-/// The rows of limit ranges, each behind `indent`.
+/// Writes the rows of limit ranges, each after `indent`.
 pub fn ranges(p: &mut Page, o: &Object, indent: &str, titled: bool) {
     const KEYS: [&str; 5] = ["min", "max", "defaultRequest", "default", "maxLimitRequestRatio"];
     if titled {
@@ -55,8 +55,8 @@ pub fn ranges(p: &mut Page, o: &Object, indent: &str, titled: bool) {
     for i in list(o.at(&["spec", "limits"])) {
         let names: BTreeSet<String> = KEYS.iter().flat_map(|f| pairs(i.get(*f)).map(|(k, _)| k)).collect();
         for n in names {
-            let of = KEYS.map(|f| i[f].get(&n).map_or("-".into(), show)).join("\t");
-            p.line(0, format!("{indent}{}\t{n}\t{of}", show(&i["type"])));
+            let limits = KEYS.map(|f| i[f].get(&n).map_or("-".into(), show)).join("\t");
+            p.line(0, format!("{indent}{}\t{n}\t{limits}", show(&i["type"])));
         }
     }
 }
@@ -71,12 +71,12 @@ fn titles(p: &mut Page, indent: &str) {
 }
 
 pub fn range(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     ranges(p, o, "", true);
 }
 
 pub fn budget(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     for (title, key) in [("Min available", "minAvailable"), ("Max unavailable", "maxUnavailable")] {
         if let Some(v) = o.at(&["spec", key]) {
             p.field(title, show(v));
@@ -104,9 +104,9 @@ pub fn priority(p: &mut Page, o: &Object) {
     p.field("Annotations", super::page::selector(o.at(&["metadata", "annotations"])));
 }
 
-/// `Metrics:` and what follows of an autoscaler.
+/// Writes `Metrics:` and the rest of an autoscaler.
 pub fn autoscaler(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     let to = |k: &str| o.at(&["spec", "scaleTargetRef", k]).map(show).unwrap_or_default();
@@ -151,7 +151,7 @@ fn metric(p: &mut Page, m: &Value, current: &Value) {
     let name = show(&spec["metric"]["name"]);
     let (title, value) = match kind.as_str() {
         "Resource" | "ContainerResource" => {
-            let of = match kind.as_str() {
+            let metric_name = match kind.as_str() {
                 "Resource" => format!("resource {} on pods", show(&spec["name"])),
                 _ => format!("resource {} of container {:?} on pods", show(&spec["name"]), show(&spec["container"])),
             };
@@ -159,9 +159,9 @@ fn metric(p: &mut Page, m: &Value, current: &Value) {
                 Some(percent) => {
                     let have = now["averageUtilization"].as_i64();
                     let have = have.map_or("<unknown>".into(), |h| format!("{h}% ({})", show(&now["averageValue"])));
-                    (format!("{of}  (as a percentage of request)"), format!("{have} / {percent}%"))
+                    (format!("{metric_name}  (as a percentage of request)"), format!("{have} / {percent}%"))
                 }
-                None => (of, format!("{} / {}", amount(&now["averageValue"]), show(&target["averageValue"]))),
+                None => (metric_name, format!("{} / {}", amount(&now["averageValue"]), show(&target["averageValue"]))),
             }
         }
         "Pods" => {

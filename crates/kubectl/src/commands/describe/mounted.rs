@@ -1,4 +1,4 @@
-//! What pods mount.
+//! Describes the volumes that pods mount.
 
 use super::page::{Page, list, show};
 use meta::Value;
@@ -12,6 +12,6 @@ pub fn volumes(p: &mut Page, level: usize, v: Option<&Value>, pad: &str) {
     let inner = if pad.is_empty() { "  " } else { " " };
     for v in all {
         p.line(level, format!("{pad}{inner}{}:", show(&v["name"])));
-        super::sources::of_pod(p, level + 2, v);
+        super::sources::pod_source(p, level + 2, v);
     }
 }

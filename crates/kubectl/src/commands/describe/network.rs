@@ -1,4 +1,4 @@
-//! Ingresses, endpoints, and who may talk to whom.
+//! Describes ingresses, endpoints and network policies.
 
 use super::page::{Page, list, selector, show};
 use super::service::{endpoints, slices};
@@ -62,7 +62,7 @@ async fn backend(k: &mut Kube, o: &Object, b: &Value) -> Result<String> {
     );
     let services = k.resource("services").await?;
     let found = k.api(&services, o.namespace()).await?.get(s["name"].as_str().unwrap_or_default()).await;
-    let behind = match found {
+    let address = match found {
         Ok(service) => {
             let is = |q: &&Value| q["name"] == port["name"] && port["name"].is_string() || q["port"] == port["number"];
             let name =
@@ -74,7 +74,7 @@ async fn backend(k: &mut Kube, o: &Object, b: &Value) -> Result<String> {
             crate::error::Error::from(e).to_string().trim_start_matches("Error from server (NotFound): ")
         ),
     };
-    Ok(format!("{shown} ({behind})"))
+    Ok(format!("{shown} ({address})"))
 }
 
 pub fn class(p: &mut Page, o: &Object) {
@@ -100,13 +100,13 @@ fn port_table(p: &mut Page, level: usize, ports: &[Value]) {
     }
 }
 
-/// A slice's port without a number is any.
+/// A slice's port without a number means any port.
 fn port(q: &Value) -> String {
     if q["port"].is_null() { "<unset>".into() } else { show(&q["port"]) }
 }
 
 pub fn old_endpoints(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.line(0, "Subsets:");
     for s in list(o.get("subsets")) {
@@ -124,7 +124,7 @@ pub fn old_endpoints(p: &mut Page, o: &Object) {
 }
 
 pub fn slice(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("AddressType", o.get("addressType").map(show).unwrap_or_default());
     let ports = list(o.get("ports"));
@@ -155,7 +155,7 @@ pub fn slice(p: &mut Page, o: &Object) {
 }
 
 pub fn policy(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     let created = meta::time::parse(o.creation_timestamp());
     p.field(
         "Created on",

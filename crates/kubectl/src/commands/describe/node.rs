@@ -1,4 +1,4 @@
-//! Nodes.
+//! Describes nodes.
 
 use super::page::{Page, list, pairs, show};
 use crate::error::Result;
@@ -80,7 +80,7 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         ("Kube-Proxy Version", "kubeProxyVersion"),
     ] {
         let v = o.at(&["status", "nodeInfo", key]).map(show).unwrap_or_default();
-        // Nodes say no longer what they do for services.
+        // Nodes no longer report this about services.
         if !v.is_empty() || key != "kubeProxyVersion" {
             p.at(1, title, v);
         }
@@ -98,10 +98,10 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     pods(p, o, k).await
 }
 
-/// Pools of devices of this node alone, as many as are shown.
-const POOLS: usize = 10;
+/// How many device pools of the node are shown.
+const MAX_POOLS: usize = 10;
 
-/// What drivers offer on this node alone.
+/// Writes the device pools of the node.
 async fn slices(p: &mut Page, o: &Object, k: &mut Kube) {
     let Ok(Some(resource)) = k.find_resource("resourceslices.resource.k8s.io").await else { return };
     let fields = format!("spec.nodeName={}", o.name());
@@ -120,11 +120,11 @@ async fn slices(p: &mut Page, o: &Object, k: &mut Kube) {
         return;
     }
     p.line(0, "Node-Local ResourceSlices:\n  Driver\tPool\tSlices\tDevices\n  ------\t----\t------\t-------");
-    for (row, slices, devices) in pools.values().take(POOLS) {
+    for (row, slices, devices) in pools.values().take(MAX_POOLS) {
         p.line(1, format!("{row}\t{slices}\t{devices}"));
     }
-    if pools.len() > POOLS {
-        p.line(1, format!("...and {} more pools", pools.len() - POOLS));
+    if pools.len() > MAX_POOLS {
+        p.line(1, format!("...and {} more pools", pools.len() - MAX_POOLS));
     }
 }
 
@@ -146,8 +146,8 @@ async fn lease(p: &mut Page, o: &Object, k: &mut Kube) {
 
 type Amounts = BTreeMap<String, Quantity>;
 
-fn add(to: &mut Amounts, of: Option<&Value>) {
-    for (name, v) in pairs(of) {
+fn add(to: &mut Amounts, amounts: Option<&Value>) {
+    for (name, v) in pairs(amounts) {
         if let Ok(q) = Quantity::parse(&v) {
             let sum = to.get(&name).map_or(0, Quantity::nano_value) + q.nano_value();
             to.insert(name, from_nanos(sum, &q));
@@ -155,27 +155,28 @@ fn add(to: &mut Amounts, of: Option<&Value>) {
     }
 }
 
-/// A quantity of so many billionths, in the notation of another.
+/// Formats a number of billionths in the notation of another quantity.
 fn from_nanos(nanos: i128, like: &Quantity) -> Quantity {
-    let whole = nanos % 1_000_000_000 == 0;
-    let n = i64::try_from(if whole { nanos / 1_000_000_000 } else { nanos / 1_000_000 }).unwrap_or(i64::MAX);
-    match (whole, like.format()) {
+    let is_integer = nanos % 1_000_000_000 == 0;
+    let n = i64::try_from(if is_integer { nanos / 1_000_000_000 } else { nanos / 1_000_000 }).unwrap_or(i64::MAX);
+    match (is_integer, like.format()) {
         (true, meta::quantity::Format::BinarySi) => Quantity::binary(n),
         (true, _) => Quantity::from_int(n),
         (false, _) => Quantity::from_milli(n),
     }
 }
 
-/// What the scheduler counts for a pod: its containers together, or its largest init container where that is more.
-fn of_pod(o: &Object, field: &str) -> Amounts {
+/// Returns the amounts that the scheduler reserves for a pod: the sum of its containers, or its largest init container if
+/// that is more.
+fn pod_amounts(o: &Object, field: &str) -> Amounts {
     let mut all = Amounts::new();
     for c in list(o.at(&["spec", "containers"])) {
         add(&mut all, c["resources"].get(field));
     }
     for c in list(o.at(&["spec", "initContainers"])) {
-        let mut one = Amounts::new();
-        add(&mut one, c["resources"].get(field));
-        for (name, q) in one {
+        let mut container = Amounts::new();
+        add(&mut container, c["resources"].get(field));
+        for (name, q) in container {
             if all.get(&name).is_none_or(|have| have.nano_value() < q.nano_value()) {
                 all.insert(name, q);
             }
@@ -205,7 +206,7 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     for i in &all {
         let none = Object::default();
         let pod = i.object.as_ref().unwrap_or(&none);
-        let (r, l) = (of_pod(pod, "requests"), of_pod(pod, "limits"));
+        let (r, l) = (pod_amounts(pod, "requests"), pod_amounts(pod, "limits"));
         p.line(
             1,
             format!(
@@ -233,7 +234,7 @@ async fn pods(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     for n in standard.iter().chain(&huge) {
         p.line(1, format!("{n}\t{}\t{}", share(n, requests.get(n)), share(n, limits.get(n))));
     }
-    // Of extended resources no shares are told.
+    // Extended resources have no percentages.
     for n in &extended {
         let amount = |all: &Amounts| all.get(n).map_or("0".to_owned(), ToString::to_string);
         p.line(1, format!("{n}\t{}\t{}", amount(&requests), amount(&limits)));

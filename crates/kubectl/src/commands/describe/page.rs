@@ -1,18 +1,19 @@
-//! Lines of a description, with tabs where columns are.
+//! The lines of a description, with tabs between columns.
 //!
-//! **Invariant**: what objects say reaches the terminal as text. Escape characters and carriage returns are made visible here, the one
-//! place where descriptions are written (upstream's `PrefixWriter`).
+//! **Invariant**: content of objects reaches the terminal as text. Descriptions are written only here, and control
+//! characters are made visible here (upstream's `PrefixWriter`).
 
 use crate::printer::table::escape;
 use jiff::tz::TimeZone;
 use meta::{Object, Value};
 
-/// Annotations longer than this are broken.
-const LONG: usize = 140;
+/// Longer annotations are wrapped.
+const MAX_LENGTH: usize = 140;
 
+/// The text of a description.
 pub struct Page {
     pub text: String,
-    /// In which times are shown.
+    /// The time zone of printed times.
     pub zone: TimeZone,
 }
 
@@ -21,6 +22,7 @@ impl Page {
         Self { text: String::new(), zone }
     }
 
+    /// Writes a line at an indentation level.
     pub fn line(&mut self, level: usize, text: impl AsRef<str>) {
         for _ in 0..level {
             self.text.push_str("  ");
@@ -29,30 +31,33 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Writes `NAME: VALUE`.
     pub fn field(&mut self, name: &str, value: impl AsRef<str>) {
         self.at(0, name, value);
     }
 
+    /// Writes `NAME: VALUE` at an indentation level.
     pub fn at(&mut self, level: usize, name: &str, value: impl AsRef<str>) {
         self.line(level, format!("{name}:\t{}", value.as_ref()));
     }
 
-    /// `a=b` a line, `<none>` without any.
+    /// Writes `a=b` per line, or `<none>`.
     pub fn labels(&mut self, level: usize, title: &str, labels: Option<&Value>) {
         let all: Vec<String> = pairs(labels).map(|(k, v)| format!("{k}={v}")).collect();
         self.many(level, title, &all);
     }
 
+    /// Writes one annotation per line, without the last applied configuration.
     pub fn annotations(&mut self, level: usize, title: &str, annotations: Option<&Value>) {
         let mut all = Vec::new();
         for (k, v) in pairs(annotations) {
-            if k == crate::commands::create::LAST_APPLIED {
+            if k == crate::resource::last_applied::LAST_APPLIED {
                 continue;
             }
             let v = v.strip_suffix('\n').unwrap_or(&v);
-            if k.len() + v.len() + 2 > LONG || v.contains('\n') {
+            if k.len() + v.len() + 2 > MAX_LENGTH || v.contains('\n') {
                 all.push(format!("{k}:"));
-                all.extend(v.split('\n').map(|l| format!("  {}", shorten(l, LONG - 2))));
+                all.extend(v.split('\n').map(|l| format!("  {}", shorten(l, MAX_LENGTH - 2))));
             } else {
                 all.push(format!("{k}: {v}"));
             }
@@ -60,7 +65,7 @@ impl Page {
         self.many(level, title, &all);
     }
 
-    /// The first value beside the title, the others beneath it.
+    /// Writes the first value beside the title, the others below it.
     pub fn many(&mut self, level: usize, title: &str, values: &[String]) {
         match values.split_first() {
             None => self.at(level, title, "<none>"),
@@ -73,7 +78,7 @@ impl Page {
         }
     }
 
-    /// A time as Go's RFC1123Z.
+    /// Formats a time as Go's RFC1123Z.
     pub fn time(&self, v: &str) -> String {
         match meta::time::parse(v) {
             Some(t) => t.to_zoned(self.zone.clone()).strftime("%a, %d %b %Y %H:%M:%S %z").to_string(),
@@ -81,6 +86,15 @@ impl Page {
         }
     }
 
+    /// Writes the name, and the namespace unless the object is cluster-scoped.
+    pub fn name_and_namespace(&mut self, o: &Object) {
+        self.field("Name", o.name());
+        if !o.namespace().is_empty() {
+            self.field("Namespace", o.namespace());
+        }
+    }
+
+    /// Writes labels and annotations.
     pub fn metadata(&mut self, o: &Object) {
         self.labels(0, "Labels", o.at(&["metadata", "labels"]));
         self.annotations(0, "Annotations", o.at(&["metadata", "annotations"]));
@@ -94,10 +108,12 @@ fn shorten(s: &str, n: usize) -> String {
     }
 }
 
+/// Returns the members of a map, with values as text.
 pub fn pairs(v: Option<&Value>) -> impl Iterator<Item = (String, String)> + '_ {
     v.and_then(Value::as_object).into_iter().flatten().map(|(k, v)| (k.clone(), show(v)))
 }
 
+/// Formats a scalar as text; null is empty.
 pub fn show(v: &Value) -> String {
     match v {
         Value::String(s) => s.clone(),
@@ -106,10 +122,12 @@ pub fn show(v: &Value) -> String {
     }
 }
 
+/// Returns the items of a list; none if it is absent.
 pub fn list(v: Option<&Value>) -> &[Value] {
     v.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// Formats a label selector.
 pub fn selector(v: Option<&Value>) -> String {
     match v {
         None | Some(Value::Null) => "<none>".into(),
@@ -127,6 +145,7 @@ pub fn selector(v: Option<&Value>) -> String {
     }
 }
 
+/// Formats a boolean as `True` or `False`.
 pub fn title_bool(b: bool) -> &'static str {
     if b { "True" } else { "False" }
 }
@@ -136,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_zone() {
+    fn prints_times_in_the_time_zone() {
         let time = |zone: TimeZone, t: &str| Page::new(zone).time(t);
         let tokyo = TimeZone::get("Asia/Tokyo").unwrap();
         assert_eq!(time(tokyo, "2026-11-21T20:00:00Z"), "Sun, 22 Nov 2026 05:00:00 +0900");

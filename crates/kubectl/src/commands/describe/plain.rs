@@ -1,4 +1,4 @@
-//! Config maps, secrets and namespaces.
+//! Describes config maps, secrets and namespaces.
 
 use super::page::{Page, list, pairs, show};
 use crate::error::Result;
@@ -11,7 +11,7 @@ fn decoded(v: &Value) -> Vec<u8> {
 }
 
 pub fn config_map(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.line(0, "\nData\n====");
     for (k, v) in pairs(o.get("data")) {
@@ -24,9 +24,9 @@ pub fn config_map(p: &mut Page, o: &Object) {
     p.line(0, "");
 }
 
-/// How long the values are. Only the token of a service account is shown, which is read from here.
+/// Writes the sizes of the values. Only the token of a service account is shown, because users read it from here.
 pub fn secret(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.line(0, format!("\nType:\t{}\n\nData\n====", o.str_at(&["type"]).unwrap_or_default()));
     for (k, v) in o.get("data").and_then(Value::as_object).into_iter().flatten() {
@@ -72,7 +72,7 @@ pub async fn namespace(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 }
 
 pub fn service_account(p: &mut Page, o: &Object) {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     let names = |key: &str| list(o.get(key)).iter().map(|r| show(&r["name"])).collect::<Vec<_>>();
     p.many(0, "Image pull secrets", &names("imagePullSecrets"));

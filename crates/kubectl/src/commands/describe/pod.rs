@@ -1,4 +1,4 @@
-//! Pods and pod templates.
+//! Describes pods and pod templates.
 
 use super::mounted::volumes;
 use super::page::{Page, list, pairs, show, title_bool};
@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 pub fn describe(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     let at = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     if let Some(n) = o.at(&["spec", "priority"]) {
         p.field("Priority", show(n));
         if let Some(c) = o.str_at(&["spec", "priorityClassName"]).filter(|c| !c.is_empty()) {
@@ -308,14 +308,14 @@ fn variable(e: &Value, container: &Value, metadata: &Value) -> String {
     format!("{} ({})", resource(r, container), show(&r["resource"]))
 }
 
-/// The metadata that a reference to a field of a pod leads to, but for single labels and annotations, which upstream leaves out;
-/// what else there is, is known to the node only.
+/// Returns the metadata that a field reference names; empty for single labels and annotations, as in upstream, and for
+/// fields that only the node knows.
 fn field(path: &str, metadata: &Value) -> String {
     let field = path.strip_prefix("metadata.").unwrap_or_default();
     metadata[field].as_str().unwrap_or_default().to_owned()
 }
 
-/// What a container asks for or may use, in units of the divisor.
+/// Returns a resource request or limit of a container in units of the divisor.
 fn resource(r: &Value, container: &Value) -> String {
     let name = show(&r["resource"]);
     let Some((part, resource)) = name.split_once('.') else { return String::new() };
@@ -354,7 +354,7 @@ fn state(p: &mut Page, l: usize, title: &str, s: &Value) {
     }
 }
 
-/// What a path in a URL does not contain as it is, by Go's `net/url`.
+/// The characters that Go's `net/url` escapes in the path of a URL.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -406,10 +406,10 @@ fn probe(v: &Value) -> String {
     format!("{what} {attrs}")
 }
 
-/// A pod template, as workloads and `rollout history` show it.
+/// Writes a pod template for workloads and `rollout history`.
 pub fn template(out: &mut String, t: &Value) {
     let mut p = Page { text: std::mem::take(out), zone: jiff::tz::TimeZone::UTC };
-    // Titles carry their own indent, so that lines that follow have none, as upstream.
+    // Titles contain their own indent, and the following lines have none, as in upstream.
     p.labels(0, "  Labels", t["metadata"].get("labels"));
     if t["metadata"]["annotations"].as_object().is_some_and(|a| !a.is_empty()) {
         p.annotations(0, "  Annotations", t["metadata"].get("annotations"));

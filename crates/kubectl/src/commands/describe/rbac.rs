@@ -1,10 +1,10 @@
-//! Roles and who has them.
+//! Describes roles and bindings.
 
 use super::page::{Page, list, show};
 use meta::{Object, Value};
 use std::collections::BTreeMap;
 
-/// A rule on one resource, or one path.
+/// A rule on one resource or one path.
 #[derive(Clone, Default)]
 struct Rule {
     verbs: Vec<String>,
@@ -15,14 +15,14 @@ struct Rule {
 }
 
 impl Rule {
-    /// What upstream sorts by: the rule as Go prints it.
+    /// Upstream's sort key: the rule as Go prints it.
     fn order(&self) -> String {
         let Self { verbs, group, resource, names, paths } = self;
         let (v, n, p) = (verbs.join(" "), names.join(" "), paths.join(" "));
         format!("Verbs:[{v}],APIGroups:[{group}],Resources:[{resource}],ResourceNames:[{n}],NonResourceURLs:[{p}]")
     }
 
-    /// The resource with its group, a subresource behind both.
+    /// Formats the resource with its group, followed by a subresource.
     fn resource(&self) -> String {
         if self.group.is_empty() {
             return self.resource.clone();
@@ -38,7 +38,7 @@ fn words(v: &Value) -> Vec<String> {
     list(Some(v)).iter().map(show).collect()
 }
 
-/// One rule per resource and name, with the verbs of all that say the same of it.
+/// Splits into one rule per resource and name, with the verbs of all rules about it.
 fn rules(o: &Object) -> Vec<Rule> {
     let mut found: Vec<Rule> = Vec::new();
     let mut known: BTreeMap<(String, String, Vec<String>), usize> = BTreeMap::new();
@@ -80,7 +80,7 @@ pub fn role(p: &mut Page, o: &Object) {
     }
 }
 
-/// The rules of an object, one for each resource and each path: resource, paths, names, verbs.
+/// Returns the rules of an object, one per resource and path: resource, paths, names, verbs.
 pub fn rows(o: &Object) -> Vec<[String; 4]> {
     let show = |r: Rule| {
         let list = |l: &[String]| format!("[{}]", l.join(" "));

@@ -1,4 +1,4 @@
-//! Services.
+//! Describes services.
 
 use super::page::{Page, list, show};
 use crate::error::Result;
@@ -9,7 +9,7 @@ use meta::{Object, Value};
 pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let at = |path: &[&str]| o.at(path).map(show).unwrap_or_default();
     let words = |path: &[&str]| list(o.at(path)).iter().map(show).collect::<Vec<_>>().join(",");
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("Selector", super::page::selector(o.at(&["spec", "selector"])));
     p.field("Type", at(&["spec", "type"]));
@@ -35,12 +35,12 @@ pub async fn describe(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     }
     let ingress = list(o.at(&["status", "loadBalancer", "ingress"]));
     if !ingress.is_empty() {
-        let one = |i: &Value| match (i["ip"].as_str().unwrap_or_default(), i["ipMode"].as_str()) {
+        let address = |i: &Value| match (i["ip"].as_str().unwrap_or_default(), i["ipMode"].as_str()) {
             ("", _) => show(&i["hostname"]),
             (ip, None) => ip.to_owned(),
             (ip, Some(mode)) => format!("{ip} ({mode})"),
         };
-        p.field("LoadBalancer Ingress", ingress.iter().map(one).collect::<Vec<_>>().join(", "));
+        p.field("LoadBalancer Ingress", ingress.iter().map(address).collect::<Vec<_>>().join(", "));
     }
     let slices = slices(k, o).await;
     for port in list(o.at(&["spec", "ports"])) {
@@ -92,7 +92,7 @@ pub async fn slices(k: &mut Kube, o: &Object) -> Vec<Object> {
     }
 }
 
-/// The first three addresses of a port, and how many more.
+/// Formats the first three addresses of a port, and how many more there are.
 pub fn endpoints(slices: &[Object], port: &str) -> String {
     if slices.is_empty() {
         return "<none>".into();

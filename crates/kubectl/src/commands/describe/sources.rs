@@ -1,18 +1,19 @@
-//! Where volumes come from: a row per source of volumes, with what is said of it.
+//! Describes volume sources: a row per type of source, with its fields.
 //!
 //! The same rows describe volumes of pods and persistent volumes, whose sources differ in few fields.
 
+use super::claim_spec::{claim_spec, storage_class};
 use super::page::{Page, list, pairs, show};
 use meta::Value;
 
-/// A line longer than this is broken off.
-const LONG: usize = 140;
+/// Longer lines are cut.
+const MAX_LENGTH: usize = 140;
 
-/// How a value is written, as Go writes its type.
+/// How a value is formatted, as Go formats its type.
 #[derive(Clone, Copy)]
-enum As {
+enum Format {
     Text,
-    /// What stands there without a value.
+    /// The text for a missing value.
     Or(&'static str),
     Flag,
     Number,
@@ -24,21 +25,21 @@ enum As {
     Reference,
     /// `map[a:b]`
     Map,
-    /// A quantity of which nothing is said when it is none.
+    /// A quantity; zero counts as unset.
     Limit,
 }
-use As::*;
+use Format::*;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Where {
+enum Holder {
     Both,
     Pod,
     Volume,
 }
-use Where::*;
+use Holder::*;
 
-/// Title, pointer into the source, how it is written, and whose sources have it.
-type Field = (&'static str, &'static str, As, Where);
+/// Title, pointer into the source, format, and the kinds of volumes that have the field.
+type Field = (&'static str, &'static str, Format, Holder);
 
 struct Source {
     key: &'static str,
@@ -263,28 +264,28 @@ const SOURCES: &[Source] = &[
     },
 ];
 
-/// The source of a pod's volume.
-pub fn of_pod(p: &mut Page, level: usize, volume: &Value) {
+/// Writes the source of a pod's volume.
+pub fn pod_source(p: &mut Page, level: usize, volume: &Value) {
     if !write(p, level, volume, Pod) {
-        // Upstream writes this one level further out.
+        // Upstream indents this one level less.
         p.line(level - 1, "<unknown>");
     }
 }
 
-/// The source of a persistent volume.
-pub fn of_volume(p: &mut Page, spec: &Value) {
+/// Writes the source of a persistent volume.
+pub fn volume_source(p: &mut Page, spec: &Value) {
     if !write(p, 2, spec, Volume) {
         p.line(1, "<unknown>");
     }
 }
 
-fn write(p: &mut Page, level: usize, holder: &Value, side: Where) -> bool {
+fn write(p: &mut Page, level: usize, holder: &Value, side: Holder) -> bool {
     let found = SOURCES.iter().find_map(|s| Some((s, holder.get(s.key).filter(|v| !v.is_null())?)));
     let Some((source, v)) = found else { return false };
     p.at(level, "Type", source.kind);
-    for (title, path, form, of) in source.fields {
-        if *of == Both || *of == side {
-            p.line(level, format!("{title}\t{}", shown(v.pointer(path).unwrap_or(&Value::Null), *form, side)));
+    for (title, path, form, holders) in source.fields {
+        if *holders == Both || *holders == side {
+            p.line(level, format!("{title}\t{}", format_value(v.pointer(path).unwrap_or(&Value::Null), *form, side)));
         }
     }
     match source.key {
@@ -300,7 +301,7 @@ fn write(p: &mut Page, level: usize, holder: &Value, side: Where) -> bool {
     true
 }
 
-fn shown(v: &Value, form: As, side: Where) -> String {
+fn format_value(v: &Value, form: Format, side: Holder) -> String {
     let words = |by: &str| list(Some(v)).iter().map(show).collect::<Vec<_>>().join(by);
     match form {
         Text => show(v),
@@ -321,10 +322,10 @@ fn shown(v: &Value, form: As, side: Where) -> String {
     }
 }
 
-/// The claim that is made for a pod.
+/// Writes the claim template of an ephemeral volume.
 fn template(p: &mut Page, level: usize, v: &Value) {
     let (metadata, spec) = (&v["metadata"], &v["spec"]);
-    p.at(level, "StorageClass", super::volumes::class(Some(metadata), Some(spec)));
+    p.at(level, "StorageClass", storage_class(Some(metadata), Some(spec)));
     let metadata = |p: &mut Page| {
         let (mut own, pad) = (Page::new(p.zone.clone()), "  ".repeat(level));
         own.labels(0, "Labels", metadata.get("labels"));
@@ -332,12 +333,12 @@ fn template(p: &mut Page, level: usize, v: &Value) {
         // Upstream indents the values as well.
         own.text.lines().for_each(|l| p.line(level, l.replacen('\t', &format!("\t{pad}"), 1)));
     };
-    super::volumes::claimed(p, level, spec, metadata, Default::default());
+    claim_spec(p, level, spec, metadata, Default::default());
 }
 
-/// What a driver is told of a volume.
+/// Writes the attributes for the CSI driver.
 fn attributes(p: &mut Page, level: usize, v: Option<&Value>) {
-    let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}").chars().take(LONG).collect()).collect();
+    let all: Vec<String> = pairs(v).map(|(k, v)| format!("{k}={v}").chars().take(MAX_LENGTH).collect()).collect();
     let pad = "  ".repeat(level);
     match all.split_first() {
         None => p.line(level, "VolumeAttributes:\t<none>"),
@@ -349,7 +350,7 @@ fn attributes(p: &mut Page, level: usize, v: Option<&Value>) {
 }
 
 fn projected(p: &mut Page, level: usize, s: &Value) {
-    let optional = |v: &Value| shown(&v["optional"], Flag, Pod);
+    let optional = |v: &Value| format_value(&v["optional"], Flag, Pod);
     if s["secret"].is_object() {
         p.at(level, "SecretName", show(&s["secret"]["name"]));
         p.at(level, "Optional", optional(&s["secret"]));

@@ -1,5 +1,6 @@
-//! Persistent volumes and claims.
+//! Describes persistent volumes and claims.
 
+use super::claim_spec::{claim_spec, storage_class};
 use super::page::{Page, list, show};
 use crate::error::Result;
 use crate::kube::Kube;
@@ -23,9 +24,9 @@ fn finalizers(o: &Object) -> String {
     format!("[{}]", all.iter().map(show).collect::<Vec<_>>().join(" "))
 }
 
-/// `a in [b, c]` and `d exists` of requirements on labels, beneath each other.
+/// Writes `a in [b, c]` and `d exists` of label requirements, one per line.
 pub fn requirements(p: &mut Page, level: usize, title: &str, all: &Value) {
-    let one = |e: &Value| {
+    let requirement = |e: &Value| {
         let values: Vec<String> = list(e.get("values")).iter().map(show).collect();
         let operator = e["operator"].as_str().unwrap_or("In").to_lowercase();
         match values.is_empty() {
@@ -33,16 +34,8 @@ pub fn requirements(p: &mut Page, level: usize, title: &str, all: &Value) {
             false => format!("{} {operator} [{}]", show(&e["key"]), values.join(", ")),
         }
     };
-    let all: Vec<String> = list(Some(all)).iter().map(one).collect();
+    let all: Vec<String> = list(Some(all)).iter().map(requirement).collect();
     p.many(level, title, &all);
-}
-
-const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-
-/// The storage class of a volume or of a claim, which may still be an annotation.
-pub fn class(metadata: Option<&Value>, spec: Option<&Value>) -> String {
-    let annotation = metadata.and_then(|m| m.get("annotations")?.get(CLASS));
-    annotation.or_else(|| spec?.get("storageClassName")).map(show).unwrap_or_default()
 }
 
 fn status(o: &Object, now: Timestamp) -> String {
@@ -53,8 +46,8 @@ fn status(o: &Object, now: Timestamp) -> String {
 }
 
 pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    super::name_and_namespace(p, o);
-    p.field("StorageClass", class(o.get("metadata"), o.get("spec")));
+    p.name_and_namespace(o);
+    p.field("StorageClass", storage_class(o.get("metadata"), o.get("spec")));
     p.field("Status", status(o, k.now()));
     let metadata = |p: &mut Page| {
         p.metadata(o);
@@ -64,7 +57,7 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
         o.str_at(&["status", "capacity", "storage"]).unwrap_or_default().into(),
         modes(o.at(&["status", "accessModes"])),
     ];
-    claimed(p, 0, o.get("spec").unwrap_or(&Value::Null), metadata, has);
+    claim_spec(p, 0, o.get("spec").unwrap_or(&Value::Null), metadata, has);
     let users = users(k, o).await?;
     p.many(0, "Used By", &users);
     let conditions = list(o.at(&["status", "conditions"]));
@@ -81,28 +74,7 @@ pub async fn claim(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     Ok(())
 }
 
-/// What is claimed, with the metadata in its midst and with the capacity and access modes it `has` once it is bound.
-pub fn claimed(p: &mut Page, level: usize, spec: &Value, metadata: impl FnOnce(&mut Page), has: [String; 2]) {
-    let volume = show(&spec["volumeName"]);
-    let [capacity, modes] = if volume.is_empty() { Default::default() } else { has };
-    p.at(level, "Volume", volume);
-    metadata(p);
-    p.at(level, "Capacity", capacity);
-    p.at(level, "Access Modes", modes);
-    if let Some(m) = spec["volumeMode"].as_str() {
-        p.at(level, "VolumeMode", m);
-    }
-    if let Some(s) = spec.get("dataSource") {
-        p.line(level, "DataSource:");
-        for (title, key) in [("APIGroup", "apiGroup"), ("Kind", "kind"), ("Name", "name")] {
-            if !s[key].is_null() {
-                p.at(level + 1, title, show(&s[key]));
-            }
-        }
-    }
-}
-
-/// The names of pods that mount a claim.
+/// Returns the names of pods that mount a claim.
 async fn users(k: &mut Kube, o: &Object) -> Result<Vec<String>> {
     let pods = k.resource("pods").await?;
     let pods =
@@ -121,7 +93,7 @@ pub fn volume(p: &mut Page, o: &Object, now: Timestamp) {
     p.field("Name", o.name());
     p.metadata(o);
     p.field("Finalizers", finalizers(o));
-    p.field("StorageClass", class(o.get("metadata"), o.get("spec")));
+    p.field("StorageClass", storage_class(o.get("metadata"), o.get("spec")));
     p.field("Status", status(o, now));
     match o.at(&["spec", "claimRef"]) {
         Some(c) => p.field("Claim", format!("{}/{}", show(&c["namespace"]), show(&c["name"]))),
@@ -144,5 +116,5 @@ pub fn volume(p: &mut Page, o: &Object, now: Timestamp) {
     }
     p.field("Message", text(&["status", "message"]));
     p.line(0, "Source:");
-    super::sources::of_volume(p, o.get("spec").unwrap_or(&Value::Null));
+    super::sources::volume_source(p, o.get("spec").unwrap_or(&Value::Null));
 }

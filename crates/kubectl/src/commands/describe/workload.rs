@@ -1,4 +1,4 @@
-//! Deployments, replica sets, daemon sets, stateful sets and jobs.
+//! Describes deployments, replica sets, daemon sets, stateful sets, jobs and cron jobs.
 
 use super::page::{Page, list, selector, show};
 use crate::commands::pods::by_labels;
@@ -8,12 +8,12 @@ use crate::kube::Kube;
 use crate::resource::Info;
 use meta::{Object, Value};
 
-/// Names the storage class of a claim, before its field.
+/// The annotation that named the storage class of a claim before the field existed.
 const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 fn template(p: &mut Page, o: &Object) {
     p.line(0, "Pod Template:");
-    super::template(&mut p.text, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
+    super::pod::template(&mut p.text, o.at(&["spec", "template"]).unwrap_or(&Value::Null));
 }
 
 fn conditions(p: &mut Page, o: &Object) {
@@ -28,7 +28,7 @@ fn conditions(p: &mut Page, o: &Object) {
 
 pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Result {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.metadata(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
@@ -55,9 +55,9 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
     if all.is_empty() {
         return Ok(());
     }
-    // The one whose template is the deployment's is new; the others with pods are old.
-    let wanted = o.at(&["spec", "template"]);
-    let newest = all.iter().rposition(|r| r.template().as_ref() == wanted);
+    // The revision with the deployment's template is the new one; others with pods are old.
+    let current_template = o.at(&["spec", "template"]);
+    let newest = all.iter().rposition(|r| r.template().as_ref() == current_template);
     let shown = |r: &Object| {
         format!(
             "{} ({}/{} replicas created)",
@@ -67,19 +67,19 @@ pub async fn deployment(p: &mut Page, o: &Object, i: &Info, k: &mut Kube) -> Res
         )
     };
     let old: Vec<String> =
-        all.iter().enumerate().filter(|(n, _)| Some(*n) != newest).map(|(_, r)| shown(&r.keeper)).collect();
+        all.iter().enumerate().filter(|(n, _)| Some(*n) != newest).map(|(_, r)| shown(&r.stored_in)).collect();
     p.field("OldReplicaSets", if old.is_empty() { "<none>".into() } else { old.join(", ") });
-    p.field("NewReplicaSet", newest.map_or("<none>".into(), |n| shown(&all[n].keeper)));
+    p.field("NewReplicaSet", newest.map_or("<none>".into(), |n| shown(&all[n].stored_in)));
     Ok(())
 }
 
 async fn pods_status(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let pods = by_labels(k, o.namespace(), &selector(o.at(&["spec", "selector"]))).await?;
-    let phase = |want: &str| {
+    let phase = |expected: &str| {
         pods.iter()
             .filter_map(|i| i.object.as_ref())
             .filter(|q| q.controller_of().is_some_and(|c| c.uid == o.uid()))
-            .filter(|q| q.str_at(&["status", "phase"]).unwrap_or_default() == want)
+            .filter(|q| q.str_at(&["status", "phase"]).unwrap_or_default() == expected)
             .count()
     };
     p.field(
@@ -102,7 +102,7 @@ fn owner(p: &mut Page, o: &Object) {
 }
 
 pub async fn replica_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
     owner(p, o);
@@ -115,7 +115,7 @@ pub async fn replica_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 }
 
 pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.labels(0, "Node-Selector", o.at(&["spec", "template", "spec", "nodeSelector"]));
     p.metadata(o);
@@ -135,7 +135,7 @@ pub async fn daemon_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 
 pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("CreationTimestamp", p.time(o.creation_timestamp()));
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
@@ -172,7 +172,7 @@ pub async fn stateful_set(p: &mut Page, o: &Object, k: &mut Kube) -> Result {
 pub fn cron_job(p: &mut Page, o: &Object) {
     let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
     let of_job = |key: &str| text(&["spec", "jobTemplate", "spec", key]);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.metadata(o);
     p.field("Schedule", text(&["spec", "schedule"]));
     p.field("Concurrency Policy", text(&["spec", "concurrencyPolicy"]));
@@ -190,7 +190,7 @@ pub fn cron_job(p: &mut Page, o: &Object) {
         p.field("Active Deadline Seconds", format!("{s}s"));
     }
     p.line(0, "Pod Template:");
-    super::template(&mut p.text, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
+    super::pod::template(&mut p.text, o.at(&["spec", "jobTemplate", "spec", "template"]).unwrap_or(&Value::Null));
     p.field("Last Schedule Time", o.str_at(&["status", "lastScheduleTime"]).map_or("<unset>".into(), |t| p.time(t)));
     let active: Vec<String> = list(o.at(&["status", "active"])).iter().map(|a| show(&a["name"])).collect();
     p.field("Active Jobs", if active.is_empty() { "<none>".into() } else { active.join(", ") });
@@ -199,7 +199,7 @@ pub fn cron_job(p: &mut Page, o: &Object) {
 pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     let n = |path: &[&str]| o.int_at(path).unwrap_or(0);
     let text = |path: &[&str]| o.at(path).map_or("<unset>".to_owned(), show);
-    super::name_and_namespace(p, o);
+    p.name_and_namespace(o);
     p.field("Selector", selector(o.at(&["spec", "selector"])));
     p.metadata(o);
     owner(p, o);
@@ -246,12 +246,14 @@ pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     template(p, o);
 }
 
-/// Whole numbers and ranges of them, as many as fifty characters hold.
+/// Formats a list of numbers and ranges in at most fifty characters.
 fn indexes(all: &str) -> String {
-    const MOST: usize = 50;
-    match all.get(..MOST) {
+    const MAX_LENGTH: usize = 50;
+    match all.get(..MAX_LENGTH) {
         None if all.is_empty() => "<none>".into(),
-        Some(start) if all.len() > MOST => format!("{},...", start.rsplit_once(',').map_or("", |(whole, _)| whole)),
+        Some(start) if all.len() > MAX_LENGTH => {
+            format!("{},...", start.rsplit_once(',').map_or("", |(whole, _)| whole))
+        }
         _ => all.to_owned(),
     }
 }

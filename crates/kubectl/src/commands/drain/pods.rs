@@ -1,4 +1,4 @@
-//! Which pods of a node go (`k8s.io/kubectl/pkg/drain/filters.go`). What is asked of the server is an argument here.
+//! Decides which pods of a node to evict (`k8s.io/kubectl/pkg/drain/filters.go`). The state of the server is passed in.
 
 use crate::error::Error;
 use jiff::Timestamp;
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// The flags that decide about pods.
 pub struct Rules {
     pub force: bool,
     pub ignore_daemonsets: bool,
@@ -16,20 +17,21 @@ pub struct Rules {
     pub now: Timestamp,
 }
 
+/// The decision about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Goes,
-    GoesWith(String),
-    Stays,
-    StaysWith(String),
+pub enum Decision {
+    Evict,
+    EvictWithWarning(String),
+    Skip,
+    SkipWithWarning(String),
     Refused(String),
 }
 
-/// The pods with what was found about each.
+/// The pods of a node with the decision about each.
 #[derive(Debug, Default)]
-pub struct Choice(Vec<(Verdict, Object)>);
+pub struct Decisions(Vec<(Decision, Object)>);
 
-/// The daemon set that owns a pod.
+/// Returns the daemon set that owns a pod.
 pub fn daemon_set(pod: &Object) -> Option<String> {
     pod.controller_of().filter(|o| o.kind == "DaemonSet" && !finished(pod)).map(|o| o.name.to_owned())
 }
@@ -39,59 +41,62 @@ fn finished(pod: &Object) -> bool {
 }
 
 impl Rules {
-    /// Whether a pod's deletion is too old to be waited for any longer.
+    /// Whether the pod was deleted too long ago to be waited for.
     pub fn skips(&self, pod: &Object, now: Timestamp) -> bool {
         let deleted = pod.deletion_timestamp().and_then(|t| t.parse::<Timestamp>().ok());
         self.skip_deleted > 0 && deleted.is_some_and(|t| now.as_second() - t.as_second() > self.skip_deleted)
     }
 
-    /// `owner` is the answer about the daemon set of the pod, if it has one.
-    pub fn judge(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Verdict {
+    /// Decides about a pod. `owner` is the lookup of its daemon set, if it has one.
+    pub fn decide(&self, pod: &Object, owner: Option<Result<(), client::Error>>) -> Decision {
         if self.skips(pod, self.now) {
-            return Verdict::Stays;
+            return Decision::Skip;
         }
         match owner {
-            // Its daemon set is gone, so nothing would bring it back: that takes --force. It is judged on as any other.
+            // Its daemon set is missing, so nothing would recreate the pod: that requires --force. Otherwise it is treated
+            // like any pod.
             Some(Err(e)) if e.is_not_found() && self.force => {}
-            Some(Err(e)) => return Verdict::Refused(e.to_string()),
+            Some(Err(e)) => return Decision::Refused(e.to_string()),
             Some(Ok(())) if self.ignore_daemonsets => {
-                return Verdict::StaysWith("ignoring DaemonSet-managed Pods".into());
+                return Decision::SkipWithWarning("ignoring DaemonSet-managed Pods".into());
             }
             Some(Ok(())) => {
-                return Verdict::Refused("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)".into());
+                return Decision::Refused("DaemonSet-managed Pods (use --ignore-daemonsets to ignore)".into());
             }
             None => {}
         }
         if pod.annotation(MIRROR).is_some() {
-            return Verdict::Stays;
+            return Decision::Skip;
         }
         if finished(pod) {
-            return Verdict::Goes;
+            return Decision::Evict;
         }
         let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array);
         if volumes.into_iter().flatten().any(|v| !v["emptyDir"].is_null()) && !self.delete_emptydir_data {
-            return Verdict::Refused("Pods with local storage (use --delete-emptydir-data to override)".into());
+            return Decision::Refused("Pods with local storage (use --delete-emptydir-data to override)".into());
         }
         match pod.controller_of() {
-            Some(_) => Verdict::Goes,
-            None if self.force => Verdict::GoesWith("deleting Pods that declare no controller".into()),
-            None => Verdict::Refused("Pods that declare no controller (use --force to override)".into()),
+            Some(_) => Decision::Evict,
+            None if self.force => Decision::EvictWithWarning("deleting Pods that declare no controller".into()),
+            None => Decision::Refused("Pods that declare no controller (use --force to override)".into()),
         }
     }
 }
 
-impl Choice {
-    pub fn add(&mut self, verdict: Verdict, pod: Object) {
-        self.0.push((verdict, pod));
+impl Decisions {
+    /// Adds the decision about a pod.
+    pub fn add(&mut self, decision: Decision, pod: Object) {
+        self.0.push((decision, pod));
     }
 
-    pub fn going(&self) -> Vec<Object> {
-        let goes = |v: &Verdict| matches!(v, Verdict::Goes | Verdict::GoesWith(_));
-        self.0.iter().filter(|(v, _)| goes(v)).map(|(_, p)| p.clone()).collect()
+    /// Returns the pods to evict.
+    pub fn to_evict(&self) -> Vec<Object> {
+        let is_evicted = |v: &Decision| matches!(v, Decision::Evict | Decision::EvictWithWarning(_));
+        self.0.iter().filter(|(v, _)| is_evicted(v)).map(|(_, p)| p.clone()).collect()
     }
 
-    /// Messages with the pods that they are about.
-    fn group_messages<'a>(&'a self, about: impl Fn(&'a Verdict) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
+    /// Groups the pods by message.
+    fn group_messages<'a>(&'a self, about: impl Fn(&'a Decision) -> Option<&'a String>) -> BTreeMap<&'a str, String> {
         let mut all: BTreeMap<&str, String> = BTreeMap::new();
         for (v, p) in &self.0 {
             if let Some(m) = about(v) {
@@ -103,18 +108,20 @@ impl Choice {
         all
     }
 
+    /// Returns the warnings about pods, in one line.
     pub fn warnings(&self) -> Option<String> {
         let all = self.group_messages(|v| match v {
-            Verdict::GoesWith(m) | Verdict::StaysWith(m) => Some(m),
+            Decision::EvictWithWarning(m) | Decision::SkipWithWarning(m) => Some(m),
             _ => None,
         });
         let all: Vec<String> = all.into_iter().map(|(m, pods)| format!("{m}: {pods}")).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
+    /// Returns the errors about pods that prevent the drain.
     pub fn errors(&self) -> Vec<Error> {
         let all = self.group_messages(|v| match v {
-            Verdict::Refused(m) => Some(m),
+            Decision::Refused(m) => Some(m),
             _ => None,
         });
         all.into_iter().map(|(m, pods)| Error::Text(format!("cannot delete {m}: {pods}"))).collect()
@@ -127,7 +134,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_are_judged_by_what_they_are() {
+    fn decides_by_kind_of_pod() {
         let now = "2026-11-21T12:00:00Z".parse().unwrap();
         let rules =
             |force: bool| Rules { force, ignore_daemonsets: false, delete_emptydir_data: false, skip_deleted: 10, now };
@@ -135,26 +142,26 @@ mod tests {
             Some(Err(meta::Status::new(404, meta::Reason::NotFound, "daemonsets \"d\" not found").into()))
         };
         let owned = json!([{"kind": "DaemonSet", "name": "d", "controller": true}]);
-        for (pod, owner, force, want) in [
-            (json!({"status": {"phase": "Failed"}}), None, false, Verdict::Goes),
-            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Verdict::Stays),
-            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Verdict::Stays),
-            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Verdict::Goes),
+        for (pod, owner, force, expected) in [
+            (json!({"status": {"phase": "Failed"}}), None, false, Decision::Evict),
+            (json!({"metadata": {"annotations": {MIRROR: "x"}}}), None, true, Decision::Skip),
+            (json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:00Z"}}), None, true, Decision::Skip),
+            (json!({"metadata": {"ownerReferences": owned}}), missing(), true, Decision::Evict),
             (
                 json!({"metadata": {"ownerReferences": owned}}),
                 missing(),
                 false,
-                Verdict::Refused("daemonsets \"d\" not found".into()),
+                Decision::Refused("daemonsets \"d\" not found".into()),
             ),
             (
                 json!({"metadata": {"deletionTimestamp": "2026-11-21T11:59:55Z"}}),
                 None,
                 true,
-                Verdict::GoesWith("deleting Pods that declare no controller".into()),
+                Decision::EvictWithWarning("deleting Pods that declare no controller".into()),
             ),
         ] {
             let o = Object::from_value(pod).unwrap();
-            assert_eq!(rules(force).judge(&o, owner), want, "{o:?}");
+            assert_eq!(rules(force).decide(&o, owner), expected, "{o:?}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The file in the editor, and the editor.
+//! Edit sessions: the file, its checks, and the editor.
 
-use super::super::diff::unique;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::printer::kyaml;
 use crate::printer::shape::{Order, Shape};
 use crate::resource::file::{Document, documents};
 use crate::resource::unmapped;
+use crate::temporary;
 use meta::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// `-o`, where nothing is YAML.
+    /// Parses `-o`; the default is YAML.
     pub fn parse(output: &str) -> Result<Self> {
         match output {
             "" | "yaml" => Ok(Self::Yaml),
@@ -33,22 +33,23 @@ impl Form {
         }
     }
 
+    /// Formats a value for the editor.
     pub fn write(self, v: &Value) -> String {
         match self {
             Self::Yaml => codec::yaml::to_string(v),
-            Self::Kyaml => kyaml::document(&Shape::of(v, Order::ByName)),
+            Self::Kyaml => kyaml::document(&Shape::new(v, Order::ByName)),
             Self::Json => codec::json::to_string_indent(v),
         }
     }
 }
 
-/// Why a file comes back.
+/// Why the file is opened again.
 pub struct Reason {
     pub head: String,
     pub causes: Vec<String>,
 }
 
-/// What the file says at its top.
+/// The comment at the top of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explanation {
     Object,
@@ -75,18 +76,18 @@ impl Explanation {
     }
 }
 
-/// A text that is edited until it is accepted, or nothing is changed any more.
+/// A text that is edited until it is accepted or left unchanged.
 pub struct Session {
     pub form: Form,
     pub explanation: Explanation,
     pub windows_line_endings: bool,
-    /// A file that holds nothing is not valid; without validation it ends the session.
+    /// Whether an empty file is invalid; otherwise it ends the session.
     pub validates: bool,
-    /// What errors of the text are about: `deployments.apps "web"`.
+    /// The name of the object in error messages: `deployments.apps "web"`.
     pub what: String,
     /// The text before it was edited.
     original: String,
-    /// What the editor was left with last, once something was wrong with it.
+    /// The last text from the editor, if it was invalid.
     wrong: Option<String>,
     reasons: Vec<Reason>,
 }
@@ -105,13 +106,13 @@ impl Session {
         }
     }
 
-    /// Opens the editor until it leaves a file that can be read, of kinds that the server serves: the file and its objects. None if
-    /// nothing was changed, or nothing is left. Errors if the editor fails, and if a wrong file was saved unchanged.
+    /// Opens the editor until the file is valid and all its kinds are served. Returns the file and its objects, or `None`
+    /// if nothing was changed or left. Errors if the editor fails, or if an invalid file was saved unchanged.
     pub async fn edit(&mut self, k: &mut Kube) -> Result<Option<(Draft, Vec<Document>)>> {
         loop {
             let draft = Draft::edit(k, &self.page(), self.form)?;
-            let edited = stripped(&draft.text);
-            if self.wrong.as_deref().is_some_and(|w| normalized(w) == normalized(&edited)) {
+            let edited = strip_comments(&draft.text);
+            if self.wrong.as_deref().is_some_and(|w| normalize(w) == normalize(&edited)) {
                 return draft.keep(k, Error::Text("Edit cancelled, no valid changes were saved.".into()));
             }
             // Validation comes first.
@@ -126,11 +127,11 @@ impl Session {
                 read.into_iter().collect::<Result<Vec<_>>>()
             };
             let e = match read {
-                Ok(all) => match unserved(k, &all).await? {
+                Ok(all) => match check_served(k, &all).await? {
                     None => return Ok(Some((draft, all))),
                     Some(e) => {
                         let head = format!("The edited file had a syntax error: {e}");
-                        self.refused(&draft, vec![Reason { head, causes: Vec::new() }]);
+                        self.reopen(&draft, vec![Reason { head, causes: Vec::new() }]);
                         continue;
                     }
                 },
@@ -139,17 +140,17 @@ impl Session {
             k.warn(format!("error: {} is invalid", self.what));
             let cause = format!("<nil>: Invalid value: \"The edited file failed validation\": {e}");
             let reason = Reason { head: format!("{} was not valid", self.what), causes: vec![cause] };
-            self.refused(&draft, vec![reason]);
+            self.reopen(&draft, vec![reason]);
         }
     }
 
-    /// The next file is this one again, with reasons on top.
-    pub fn refused(&mut self, draft: &Draft, reasons: Vec<Reason>) {
-        self.wrong = Some(stripped(&draft.text));
+    /// Opens this file again next time, with the reasons at the top.
+    pub fn reopen(&mut self, draft: &Draft, reasons: Vec<Reason>) {
+        self.wrong = Some(strip_comments(&draft.text));
         self.reasons = reasons;
     }
 
-    /// What is edited, below an explanation and the reasons for editing it again.
+    /// Returns the text for the editor: the explanation, the reasons and the objects.
     fn page(&self) -> String {
         let mut out = String::new();
         if self.form != Form::Json {
@@ -167,22 +168,22 @@ impl Session {
     }
 }
 
-/// A text without its comments, as it counts.
-fn stripped(text: &str) -> String {
+/// Removes comments and carriage returns.
+fn strip_comments(text: &str) -> String {
     let lines = text.lines().filter(|l| !l.starts_with('#')).map(|l| l.trim_end_matches('\r'));
     lines.map(|l| format!("{l}\n")).collect()
 }
 
-/// What a text means: neither comments nor the form it is written in count. Of a text that is no YAML, the lines.
-fn normalized(text: &str) -> String {
+/// Normalizes a text for comparison: comments and YAML formatting do not count. Text that is no YAML is compared by lines.
+fn normalize(text: &str) -> String {
     match codec::yaml::parse(text) {
         Ok(all) => all.iter().map(codec::yaml::to_string).collect::<Vec<_>>().join("---\n"),
-        Err(_) => stripped(text),
+        Err(_) => strip_comments(text),
     }
 }
 
-/// The error of the first object of a kind that the server does not serve.
-async fn unserved(k: &mut Kube, all: &[Document]) -> Result<Option<Error>> {
+/// Returns an error for the first object of a kind that the server does not serve.
+async fn check_served(k: &mut Kube, all: &[Document]) -> Result<Option<Error>> {
     for d in all {
         let served = match d.object.gvk() {
             Some(gvk) => k.resource_of(&gvk).await?.is_some(),
@@ -195,22 +196,7 @@ async fn unserved(k: &mut Kube, all: &[Document]) -> Result<Option<Error>> {
     Ok(None)
 }
 
-/// A file of a new name in the directory for temporary files, which only this user can read.
-pub fn fresh(k: &Kube, stem: &str, ending: &str) -> Result<(PathBuf, std::fs::File)> {
-    let base = (k.shell.environment)("TMPDIR").filter(|t| !t.is_empty()).unwrap_or_else(|| "/tmp".into());
-    // The file of an earlier round may have been kept: then another name is taken.
-    for round in 0..u8::MAX {
-        let path = PathBuf::from(&base).join(format!("{stem}-{}-{round}.{ending}", unique(k)));
-        match private(&path) {
-            Ok(f) => return Ok((path, f)),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(e) => return text(format!("creating {}: {}", path.display(), crate::resource::file::os(&e))),
-        }
-    }
-    text(format!("no free name for a file in {base}"))
-}
-
-/// An edited file, gone with this unless it is kept.
+/// An edited file. It is deleted on drop unless it is kept.
 pub struct Draft {
     path: PathBuf,
     text: String,
@@ -226,23 +212,23 @@ impl Drop for Draft {
 }
 
 impl Draft {
-    /// Writes a page, has it edited, and reads it again.
+    /// Writes a page, opens it in the editor, and reads it again.
     fn edit(k: &Kube, page: &str, form: Form) -> Result<Self> {
         let ending = if form == Form::Json { "json" } else { "yaml" };
-        let (path, mut file) = fresh(k, "kubectl-edit", ending)?;
+        let (path, mut file) = temporary::create_file(k, "kubectl-edit", ending)?;
         let mut draft = Self { path, text: String::new(), kept: false.into() };
         let wrong = |e: std::io::Error, path: &Path| Error::Text(format!("{}: {e}", path.display()));
         file.write_all(page.as_bytes()).map_err(|e| wrong(e, &draft.path))?;
         drop(file);
-        open(k, &draft.path)?;
+        run_editor(k, &draft.path)?;
         draft.text = std::fs::read_to_string(&draft.path).map_err(|e| wrong(e, &draft.path))?;
         Ok(draft)
     }
 
-    /// Whether something was made of `body`, comments aside. If not, somebody is told.
+    /// Whether the user changed `body`, comments aside. If not, prints a message.
     fn changed(&self, k: &Kube, body: &str) -> bool {
-        let edited = stripped(&self.text);
-        if normalized(&edited) == normalized(body) {
+        let edited = strip_comments(&self.text);
+        if normalize(&edited) == normalize(body) {
             k.warn("Edit cancelled, no changes made.");
             return false;
         }
@@ -253,32 +239,26 @@ impl Draft {
         true
     }
 
-    /// Leaves the file where it is.
+    /// Keeps the file, and returns its path.
     pub fn keep_file(&self) -> String {
         self.kept.set(true);
         self.path.display().to_string()
     }
 
-    /// Leaves the file where it is, says so, and ends with an error.
+    /// Keeps the file, prints its path, and returns the error.
     pub fn keep<T>(&self, k: &Kube, e: Error) -> Result<T> {
         k.warn(format!("A copy of your changes has been stored to {:?}", self.keep_file()));
         Err(e)
     }
 }
 
-/// A new file that only its owner may read: secrets are edited there.
-fn private(path: &Path) -> std::io::Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// `KUBE_EDITOR`, else `EDITOR`, else vi; a shell reads it when it has spaces and quotes.
-fn open(k: &Kube, path: &Path) -> Result {
-    let of = |n: &str| (k.shell.environment)(n).filter(|v| !v.is_empty());
-    let editor = of("KUBE_EDITOR").or_else(|| of("EDITOR")).unwrap_or_else(|| "vi".into());
+/// Runs `KUBE_EDITOR`, `EDITOR` or vi. A command with spaces and quotes is passed to a shell.
+fn run_editor(k: &Kube, path: &Path) -> Result {
+    let variable = |n: &str| (k.shell.environment)(n).filter(|v| !v.is_empty());
+    let editor = variable("KUBE_EDITOR").or_else(|| variable("EDITOR")).unwrap_or_else(|| "vi".into());
     let in_shell = editor.contains(' ') && editor.contains(['"', '\'', '\\']);
     let (mut command, shown) = if in_shell {
-        let shell = of("SHELL").unwrap_or_else(|| "/bin/bash".into());
+        let shell = variable("SHELL").unwrap_or_else(|| "/bin/bash".into());
         let mut c = Command::new(&shell);
         c.arg("-c").arg(format!("{editor} \"{}\"", path.display()));
         (c, format!("{shell} -c {editor}"))
@@ -291,7 +271,7 @@ fn open(k: &Kube, path: &Path) -> Result {
     let searched = !command.get_program().to_string_lossy().contains('/');
     match k.shell.status(&mut command) {
         Ok(s) if s.success() => Ok(()),
-        // Only a program that no directory of PATH has counts as not found.
+        // Only a program that is in no directory of PATH counts as not found.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && searched => {
             text(format!("unable to launch the editor {shown:?}"))
         }

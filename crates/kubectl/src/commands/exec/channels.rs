@@ -1,7 +1,7 @@
-//! The channels of `v5.channel.k8s.io` and its forerunner: the first byte of a frame says which stream it is of.
+//! The channels of `v5.channel.k8s.io` and v4: the first byte of a frame names its stream.
 
 use super::detach::Detach;
-use super::{Wants, terminal};
+use super::{SessionStreams, terminal};
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use base64::Engine as _;
@@ -20,22 +20,23 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
-/// Of v5 only: the stream named by the second byte has ended.
+/// Only in v5: the stream that the second byte names has ended.
 const CLOSE: u8 = 255;
 
 const V5: &str = "v5.channel.k8s.io";
+/// The protocol without half-closing, and the one for port forwarding.
 pub const V4: &str = "v4.channel.k8s.io";
 
-/// Switches protocols and copies until the command ends. Gives back its exit code.
-pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Result<u8> {
+/// Switches protocols and copies streams until the command ends. Returns its exit code.
+pub async fn run(k: &mut Kube, mut request: Request<Bytes>, streams: SessionStreams) -> Result<u8> {
     let (stream, protocol) = open(k, &mut request).await?;
     let (mut to, mut from) = stream.split();
     let (sender, mut input) = mpsc::channel::<Message>(16);
-    if wants.stdin {
+    if streams.stdin {
         let ends = (protocol == V5).then(|| Message::Binary(vec![CLOSE, STDIN].into()));
-        read_input(k, sender.clone(), ends, wants.detach);
+        read_input(k, sender.clone(), ends, streams.detach);
     }
-    if wants.tty {
+    if streams.tty {
         watch_size(sender.clone());
     }
     drop(sender);
@@ -43,7 +44,7 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
     loop {
         tokio::select! {
             m = input.recv(), if !input.is_closed() || !input.is_empty() => {
-                // The user left; the command goes on without.
+                // The user detached; the command continues.
                 if matches!(m, Some(Message::Close(_))) {
                     code = Some(0);
                     break;
@@ -51,7 +52,7 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
                 if let Some(m) = m
                     && to.send(m).await.is_err()
                 {
-                    // The other side is gone; what it said last may still arrive.
+                    // The connection is closed, but received messages are still to be read.
                     input.close();
                 }
             }
@@ -65,7 +66,7 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
                 Some(Ok(Message::Close(_))) | None => break,
                 Some(Ok(_)) => {}
                 Some(Err(e)) => {
-                    // A server may hang up without a close frame once everything is said.
+                    // A server may close the connection without a close frame after the last message.
                     if code.is_none() { return text(format!("the connection was lost: {e}")); }
                     break;
                 }
@@ -79,6 +80,7 @@ pub async fn run(k: &mut Kube, mut request: Request<Bytes>, wants: Wants) -> Res
     }
 }
 
+/// A WebSocket over an upgraded connection.
 pub type Socket = WebSocketStream<client::Upgraded>;
 
 async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'static str)> {
@@ -87,7 +89,7 @@ async fn open(k: &mut Kube, request: &mut Request<Bytes>) -> Result<(Socket, &'s
     socket(&client, &*k.shell.rng, request, &[V5, V4]).await
 }
 
-/// Switches to a WebSocket that speaks one of some protocols.
+/// Switches to a WebSocket with one of the given protocols.
 pub async fn socket(
     client: &client::Client,
     rng: &dyn meta::Rng,
@@ -116,7 +118,7 @@ pub async fn socket(
     }
 }
 
-/// Reads standard input on a thread of its own: a terminal cannot be read without blocking.
+/// Reads standard input on its own thread, because a terminal cannot be read without blocking.
 fn read_input(k: &mut Kube, to: mpsc::Sender<Message>, ends: Option<Message>, mut detach: Option<Detach>) {
     let mut input = std::mem::replace(&mut k.shell.input, Box::new(std::io::empty()));
     std::thread::spawn(move || {
@@ -151,7 +153,7 @@ fn read_input(k: &mut Kube, to: mpsc::Sender<Message>, ends: Option<Message>, mu
     });
 }
 
-/// Sends the terminal's size, now and whenever it changes.
+/// Sends the size of the terminal, initially and after every change.
 fn watch_size(to: mpsc::Sender<Message>) {
     tokio::spawn(async move {
         let Ok(mut changes) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::window_change()) else {
@@ -170,7 +172,7 @@ fn watch_size(to: mpsc::Sender<Message>) {
     });
 }
 
-/// The `Status` with which a command ends.
+/// Returns the exit code in the `Status` that ends a command.
 fn exit_code(text_of: &[u8]) -> Result<u8> {
     let status: Value = match serde_json::from_slice(text_of) {
         Ok(v) => v,

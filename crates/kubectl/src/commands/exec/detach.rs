@@ -1,14 +1,14 @@
-//! Keys that leave a session: the container goes on, and may be attached to again.
+//! Keys that detach from a session; the container keeps running and can be attached to again.
 //!
-//! Invariant: what is typed reaches the container unchanged, unless it is the whole sequence. A beginning of it is held back until
-//! the next key tells.
+//! Invariant: input reaches the container unchanged unless it is the complete sequence. A partial sequence is held back
+//! until the next key decides.
 
 use crate::error::{Result, text};
 
-/// What `attach` and `run` listen for by default.
+/// The default sequence of `attach` and `run`.
 pub const KEYS: &str = "ctrl-p,ctrl-q";
 
-/// A sequence of keys, and how much of it was typed.
+/// A sequence of keys, and how many of them were typed.
 #[derive(Clone, Debug)]
 pub struct Detach {
     keys: Vec<u8>,
@@ -16,7 +16,7 @@ pub struct Detach {
 }
 
 impl Detach {
-    /// `ctrl-p,ctrl-q`, `a,b`: characters, and what the control key makes of them. Nothing is the default.
+    /// Parses `ctrl-p,ctrl-q` or `a,b`: characters and control characters. Empty is the default.
     pub fn parse(given: &str) -> Result<Self> {
         let given = if given.is_empty() { KEYS } else { given };
         let mut keys = Vec::new();
@@ -30,7 +30,7 @@ impl Detach {
         Ok(Self { keys, typed: 0 })
     }
 
-    /// What of the typed goes to the container, and whether the session is left.
+    /// Returns the input for the container, and whether the sequence is complete.
     pub fn pass(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut out = Vec::with_capacity(typed.len());
         for c in typed {
@@ -47,7 +47,7 @@ impl Detach {
         (out, false)
     }
 
-    /// Another key than the next one of the sequence: the longest end of what was typed that begins the sequence stays held.
+    /// Handles a key that does not continue the sequence: keeps the longest suffix that begins it.
     fn fall_back(&mut self, c: u8, out: &mut Vec<u8>) {
         let mut held = self.keys[..self.typed].to_vec();
         held.push(c);
@@ -62,7 +62,7 @@ mod tests {
     use super::Detach;
 
     #[test]
-    fn only_the_whole_sequence_leaves() {
+    fn only_the_complete_sequence_detaches() {
         for (keys, typed, passes, left) in [
             ("", &b"ab"[..], &b"ab"[..], false),
             ("", b"a\x10\x11b", b"a", true),
@@ -72,9 +72,9 @@ mod tests {
             ("a,a,b", b"aaab", b"a", true),
             ("ctrl-@", b"x\0", b"x", true),
         ] {
-            let mut whole = Detach::parse(keys).unwrap();
-            assert_eq!(whole.pass(typed), (passes.to_vec(), left), "{keys}");
-            // Key by key the same comes out.
+            let mut detach = Detach::parse(keys).unwrap();
+            assert_eq!(detach.pass(typed), (passes.to_vec(), left), "{keys}");
+            // The result is the same key by key.
             let mut d = Detach::parse(keys).unwrap();
             let (mut out, mut done) = (Vec::new(), false);
             for c in typed {

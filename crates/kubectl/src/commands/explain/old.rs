@@ -1,26 +1,27 @@
-//! `--output=plaintext-openapiv2`: the page as it was before OpenAPI v3. Types have no names, enums are not told.
+//! `--output=plaintext-openapiv2`: the page format before OpenAPI v3, without type names and enums.
 //!
-//! Left out: blocks that the descriptions indent; their lines are filled as those of any paragraph.
+//! Left out: indented blocks in descriptions; their lines are wrapped like any paragraph.
 
 use super::Explain;
 use meta::{Gvk, Map, Value};
 
-/// Lines are broken before this column.
+/// Lines are wrapped before this column.
 const WIDTH: usize = 80;
 
+/// Formats the page of a kind or field.
 pub fn page(x: &Explain<'_>, gvk: &Gvk, field: Option<(&str, &Value)>, root: &Value, recursive: bool) -> String {
     let mut out = format!("KIND:     {}\nVERSION:  {}\n\n", gvk.kind, gvk.api_version());
-    let here = field.map_or(root, |(_, v)| v);
-    let inner = x.inner(here);
+    let current = field.map_or(root, |(_, v)| v);
+    let inner = x.inner(current);
     let properties = inner["properties"].as_object().filter(|p| !p.is_empty());
     if let Some((name, v)) = field {
         let word = if properties.is_some() { "RESOURCE:" } else { "FIELD:   " };
         out.push_str(&format!("{word} {name} <{}>\n\n", type_of(x, v)));
     }
     out.push_str("DESCRIPTION:\n");
-    let own = here["description"].as_str().filter(|d| !d.is_empty());
+    let own = current["description"].as_str().filter(|d| !d.is_empty());
     let of_type = inner["description"].as_str().filter(|d| !d.is_empty() && Some(*d) != own);
-    let all: Vec<String> = [own, of_type].into_iter().flatten().map(filled).collect();
+    let all: Vec<String> = [own, of_type].into_iter().flatten().map(wrap_paragraphs).collect();
     out.push_str(&if all.is_empty() { "     <empty>\n".to_owned() } else { all.join("\n") });
     if let Some(p) = properties {
         out.push_str("\nFIELDS:\n");
@@ -70,15 +71,15 @@ fn fields<'a>(
         }
         let d = v["description"].as_str().or_else(|| x.resolve(v)["description"].as_str());
         match d.filter(|d| !d.is_empty()) {
-            Some(d) => out.push_str(&filled(d)),
+            Some(d) => out.push_str(&wrap_paragraphs(d)),
             None => out.push_str("     <no description>\n"),
         }
         out.push('\n');
     }
 }
 
-/// The paragraphs of a text, filled, with an empty line between two.
-fn filled(text: &str) -> String {
+/// Wraps the paragraphs of a text, with an empty line between two.
+fn wrap_paragraphs(text: &str) -> String {
     let mut out = String::new();
     for paragraph in text.split("\n\n").filter(|p| !p.trim().is_empty()) {
         if !out.is_empty() {

@@ -1,4 +1,4 @@
-//! What `get` found: tables that the server made, or documents.
+//! Prints the results of `get`: tables of the server, or documents.
 
 use super::{Arguments, sort};
 use crate::discovery::Resource;
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kube::Kube;
 use crate::printer::table::{self, Aligner};
 use crate::printer::{Output, document};
-use crate::resource::select::{info, unlisted};
+use crate::resource::select::{info, list_error};
 use crate::resource::{Collection, Info, Target};
 use client::Query;
 use client::client::{JSON, TABLE, request};
@@ -15,7 +15,7 @@ use meta::{Object, Value};
 use serde_json::json;
 use std::sync::Arc;
 
-/// How this command shows what it fetches.
+/// How this command prints its results.
 pub struct Show<'a> {
     a: &'a Arguments,
     pub table: table::Options,
@@ -24,7 +24,7 @@ pub struct Show<'a> {
     single: bool,
 }
 
-/// One resource's table, growing by pages and names.
+/// The table of one resource; pages and single objects are added to it.
 struct Group {
     resource: Arc<Resource>,
     table: Value,
@@ -32,11 +32,11 @@ struct Group {
 
 impl<'a> Show<'a> {
     pub fn new(a: &'a Arguments, k: &mut Kube, all: &[Target]) -> Result<Self> {
-        let of = |t: &Target| match t {
+        let resource_of = |t: &Target| match t {
             Target::Named(i) => i.resource.clone(),
             Target::All(c) => c.resource.clone(),
         };
-        let mut resources: Vec<Arc<Resource>> = all.iter().map(of).collect();
+        let mut resources: Vec<Arc<Resource>> = all.iter().map(resource_of).collect();
         resources.dedup();
         let namespaced = resources.iter().any(|r| r.namespaced);
         Ok(Self {
@@ -58,6 +58,7 @@ impl<'a> Show<'a> {
         })
     }
 
+    /// Returns how the table of a resource is printed.
     pub fn options_for(&self, r: &Resource) -> table::Options {
         let mut o = self.table.clone();
         o.with_kind = o.with_kind.map(|_| r.group_kind());
@@ -65,6 +66,7 @@ impl<'a> Show<'a> {
         o
     }
 
+    /// Fetches and prints tables.
     pub async fn tables(&mut self, k: &mut Kube, all: Vec<Target>, errors: &mut Vec<Error>) {
         let mut groups: Vec<Group> = Vec::new();
         let several = all.len() > 1;
@@ -90,20 +92,20 @@ impl<'a> Show<'a> {
             self.table.with_kind = Some(String::new());
         }
         groups.retain(|g| g.table["rows"].as_array().is_some_and(|r| !r.is_empty()));
-        // Tables of several kinds are sorted as wholes, and have next to nothing to be sorted by.
+        // Tables of several kinds are sorted one by one, so there is little to sort.
         if !self.a.sort_by.is_empty() && groups.len() > 1 {
             let mut tables: Vec<Value> = groups.iter().map(|g| g.table.clone()).collect();
-            if let Err(e) = sort::by(&self.a.sort_by, &mut tables, |t| t) {
+            if let Err(e) = sort::sort_by_path(&self.a.sort_by, &mut tables, |t| t) {
                 return errors.push(e.error(k, false));
             }
         }
         let mut first = true;
         for mut g in groups {
-            // Upstream forgets that the sorting of a table failed, and then has nothing to show.
+            // Upstream ignores that sorting a table failed, and then has nothing to show.
             if !self.a.sort_by.is_empty()
                 && !self.single
                 && let Some(Value::Array(rows)) = g.table.get_mut("rows")
-                && let Err(e) = sort::by(&self.a.sort_by, rows, |row| &row["object"])
+                && let Err(e) = sort::sort_by_path(&self.a.sort_by, rows, |row| &row["object"])
             {
                 match e {
                     sort::Failure::Path(_) if !several => continue,
@@ -138,6 +140,7 @@ impl<'a> Show<'a> {
         q
     }
 
+    /// Returns the `Accept` header: tables for people, else JSON.
     pub fn accept(&self) -> &'static str {
         if self.a.server_print { TABLE } else { JSON }
     }
@@ -148,31 +151,32 @@ impl<'a> Show<'a> {
         {
             return Ok(as_table(o.clone().into_value(), k.now()));
         }
-        i.placed().map_err(bare)?;
+        i.check_namespace().map_err(bare)?;
         let sub = (!self.a.subresource.is_empty()).then_some(self.a.subresource.as_str());
         let path = i.resource.api().path(namespace(&i.namespace), Some(&i.name), sub)?;
         let path = format!("{path}{}", self.query().as_str());
-        let asked = k.client().await?.json(request(Method::GET, &path, self.accept(), None)?).await;
-        Ok(as_table(i.found(k, asked).await?, k.now()))
+        let response = k.client().await?.json(request(Method::GET, &path, self.accept(), None)?).await;
+        Ok(as_table(i.found(k, response).await?, k.now()))
     }
 
     async fn collection_table(&self, k: &mut Kube, c: &Collection) -> Result<Value> {
-        let mut whole: Option<Value> = None;
+        let mut joined: Option<Value> = None;
         let mut go_on = String::new();
         loop {
             let page = list_page(k, self.a, c, self.accept(), self.query(), &go_on).await?;
             go_on = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             let page = as_table(page, k.now());
-            match &mut whole {
+            match &mut joined {
                 Some(t) => append(t, page),
-                None => whole = Some(page),
+                None => joined = Some(page),
             }
             if go_on.is_empty() {
-                return Ok(whole.unwrap_or_default());
+                return Ok(joined.unwrap_or_default());
             }
         }
     }
 
+    /// Fetches and prints documents.
     pub async fn documents(
         &mut self,
         k: &mut Kube,
@@ -192,7 +196,7 @@ impl<'a> Show<'a> {
                 Err(e) => errors.push(e),
             }
         }
-        // What is taken for one object is not written in part.
+        // What counts as a single object is not printed in part.
         if self.single && (!errors.is_empty() || objects.is_empty() && !self.a.ignore_not_found) {
             return Ok(());
         }
@@ -203,7 +207,7 @@ impl<'a> Show<'a> {
             return Ok(());
         }
         if !self.a.sort_by.is_empty() {
-            sort::by(&self.a.sort_by, &mut objects, |o| o).map_err(|e| e.error(k, false))?;
+            sort::sort_by_path(&self.a.sort_by, &mut objects, |o| o).map_err(|e| e.error(k, false))?;
         }
         if objects.is_empty() && self.a.ignore_not_found {
             return Ok(());
@@ -216,14 +220,14 @@ impl<'a> Show<'a> {
     }
 
     async fn named(&self, k: &mut Kube, i: &Info) -> Result<Object> {
-        // What is one document alone fails with its error, the others with a list of them.
-        i.placed().map_err(|e| if self.single { e } else { bare(e) })?;
+        // A single document fails with its error, others with a list of errors.
+        i.check_namespace().map_err(|e| if self.single { e } else { bare(e) })?;
         let api = k.api(&i.resource, &i.namespace).await?;
-        let asked = match self.a.subresource.as_str() {
+        let response = match self.a.subresource.as_str() {
             "" => api.get(&i.name).await,
             part => api.get_subresource(&i.name, part).await,
         };
-        i.found(k, asked).await
+        i.found(k, response).await
     }
 
     async fn collection(&self, k: &mut Kube, c: &Collection) -> Result<Vec<Value>> {
@@ -243,7 +247,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// An error about one of several objects; it is printed without the prefix `error:`.
+/// An error about one of several objects, printed without the prefix `error:`.
 fn bare(e: Error) -> Error {
     match e {
         Error::Text(t) => Error::Bare(t),
@@ -251,10 +255,12 @@ fn bare(e: Error) -> Error {
     }
 }
 
+/// Returns `None` for cluster scope.
 pub fn namespace(n: &str) -> Option<&str> {
     (!n.is_empty()).then_some(n)
 }
 
+/// Fetches a page of a list in the given representation.
 pub async fn list_page(
     k: &mut Kube,
     a: &Arguments,
@@ -265,17 +271,17 @@ pub async fn list_page(
 ) -> Result<Value> {
     q.add("labelSelector", &a.selector);
     q.add("fieldSelector", &a.field_selector);
-    // What is sorted is fetched at once.
+    // A list that will be sorted is fetched without paging.
     if a.chunk_size > 0 && a.sort_by.is_empty() {
         q.add("limit", &a.chunk_size.to_string());
     }
     q.add("continue", go_on);
     let path = format!("{}{}", c.resource.api().path(namespace(&c.namespace), None, None)?, q.as_str());
-    let asked = k.client().await?.json(request(Method::GET, &path, accept, None)?).await;
-    asked.map_err(|e| unlisted(&c.resource, &a.selector, &a.field_selector, e))
+    let response = k.client().await?.json(request(Method::GET, &path, accept, None)?).await;
+    response.map_err(|e| list_error(&c.resource, &a.selector, &a.field_selector, e))
 }
 
-/// What a server without tables answered, as a table of names and ages.
+/// Converts the response of a server without tables to a table of names and ages.
 pub fn as_table(v: Value, now: jiff::Timestamp) -> Value {
     if v["kind"] == "Table" {
         return v;
@@ -287,6 +293,7 @@ pub fn as_table(v: Value, now: jiff::Timestamp) -> Value {
     table::generic(&objects, now)
 }
 
+/// Appends the rows of another page to a table.
 pub fn append(to: &mut Value, mut more: Value) {
     if let (Some(Value::Array(rows)), Some(Value::Array(more))) =
         (to.get_mut("rows"), more.get_mut("rows").map(Value::take))

@@ -1,4 +1,4 @@
-//! `kubectl get --watch`: the list, then what happens to it.
+//! `kubectl get --watch`: prints the list and then its changes.
 
 use super::Arguments;
 use super::show::{Show, append, as_table, list_page, namespace};
@@ -31,14 +31,14 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
     let c = match target {
         Target::All(c) => c,
         Target::Named(i) => {
-            // The name must be there before it is watched.
+            // The object must exist before it is watched.
             i.fetch(k).await?;
             a.field_selector = format!("metadata.name={}", i.name);
             Collection { resource: i.resource, namespace: i.namespace }
         }
     };
     show.table.with_kind = a.show_kind.then(String::new);
-    let mut screen = Screen {
+    let mut screen = EventPrinter {
         options: show.options_for(&c.resource),
         aligner: Aligner::default(),
         columns: Value::Null,
@@ -49,14 +49,14 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
     };
     let human = screen.output.is_human();
     let accept = if human { show.accept() } else { JSON };
-    let mut whole: Option<Value> = None;
+    let mut joined: Option<Value> = None;
     let mut go_on = String::new();
     let mut version;
     loop {
         let page = list_page(k, &a, &c, accept, Default::default(), &go_on).await?;
         version = page["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         go_on = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
-        match &mut whole {
+        match &mut joined {
             Some(t) if human => append(t, as_table(page, k.now())),
             Some(t) => {
                 if let (Some(Value::Array(items)), Some(Value::Array(more))) =
@@ -65,15 +65,15 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
                     items.extend(more);
                 }
             }
-            None if human => whole = Some(as_table(page, k.now())),
-            None => whole = Some(page),
+            None if human => joined = Some(as_table(page, k.now())),
+            None => joined = Some(page),
         }
         if go_on.is_empty() {
             break;
         }
     }
     if !a.watch_only
-        && let Some(list) = whole
+        && let Some(list) = joined
     {
         if human {
             screen.table(k, list, "ADDED");
@@ -118,10 +118,10 @@ pub async fn run(a: &Arguments, k: &mut Kube, output: Output, mut all: Vec<Targe
     Ok(())
 }
 
-struct Screen {
+struct EventPrinter {
     options: table::Options,
     aligner: Aligner,
-    /// The columns of the first table; later ones do not repeat them.
+    /// The columns of the first table; later tables are printed without headers.
     columns: Value,
     events: bool,
     output: Output,
@@ -129,7 +129,7 @@ struct Screen {
     documents: usize,
 }
 
-impl Screen {
+impl EventPrinter {
     fn table(&mut self, k: &Kube, mut t: Value, event: &str) {
         if self.columns.is_null() {
             self.columns = t["columnDefinitions"].clone();
@@ -143,7 +143,7 @@ impl Screen {
         if self.events {
             for (i, r) in rows.iter_mut().enumerate() {
                 let word = if i == 0 && !self.options.no_headers { "EVENT" } else { event };
-                // As wide as the longest that may come.
+                // As wide as the longest event type.
                 r.insert(0, format!("{word:<8}"));
             }
         }
@@ -151,7 +151,7 @@ impl Screen {
         k.out.write(self.aligner.lines(&rows).as_bytes());
     }
 
-    /// Makes custom columns as wide as all of a list needs.
+    /// Widens custom columns for all items of a list.
     fn widen(&mut self, items: &[Value]) {
         let events = self.events;
         let shown = |o: &Value| if events { json!({"object": o, "type": "ADDED"}) } else { o.clone() };
@@ -179,7 +179,7 @@ impl Screen {
         } else {
             o
         };
-        // Headers of custom columns come once, and columns keep their widths.
+        // The headers of custom columns are printed once, and columns keep their widths.
         if let Output::Columns(c) = &self.output {
             let mut rows: Vec<Vec<String>> =
                 if self.documents == 1 { c.header().into_iter().collect() } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! Paths as Go's `http.ServeMux` takes them, and the files of a directory as its `http.FileServer` serves them.
+//! Paths as Go's `http.ServeMux` handles them, and static files as its `http.FileServer` serves them.
 
 use super::{Body, plain};
 use bytes::Bytes;
@@ -7,11 +7,11 @@ use http_body_util::{BodyExt as _, Full};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::path::{Component, Path};
 
-/// What a path of a link must not hold as it is.
+/// The characters that are escaped in a link.
 const LINK: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`').add(b'{').add(b'}');
 
-/// A path without empty parts and dots.
+/// Removes empty segments and dots from a path.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -29,34 +29,34 @@ fn clean(path: &str) -> String {
     out
 }
 
-/// Where a request should have gone: a path that is not clean, or one that is a prefix but for its last slash.
-pub fn moved(path: &str, query: Option<&str>, prefixes: &[&str]) -> Option<Response<Body>> {
+/// Redirects a path that is not clean, or a prefix without its last slash.
+pub fn redirect_unclean(path: &str, query: Option<&str>, prefixes: &[&str]) -> Option<Response<Body>> {
     let mut to = clean(path);
-    let below = |p: &&str| p.strip_suffix('/') == Some(to.as_str()) && !to.is_empty();
-    if prefixes.iter().any(below) {
+    let is_prefix = |p: &&str| p.strip_suffix('/') == Some(to.as_str()) && !to.is_empty();
+    if prefixes.iter().any(is_prefix) {
         to.push('/');
     }
     if to == path || path.is_empty() {
         return None;
     }
-    let to = with(&to, query);
+    let to = with_query(&to, query);
     let text = format!("<a href=\"{}\">Temporary Redirect</a>.\n\n", escaped(&to));
     let mut r = redirect(StatusCode::TEMPORARY_REDIRECT, &to);
     r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/html; charset=utf-8"));
-    *r.body_mut() = whole(text.into());
+    *r.body_mut() = full_body(text.into());
     Some(r)
 }
 
-fn with(path: &str, query: Option<&str>) -> String {
+fn with_query(path: &str, query: Option<&str>) -> String {
     query.map_or_else(|| path.to_owned(), |q| format!("{path}?{q}"))
 }
 
-fn whole(bytes: Bytes) -> Body {
+fn full_body(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|e| match e {}).boxed_unsync()
 }
 
 fn redirect(code: StatusCode, to: &str) -> Response<Body> {
-    let mut r = Response::new(whole(Bytes::new()));
+    let mut r = Response::new(full_body(Bytes::new()));
     *r.status_mut() = code;
     if let Ok(v) = header::HeaderValue::from_str(to) {
         r.headers_mut().insert(header::LOCATION, v);
@@ -83,7 +83,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A file below the directory, the list of one, or the way to it; nothing else.
+/// Serves a file below the directory, a listing, or a redirect to it; nothing else.
 pub fn file(directory: &Path, rest: &str, query: Option<&str>) -> Response<Body> {
     let missing = || plain(StatusCode::NOT_FOUND, "404 page not found");
     let Ok(decoded) = percent_decode_str(rest).decode_utf8() else { return missing() };
@@ -93,14 +93,14 @@ pub fn file(directory: &Path, rest: &str, query: Option<&str>) -> Response<Body>
     }
     let last = rest.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     if last == "index.html" && !rest.ends_with('/') {
-        return moved_permanently(&with("./", query));
+        return moved_permanently(&with_query("./", query));
     }
     let open = rest.is_empty() || rest.ends_with('/');
     let path = directory.join(decoded.trim_end_matches('/'));
     let Ok(found) = std::fs::metadata(&path) else { return missing() };
     match (found.is_dir(), open) {
-        (true, false) => moved_permanently(&with(&format!("{last}/"), query)),
-        (false, true) => moved_permanently(&with(&format!("../{last}"), query)),
+        (true, false) => moved_permanently(&with_query(&format!("{last}/"), query)),
+        (false, true) => moved_permanently(&with_query(&format!("../{last}"), query)),
         (true, true) => match std::fs::read(path.join("index.html")) {
             Ok(bytes) => served("html", bytes.into()),
             Err(_) => listed(&path).unwrap_or_else(missing),
@@ -123,7 +123,7 @@ fn listed(directory: &Path) -> Option<Response<Body>> {
     names.sort();
     let mut page = String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for n in names {
-        // A name with a colon would be read as an address of another site.
+        // A name with a colon would be read as an absolute URL.
         let first = n.split('/').next().unwrap_or_default();
         let own = if first.contains(':') { "./" } else { "" };
         page.push_str(&format!("<a href=\"{own}{}\">{}</a>\n", utf8_percent_encode(&n, LINK), escaped(&n)));
@@ -141,11 +141,11 @@ fn served(extension: &str, bytes: Bytes) -> Response<Body> {
         "svg" => "image/svg+xml",
         "png" => "image/png",
         "txt" => "text/plain; charset=utf-8",
-        // As a browser would guess.
+        // Browsers would guess the same.
         _ if std::str::from_utf8(&bytes).is_ok_and(|t| !t.contains('\0')) => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     };
-    let mut r = Response::new(whole(bytes));
+    let mut r = Response::new(full_body(bytes));
     r.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     r
 }
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn paths_that_are_not_clean_are_led_to_those_that_are() {
-        for (path, want) in [
+    async fn redirects_unclean_paths() {
+        for (path, expected) in [
             ("/", None),
             ("/version", None),
             ("/version/", None),
@@ -175,17 +175,17 @@ mod tests {
             ("//static", Some("/static/")),
             ("/static/x", None),
         ] {
-            let got = match moved(path, Some("x=1"), &["/", "/static/"]) {
+            let got = match redirect_unclean(path, Some("x=1"), &["/", "/static/"]) {
                 Some(r) => Some(shown(r).await),
                 None => None,
             };
-            let want = want.map(|w| format!("307 -> {w}?x=1 <a href=\"{w}?x=1\">Temporary Redirect</a>.\n\n"));
-            assert_eq!(got, want, "{path}");
+            let expected = expected.map(|w| format!("307 -> {w}?x=1 <a href=\"{w}?x=1\">Temporary Redirect</a>.\n\n"));
+            assert_eq!(got, expected, "{path}");
         }
     }
 
     #[tokio::test]
-    async fn directories_are_listed_and_files_served() {
+    async fn lists_directories_and_serves_files() {
         let dir = tempfile::tempdir().unwrap();
         let at = |n: &str| dir.path().join(n);
         std::fs::create_dir_all(at("www/sub")).unwrap();
@@ -196,7 +196,7 @@ mod tests {
         let list = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n\
             <a href=\"a.txt\">a.txt</a>\n<a href=\"o%3Ci%3E%20%22x\">o&lt;i&gt; &#34;x</a>\n<a href=\"sub/\">sub/</a>\n\
             <a href=\"with/\">with/</a>\n</pre>\n";
-        for (rest, want) in [
+        for (rest, expected) in [
             ("", format!("200 {list}")),
             ("a.txt", "200 a".into()),
             ("o%3Ci%3E%20%22x", "200 o".into()),
@@ -208,7 +208,7 @@ mod tests {
             ("%2e%2e/secret", "404 404 page not found\n".into()),
             ("sub/%2e%2e/%2e%2e/secret", "404 404 page not found\n".into()),
         ] {
-            assert_eq!(shown(file(&at("www"), rest, None)).await, want, "{rest}");
+            assert_eq!(shown(file(&at("www"), rest, None)).await, expected, "{rest}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! `kubectl rollout history`.
+//! `kubectl rollout history`: lists revisions and shows their pod templates.
 
-use super::{Which, object};
+use super::{TargetFlags, object};
 use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, PrintFlags};
+use crate::flags::{DryRunStrategy, PrintFlags};
 use crate::kube::{CHANGE_CAUSE, Kube};
-use crate::printer::{Printer, name_of, tabwriter};
+use crate::printer::{Printer, object_name, tabwriter};
 use crate::resource::select::{Selection, list};
 use crate::resource::{Collection, Info};
 use meta::{LabelSelector, Object, Value};
@@ -13,7 +13,7 @@ use meta::{LabelSelector, Object, Value};
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     /// Show the pod template of this revision.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub revision: i64,
@@ -21,36 +21,38 @@ pub struct Arguments {
     pub print: PrintFlags,
 }
 
+/// The annotation with the revision of a deployment.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// One revision: its number, and the object that keeps it (a replica set or a controller revision).
+/// A revision: its number, and the replica set or controller revision that stores it.
 pub struct Revision {
     pub number: i64,
-    pub keeper: Object,
+    pub stored_in: Object,
 }
 
 impl Revision {
-    pub fn kept(&self) -> Option<Value> {
-        let path: &[&str] = if self.keeper.kind() == "ControllerRevision" {
+    /// Returns the stored pod template.
+    pub fn stored_template(&self) -> Option<Value> {
+        let path: &[&str] = if self.stored_in.kind() == "ControllerRevision" {
             &["data", "spec", "template"]
         } else {
             &["spec", "template"]
         };
-        self.keeper.at(path).cloned()
+        self.stored_in.at(path).cloned()
     }
 
-    /// The pod template as it is kept, with the cause of the change.
-    pub fn shown(&self) -> Value {
-        let mut t = self.kept().unwrap_or_default();
-        if let Some(cause) = self.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
+    /// Returns the stored pod template with the cause of the change.
+    pub fn template_with_cause(&self) -> Value {
+        let mut t = self.stored_template().unwrap_or_default();
+        if let Some(cause) = self.stored_in.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()) {
             t["metadata"]["annotations"][CHANGE_CAUSE] = cause.into();
         }
         t
     }
 
-    /// The pod template, without what the controller added.
+    /// Returns the pod template without the additions of the controller.
     pub fn template(&self) -> Option<Value> {
-        let mut t = self.kept()?;
+        let mut t = self.stored_template()?;
         if let Some(labels) = t["metadata"]["labels"].as_object_mut() {
             labels.remove("pod-template-hash");
         }
@@ -58,7 +60,7 @@ impl Revision {
     }
 }
 
-/// The revisions that a workload keeps, oldest first.
+/// Returns the revisions of a workload, the oldest first.
 pub async fn revisions(k: &mut Kube, i: &Info) -> Result<Vec<Revision>> {
     let o = object(i);
     let word = match i.resource.kind.as_str() {
@@ -82,12 +84,12 @@ pub async fn revisions(k: &mut Kube, i: &Info) -> Result<Vec<Revision>> {
         .into_iter()
         .filter_map(|r| r.object)
         .filter(|r| r.controller_of().is_some_and(|c| c.uid == o.uid()))
-        .filter_map(|keeper| {
-            let number = match keeper.kind() {
-                "ControllerRevision" => keeper.int_at(&["revision"])?,
-                _ => keeper.annotation(REVISION)?.parse().ok()?,
+        .filter_map(|stored_in| {
+            let number = match stored_in.kind() {
+                "ControllerRevision" => stored_in.int_at(&["revision"])?,
+                _ => stored_in.annotation(REVISION)?.parse().ok()?,
             };
-            Some(Revision { number, keeper })
+            Some(Revision { number, stored_in })
         })
         .collect();
     out.sort_by_key(|r| r.number);
@@ -108,8 +110,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
 async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
     let mut all = revisions(k, i).await?;
     let workload = object(i);
-    let name = name_of(&workload);
-    let printer = || Ok::<_, Error>(Printer::new(&a.print, Dry::None)?.typed());
+    let name = object_name(&workload);
+    let printer = || Ok::<_, Error>(Printer::new(&a.print, DryRunStrategy::None)?.typed());
     if !a.print.output.is_empty() {
         if a.revision > 0 {
             all.retain(|r| r.number == a.revision);
@@ -118,7 +120,7 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
             }
         }
         let mut printer = printer()?;
-        return all.iter().try_for_each(|r| printer.print(k, &r.keeper, ""));
+        return all.iter().try_for_each(|r| printer.print(k, &r.stored_in, ""));
     }
     let mut out = format!("{name} \n");
     if a.revision > 0 {
@@ -126,8 +128,8 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
         match all.iter().find(|r| r.number == a.revision) {
             Some(r) => {
                 out.push_str("Pod Template:\n");
-                // With its tabs, as upstream's.
-                crate::commands::describe::template(&mut out, &r.shown());
+                // Upstream's text contains tabs.
+                crate::commands::describe::pod::template(&mut out, &r.template_with_cause());
             }
             None if all.is_empty() => out.push_str("No rollout history found."),
             None => return text("unable to find the specified revision"),
@@ -137,16 +139,16 @@ async fn show(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
     } else {
         let mut table = String::from("REVISION\tCHANGE-CAUSE\n");
         for r in all {
-            let cause = r.keeper.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()).unwrap_or("<none>");
+            let cause = r.stored_in.annotation(CHANGE_CAUSE).filter(|c| !c.is_empty()).unwrap_or("<none>");
             table.push_str(&format!("{}\t{cause}\n", r.number));
         }
         out.push_str(&tabwriter::describe(&table));
     }
-    // A template alone is one for the workload: only formats get what keeps its revisions.
+    // A template without a format gets the workload; only formats get the object that stores the revisions.
     if !a.print.template.is_empty() {
         return printer()?.print(k, &workload, "");
     }
-    k.say(out);
+    k.println(out);
     Ok(())
 }
 
@@ -177,11 +179,11 @@ mod tests {
         )
     }
 
-    /// A template alone gets the workload, a format what keeps its revisions.
+    /// A template without a format gets the workload, a format the object that stores the revisions.
     #[tokio::test]
-    async fn templates_get_the_workload() {
+    async fn template_gets_the_workload() {
         let s = server();
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "rollout history deploy/w",
                 "deployment.apps/w \nREVISION  CHANGE-CAUSE\n1         by w-1\n2         by w-2\n\n",
@@ -195,13 +197,13 @@ mod tests {
                 "! error: unable to find the specified revision\nexit 1\n",
             ),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
     }
 
-    /// One broken file does not hide the others.
+    /// A malformed file does not hide the others.
     #[tokio::test]
-    async fn of_a_directory_all_are_shown_that_can_be() {
+    async fn shows_all_valid_files_of_a_directory() {
         let d = tempfile::tempdir().unwrap();
         let web = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\n";
         for (name, text) in [("a.yaml", "apiVersion: v9\nkind: None\nmetadata: {name: x}\n"), ("b.yaml", web)] {
@@ -212,9 +214,9 @@ mod tests {
             (format!("rollout history -f {path}"), "deployment.apps/w \nREVISION  CHANGE-CAUSE\n"),
             (format!("rollout status -f {path}"), "deployment \"w\" successfully rolled out\n"),
         ] {
-            let said = snapshot(&server(), &line, "").await;
-            assert!(said.starts_with(first) && said.ends_with("exit 1\n"), "{line}: {said}");
-            assert!(said.contains("no kind \"None\" is registered for version \"v9\""), "{line}: {said}");
+            let output = snapshot(&server(), &line, "").await;
+            assert!(output.starts_with(first) && output.ends_with("exit 1\n"), "{line}: {output}");
+            assert!(output.contains("no kind \"None\" is registered for version \"v9\""), "{line}: {output}");
         }
     }
 }

@@ -1,10 +1,9 @@
-//! `kubectl rollout status`.
+//! `kubectl rollout status`: shows the progress of a rollout.
 
-use super::Which;
-use crate::commands::wait::AGAIN;
+use super::TargetFlags;
 use crate::error::{Error, Result, text};
 use crate::flags::duration;
-use crate::kube::Kube;
+use crate::kube::{Kube, POLL_INTERVAL};
 use crate::resource::Info;
 use client::{ListOptions, WatchEvent, WatchOptions};
 use futures::StreamExt as _;
@@ -13,23 +12,23 @@ use meta::Object;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(flatten)]
-    pub which: Which,
+    pub which: TargetFlags,
     /// Wait until the rollout is done.
     #[arg(short = 'w', long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub watch: bool,
-    /// Only of this revision; another becomes an error.
+    /// Require this revision; another one is an error.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub revision: i64,
-    /// How long to wait; 0 is for ever.
+    /// Time limit; 0 is no limit.
     #[arg(long, default_value = "0s", hide_default_value = true, value_parser = crate::flags::duration_text)]
     pub timeout: String,
 }
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    crate::shell::interruptible(all(a, k)).await
+    crate::shell::interruptible(follow_all(a, k)).await
 }
 
-async fn all(a: Arguments, k: &mut Kube) -> Result {
+async fn follow_all(a: Arguments, k: &mut Kube) -> Result {
     let timeout = duration("timeout", &a.timeout)?.filter(|d| !d.is_zero());
     if a.revision < 0 {
         return text(format!("revision must be a positive integer: {}", a.revision));
@@ -39,7 +38,7 @@ async fn all(a: Arguments, k: &mut Kube) -> Result {
         let (namespace, _) = k.namespace()?;
         k.warn(format!("No resources found in {namespace} namespace."));
     }
-    // Each object has the time for itself, and one that fails leaves the others alone.
+    // Each object has its own time limit, and a failing one leaves the others alone.
     for i in found {
         let followed = match timeout {
             None => follow(&a, k, &i).await,
@@ -56,20 +55,20 @@ async fn all(a: Arguments, k: &mut Kube) -> Result {
 async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
     let api = k.api(&i.resource, &i.namespace).await?;
     let fields = format!("metadata.name={}", i.name);
-    let mut said = String::new();
-    let mut tell = |k: &Kube, o: &Object| -> Result<bool> {
+    let mut previous = String::new();
+    let mut report_progress = |k: &Kube, o: &Object| -> Result<bool> {
         let (message, done) = state(&i.resource.kind, o, a.revision)?;
-        if message != said {
+        if message != previous {
             k.out.write(message.as_bytes());
             k.out.flush();
-            said = message;
+            previous = message;
         }
         Ok(done)
     };
     loop {
         let page = api.list(&ListOptions { field_selector: fields.clone(), ..ListOptions::default() }).await?;
         let Some(o) = page.items.first() else { return text("object has been deleted") };
-        if tell(k, o)? || !a.watch {
+        if report_progress(k, o)? || !a.watch {
             return Ok(());
         }
         let options = WatchOptions {
@@ -81,7 +80,7 @@ async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
         while let Some(event) = events.next().await {
             match event {
                 Ok(WatchEvent::Added(o) | WatchEvent::Modified(o)) => {
-                    if tell(k, &o)? {
+                    if report_progress(k, &o)? {
                         return Ok(());
                     }
                 }
@@ -91,19 +90,19 @@ async fn follow(a: &Arguments, k: &mut Kube, i: &Info) -> Result {
                 Err(e) => return Err(e.into()),
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// What is said about an object, and whether its rollout is done.
+/// Returns the message about a rollout, and whether it is done.
 pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
     let n = |path: &[&str]| o.int_at(path);
     let status = |f: &str| n(&["status", f]).unwrap_or(0);
-    let wanted = n(&["spec", "replicas"]).unwrap_or(1);
+    let desired = n(&["spec", "replicas"]).unwrap_or(1);
     let name = o.name();
     let seen = o.generation() <= status("observedGeneration");
     let done = |m: String| Ok((m, true));
-    let going = |m: String| Ok((m, false));
+    let in_progress = |m: String| Ok((m, false));
     match kind {
         "Deployment" => {
             if revision > 0 {
@@ -119,7 +118,7 @@ pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
                 }
             }
             if !seen {
-                return going("Waiting for deployment spec update to be observed...\n".into());
+                return in_progress("Waiting for deployment spec update to be observed...\n".into());
             }
             let conditions = o.at(&["status", "conditions"]).and_then(|c| c.as_array()).cloned().unwrap_or_default();
             if conditions.iter().any(|c| c["type"] == "Progressing" && c["reason"] == "ProgressDeadlineExceeded") {
@@ -128,14 +127,16 @@ pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
             let (all, updated, available) =
                 (status("replicas"), status("updatedReplicas"), status("availableReplicas"));
             let waiting = format!("Waiting for deployment {name:?} rollout to finish:");
-            if updated < wanted {
-                return going(format!("{waiting} {updated} out of {wanted} new replicas have been updated...\n"));
+            if updated < desired {
+                return in_progress(format!(
+                    "{waiting} {updated} out of {desired} new replicas have been updated...\n"
+                ));
             }
             if all > updated {
-                return going(format!("{waiting} {} old replicas are pending termination...\n", all - updated));
+                return in_progress(format!("{waiting} {} old replicas are pending termination...\n", all - updated));
             }
             if available < updated {
-                return going(format!("{waiting} {available} of {updated} updated replicas are available...\n"));
+                return in_progress(format!("{waiting} {available} of {updated} updated replicas are available...\n"));
             }
             done(format!("deployment {name:?} successfully rolled out\n"))
         }
@@ -144,16 +145,16 @@ pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
                 return text("rollout status is only available for RollingUpdate strategy type");
             }
             if !seen {
-                return going("Waiting for daemon set spec update to be observed...\n".into());
+                return in_progress("Waiting for daemon set spec update to be observed...\n".into());
             }
-            let (wanted, updated, available) =
+            let (desired, updated, available) =
                 (status("desiredNumberScheduled"), status("updatedNumberScheduled"), status("numberAvailable"));
             let waiting = format!("Waiting for daemon set {name:?} rollout to finish:");
-            if updated < wanted {
-                return going(format!("{waiting} {updated} out of {wanted} new pods have been updated...\n"));
+            if updated < desired {
+                return in_progress(format!("{waiting} {updated} out of {desired} new pods have been updated...\n"));
             }
-            if available < wanted {
-                return going(format!("{waiting} {available} of {wanted} updated pods are available...\n"));
+            if available < desired {
+                return in_progress(format!("{waiting} {available} of {desired} updated pods are available...\n"));
             }
             done(format!("daemon set {name:?} successfully rolled out\n"))
         }
@@ -162,25 +163,25 @@ pub fn state(kind: &str, o: &Object, revision: i64) -> Result<(String, bool)> {
                 return text("rollout status is only available for RollingUpdate strategy type");
             }
             if status("observedGeneration") == 0 || !seen {
-                return going("Waiting for statefulset spec update to be observed...\n".into());
+                return in_progress("Waiting for statefulset spec update to be observed...\n".into());
             }
             let ready = status("readyReplicas");
-            if ready < wanted {
-                return going(format!("Waiting for {} pods to be ready...\n", wanted - ready));
+            if ready < desired {
+                return in_progress(format!("Waiting for {} pods to be ready...\n", desired - ready));
             }
             let updated = status("updatedReplicas");
             if let Some(partition) = n(&["spec", "updateStrategy", "rollingUpdate", "partition"]).filter(|p| *p > 0) {
-                if updated < wanted - partition {
-                    return going(format!(
+                if updated < desired - partition {
+                    return in_progress(format!(
                         "Waiting for partitioned roll out to finish: {updated} out of {} new pods have been updated...\n",
-                        wanted - partition
+                        desired - partition
                     ));
                 }
                 return done(format!("partitioned roll out complete: {updated} new pods have been updated...\n"));
             }
             let at = |f: &str| o.str_at(&["status", f]).unwrap_or_default();
             if at("updateRevision") != at("currentRevision") {
-                return going(format!(
+                return in_progress(format!(
                     "waiting for statefulset rolling update to complete {updated} pods at revision {}...\n",
                     at("updateRevision")
                 ));
@@ -203,7 +204,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn deployments() {
+    fn reports_the_state_of_deployments() {
         let d = |replicas: i64, updated: i64, available: i64, observed: i64| {
             Object::from_value(json!({
                 "metadata": {"name": "w", "generation": 2}, "spec": {"replicas": 3},
@@ -212,19 +213,19 @@ mod tests {
             .unwrap()
         };
         let w = "Waiting for deployment \"w\" rollout to finish:";
-        for (o, want, finished) in [
+        for (o, expected, finished) in [
             (d(3, 3, 3, 1), "Waiting for deployment spec update to be observed...\n".to_owned(), false),
             (d(3, 1, 3, 2), format!("{w} 1 out of 3 new replicas have been updated...\n"), false),
             (d(4, 3, 3, 2), format!("{w} 1 old replicas are pending termination...\n"), false),
             (d(3, 3, 2, 2), format!("{w} 2 of 3 updated replicas are available...\n"), false),
             (d(3, 3, 3, 2), "deployment \"w\" successfully rolled out\n".to_owned(), true),
         ] {
-            assert_eq!(state("Deployment", &o, 0).unwrap(), (want, finished));
+            assert_eq!(state("Deployment", &o, 0).unwrap(), (expected, finished));
         }
     }
 
     #[tokio::test]
-    async fn follows_to_the_end() {
+    async fn follows_the_rollout_to_its_end() {
         let path = "/apis/apps/v1/namespaces/default/deployments";
         let d = |ready: i64| json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "w", "namespace": "default"}, "spec": {"replicas": 2}, "status": {"replicas": 2, "updatedReplicas": 2, "availableReplicas": ready}});
         let s = Server::new()

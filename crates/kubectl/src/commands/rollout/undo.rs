@@ -1,13 +1,13 @@
-//! `kubectl rollout undo`.
+//! `kubectl rollout undo`: rolls back to an earlier revision.
 
 use super::history::{Revision, revisions};
-use super::{Which, object};
-use crate::commands::create::LAST_APPLIED;
+use super::{TargetFlags, object};
 use crate::error::{Error, Result, text};
-use crate::flags::{Dry, DryRunFlag, PrintFlags};
+use crate::flags::{DryRunFlag, DryRunStrategy, PrintFlags};
 use crate::kube::Kube;
 use crate::printer::Printer;
 use crate::resource::Info;
+use crate::resource::last_applied::LAST_APPLIED;
 use client::{Patch, WriteOptions};
 use meta::{Object, Value};
 use serde_json::json;
@@ -15,8 +15,8 @@ use serde_json::json;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
     #[command(flatten)]
-    pub which: Which,
-    /// The revision to go back to; 0 is the one before.
+    pub which: TargetFlags,
+    /// Revision to roll back to; 0 is the previous one.
     #[arg(long, default_value = "0", hide_default_value = true)]
     pub to_revision: i64,
     #[command(flatten)]
@@ -25,8 +25,8 @@ pub struct Arguments {
     pub dry: DryRunFlag,
 }
 
-/// Annotations that belong to the deployment whatever its revision.
-const OWN: [&str; 6] = [
+/// The annotations of the deployment itself, which a rollback keeps.
+const KEPT_ANNOTATIONS: [&str; 6] = [
     LAST_APPLIED,
     "deployment.kubernetes.io/revision",
     "deployment.kubernetes.io/revision-history",
@@ -42,16 +42,16 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let mut errors = Vec::new();
     for i in found {
         match undo_object(&a, k, &i, dry).await {
-            Ok(said) => printer.print(k, &object(&i), &said)?,
+            Ok(output) => printer.print(k, &object(&i), &output)?,
             Err(e) => errors.push(e),
         }
     }
-    // What could not be read is told last, as upstream has it.
+    // Read errors are printed last, as in upstream.
     errors.extend(unread);
     Error::collect(errors)
 }
 
-async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<String> {
+async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: DryRunStrategy) -> Result<String> {
     let o = object(i);
     if o.annotation(LAST_APPLIED).is_some() {
         let name = format!("{}/{}", i.resource.plural, i.name);
@@ -66,9 +66,9 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<
     let to = pick(&all, a.to_revision, i)?;
     let template = to.template().unwrap_or_default();
     let paused = i.resource.kind == "Deployment" && o.at(&["spec", "paused"]) == Some(&Value::Bool(true));
-    if dry == Dry::Client && (paused || Some(&template) != o.at(&["spec", "template"])) {
+    if dry == DryRunStrategy::Client && (paused || Some(&template) != o.at(&["spec", "template"])) {
         let mut text = String::from("Pod Template:\n");
-        crate::commands::describe::template(&mut text, &to.kept().unwrap_or_default());
+        crate::commands::describe::pod::template(&mut text, &to.stored_template().unwrap_or_default());
         return Ok(text);
     }
     if paused {
@@ -80,9 +80,12 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<
         return Ok(format!("skipped rollback (current template already matches revision {})", to.number));
     }
     let patch = if i.resource.kind == "Deployment" {
-        let mut annotations: meta::Map<String, Value> =
-            o.annotations().filter(|(k, _)| OWN.contains(k)).map(|(k, v)| (k.to_owned(), v.into())).collect();
-        for (k, v) in to.keeper.annotations().filter(|(k, _)| !OWN.contains(k)) {
+        let mut annotations: meta::Map<String, Value> = o
+            .annotations()
+            .filter(|(k, _)| KEPT_ANNOTATIONS.contains(k))
+            .map(|(k, v)| (k.to_owned(), v.into()))
+            .collect();
+        for (k, v) in to.stored_in.annotations().filter(|(k, _)| !KEPT_ANNOTATIONS.contains(k)) {
             annotations.insert(k.to_owned(), v.into());
         }
         Patch::Json(json!([
@@ -90,7 +93,7 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<
             {"op": "replace", "path": "/metadata/annotations", "value": annotations},
         ]))
     } else {
-        Patch::Strategic(to.keeper.get("data").cloned().unwrap_or_default())
+        Patch::Strategic(to.stored_in.get("data").cloned().unwrap_or_default())
     };
     let api = k.api(&i.resource, &i.namespace).await?;
     let options = WriteOptions { dry_run: dry.option(), ..WriteOptions::default() };
@@ -103,7 +106,7 @@ async fn undo_object(a: &Arguments, k: &mut Kube, i: &Info, dry: Dry) -> Result<
 
 fn pick<'a>(all: &'a [Revision], to: i64, i: &Info) -> Result<&'a Revision> {
     let found = match to {
-        // The one before the newest.
+        // The revision before the newest.
         0 => all.len().checked_sub(2).map(|n| &all[n]),
         n => match all.iter().find(|r| r.number == n) {
             Some(r) => Some(r),
@@ -123,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn history_and_undo() {
+    async fn shows_history_and_rolls_back() {
         let path = "/apis/apps/v1/namespaces/default/deployments/w";
         let template = |image: &str| json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": image}]}});
         let rs = |n: &str, image: &str, cause: Option<&str>| {
@@ -145,7 +148,7 @@ mod tests {
             )
             .on(&format!("PATCH {path}"), 200, d.clone())
             .on(&format!("PATCH {path}?fieldManager=kubectl-rollout"), 200, d.clone());
-        for (line, want) in [
+        for (line, expected) in [
             (
                 "rollout history deploy/w",
                 "deployment.apps/w \nREVISION  CHANGE-CAUSE\n1         <none>\n2         because\n\n",
@@ -167,14 +170,14 @@ mod tests {
             ("rollout resume deploy/w", "! error: deployments.apps \"w\" is not paused\nexit 1\n"),
             ("rollout restart deploy/w", "deployment.apps/w restarted\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
         let mut applied = d;
         applied["metadata"]["annotations"][super::LAST_APPLIED] = "{}".into();
         s.replace(&format!("GET {path}"), 200, applied);
         let warning = "! Warning: resource deployments/w was previously managed with 'kubectl apply'. Rolling back will not update the kubectl.kubernetes.io/last-applied-configuration annotation, which may cause unexpected behavior on future 'kubectl apply' operations. Consider using 'kubectl apply' with your previous configuration file instead.\n";
-        let want = format!("{warning}! error: unable to find specified revision 7 in history\nexit 1\n");
-        assert_eq!(snapshot(&s, "rollout undo deploy/w --to-revision=7", "").await, want);
+        let expected = format!("{warning}! error: unable to find specified revision 7 in history\nexit 1\n");
+        assert_eq!(snapshot(&s, "rollout undo deploy/w --to-revision=7", "").await, expected);
         assert_eq!(
             s.body_of(&format!("PATCH {path}")),
             json!([

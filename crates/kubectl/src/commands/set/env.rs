@@ -1,7 +1,7 @@
-//! `kubectl set env`: variables from arguments, standard input, config maps and secrets; or what is there, as a list.
+//! `kubectl set env`: sets variables from arguments, standard input, config maps and secrets, or lists them.
 
 use super::references::{self, Sources};
-use super::{SetFlags, Words, change, containers, pod_spec, split};
+use super::{Messages, SetFlags, change, containers, pod_spec, split};
 use crate::error::{Error, Result, text};
 use crate::flags::env_var_name;
 use crate::kube::Kube;
@@ -17,35 +17,35 @@ pub struct Arguments {
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Only these containers; may hold `*`.
+    /// Only containers with this name; may contain `*`.
     #[arg(short = 'c', long, default_value = "*", hide_default_value = true)]
     pub containers: String,
-    /// A config map or secret (TYPE/NAME) whose keys become variables.
+    /// Config map or secret (TYPE/NAME) with keys that become variables.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub from: String,
-    /// Before every name.
+    /// Prefix of every name.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
-    /// NAME=VALUE, or `-` for lines of them on standard input; may be repeated.
+    /// NAME=VALUE, or `-` to read such lines from standard input; may be repeated.
     #[arg(short = 'e', long)]
     pub env: Vec<String>,
     /// Only these keys of --from.
     #[arg(long, value_delimiter = ',')]
     pub keys: Vec<String>,
-    /// Show the variables.
+    /// List the variables.
     #[arg(long)]
     pub list: bool,
-    /// Show the values that references lead to.
+    /// List the values that references resolve to.
     #[arg(long)]
     pub resolve: bool,
-    /// Give variables that are there other values.
+    /// Overwrite existing variables.
     #[arg(long, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, hide_default_value = true)]
     pub overwrite: bool,
     #[command(flatten)]
     pub set: SetFlags,
 }
 
-/// What is set and what is removed.
+/// The variables to set and to remove.
 #[derive(Default)]
 struct Changes {
     set: Vec<Value>,
@@ -90,7 +90,7 @@ fn parse<'a>(specs: impl Iterator<Item = &'a String>, k: &mut Kube) -> Result<Ch
     Ok(c)
 }
 
-/// The variables that a config map or secret stands for, sorted by key.
+/// Returns the variables for a config map or secret, sorted by key.
 async fn imported(a: &Arguments, k: &mut Kube) -> Result<Vec<Value>> {
     let (found, errors) = match a.set.local {
         true => crate::resource::select::gather_alone(k, &[], &a.set.files).await?,
@@ -120,7 +120,7 @@ async fn imported(a: &Arguments, k: &mut Kube) -> Result<Vec<Value>> {
     Ok(out)
 }
 
-/// The variables after the changes: new values in the places of old ones, what is new behind them.
+/// Applies the changes: existing variables keep their positions, new ones are appended.
 fn updated(old: &[Value], c: &Changes) -> Vec<Value> {
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
     let mut covered = c.remove.clone();
@@ -192,19 +192,20 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
         }
     }
     let (out, err) = (k.out.clone(), k.err.clone());
-    let w = Words { done: "env updated", failed: "failed to patch env update to pod template: ", skip_unchanged: true };
+    let w =
+        Messages { done: "env updated", failed: "failed to patch env update to pod template: ", skip_unchanged: true };
     let mut f = a.set.clone();
     // A list is printed and nothing else.
     f.local |= a.list;
     change(k, &f, &w, (found, Vec::new()), |o| {
-        let whole = o.clone();
+        let object = o.clone();
         let all = containers(pod_spec(o)?, &a.containers);
         if all.is_empty() {
             err.write(
                 format!(
                     "Warning: {}/{} does not have any containers matching {:?}\n",
-                    whole.kind(),
-                    whole.name(),
+                    object.kind(),
+                    object.name(),
                     a.containers
                 )
                 .as_bytes(),
@@ -222,9 +223,9 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             }
             let new = updated(&old, &changes);
             if a.list {
-                // What cannot be resolved is said; the exit code stays, as upstream has it.
-                let (said, wrong) = references::list(&whole, c, &new, a.resolve.then_some(&sources));
-                out.write(said.as_bytes());
+                // Unresolved references are reported, but do not change the exit code, as in upstream.
+                let (listing, wrong) = references::list(&object, c, &new, a.resolve.then_some(&sources));
+                out.write(listing.as_bytes());
                 out.flush();
                 err.write(wrong.as_bytes());
             } else if new.is_empty() {

@@ -1,13 +1,13 @@
-//! `kubectl set image`.
+//! `kubectl set image`: sets images of containers.
 
-use super::{SetFlags, Words, change, pod_spec, split};
+use super::{Messages, SetFlags, change, pod_spec, split};
 use crate::error::{Error, Result};
 use crate::kube::Kube;
 use meta::Value;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// TYPE/NAME, then CONTAINER=IMAGE (`*` is every container).
+    /// TYPE/NAME, then CONTAINER=IMAGE (`*` means every container).
     pub words: Vec<String>,
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
@@ -20,33 +20,38 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let is_pair = |w: &str| w.contains('=') && !w.starts_with('=') || w.ends_with('-') && w != "-";
     let (words, pairs) = split(&a.words, "image", is_pair)?;
     let mut wrong: Vec<Error> = Vec::new();
-    let mut say = |t: &str| wrong.push(Error::Text(t.into()));
+    let mut usage_error = |t: &str| wrong.push(Error::Text(t.into()));
     let images: Vec<(&str, &str)> = pairs.iter().filter_map(|p| p.split_once('=')).collect();
     if images.len() < pairs.len() {
-        let bad: Vec<&str> = pairs.iter().filter(|p| !p.contains('=')).map(String::as_str).collect();
-        return Err(Error::Text(format!("invalid image format: {}", bad.join(", "))));
+        let malformed: Vec<&str> = pairs.iter().filter(|p| !p.contains('=')).map(String::as_str).collect();
+        return Err(Error::Text(format!("invalid image format: {}", malformed.join(", "))));
     }
     let (found, unread) = a.set.gather(k, &words, &a.selector).await?;
     Error::collect(unread)?;
     if a.set.all && !a.selector.is_empty() {
-        say("cannot set --all and --selector at the same time");
+        usage_error("cannot set --all and --selector at the same time");
     }
     if images.is_empty() {
-        say("at least one image update is required");
+        usage_error("at least one image update is required");
     } else if images.len() > 1 && images.iter().any(|(c, _)| *c == "*") {
-        say("all containers are already specified by *, but saw more than one container_name=container_image pairs");
+        usage_error(
+            "all containers are already specified by *, but saw more than one container_name=container_image pairs",
+        );
     }
     Error::collect(wrong)?;
     a.set.check(&a.selector)?;
-    let w =
-        Words { done: "image updated", failed: "failed to patch image update to pod template: ", skip_unchanged: true };
+    let w = Messages {
+        done: "image updated",
+        failed: "failed to patch image update to pod template: ",
+        skip_unchanged: true,
+    };
     let mut missing = Vec::new();
     let done = change(k, &a.set, &w, (found, Vec::new()), |o| {
         let spec = pod_spec(o)?;
         for (name, image) in &images {
             let mut any = false;
-            for of in ["initContainers", "containers"] {
-                for c in spec.get_mut(of).and_then(Value::as_array_mut).into_iter().flatten() {
+            for field in ["initContainers", "containers"] {
+                for c in spec.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {
                     if c["name"] == *name || *name == "*" {
                         any = true;
                         c["image"] = (*image).into();

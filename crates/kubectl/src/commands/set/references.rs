@@ -1,4 +1,4 @@
-//! Variables as `set env --list` shows them, and the values behind references.
+//! Lists variables for `set env --list`, and resolves their references.
 
 use crate::error::{Error, Result};
 use crate::kube::Kube;
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use meta::{Map, Object, Quantity, Value};
 use std::collections::BTreeMap;
 
-/// Config maps and secrets that variables refer to, each read once.
+/// The config maps and secrets that variables refer to, each read once.
 #[derive(Default)]
 pub struct Sources(BTreeMap<(&'static str, String), std::result::Result<Object, String>>);
 
@@ -14,6 +14,7 @@ const REFERENCES: [(&str, &str, &str); 2] =
     [("secretKeyRef", "secrets", "secret"), ("configMapKeyRef", "configmaps", "config map")];
 
 impl Sources {
+    /// Reads the config maps and secrets that variables refer to.
     pub async fn read(&mut self, k: &mut Kube, variables: Option<&Value>) -> Result {
         for v in variables.and_then(Value::as_array).into_iter().flatten() {
             for (field, resource, _) in REFERENCES {
@@ -60,8 +61,8 @@ impl Sources {
 }
 
 fn field(o: &Object, path: &str) -> Result<String> {
-    if let Some((of, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
-        return match of {
+    if let Some((prefix, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
+        return match prefix {
             "metadata.labels" => Ok(o.label(key).unwrap_or_default().to_owned()),
             "metadata.annotations" => Ok(o.annotation(key).unwrap_or_default().to_owned()),
             _ => Err(Error::Text(format!("fieldPath {path:?} does not support subscript"))),
@@ -78,14 +79,14 @@ fn field(o: &Object, path: &str) -> Result<String> {
     }
 }
 
-/// Requests and limits of the container itself, divided and rounded up.
+/// Returns a request or limit of the container itself, divided and rounded up.
 fn amount(container: &Map<String, Value>, reference: &Value) -> Result<String> {
     let name = reference["resource"].as_str().unwrap_or_default();
     let quantity = |v: &Value| v.as_str().and_then(|s| Quantity::parse(s).ok());
-    let Some((of @ ("limits" | "requests"), what)) = name.split_once('.') else {
+    let Some((prefix @ ("limits" | "requests"), what)) = name.split_once('.') else {
         return Err(Error::Text(format!("Unsupported container resource : {name}")));
     };
-    let has = quantity(&container.get("resources").map_or(Value::Null, |r| r[of][what].clone()));
+    let has = quantity(&container.get("resources").map_or(Value::Null, |r| r[prefix][what].clone()));
     let by = quantity(&reference["divisor"]).filter(|d| !d.is_zero()).unwrap_or_else(|| Quantity::from_int(1));
     let (has, by) = match what {
         "cpu" => (has.map_or(0, |q| q.milli_value()), by.milli_value()),
@@ -94,8 +95,8 @@ fn amount(container: &Map<String, Value>, reference: &Value) -> Result<String> {
     Ok((has / by.max(1) + i64::from(has % by.max(1) != 0)).to_string())
 }
 
-/// A reference in words.
-fn shown(from: &Value) -> String {
+/// Describes a reference.
+fn describe(from: &Value) -> String {
     let s = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     for (field, word) in [("configMapKeyRef", "configmap"), ("secretKeyRef", "secret")] {
         if from[field].is_object() {
@@ -107,14 +108,14 @@ fn shown(from: &Value) -> String {
     }
     let r = &from["resourceFieldRef"];
     if r.is_object() {
-        let of = s(&r["containerName"]);
-        let of = if of.is_empty() { of } else { format!("{of}/") };
-        return format!("resource field {of}{}", s(&r["resource"]));
+        let prefix = s(&r["containerName"]);
+        let prefix = if prefix.is_empty() { prefix } else { format!("{prefix}/") };
+        return format!("resource field {prefix}{}", s(&r["resource"]));
     }
     "invalid valueFrom".into()
 }
 
-/// The lines for standard output, and for standard error what could not be resolved.
+/// Returns the lines for standard output, and the unresolved references for standard error.
 pub fn list(
     o: &Object,
     container: &Map<String, Value>,
@@ -135,7 +136,7 @@ pub fn list(
         match value {
             Ok(v) => out.push_str(&format!("{name}={v}\n")),
             Err(e) => {
-                out.push_str(&format!("# {name} from {}\n", shown(from)));
+                out.push_str(&format!("# {name} from {}\n", describe(from)));
                 if let Some(e) = e {
                     wrong.entry(e.to_string()).or_default().push(name);
                 }

@@ -1,6 +1,6 @@
-//! `kubectl set resources`.
+//! `kubectl set resources`: sets resource requests and limits of containers.
 
-use super::{SetFlags, Words, change, containers, pod_spec};
+use super::{Messages, SetFlags, change, containers, pod_spec};
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use meta::{Map, Quantity, Value};
@@ -12,13 +12,13 @@ pub struct Arguments {
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Only these containers; may hold `*`.
+    /// Only containers with this name; may contain `*`.
     #[arg(short = 'c', long, default_value = "*", hide_default_value = true)]
     pub containers: String,
-    /// The most that a container may use: cpu=100m,memory=256Mi.
+    /// Limits: cpu=100m,memory=256Mi.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub limits: String,
-    /// What a container needs: cpu=100m,memory=256Mi.
+    /// Requests: cpu=100m,memory=256Mi.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub requests: String,
     #[command(flatten)]
@@ -44,8 +44,8 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     if a.limits.is_empty() && a.requests.is_empty() {
         return text("you must specify an update to requests or limits (in the form of --requests/--limits)");
     }
-    let wanted = [("limits", quantities(&a.limits)?), ("requests", quantities(&a.requests)?)];
-    let w = Words {
+    let new_values = [("limits", quantities(&a.limits)?), ("requests", quantities(&a.requests)?)];
+    let w = Messages {
         done: "resource requirements updated",
         failed: "failed to patch resources update to pod template ",
         skip_unchanged: true,
@@ -57,7 +57,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             missing.push(Error::Text(format!("error: unable to find container named {}", a.containers)));
         }
         for c in all {
-            for (field, values) in wanted.iter().filter(|(_, v)| !v.is_empty()) {
+            for (field, values) in new_values.iter().filter(|(_, v)| !v.is_empty()) {
                 let r = c.entry("resources").or_insert_with(|| Map::new().into());
                 let Some(r) = r.as_object_mut() else { continue };
                 let r = r.entry(*field).or_insert_with(|| Map::new().into());

@@ -1,6 +1,6 @@
-//! `kubectl set selector`: of services only, as upstream has it.
+//! `kubectl set selector`: sets the selector of services only, as in upstream.
 
-use super::{SetFlags, Words, change};
+use super::{Messages, SetFlags, change};
 use crate::error::{Error, Result, text};
 use crate::flags::label_selector;
 use crate::kube::Kube;
@@ -10,14 +10,14 @@ use meta::{Map, Value};
 pub struct Arguments {
     /// TYPE NAME or TYPE/NAME, then the selector: KEY=VALUE,….
     pub words: Vec<String>,
-    /// Only when the object is of this version.
+    /// Only if the object has this resource version.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub resource_version: String,
     #[command(flatten)]
     pub set: SetFlags,
 }
 
-/// Labels and values of a selector that asks for nothing but equality.
+/// Returns the labels of a selector that contains only equality.
 fn labels(selector: &str) -> Result<Map<String, Value>> {
     let parsed = label_selector(selector)?;
     let go = |e: &Value| {
@@ -40,7 +40,7 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     a.set.dry.strategy()?;
     let (found, unread) = a.set.gather(k, words, "").await?;
     let labels = labels(selector)?;
-    let w = Words { done: "selector updated", failed: "", skip_unchanged: false };
+    let w = Messages { done: "selector updated", failed: "", skip_unchanged: false };
     let mut refused = None;
     let done = change(k, &a.set, &w, (found, Vec::new()), |o| {
         if o.kind() != "Service" {

@@ -1,6 +1,6 @@
-//! `kubectl set serviceaccount`.
+//! `kubectl set serviceaccount`: sets the service account of pods.
 
-use super::{SetFlags, Words, change, pod_spec};
+use super::{Messages, SetFlags, change, pod_spec};
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 
@@ -18,8 +18,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
     let words = if a.set.local { &[] } else { words };
     let (found, errors) = a.set.gather(k, words, "").await?;
     Error::collect(errors)?;
-    let w =
-        Words { done: "serviceaccount updated", failed: "failed to patch ServiceAccountName ", skip_unchanged: false };
+    let w = Messages {
+        done: "serviceaccount updated",
+        failed: "failed to patch ServiceAccountName ",
+        skip_unchanged: false,
+    };
     change(k, &a.set, &w, (found, Vec::new()), |o| {
         pod_spec(o)?.insert("serviceAccountName".into(), account.as_str().into());
         Ok(())

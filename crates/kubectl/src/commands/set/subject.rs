@@ -1,6 +1,6 @@
-//! `kubectl set subject`: more subjects for a role binding or cluster role binding.
+//! `kubectl set subject`: adds subjects to a role binding or cluster role binding.
 
-use super::{SetFlags, Words, change};
+use super::{Messages, SetFlags, change};
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use meta::Value;
@@ -14,9 +14,10 @@ pub struct Arguments {
     /// Only objects with these labels.
     #[arg(short = 'l', long, default_value = "", hide_default_value = true)]
     pub selector: String,
+    /// Group to bind; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub group: Vec<String>,
-    /// NAMESPACE:NAME.
+    /// Service account NAMESPACE:NAME.
     #[arg(long, value_delimiter = ',')]
     pub serviceaccount: Vec<String>,
     #[command(flatten)]
@@ -26,7 +27,7 @@ pub struct Arguments {
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 pub async fn run(a: Arguments, k: &mut Kube) -> Result {
-    // The flag --user names no user of the kubeconfig here.
+    // The flag --user does not select a kubeconfig user here.
     let users = std::mem::take(&mut k.global.user);
     let users: BTreeSet<&str> = users.iter().flat_map(|u| u.split(',')).collect();
     let found = a.set.gather(k, &a.words, &a.selector).await?;
@@ -52,8 +53,11 @@ pub async fn run(a: Arguments, k: &mut Kube) -> Result {
             _ => return text("serviceaccount must be <namespace>:<name>"),
         }
     }
-    let w =
-        Words { done: "subjects updated", failed: "failed to patch subjects to rolebinding: ", skip_unchanged: true };
+    let w = Messages {
+        done: "subjects updated",
+        failed: "failed to patch subjects to rolebinding: ",
+        skip_unchanged: true,
+    };
     change(k, &a.set, &w, (found.0, Vec::new()), |o| {
         if !matches!(o.kind(), "RoleBinding" | "ClusterRoleBinding") {
             return text("setting subjects is only supported for RoleBinding/ClusterRoleBinding");

@@ -38,15 +38,15 @@ fn server() -> Server {
         )
 }
 
-/// The change of the one container that a patch holds.
+/// Returns the change of the only container in a patch.
 fn sent(s: &Server) -> Value {
     s.body_of(&patch())["spec"]["template"]["spec"]["containers"][0].clone()
 }
 
 #[tokio::test]
-async fn images_change() {
+async fn sets_images() {
     let s = server();
-    for (line, want) in [
+    for (line, expected) in [
         ("set image deploy/w c=b", "deployment.apps/w image updated\n"),
         ("set image deploy w *=a", ""),
         ("set image deploy/w x=b", "! error: unable to find container named \"x\"\nexit 1\n"),
@@ -57,15 +57,15 @@ async fn images_change() {
             "! error: all containers are already specified by *, but saw more than one container_name=container_image pairs\nexit 1\n",
         ),
     ] {
-        assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
     }
     assert_eq!((&sent(&s)["name"], &sent(&s)["image"]), (&json!("c"), &json!("b")));
 }
 
 #[tokio::test]
-async fn variables_come_and_go() {
+async fn sets_and_removes_variables() {
     let s = server();
-    for (line, want) in [
+    for (line, expected) in [
         ("set env deploy/w A=2 N=3", "deployment.apps/w env updated\n"),
         ("set env deploy/w A=1", ""),
         ("set env deploy/w --list", "# Deployment w, container c\nA=1\n# B from secret s, key k\n"),
@@ -92,12 +92,12 @@ async fn variables_come_and_go() {
             "! error: when specifying --keys, a configmap or secret must be provided with --from\nexit 1\n",
         ),
     ] {
-        assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
     }
     assert_eq!(sent(&s)["env"], json!([{"name": "A", "value": "2"}, {"name": "N", "value": "3"}]));
-    let said = snapshot(&s, "set env deploy/w --from=secret/s --prefix=P_ B-", "").await;
+    let output = snapshot(&s, "set env deploy/w --from=secret/s --prefix=P_ B-", "").await;
     assert_eq!(
-        said,
+        output,
         "deployment.apps/w env updated\n! Warning: key a-b transferred to A_B\n! Warning: key k transferred to K\n"
     );
     assert_eq!(
@@ -114,10 +114,10 @@ async fn variables_come_and_go() {
 }
 
 #[tokio::test]
-async fn without_a_server() {
+async fn changes_files_without_a_server() {
     let s = Server::default();
     let file = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: a}]}\n";
-    for (line, want) in [
+    for (line, expected) in [
         ("set env --local -f - A=1 -o jsonpath={.spec.containers[0].env[0].name}", "A"),
         ("set image --local -f - c=b -o jsonpath={.spec.containers[0].image}", "b"),
         ("set resources --local -f - --limits=cpu=1000m -o jsonpath={.spec.containers[0].resources.limits.cpu}", "1"),
@@ -132,15 +132,15 @@ async fn without_a_server() {
             "! error: cannot specify --local and --dry-run=server - did you mean --dry-run=client?\nexit 1\n",
         ),
     ] {
-        assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+        assert_eq!(snapshot(&s, line, file).await, expected, "{line}");
     }
-    assert!(s.asked().is_empty());
+    assert!(s.requests().is_empty());
 }
 
 #[tokio::test]
-async fn resources_selectors_and_accounts_change() {
+async fn sets_resources_selectors_and_accounts() {
     let s = server();
-    for (line, want) in [
+    for (line, expected) in [
         (
             "set resources deploy/w --limits=cpu=200m --requests=memory=1Gi",
             "deployment.apps/w resource requirements updated\n",
@@ -163,7 +163,7 @@ async fn resources_selectors_and_accounts_change() {
             "! error: you must specify resources by --filename when --local is set.\n! Example resource specifications include:\n!    '-f rsrc.yaml'\n!    '--filename=rsrc.json'\nexit 1\n",
         ),
     ] {
-        assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+        assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
     }
     assert_eq!(sent(&s)["resources"], json!({"limits": {"cpu": "200m"}, "requests": {"memory": "1Gi"}}));
     let selected = s.body_of("PATCH /api/v1/namespaces/default/services/v?fieldManager=kubectl-set");
@@ -173,10 +173,10 @@ async fn resources_selectors_and_accounts_change() {
 }
 
 #[tokio::test]
-async fn subjects_are_added() {
+async fn adds_subjects() {
     let file = "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: b}\nsubjects:\n- {kind: User, apiGroup: rbac.authorization.k8s.io, name: u}\n";
     let s = Server::default();
-    for (line, want) in [
+    for (line, expected) in [
         ("set subject --local -f - --user=u", ""),
         (
             "set subject --local -f - --user=v --group=g --serviceaccount=:a -o jsonpath={.subjects[*].name}{.subjects[3].namespace}",
@@ -188,6 +188,6 @@ async fn subjects_are_added() {
             "! error: you must specify at least one value of user, group or serviceaccount\nexit 1\n",
         ),
     ] {
-        assert_eq!(snapshot(&s, line, file).await, want, "{line}");
+        assert_eq!(snapshot(&s, line, file).await, expected, "{line}");
     }
 }

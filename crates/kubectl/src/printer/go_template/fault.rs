@@ -1,24 +1,23 @@
-//! What goes wrong in a template, as Go's `text/template` says it: the place, the part of the template, the reason.
+//! Errors of templates in the format of Go's `text/template`: position, part of the template, reason.
 //!
-//! The library tells the reason alone. The place is looked up in the text of the template, and left out when more than one part
-//! of it may be meant.
+//! The library reports only the reason. The position is searched for in the template, and omitted if several parts match.
 
 use gotmpl::{TemplateError, Value};
 
-/// Functions whose own errors Go introduces with `error calling NAME: `.
-const CALLED: [&str; 12] =
+/// Functions with errors that Go prefixes with `error calling NAME: `.
+const PREFIXED: [&str; 12] =
     ["index", "len", "slice", "call", "eq", "ne", "lt", "le", "gt", "ge", "base64decode", "printf"];
-/// Functions that take any number of arguments above a least one.
-const OPEN: [&str; 5] = ["index", "slice", "and", "or", "printf"];
-/// Separates the name of a function from the reason, in errors of [`named`].
-const MARK: char = '\u{1}';
+/// Functions with a minimum number of arguments and no maximum.
+const VARIADIC: [&str; 5] = ["index", "slice", "and", "or", "printf"];
+/// Separates the function name from the reason in errors of [`named`].
+const NAME_SEPARATOR: char = '\u{1}';
 
-/// An error of a function, which remembers whose it is.
+/// Returns an error that carries the name of its function.
 pub fn named(function: &str, why: impl std::fmt::Display) -> TemplateError {
-    TemplateError::Exec(format!("{function}{MARK}{why}"))
+    TemplateError::Exec(format!("{function}{NAME_SEPARATOR}{why}"))
 }
 
-/// `index`: an item of an item of a value.
+/// `index`: an item of a nested value.
 pub fn index(args: &[Value]) -> Result<Value, TemplateError> {
     let wrong = |why: String| Err(named("index", why));
     let Some((item, indices)) = args.split_first() else {
@@ -50,7 +49,7 @@ pub fn index(args: &[Value]) -> Result<Value, TemplateError> {
     Ok(at)
 }
 
-/// `len`.
+/// `len`: the length of a value.
 pub fn len(args: &[Value]) -> Result<Value, TemplateError> {
     let [item] = args else {
         return Err(TemplateError::ArgCount { name: "len".into(), expected: 1, got: args.len() });
@@ -62,7 +61,7 @@ pub fn len(args: &[Value]) -> Result<Value, TemplateError> {
     }
 }
 
-/// The type that Go has for a value of JSON.
+/// Returns the Go type of a JSON value.
 fn kind(v: &Value) -> &'static str {
     match v {
         Value::Map(_) => "map[string]interface {}",
@@ -75,7 +74,7 @@ fn kind(v: &Value) -> &'static str {
     }
 }
 
-/// An error of a template that ran, in Go's words.
+/// Formats an error of an executed template as Go does.
 pub fn message(e: &TemplateError, source: &str) -> String {
     let (part, why) = match e {
         TemplateError::MissingKey { key } => (field(source, key), format!("map has no entry for key {key:?}")),
@@ -83,14 +82,14 @@ pub fn message(e: &TemplateError, source: &str) -> String {
             (call(source, name), "error calling eq: missing argument for comparison".into())
         }
         TemplateError::ArgCount { name, expected, got } => {
-            let least = if OPEN.contains(&name.as_str()) { "at least " } else { "" };
-            let expected = if OPEN.contains(&name.as_str()) { 1 } else { *expected };
+            let least = if VARIADIC.contains(&name.as_str()) { "at least " } else { "" };
+            let expected = if VARIADIC.contains(&name.as_str()) { 1 } else { *expected };
             (call(source, name), format!("wrong number of args for {name}: want {least}{expected} got {got}"))
         }
         other => {
             let text = other.to_string();
             let text = text.trim_start_matches("execution error: ");
-            match text.split_once(MARK) {
+            match text.split_once(NAME_SEPARATOR) {
                 Some((name, why)) => (call(source, name), format!("error calling {name}: {why}")),
                 None => anonymous(text, source),
             }
@@ -107,9 +106,9 @@ pub fn message(e: &TemplateError, source: &str) -> String {
 
 const MISMATCH: &str = "incompatible types for comparison: ";
 
-/// An error of a function of the library's own, which does not say whose it is.
+/// Formats an error of a function of the library, which does not name the function.
 fn anonymous(text: &str, source: &str) -> (Option<Part>, String) {
-    // The types as Go calls them.
+    // Go's names of the types.
     let named = text.strip_prefix(MISMATCH).map(|types| {
         let go = |name: &str| match name {
             "list" => "[]interface {}".to_owned(),
@@ -124,7 +123,7 @@ fn anonymous(text: &str, source: &str) -> (Option<Part>, String) {
         return (field(source, key), format!("can't evaluate field {key} in type interface {{}}"));
     }
     let comparison = named.is_some();
-    let mut fit = CALLED.iter().filter(|f| match comparison {
+    let mut fit = PREFIXED.iter().filter(|f| match comparison {
         true => f.len() == 2,
         false => text.starts_with(&format!("{f}: ")),
     });
@@ -138,40 +137,40 @@ fn anonymous(text: &str, source: &str) -> (Option<Part>, String) {
     }
 }
 
-/// A part of a template, and where it begins.
+/// A part of a template, and its offset.
 struct Part {
     at: usize,
     text: String,
 }
 
-/// The one call of a function in a template.
+/// Finds the call of a function, if there is exactly one.
 fn call(source: &str, name: &str) -> Option<Part> {
     let begins = regex::Regex::new(&format!(
         r"(?:\{{\{{-?\s*|\(\s*|\|\s*|=\s*|\b(?:if|with|range)\s+)({})(?:[\s)|}}])",
         regex::escape(name)
     ))
     .ok()?;
-    let at = only(begins.captures_iter(source).filter_map(|c| c.get(1)).map(|m| m.start()))?;
+    let at = exactly_one(begins.captures_iter(source).filter_map(|c| c.get(1)).map(|m| m.start()))?;
     Some(Part { at, text: command(&source[at..]) })
 }
 
-/// The one chain of fields in a template that has a field.
+/// Finds the field chain that contains a field, if there is exactly one.
 fn field(source: &str, key: &str) -> Option<Part> {
     let chains = regex::Regex::new(r"(?:^|[^\w\])$.])((?:\.\w+)+)").ok()?;
     let has = |m: &regex::Match<'_>| m.as_str().split('.').any(|f| f == key);
-    let chain = only(chains.captures_iter(source).filter_map(|c| c.get(1)).filter(has).map(|m| m.range()))?;
+    let chain = exactly_one(chains.captures_iter(source).filter_map(|c| c.get(1)).filter(has).map(|m| m.range()))?;
     let text = source[chain.clone()].to_owned();
-    // The place of a chain is that of its second field.
+    // Go reports the position of the second field.
     let second = text[1..].find('.').map_or(0, |n| n + 1);
     Some(Part { at: chain.start + second, text })
 }
 
-fn only<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
+fn exactly_one<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
     let first = all.next()?;
     all.next().is_none().then_some(first)
 }
 
-/// The command at the beginning of a text, its words one blank apart.
+/// Returns the command that a text begins with, with single spaces.
 fn command(text: &str) -> String {
     let (mut out, mut quote, mut depth) = (String::new(), None, 0);
     for (i, c) in text.char_indices() {
@@ -202,13 +201,13 @@ fn command(text: &str) -> String {
     out.trim_end().to_owned()
 }
 
-/// Line, from 1, and byte in it, from 0.
+/// Returns the line (from 1) and the byte in it (from 0) of an offset.
 fn line_and_column(source: &str, at: usize) -> (usize, usize) {
     let before = &source[..at];
     (before.matches('\n').count() + 1, at - before.rfind('\n').map_or(0, |n| n + 1))
 }
 
-/// What is wrong with blocks that are not closed, or closed twice, which the library takes: the line and the reason.
+/// Reports unclosed and surplus blocks, which the library accepts: the line and the reason.
 pub fn blocks(source: &str) -> Option<(usize, String)> {
     let words = regex::Regex::new(r"\{\{-?\s*(if|range|with|block|define|else|end)\b").ok()?;
     let mut depth = 0;
@@ -224,7 +223,7 @@ pub fn blocks(source: &str) -> Option<(usize, String)> {
     (depth > 0).then(|| (source.matches('\n').count() + 1, "unexpected EOF".into()))
 }
 
-/// An error of a template that cannot be read, in Go's words.
+/// Formats an error of a template that cannot be parsed as Go does.
 pub fn unread(source: &str, message: &str) -> String {
     if message == "empty command" {
         let bare = regex::Regex::new(r"\{\{-?\s*(if|range|with|template)\s*-?\}\}").ok();

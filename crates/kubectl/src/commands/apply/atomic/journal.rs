@@ -1,40 +1,41 @@
-//! What an apply did, object by object, and how exactly that is taken back.
+//! The journal of an atomic apply, object by object, and how to undo it.
 //!
-//! Invariant: only what this apply wrote is taken back, and only where it still stands as it was written. Status and what the server
-//! keeps in the metadata are nobody's writing.
+//! Invariant: only what this apply wrote is undone, and only where it is unchanged since. Status and metadata of the server
+//! do not count.
 
+use super::foreign;
 use super::order::group;
-use super::strangers;
-use crate::commands::delete::gone;
+use crate::discovery::Resource;
 use crate::error::{Error, Result, text};
 use crate::kube::Kube;
 use crate::resource::Info;
+use crate::resource::deletion::wait_deleted;
 use client::{DeleteOptions, Patch, Propagation, WriteOptions};
 use meta::{Gvk, Map, Object, Value};
 use serde_json::json;
 use std::time::Duration;
 
-/// One object that was written.
+/// A write of one object.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub gvk: Gvk,
-    /// Empty for objects of no namespace.
+    /// Empty for cluster-scoped objects.
     pub namespace: String,
     pub name: String,
-    /// Who applied, and so takes back: the fields stay in one hand.
+    /// The field manager of the apply, which also undoes it, so that the fields keep their manager.
     pub manager: String,
-    /// None: it was not there.
+    /// The object before the write; `None` if it did not exist.
     pub before: Option<Object>,
-    /// None: nobody knows whether the write arrived.
+    /// The object after the write; `None` if it is unknown whether the write arrived.
     pub after: Option<Object>,
 }
 
-/// How long a deleted object may take to go.
-const GONE: Duration = Duration::from_secs(60);
-/// Others may write in between.
+/// Time limit for the deletion of an object.
+const DELETION_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many times a write is tried when others write at the same time.
 const ATTEMPTS: usize = 5;
 
-/// The part of an object that people write.
+/// Returns the part of an object that users write.
 fn content(o: &Object) -> Value {
     let mut m = o.0.clone();
     m.remove("status");
@@ -44,14 +45,17 @@ fn content(o: &Object) -> Value {
     m.into()
 }
 
-/// What of `written` does not stand in `current` any more. More in `current` is no harm.
-fn lost(written: &Value, current: Option<&Value>, path: &str, out: &mut Vec<String>) {
+/// Reports the paths of `written` that `current` lacks or has changed. Additional fields are allowed.
+fn changed_fields(written: &Value, current: Option<&Value>, path: &str, out: &mut Vec<String>) {
     match (written, current) {
         (Value::Object(w), Some(Value::Object(c))) => {
-            w.iter().for_each(|(k, v)| lost(v, c.get(k), &format!("{path}.{k}"), out));
+            w.iter().for_each(|(k, v)| changed_fields(v, c.get(k), &format!("{path}.{k}"), out));
         }
         (Value::Array(w), Some(Value::Array(c))) if w.len() == c.len() => {
-            w.iter().zip(c).enumerate().for_each(|(i, (w, c))| lost(w, Some(c), &format!("{path}[{i}]"), out));
+            w.iter()
+                .zip(c)
+                .enumerate()
+                .for_each(|(i, (w, c))| changed_fields(w, Some(c), &format!("{path}[{i}]"), out));
         }
         (w, Some(c)) if w == c => {}
         (Value::Null, None) => {}
@@ -59,7 +63,7 @@ fn lost(written: &Value, current: Option<&Value>, path: &str, out: &mut Vec<Stri
     }
 }
 
-/// What of that which was changed from `before` to `after` is something else now.
+/// Reports the paths that changed from `before` to `after` and have another value now.
 fn changed_since(before: &Value, after: &Value, current: Option<&Value>, path: &str, out: &mut Vec<String>) {
     if before == after {
         return;
@@ -80,13 +84,13 @@ fn changed_since(before: &Value, after: &Value, current: Option<&Value>, path: &
     }
 }
 
-/// The merge patch that leads from `after` back to `before`.
-fn way_back(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
+/// Returns the merge patch from `after` back to `before`.
+fn reverse_patch(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
     let mut out = Map::new();
     for (k, b) in before {
         match (b, after.get(k)) {
             (b, Some(a)) if a == b => {}
-            (Value::Object(b), Some(Value::Object(a))) => _ = out.insert(k.clone(), way_back(b, a).into()),
+            (Value::Object(b), Some(Value::Object(a))) => _ = out.insert(k.clone(), reverse_patch(b, a).into()),
             (b, _) => _ = out.insert(k.clone(), b.clone()),
         }
     }
@@ -94,18 +98,24 @@ fn way_back(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<Stri
     out
 }
 
-/// What taking a step back comes to.
-enum Way {
+/// What undoing a step takes.
+enum Reversal {
     Nothing,
     Delete(Object),
     Patch(Object, Map<String, Value>),
 }
 
 impl Step {
+    /// `deployment.apps/web`.
     pub fn to_name(&self) -> String {
         let kind = self.gvk.kind.to_lowercase();
         let dot = if self.gvk.group.is_empty() { String::new() } else { format!(".{}", self.gvk.group) };
         format!("{kind}{dot}/{}", self.name)
+    }
+
+    /// Whether the step wrote this object of `r`.
+    fn is_about(&self, r: &Resource, o: &Object) -> bool {
+        self.gvk.group == r.group && self.gvk.kind == r.kind && self.name == o.name() && self.namespace == o.namespace()
     }
 
     async fn info(&self, k: &mut Kube) -> Result<Info> {
@@ -116,22 +126,28 @@ impl Step {
         Ok(Info { resource, namespace, name, source: String::new(), object: None })
     }
 
-    /// What is to be done; or why it must not be done, because somebody else was there.
-    async fn way(&self, k: &mut Kube, i: &Info, all: &[Self]) -> Result<Way> {
+    /// Decides how to undo the step. Errors if somebody else has changed the object since.
+    async fn plan(&self, k: &mut Kube, i: &Info, all: &[Self]) -> Result<Reversal> {
         let current = k.api(&i.resource, &i.namespace).await?.get_opt(&i.name).await?;
         let name = self.to_name();
         let (before, after, current) = match (&self.before, &self.after, current) {
-            (None, _, None) => return Ok(Way::Nothing),
-            (None, None, Some(c)) => return strangers::none(k, &c, all).await.map(|()| Way::Delete(c)),
+            (None, _, None) => return Ok(Reversal::Nothing),
+            (None, None, Some(c)) => {
+                return foreign::check_none(k, &c, |r, o| all.iter().any(|s| s.is_about(r, o)))
+                    .await
+                    .map(|()| Reversal::Delete(c));
+            }
             (Some(_), _, None) => return text(format!("{name} was deleted since")),
             (_, Some(a), Some(c)) if a.uid() != c.uid() => return text(format!("{name} was replaced since")),
             (None, Some(a), Some(c)) => {
                 let mut different = Vec::new();
-                lost(&content(a), Some(&content(&c)), "", &mut different);
+                changed_fields(&content(a), Some(&content(&c)), "", &mut different);
                 if !different.is_empty() {
-                    return text(since(&name, &different));
+                    return text(changed_message(&name, &different));
                 }
-                return strangers::none(k, &c, all).await.map(|()| Way::Delete(c));
+                return foreign::check_none(k, &c, |r, o| all.iter().any(|s| s.is_about(r, o)))
+                    .await
+                    .map(|()| Reversal::Delete(c));
             }
             (Some(b), after, Some(c)) => (b, after.clone().unwrap_or_else(|| c.clone()), c),
         };
@@ -139,33 +155,33 @@ impl Step {
         let mut different = Vec::new();
         changed_since(&b, &a, Some(&content(&current)), "", &mut different);
         if !different.is_empty() {
-            return text(since(&name, &different));
+            return text(changed_message(&name, &different));
         }
         Ok(match (b, a) {
-            (Value::Object(b), Value::Object(a)) => match way_back(&b, &a) {
-                patch if patch.is_empty() => Way::Nothing,
-                patch => Way::Patch(current, patch),
+            (Value::Object(b), Value::Object(a)) => match reverse_patch(&b, &a) {
+                patch if patch.is_empty() => Reversal::Nothing,
+                patch => Reversal::Patch(current, patch),
             },
-            _ => Way::Nothing,
+            _ => Reversal::Nothing,
         })
     }
 
-    /// Whether the step, one of `all`, can be taken back.
+    /// Checks whether the step, one of `all`, can be undone.
     pub async fn check(&self, k: &mut Kube, all: &[Self]) -> Result {
         let i = self.info(k).await?;
-        self.way(k, &i, all).await.map(drop)
+        self.plan(k, &i, all).await.map(drop)
     }
 
-    /// Takes the step back; what was done, for people.
+    /// Undoes the step. Returns the operation for the output.
     async fn revert(&self, k: &mut Kube, all: &[Self]) -> Result<&'static str> {
         let i = self.info(k).await?;
         let api = k.api(&i.resource, &i.namespace).await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let failed = match self.way(k, &i, all).await? {
-                Way::Nothing => return Ok("unchanged"),
-                Way::Delete(o) => {
+            let failed = match self.plan(k, &i, all).await? {
+                Reversal::Nothing => return Ok("unchanged"),
+                Reversal::Delete(o) => {
                     let mut options = DeleteOptions::uid(o.uid());
                     options.propagation_policy = Some(Propagation::Background);
                     match api.delete(&i.name, &options).await {
@@ -173,14 +189,14 @@ impl Step {
                             if group(&o) == "apiextensions.k8s.io" {
                                 k.forget_discovery();
                             }
-                            gone(k, &i, o.uid(), tokio::time::Instant::now() + GONE).await?;
+                            wait_deleted(k, &i, o.uid(), tokio::time::Instant::now() + DELETION_TIMEOUT).await?;
                             return Ok("deleted");
                         }
                         Err(e) => e,
                     }
                 }
-                Way::Patch(current, mut patch) => {
-                    // Nobody may come in between the look and the write.
+                Reversal::Patch(current, mut patch) => {
+                    // The resource version protects against writes since the check.
                     let slot = patch.entry("metadata").or_insert_with(|| json!({}));
                     slot["resourceVersion"] = current.resource_version().into();
                     match api.patch(&i.name, &WriteOptions::manager(&self.manager), &Patch::Merge(patch.into())).await {
@@ -195,6 +211,7 @@ impl Step {
         }
     }
 
+    /// Serializes the step for a record.
     pub fn to_value(&self) -> Value {
         json!({
             "apiVersion": self.gvk.api_version(), "kind": self.gvk.kind, "namespace": self.namespace, "name": self.name,
@@ -204,6 +221,7 @@ impl Step {
         })
     }
 
+    /// Parses a step of a record; `None` if it is malformed.
     pub fn from_value(v: &Value) -> Option<Self> {
         let text = |key: &str| v[key].as_str().map(str::to_owned);
         let identity = Object::from_value(json!({"apiVersion": v["apiVersion"], "kind": v["kind"]}))?;
@@ -218,16 +236,16 @@ impl Step {
     }
 }
 
-fn since(name: &str, fields: &[String]) -> String {
+fn changed_message(name: &str, fields: &[String]) -> String {
     format!("{name} was changed by somebody else since: {}", fields.join(", "))
 }
 
-/// Takes steps back, the last first. What cannot be taken back is told, and hinders nothing else.
+/// Undoes steps, the last one first. Errors are collected and do not stop the others.
 pub async fn revert(k: &mut Kube, steps: &[Step]) -> Result {
     let mut errors = Vec::new();
     for s in steps.iter().rev() {
         match s.revert(k, steps).await {
-            Ok(what) => k.say(format!("{} {what}", s.to_name())),
+            Ok(what) => k.println(format!("{} {what}", s.to_name())),
             Err(e) => errors.push(e),
         }
     }
@@ -240,12 +258,12 @@ mod tests {
 
     /// Clauses: G03.exact
     #[test]
-    fn only_what_was_written_is_taken_back() {
+    fn undoes_only_what_was_written() {
         let before = json!({"spec": {"a": 1, "list": [1], "gone": true, "map": {"x": 1}}});
         let after = json!({"spec": {"a": 2, "list": [1, 2], "new": {"y": 1}, "map": {"x": 1}}});
-        let patch = way_back(before.as_object().unwrap(), after.as_object().unwrap());
+        let patch = reverse_patch(before.as_object().unwrap(), after.as_object().unwrap());
         assert_eq!(Value::Object(patch), json!({"spec": {"a": 1, "list": [1], "gone": true, "new": null}}));
-        for (current, want) in [
+        for (current, expected) in [
             (after.clone(), vec![]),
             (json!({"spec": {"a": 2, "list": [1, 2], "new": {"y": 1}, "map": {"x": 9}, "more": 1}}), vec![]),
             (json!({"spec": {"a": 3, "list": [1], "map": {}}}), vec![".spec.a", ".spec.list", ".spec.new"]),
@@ -253,13 +271,13 @@ mod tests {
         ] {
             let mut out = Vec::new();
             changed_since(&before, &after, Some(&current), "", &mut out);
-            assert_eq!(out, want, "{current}");
+            assert_eq!(out, expected, "{current}");
         }
         let mut out = Vec::new();
         let written = json!({"spec": {"a": 1, "list": [{"n": 1}], "null": null}});
-        lost(&written, Some(&json!({"spec": {"a": 1, "list": [{"n": 1, "m": 2}], "b": 1}})), "", &mut out);
+        changed_fields(&written, Some(&json!({"spec": {"a": 1, "list": [{"n": 1, "m": 2}], "b": 1}})), "", &mut out);
         assert!(out.is_empty(), "{out:?}");
-        lost(&written, Some(&json!({"spec": {"list": [{"n": 2}]}})), "", &mut out);
+        changed_fields(&written, Some(&json!({"spec": {"list": [{"n": 2}]}})), "", &mut out);
         assert_eq!(out, [".spec.a", ".spec.list[0].n"]);
     }
 }

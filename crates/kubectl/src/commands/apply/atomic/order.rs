@@ -1,8 +1,8 @@
-//! In which order objects are applied: what others need comes first.
+//! The order in which objects are applied: dependencies first.
 
 use meta::Object;
 
-/// Namespaces, definitions (until they are served), and everything else.
+/// Namespaces first, then definitions (until they are served), then everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Namespaces,
@@ -10,10 +10,12 @@ pub enum Stage {
     Rest,
 }
 
+/// Returns the API group of an object.
 pub fn group(o: &Object) -> &str {
     o.api_version().split_once('/').map_or("", |(g, _)| g)
 }
 
+/// Returns the stage in which an object is applied.
 pub fn stage(o: &Object) -> Stage {
     match (group(o), o.kind()) {
         ("", "Namespace") => Stage::Namespaces,
@@ -22,7 +24,7 @@ pub fn stage(o: &Object) -> Stage {
     }
 }
 
-/// What is read by others before what reads, and what judges requests last, so that it does not judge these.
+/// Kinds that others refer to come first. Kinds that check requests come last, so that they do not check this apply.
 const RANKS: [&[&str]; 6] = [
     &["ResourceQuota", "LimitRange", "PriorityClass", "StorageClass", "RuntimeClass", "IngressClass"],
     &["ServiceAccount", "Role", "ClusterRole"],
@@ -41,7 +43,7 @@ const LAST: [&str; 7] = [
     "ValidatingAdmissionPolicyBinding",
 ];
 
-/// By which objects are sorted; those that are equal keep the order of the files.
+/// The sort key of an object. Objects with the same key keep the order of the files.
 pub fn rank(o: &Object) -> (Stage, usize) {
     let own = group(o).is_empty() || group(o).ends_with(".k8s.io") || !group(o).contains('.');
     let at = RANKS.iter().position(|kinds| own && kinds.contains(&o.kind()));
@@ -56,7 +58,7 @@ mod tests {
 
     /// Clauses: G03.order
     #[test]
-    fn what_others_need_comes_first() {
+    fn dependencies_come_first() {
         let mut all: Vec<Object> = [
             ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
             ("apps/v1", "Deployment"),

@@ -1,14 +1,15 @@
-//! Whether an object has come to rest: workloads by their rollout, definitions by being served, custom resources by the
-//! conditions that most of them have. What has no state of its own is ready.
+//! Whether an object is ready: workloads when their rollout is complete, definitions when they are served, custom resources
+//! by their usual conditions. Objects without such a state are ready.
 
 use crate::commands::rollout::status;
 use meta::{Object, Value};
 
+/// Whether an object is ready, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Ready,
     Waiting(String),
-    /// It will not become ready by itself.
+    /// The object will not become ready.
     Failed(String),
 }
 
@@ -16,16 +17,17 @@ fn condition<'a>(o: &'a Object, ty: &str) -> Option<&'a Value> {
     o.at(&["status", "conditions"])?.as_array()?.iter().find(|c| c["type"] == ty)
 }
 
-fn is(o: &Object, ty: &str, value: &str) -> bool {
+fn has_condition(o: &Object, ty: &str, value: &str) -> bool {
     condition(o, ty).is_some_and(|c| c["status"] == value)
 }
 
-/// Why a condition has its status.
+/// Returns why a condition has its status.
 fn why(o: &Object, ty: &str, otherwise: &str) -> String {
     let text = |key: &str| condition(o, ty)?.get(key)?.as_str().filter(|t| !t.is_empty());
     text("message").or(text("reason")).unwrap_or(otherwise).to_owned()
 }
 
+/// Returns the state of an object.
 pub fn state(o: &Object) -> State {
     if o.is_deleting() {
         return State::Waiting("is being deleted".to_owned());
@@ -36,16 +38,18 @@ pub fn state(o: &Object) -> State {
         ("apps", "ReplicaSet") | ("", "ReplicationController") => replicas(o),
         ("", "Pod") => pod(o),
         ("batch", "Job") => match () {
-            () if is(o, "Failed", "True") => State::Failed(why(o, "Failed", "the job failed")),
-            () if is(o, "Complete", "True") || o.str_at(&["status", "startTime"]).is_some() => State::Ready,
+            () if has_condition(o, "Failed", "True") => State::Failed(why(o, "Failed", "the job failed")),
+            () if has_condition(o, "Complete", "True") || o.str_at(&["status", "startTime"]).is_some() => State::Ready,
             () => State::Waiting("has not started".to_owned()),
         },
         ("apiextensions.k8s.io", "CustomResourceDefinition") => match () {
-            () if is(o, "Established", "True") => State::Ready,
-            () if is(o, "NamesAccepted", "False") => State::Failed(why(o, "NamesAccepted", "its names are taken")),
+            () if has_condition(o, "Established", "True") => State::Ready,
+            () if has_condition(o, "NamesAccepted", "False") => {
+                State::Failed(why(o, "NamesAccepted", "its names are taken"))
+            }
             () => State::Waiting("is not established".to_owned()),
         },
-        ("apiregistration.k8s.io", "APIService") if !is(o, "Available", "True") => {
+        ("apiregistration.k8s.io", "APIService") if !has_condition(o, "Available", "True") => {
             State::Waiting(why(o, "Available", "is not available"))
         }
         _ if o.gvk().is_some_and(|g| kinds::catalog().kind(&g).is_some()) => State::Ready,
@@ -54,7 +58,7 @@ pub fn state(o: &Object) -> State {
 }
 
 fn rollout(kind: &str, o: &Object) -> State {
-    // Pods that people replace themselves are nobody's to wait for.
+    // Pods of the strategy OnDelete are replaced by users: do not wait for them.
     if o.str_at(&["spec", "updateStrategy", "type"]) == Some("OnDelete") {
         return State::Ready;
     }
@@ -66,9 +70,9 @@ fn rollout(kind: &str, o: &Object) -> State {
 }
 
 fn replicas(o: &Object) -> State {
-    let (wanted, ready) = (o.int_at(&["spec", "replicas"]).unwrap_or(1), o.int_at(&["status", "readyReplicas"]));
+    let (desired, ready) = (o.int_at(&["spec", "replicas"]).unwrap_or(1), o.int_at(&["status", "readyReplicas"]));
     let ready = ready.unwrap_or(0);
-    if ready >= wanted { State::Ready } else { State::Waiting(format!("{ready} of {wanted} replicas are ready")) }
+    if ready >= desired { State::Ready } else { State::Waiting(format!("{ready} of {desired} replicas are ready")) }
 }
 
 fn pod(o: &Object) -> State {
@@ -78,7 +82,7 @@ fn pod(o: &Object) -> State {
             let why = o.str_at(&["status", "message"]).or(o.str_at(&["status", "reason"]));
             return State::Failed(why.unwrap_or("the pod failed").to_owned());
         }
-        _ if is(o, "Ready", "True") => return State::Ready,
+        _ if has_condition(o, "Ready", "True") => return State::Ready,
         _ => {}
     }
     let containers = o.at(&["status", "containerStatuses"]).and_then(Value::as_array);
@@ -90,10 +94,10 @@ fn custom(o: &Object) -> State {
     if o.int_at(&["status", "observedGeneration"]).is_some_and(|seen| seen < o.generation()) {
         return State::Waiting("has not been seen by its controller".to_owned());
     }
-    if is(o, "Stalled", "True") {
+    if has_condition(o, "Stalled", "True") {
         return State::Failed(why(o, "Stalled", "is stalled"));
     }
-    if is(o, "Reconciling", "True") {
+    if has_condition(o, "Reconciling", "True") {
         return State::Waiting(why(o, "Reconciling", "is being reconciled"));
     }
     match condition(o, "Ready") {
@@ -109,9 +113,9 @@ mod tests {
 
     /// Clauses: G03.readiness
     #[test]
-    fn objects_are_ready_waiting_or_failed() {
+    fn reports_ready_waiting_and_failed_objects() {
         let w = |t: &str| State::Waiting(t.to_owned());
-        for (o, want) in [
+        for (o, expected) in [
             (json!({"apiVersion": "v1", "kind": "ConfigMap"}), State::Ready),
             (
                 json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"deletionTimestamp": "x"}}),
@@ -164,7 +168,7 @@ mod tests {
                 State::Failed("Bad".into()),
             ),
         ] {
-            assert_eq!(state(&Object::from_value(o.clone()).unwrap()), want, "{o}");
+            assert_eq!(state(&Object::from_value(o.clone()).unwrap()), expected, "{o}");
         }
     }
 }

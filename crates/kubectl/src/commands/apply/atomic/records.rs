@@ -1,5 +1,5 @@
-//! Atomic applies that can be undone, as files on this machine: they hold whole objects, secrets too, so only their owner may
-//! read them. One directory a server; the newest are kept.
+//! Records of atomic applies that can be undone, as files on this machine. They hold complete objects, also secrets, so
+//! only their owner may read them. Each server has a directory; the newest records are kept.
 
 use super::journal::Step;
 use crate::error::{Error, Result};
@@ -11,19 +11,20 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// So many applies can be undone.
-const KEPT: usize = 20;
+/// How many applies are kept.
+const MAX_RECORDS: usize = 20;
 
+/// The record of an atomic apply.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The time of the apply, sortable, as the file is called.
+    /// The file name: the time of the apply, sortable.
     pub id: String,
     pub time: String,
     pub steps: Vec<Step>,
     path: PathBuf,
 }
 
-/// Beside the cache, but not in it: what is deleted there is not missed.
+/// Beside the discovery cache, so that clearing the cache keeps the records.
 fn directory(k: &mut Kube) -> Option<PathBuf> {
     let base = match (k.global.cache_dir.as_str(), (k.shell.environment)("KUBECACHEDIR")) {
         ("", None) => PathBuf::from((k.shell.environment)("HOME")?).join(".kube"),
@@ -38,14 +39,14 @@ fn directory(k: &mut Kube) -> Option<PathBuf> {
     Some(base.join("undo").join(server.chars().map(safe).collect::<String>()))
 }
 
-fn wrong(path: &Path, e: &std::io::Error) -> Error {
-    Error::Text(format!("{}: {}", path.display(), crate::resource::file::os(e)))
+fn file_error(path: &Path, e: &std::io::Error) -> Error {
+    Error::Text(format!("{}: {}", path.display(), crate::error::os_message(e)))
 }
 
-/// Keeps an apply. Without a directory to keep it in there is nothing to undo later, which is said.
+/// Saves the steps of an apply. Returns `None` if there is no directory for them.
 pub fn save(k: &mut Kube, steps: &[Step]) -> Result<Option<String>> {
     let Some(dir) = directory(k) else { return Ok(None) };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| wrong(&dir, &e))?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| file_error(&dir, &e))?;
     let now = k.now();
     let id = now.strftime("%Y%m%d-%H%M%S-%3f").to_string();
     let path = dir.join(format!("{id}.json"));
@@ -57,21 +58,21 @@ pub fn save(k: &mut Kube, steps: &[Step]) -> Result<Option<String>> {
         .truncate(true)
         .mode(0o600)
         .open(&path)
-        .map_err(|e| wrong(&path, &e))?;
-    f.write_all(v.to_string().as_bytes()).map_err(|e| wrong(&path, &e))?;
+        .map_err(|e| file_error(&path, &e))?;
+    f.write_all(v.to_string().as_bytes()).map_err(|e| file_error(&path, &e))?;
     let all = list(k)?;
-    for old in all.iter().rev().skip(KEPT) {
+    for old in all.iter().rev().skip(MAX_RECORDS) {
         let _ = std::fs::remove_file(&old.path);
     }
     Ok(Some(id))
 }
 
-/// All that can be undone, the oldest first.
+/// Returns all records, the oldest first.
 pub fn list(k: &mut Kube) -> Result<Vec<Record>> {
     let Some(dir) = directory(k) else { return Ok(Vec::new()) };
     let entries = match std::fs::read_dir(&dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        r => r.map_err(|e| wrong(&dir, &e))?,
+        r => r.map_err(|e| file_error(&dir, &e))?,
     };
     let mut out: Vec<Record> = entries.flatten().filter_map(|e| read(&e.path())).collect();
     out.sort_by(|a, b| a.id.cmp(&b.id));
@@ -86,8 +87,8 @@ fn read(path: &Path) -> Option<Record> {
 }
 
 impl Record {
-    /// It was undone.
+    /// Deletes the record after its apply was undone.
     pub fn forget(&self) -> Result {
-        std::fs::remove_file(&self.path).map_err(|e| wrong(&self.path, &e))
+        std::fs::remove_file(&self.path).map_err(|e| file_error(&self.path, &e))
     }
 }

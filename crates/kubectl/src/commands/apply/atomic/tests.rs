@@ -1,11 +1,11 @@
-use crate::commands::create::LAST_APPLIED;
+use crate::resource::last_applied::LAST_APPLIED;
 use crate::testing::{Server, run_in};
 use meta::Value;
 use serde_json::json;
 
 const BASE: &str = "/api/v1/namespaces/default";
 const WRITE: &str = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
-const REHEARSE: &str = "fieldManager=kubectl-client-side-apply&dryRun=All&fieldValidation=Strict";
+const DRY_RUN: &str = "fieldManager=kubectl-client-side-apply&dryRun=All&fieldValidation=Strict";
 
 fn object(kind: &str, name: &str, uid: &str, version: &str, more: &Value) -> Value {
     let mut v = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default", "uid": uid, "resourceVersion": version}});
@@ -19,7 +19,7 @@ fn refused(code: u16, reason: &str, message: &str) -> Value {
     json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": message})
 }
 
-/// Runs a command line of words with a home of its own: exit code, what was said and complained of.
+/// Runs a command line of words in an own home directory: exit code, standard output and standard error.
 async fn run(s: &Server, home: &tempfile::TempDir, line: &str, input: &str) -> (u8, String, String) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let home = home.path().to_str().unwrap().to_owned();
@@ -32,16 +32,16 @@ async fn run(s: &Server, home: &tempfile::TempDir, line: &str, input: &str) -> (
 
 const FILE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: v}\n";
 
-/// A server where the config map is made and then the service, and both can be looked at afterwards.
+/// A server that creates the config map and then the service, and returns both afterwards.
 fn both(service: (u16, Value)) -> Server {
     let missing = |kind: &str, name: &str| refused(404, "NotFound", &format!("{kind} {name:?} not found"));
     let config_map = object("ConfigMap", "c", "u1", "5", &json!({"data": {"k": "v"}}));
     Server::new()
-        .on(&format!("POST {BASE}/configmaps?{REHEARSE}"), 201, config_map.clone())
-        .on(&format!("POST {BASE}/services?{REHEARSE}"), 201, object("Service", "s", "u2", "", &json!({})))
+        .on(&format!("POST {BASE}/configmaps?{DRY_RUN}"), 201, config_map.clone())
+        .on(&format!("POST {BASE}/services?{DRY_RUN}"), 201, object("Service", "s", "u2", "", &json!({})))
         .on(&format!("POST {BASE}/configmaps?{WRITE}"), 201, config_map.clone())
         .on(&format!("POST {BASE}/services?{WRITE}"), service.0, service.1)
-        // Live for the rehearsal (twice), for the journal, for the apply; then it is there.
+        // Live for the dry runs, the journal and the apply; then as written.
         .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
         .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
         .on(&format!("GET {BASE}/configmaps/c"), 404, missing("configmaps", "c"))
@@ -64,7 +64,7 @@ fn both(service: (u16, Value)) -> Server {
 
 /// Clauses: G03.all, G03.undo
 #[tokio::test]
-async fn all_is_applied_in_order_and_taken_back() {
+async fn applies_in_order_and_undoes() {
     let home = tempfile::tempdir().unwrap();
     let s = both((201, object("Service", "s", "u2", "6", &json!({}))));
     let (code, out, err) = run(&s, &home, "apply --atomic -f -", FILE).await;
@@ -81,9 +81,9 @@ async fn all_is_applied_in_order_and_taken_back() {
     assert_eq!((code, err.starts_with("error: no atomic apply of this machine")), (1, true), "{err}");
 }
 
-/// What changes nothing is nothing to take back.
+/// An apply without changes leaves no record.
 #[tokio::test]
-async fn an_apply_without_changes_is_not_kept() {
+async fn apply_without_changes_leaves_no_record() {
     let home = tempfile::tempdir().unwrap();
     let applied = "{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\"},\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"c\",\"namespace\":\"default\"}}\n";
     let mut there = object("ConfigMap", "c", "u1", "5", &json!({"data": {"k": "v"}}));
@@ -91,14 +91,14 @@ async fn an_apply_without_changes_is_not_kept() {
     let s = Server::new().on(&format!("GET {BASE}/configmaps/c"), 200, there);
     let file = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: v}\n";
     let (code, out, err) = run(&s, &home, "apply --atomic -f -", file).await;
-    let said = "nothing to do: everything is as the files say\n";
-    assert_eq!((code, out.as_str(), err.as_str()), (0, "configmap/c unchanged\n", said));
+    let output = "nothing to do: everything is as the files say\n";
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "configmap/c unchanged\n", output));
     assert_eq!(run(&s, &home, "undo --list", "").await.1, "ID   AGE   OBJECTS\n");
 }
 
 /// Clauses: G03.rollback
 #[tokio::test]
-async fn a_failure_takes_everything_back() {
+async fn failure_undoes_everything() {
     let home = tempfile::tempdir().unwrap();
     let s = both((403, refused(403, "Forbidden", "no services today")));
     let (code, out, err) = run(&s, &home, "apply --atomic -f -", FILE).await;
@@ -107,15 +107,15 @@ async fn a_failure_takes_everything_back() {
         err,
         "failed, taking everything back\nError from server (Forbidden): error when creating \"STDIN\": no services today\n"
     );
-    assert!(!s.asked().contains(&format!("DELETE {BASE}/services/s")));
+    assert!(!s.requests().contains(&format!("DELETE {BASE}/services/s")));
 }
 
 /// Clauses: G03.rehearsal, G03.confirm
 #[tokio::test]
-async fn nothing_is_written_before_all_is_known_to_fit() {
+async fn dry_run_of_all_objects_precedes_writes() {
     let home = tempfile::tempdir().unwrap();
     let s = both((201, json!({})));
-    for (line, input, want) in [
+    for (line, input, expected) in [
         ("apply --atomic --dry-run=server -f -", FILE.to_owned(), "--dry-run cannot be used with --atomic"),
         ("apply --atomic -o json -f -", FILE.to_owned(), "--atomic prints names only"),
         ("apply --confirm -f -", FILE.to_owned(), "--confirm only works with --atomic"),
@@ -132,11 +132,11 @@ async fn nothing_is_written_before_all_is_known_to_fit() {
         ),
     ] {
         let (code, _, err) = run(&s, &home, line, &input).await;
-        assert!(code == 1 && err.contains(want), "{line}: {err}");
+        assert!(code == 1 && err.contains(expected), "{line}: {err}");
     }
-    let written = |s: &Server| s.asked().into_iter().any(|l| l.starts_with("POST") && !l.contains("dryRun"));
+    let written = |s: &Server| s.requests().into_iter().any(|l| l.starts_with("POST") && !l.contains("dryRun"));
     assert!(!written(&s));
-    // The answer is read from what stands behind the files.
+    // The answer follows the files on standard input.
     let file = home.path().join("f.yaml");
     std::fs::write(&file, FILE).unwrap();
     let line = format!("apply --atomic --confirm -f {}", file.display());
@@ -151,7 +151,7 @@ async fn nothing_is_written_before_all_is_known_to_fit() {
 
 /// Clauses: G03.refused, G03.restored
 #[tokio::test]
-async fn undo_restores_what_was_and_refuses_what_others_changed() {
+async fn undo_restores_objects_and_refuses_changed_ones() {
     let home = tempfile::tempdir().unwrap();
     let file = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: new, n: x}\n";
     let get = format!("GET {BASE}/configmaps/c");
@@ -165,7 +165,7 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
     let new = with("2", json!({"k": "new", "n": "x", "theirs": "1"}), "later");
     let server = |now: Value| {
         Server::new()
-            .on(&format!("PATCH {BASE}/configmaps/c?{REHEARSE}"), 200, new.clone())
+            .on(&format!("PATCH {BASE}/configmaps/c?{DRY_RUN}"), 200, new.clone())
             .on(&format!("PATCH {BASE}/configmaps/c?{WRITE}"), 200, new.clone())
             .on(&get, 200, old.clone())
             .on(&get, 200, old.clone())
@@ -180,7 +180,7 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
         (code, err.as_str()),
         (1, "nothing was changed\nerror: configmap/c was changed by somebody else since: .data.k\n")
     );
-    // What others wrote beside it stays.
+    // Changes of others to other fields stay.
     let undo = format!("PATCH {BASE}/configmaps/c?fieldManager=kubectl-client-side-apply");
     let now = with("9", json!({"k": "new", "n": "x", "theirs": "2", "more": "1"}), "later");
     let s = Server::new().on(&get, 200, now).on(&undo, 200, old.clone());
@@ -192,14 +192,14 @@ async fn undo_restores_what_was_and_refuses_what_others_changed() {
 
 /// Clauses: G03.strangers
 #[tokio::test]
-async fn a_namespace_does_not_go_with_objects_of_others() {
+async fn undo_keeps_a_namespace_with_objects_of_others() {
     let home = tempfile::tempdir().unwrap();
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}});
     let get = "GET /api/v1/namespaces/n";
     let missing = refused(404, "NotFound", "namespaces \"n\" not found");
     let s = Server::new()
-        .on(&format!("POST /api/v1/namespaces?{REHEARSE}"), 201, namespace.clone())
+        .on(&format!("POST /api/v1/namespaces?{DRY_RUN}"), 201, namespace.clone())
         .on(&format!("POST /api/v1/namespaces?{WRITE}"), 201, namespace.clone())
         .on(get, 404, missing.clone())
         .on(get, 404, missing.clone())
@@ -219,20 +219,20 @@ async fn a_namespace_does_not_go_with_objects_of_others() {
         json!({"items": [item("kube-root-ca.crt")], "metadata": {}}),
     );
     let (code, _, err) = run(&s, &home, "undo", "").await;
-    let want = "nothing was changed\nerror: Namespace \"n\" holds objects of others: configmap/theirs\n";
-    assert_eq!((code, err.as_str()), (1, want));
+    let expected = "nothing was changed\nerror: Namespace \"n\" holds objects of others: configmap/theirs\n";
+    assert_eq!((code, err.as_str()), (1, expected));
     let (code, out, err) = run(&s, &home, "undo", "").await;
     assert_eq!((code, out.as_str()), (0, "namespace/n deleted\n"), "{err}");
 }
 
 /// Clauses: G03.wait
 #[tokio::test]
-async fn it_is_done_when_all_is_ready_and_taken_back_when_it_is_not() {
+async fn waits_for_readiness_and_undoes_on_timeout() {
     let home = tempfile::tempdir().unwrap();
     let pod = |status: Value| object("Pod", "p", "u", "1", &json!({"status": status}));
     let get = format!("GET {BASE}/pods/p");
     let server = |last: Value| {
-        let mut s = Server::new().on(&format!("POST {BASE}/pods?{REHEARSE}"), 201, pod(json!({}))).on(
+        let mut s = Server::new().on(&format!("POST {BASE}/pods?{DRY_RUN}"), 201, pod(json!({}))).on(
             &format!("POST {BASE}/pods?{WRITE}"),
             201,
             pod(json!({})),

@@ -1,12 +1,14 @@
-//! Progress: one view that is drawn over itself in a terminal, or a line for every change.
+//! Progress output: a view that is redrawn in place in a terminal, or a line per change.
 
 use super::ready::State;
 use crate::kube::Kube;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, stdout};
+use terminal_size::{Width, terminal_size_of};
 
-/// More objects than this would not stay in sight.
+/// With more objects the view would scroll.
 const LIVE_LINES: usize = 30;
 
+/// The names of the objects and their printed states.
 pub struct View {
     names: Vec<String>,
     shown: Vec<Option<State>>,
@@ -25,11 +27,11 @@ fn line(name: &str, state: Option<&State>) -> String {
 
 impl View {
     pub fn new(k: &Kube, names: Vec<String>) -> Self {
-        let live = k.shell.terminal && std::io::stdout().is_terminal() && names.len() <= LIVE_LINES;
+        let live = k.shell.terminal && stdout().is_terminal() && names.len() <= LIVE_LINES;
         Self { shown: vec![None; names.len()], names, live, drawn: false }
     }
 
-    /// Shows what is new.
+    /// Shows what has changed.
     pub fn show(&mut self, k: &Kube, states: &[State]) {
         let mut changed = false;
         for (i, s) in states.iter().enumerate() {
@@ -38,10 +40,10 @@ impl View {
             }
             changed = true;
             if !self.live {
-                // What was ready at the first look is not worth a line.
+                // Objects that are ready at the first check get no line.
                 let quiet = self.shown[i].is_none() && *s == State::Ready;
                 if !quiet {
-                    k.say(match s {
+                    k.println(match s {
                         State::Ready => format!("{} is ready", self.names[i]),
                         State::Waiting(why) | State::Failed(why) => format!("{}: {why}", self.names[i]),
                     });
@@ -54,8 +56,8 @@ impl View {
             if self.drawn {
                 text.push_str(&format!("\x1b[{}A", self.names.len()));
             }
-            // A line that the terminal breaks would be two, and the next picture one too low.
-            let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |s| usize::from(s.ws_col)).max(20);
+            // A wrapped line would shift the next drawing.
+            let width = terminal_size_of(stdout()).map_or(80, |(Width(columns), _)| usize::from(columns)).max(20);
             for (name, state) in self.names.iter().zip(&self.shown) {
                 let line: String = line(name, state.as_ref()).chars().take(width - 1).collect();
                 text.push_str(&format!("\r\x1b[K{line}\n"));

@@ -1,14 +1,14 @@
-//! Command lines that are not understood, in kubectl's words.
+//! Renders errors of the parser in the texts of kubectl.
 //!
-//! The parser says what is wrong; here it gets the words that scripts and people know from Go's flags and from cobra.
+//! Scripts and people know the messages of Go's flag package and of cobra; clap reports the same errors in other texts.
 
-use super::{Refusal, command};
+use super::{ParseStop, command};
 use crate::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::any::TypeId;
 use std::ffi::OsString;
 
-/// The command that words lead to (`kubectl create job`), and the words behind it that are no flags.
+/// Returns the path of the command that `words` name (`kubectl create job`), and its arguments that are no flags.
 fn command_path(words: &[String]) -> (String, Vec<&str>) {
     let mut at = command();
     let mut path = String::from("kubectl");
@@ -44,7 +44,7 @@ fn command_path(words: &[String]) -> (String, Vec<&str>) {
     (path, rest)
 }
 
-/// The flags that are not there but have to be, in quotes.
+/// Returns the names of required flags that are missing, in quotes.
 fn missing_flags(e: &clap::Error) -> Vec<String> {
     let all = match e.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(s)) => s.clone(),
@@ -57,7 +57,7 @@ fn missing_flags(e: &clap::Error) -> Vec<String> {
     out
 }
 
-/// Commands as upstream's program has them one after the other, which is the order of its suggestions.
+/// The commands in upstream's order, which is the order of suggestions.
 const ORDER: [&str; 43] = [
     "create",
     "expose",
@@ -104,30 +104,30 @@ const ORDER: [&str; 43] = [
     "api-resources",
 ];
 
-/// Names of other programs' commands for ours.
-const MEANT: [(&str, &[&str]); 4] =
+/// Common names of commands in other programs.
+const SYNONYMS: [(&str, &[&str]); 4] =
     [("delete", &["rm", "remove"]), ("describe", &["inspect"]), ("get", &["list", "ls"]), ("top", &["stats"])];
 
-/// Commands that are at most two letters away, or begin with what was typed.
+/// Suggests commands within an edit distance of two, or with `word` as a prefix.
 fn suggestions(word: &str) -> String {
     let word = word.to_lowercase();
     let all = command();
     let mut known: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
     known.sort_by_key(|n| ORDER.iter().position(|o| o == n).unwrap_or(ORDER.len()));
-    let near: Vec<&str> = known
+    let similar: Vec<&str> = known
         .into_iter()
         .filter(|n| {
-            let meant = MEANT.iter().any(|(of, words)| of == n && words.contains(&word.as_str()));
-            meant || n.starts_with(&word) || distance(n, &word) <= 2
+            let is_synonym = SYNONYMS.iter().any(|(context, words)| context == n && words.contains(&word.as_str()));
+            is_synonym || n.starts_with(&word) || distance(n, &word) <= 2
         })
         .collect();
-    match near.is_empty() {
+    match similar.is_empty() {
         true => String::new(),
-        false => format!("\n\nDid you mean this?\n\t{}", near.join("\n\t")),
+        false => format!("\n\nDid you mean this?\n\t{}", similar.join("\n\t")),
     }
 }
 
-/// How many letters must be put in, taken away or replaced to make one word of the other.
+/// Returns the edit distance of two words.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -143,7 +143,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Why the value of a flag that takes a number was refused, as Go reports it.
+/// Explains an invalid value of a flag that takes a number, as Go does.
 fn parse_int_error(value: &str) -> String {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     let why = match value.parse::<i64>().map_err(|e| *e.kind()) {
@@ -161,7 +161,7 @@ fn takes_number(arg: &clap::Arg) -> bool {
     any_of!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize)
 }
 
-/// The flag of this name of the command that `words` call.
+/// Finds a flag of the command that `words` name, or a global flag.
 fn find_flag(words: &[String], flag: &str) -> Option<clap::Arg> {
     let mut at = command();
     let global = at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).cloned();
@@ -174,7 +174,7 @@ fn find_flag(words: &[String], flag: &str) -> Option<clap::Arg> {
     at.get_arguments().find(|a| a.get_long() == flag.strip_prefix("--")).cloned().or(global)
 }
 
-/// The help of a command below the first.
+/// Renders the help of a command.
 fn help(path: &[&str]) -> String {
     let mut at = command();
     at.build();
@@ -191,26 +191,26 @@ fn help(path: &[&str]) -> String {
     at.render_help().to_string()
 }
 
-/// `kubectl help WORDS…`, where the parser does not know all words: as much as they lead to.
-fn topic(words: &[String]) -> Refusal {
+/// Renders `kubectl help WORDS…` where the parser does not know all words: the help of the longest known prefix.
+fn topic(words: &[String]) -> ParseStop {
     let (path, _) = command_path(words);
     let path: Vec<&str> = path.split(' ').skip(1).collect();
     if !path.is_empty() {
-        return Refusal::Help(help(&path));
+        return ParseStop::Help(help(&path));
     }
     let quoted: Vec<String> = words.iter().map(|w| format!("`{w}`")).collect();
     let text = format!("Unknown help topic [{}]\n{}", quoted.join(" "), help(&[]));
-    Refusal::Wrong(Error::Code { code: 0, error: Box::new(Error::Bare(text)) })
+    ParseStop::Error(Error::Code { code: 0, error: Box::new(Error::Bare(text)) })
 }
 
-/// The error for a bad flag beside `--help`; it is printed instead of the help.
-pub fn beside_help(args: &[OsString]) -> Option<clap::Error> {
+/// Returns the error of an invalid flag beside `--help`, which replaces the help.
+pub fn error_beside_help(args: &[OsString]) -> Option<clap::Error> {
     let mut ended = false;
-    let asks = |w: &&OsString| {
+    let keep = |w: &&OsString| {
         ended |= *w == "--";
         ended || *w != "-h" && *w != "--help"
     };
-    let rest: Vec<OsString> = args.iter().filter(asks).cloned().collect();
+    let rest: Vec<OsString> = args.iter().filter(keep).cloned().collect();
     let command = command();
     let e = command.clone().try_get_matches_from(super::order::subcommands_first(&rest, &command)).err()?;
     let has = |kind| matches!(e.get(kind), Some(ContextValue::String(s)) if !s.is_empty());
@@ -223,31 +223,31 @@ pub fn beside_help(args: &[OsString]) -> Option<clap::Error> {
     }
 }
 
-/// A complaint of the parser in kubectl's words, or the help that was asked for.
-pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
+/// Renders an error of the parser, or the requested help.
+pub fn render(e: &clap::Error, words: &[String]) -> ParseStop {
     let (command, rest) = command_path(words);
     let see_for_help = format!("See '{command} -h' for help and examples");
     let generates = command.starts_with("kubectl create ");
-    let of = |kind: ContextKind| match e.get(kind) {
+    let context = |kind: ContextKind| match e.get(kind) {
         Some(ContextValue::String(s)) => s.clone(),
         Some(ContextValue::Strings(s)) => s.join(" "),
         _ => String::new(),
     };
     let see = format!("See '{command} --help' for usage.");
-    let arg = of(ContextKind::InvalidArg);
-    // `--flag <VALUE>` is how the parser names a flag.
+    let arg = context(ContextKind::InvalidArg);
+    // clap names a flag as `--flag <VALUE>`.
     let flag = arg.split([' ', '=', '[']).next().unwrap_or_default().to_owned();
     let text = match e.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand if command != "kubectl" => {
             let help = e.to_string();
             return match command.as_str() {
-                "kubectl certificate" => Refusal::Help(help),
-                "kubectl rollout" => Refusal::Wrong(Error::Said { out: help, error: Box::new(Error::Exit(1)) }),
-                _ => Refusal::Wrong(Error::Bare(help)),
+                "kubectl certificate" => ParseStop::Help(help),
+                "kubectl rollout" => ParseStop::Error(Error::WithOutput { out: help, error: Box::new(Error::Exit(1)) }),
+                _ => ParseStop::Error(Error::Bare(help)),
             };
         }
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
-            return Refusal::Help(e.to_string());
+            return ParseStop::Help(e.to_string());
         }
         ErrorKind::MissingRequiredArgument if generates && rest.is_empty() && missing_flags(e).is_empty() => {
             format!("exactly one NAME is required, got 0\n{see_for_help}")
@@ -261,7 +261,7 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
         {
             format!("unexpected arguments: [{}]\n{see_for_help}", rest.join(" "))
         }
-        // A flag that nobody knows takes the next word; the one behind it may be the name of a plugin.
+        // An unknown flag takes the next word as its value; the word after that may be the name of a plugin.
         ErrorKind::UnknownArgument
             if words.first().is_some_and(|w| w.starts_with('-'))
                 && words
@@ -270,34 +270,34 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
                     .is_some_and(|at| words[at + 1..].iter().skip(1).any(|w| !w.starts_with('-'))) =>
         {
             let why = format!("Error: flags cannot be placed before plugin name: {}", words[0]);
-            return Refusal::Wrong(Error::Bare(why));
+            return ParseStop::Error(Error::Bare(why));
         }
         ErrorKind::UnknownArgument if flag.starts_with("--") => format!("unknown flag: {flag}\n{see}"),
         ErrorKind::UnknownArgument if flag.starts_with('-') => {
             let c = flag.chars().nth(1).unwrap_or('-');
             let given = words.iter().find(|p| p.starts_with('-') && !p.starts_with("--") && p.contains(c));
-            // The letters before it are flags that were taken.
+            // The preceding letters are known flags.
             let rest = given.and_then(|g| g.find(c).map(|at| format!("-{}", &g[at..])));
             format!("unknown shorthand flag: '{c}' in {}\n{see}", rest.unwrap_or(flag))
         }
         ErrorKind::InvalidSubcommand => {
-            let word = of(ContextKind::InvalidSubcommand);
+            let word = context(ContextKind::InvalidSubcommand);
             if words.first().is_some_and(|w| w == "help") {
                 return topic(&words[1..]);
             }
-            let asks = words.iter().take_while(|w| *w != "--").any(|w| w == "-h" || w == "--help");
+            let wants_help = words.iter().take_while(|w| *w != "--").any(|w| w == "-h" || w == "--help");
             match command.as_str() {
                 "kubectl" if word == "alpha" => {
                     let why = "No alpha commands are available in this version of kubectl".to_owned();
-                    return Refusal::Wrong(Error::Code { code: 0, error: Box::new(Error::Bare(why)) });
+                    return ParseStop::Error(Error::Code { code: 0, error: Box::new(Error::Bare(why)) });
                 }
-                "kubectl certificate" => return Refusal::Help(help(&["certificate"])),
-                path if asks && path != "kubectl" => {
-                    return Refusal::Help(help(&path.split(' ').skip(1).collect::<Vec<_>>()));
+                "kubectl certificate" => return ParseStop::Help(help(&["certificate"])),
+                path if wants_help && path != "kubectl" => {
+                    return ParseStop::Help(help(&path.split(' ').skip(1).collect::<Vec<_>>()));
                 }
                 "kubectl" if words.first().is_some_and(|w| w.starts_with('-')) => {
                     let why = format!("Error: flags cannot be placed before plugin name: {}", words[0]);
-                    return Refusal::Wrong(Error::Bare(why));
+                    return ParseStop::Error(Error::Bare(why));
                 }
                 "kubectl" => format!("unknown command {word:?} for \"kubectl\"{}", suggestions(&word)),
                 "kubectl create" | "kubectl apply" => {
@@ -316,7 +316,7 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             }
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
-            let value = of(ContextKind::InvalidValue);
+            let value = context(ContextKind::InvalidValue);
             let short = find_flag(words, &flag).and_then(|a| a.get_short()).filter(|_| !words.contains(&flag));
             if let (true, Some(c)) = (value.is_empty(), short) {
                 let given = words.iter().rfind(|w| w.starts_with('-') && !w.starts_with("--") && w.ends_with(c));
@@ -340,17 +340,17 @@ pub fn refuse(e: &clap::Error, words: &[String]) -> Refusal {
             format!("{}\n{see}", line.strip_prefix("error: ").unwrap_or(line))
         }
     };
-    Refusal::Wrong(Error::Text(text))
+    ParseStop::Error(Error::Text(text))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{Server, snapshot};
 
-    /// Checked against upstream's program.
+    /// Expected output is that of upstream's program.
     #[tokio::test]
-    async fn commands_that_are_near_are_suggested() {
-        for (line, want) in [
+    async fn suggests_similar_commands() {
+        for (line, expected) in [
             ("gte pods", "\n! \n! Did you mean this?\n! \tget"),
             ("gt", "\n! \n! Did you mean this?\n! \tset\n! \tget\n! \tcp"),
             ("foo", "\n! \n! Did you mean this?\n! \ttop"),
@@ -360,16 +360,16 @@ mod tests {
             ("notacommand", ""),
         ] {
             let word = line.split(' ').next().unwrap();
-            let want = format!("! error: unknown command {word:?} for \"kubectl\"{want}\nexit 1\n");
-            assert_eq!(snapshot(&Server::new(), line, "").await, want, "{line}");
+            let expected = format!("! error: unknown command {word:?} for \"kubectl\"{expected}\nexit 1\n");
+            assert_eq!(snapshot(&Server::new(), line, "").await, expected, "{line}");
         }
     }
 
     /// A bad flag is an error even beside `--help`; an unknown word prints the help of the command before it.
     #[tokio::test]
-    async fn help_is_no_excuse() {
+    async fn help_does_not_hide_invalid_flags() {
         let s = Server::new();
-        for (line, want) in [
+        for (line, expected) in [
             ("get cm -h --nosuch", "! error: unknown flag: --nosuch\n! See 'kubectl get --help' for usage.\nexit 1\n"),
             (
                 "apply --help -f",
@@ -382,19 +382,19 @@ mod tests {
             ),
             ("--nosuch get pods", "! Error: flags cannot be placed before plugin name: --nosuch\nexit 1\n"),
         ] {
-            assert_eq!(snapshot(&s, line, "").await, want, "{line}");
+            assert_eq!(snapshot(&s, line, "").await, expected, "{line}");
         }
         for (line, begins, ends) in [
-            ("certificate", "Approve or deny signing requests", "\n"),
-            ("certificate nosuch", "Approve or deny signing requests", "\n"),
-            ("rollout", "See and steer the rollout of a workload", "exit 1\n"),
-            ("rollout nosuch -h", "See and steer the rollout of a workload", "\n"),
-            ("help get nosuch", "Show objects", "\n"),
+            ("certificate", "Approve or deny certificate signing requests", "\n"),
+            ("certificate nosuch", "Approve or deny certificate signing requests", "\n"),
+            ("rollout", "Show and control the rollout of a workload", "exit 1\n"),
+            ("rollout nosuch -h", "Show and control the rollout of a workload", "\n"),
+            ("help get nosuch", "List objects", "\n"),
             ("help nosuch", "! Unknown help topic [`nosuch`]\n", "\n"),
         ] {
-            let said = snapshot(&s, line, "").await;
-            assert!(said.starts_with(begins) && said.ends_with(ends), "{line}: {said}");
-            assert_eq!(said.ends_with("exit 1\n"), ends == "exit 1\n", "{line}");
+            let output = snapshot(&s, line, "").await;
+            assert!(output.starts_with(begins) && output.ends_with(ends), "{line}: {output}");
+            assert_eq!(output.ends_with("exit 1\n"), ends == "exit 1\n", "{line}");
         }
     }
 }
