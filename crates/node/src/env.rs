@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use crate::fields::{self, Place};
-use crate::objects::{Data, Kind, Objects};
+use crate::fields::{self, NodeInfo};
+use crate::objects::{Data, Kind, Objects, Reference};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -32,7 +32,7 @@ pub enum Error {
 
 /// Bytes that the environment, the command and the arguments of a container may take together: the most that a kernel gives a program
 /// (`execve`). The runtime knows how much this one gives, mostly a third of it.
-pub const MOST_BYTES: usize = 6 << 20;
+pub const MAX_BYTES: usize = 6 << 20;
 
 /// What is put together for a container grows beyond its bound, as variables do that double one another.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -40,12 +40,12 @@ pub const MOST_BYTES: usize = 6 << 20;
 pub struct TooLong(usize);
 
 /// What is left of a bound.
-pub struct Room {
+pub struct Budget {
     most: usize,
     left: usize,
 }
 
-impl Room {
+impl Budget {
     pub fn new(most: usize) -> Self {
         Self { most, left: most }
     }
@@ -85,7 +85,7 @@ const KEPT: usize = 32 << 20;
 const MOST_READ: usize = 256 << 20;
 
 /// A source for one use: what many variables or files refer to is read once, and everything together has a bound.
-pub struct Once<'a> {
+pub struct CachedSource<'a> {
     source: &'a dyn Source,
     seen: Mutex<Seen>,
 }
@@ -97,14 +97,14 @@ struct Seen {
     read: usize,
 }
 
-impl<'a> Once<'a> {
+impl<'a> CachedSource<'a> {
     pub fn new(source: &'a dyn Source) -> Self {
         Self { source, seen: Mutex::default() }
     }
 }
 
 #[async_trait::async_trait]
-impl Source for Once<'_> {
+impl Source for CachedSource<'_> {
     /// All of one namespace.
     async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
         let key = (kind, name.to_owned());
@@ -157,12 +157,12 @@ pub async fn build(
     container: &Container,
     source: &dyn Source,
     services: &BTreeMap<String, String>,
-    place: &Place,
+    node: &NodeInfo,
 ) -> Result<Environment, Error> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let source = Once::new(source);
+    let source = CachedSource::new(source);
     let mut out = Variables::default();
-    let mut room = Room::new(MOST_BYTES);
+    let mut budget = Budget::new(MAX_BYTES);
     let mut skipped = Vec::new();
     for from in container.env_from.iter().flatten() {
         let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
@@ -180,7 +180,7 @@ pub async fn build(
         let mut bad = Vec::new();
         for (key, value) in &*data {
             let key = format!("{prefix}{key}");
-            room.take(key.len() + value.len())?;
+            budget.take(key.len() + value.len())?;
             if meta::names::env_var_name(&key).is_empty() {
                 out.set(&key, String::from_utf8_lossy(value).into_owned());
             } else {
@@ -195,8 +195,8 @@ pub async fn build(
     for e in container.env.iter().flatten() {
         let Some(from) = &e.value_from else {
             let lookup = |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str));
-            let value = expand(e.value.as_deref().unwrap_or_default(), lookup, &mut room)?;
-            room.take(e.name.len())?;
+            let value = expand(e.value.as_deref().unwrap_or_default(), lookup, &mut budget)?;
+            budget.take(e.name.len())?;
             out.set(&e.name, value);
             continue;
         };
@@ -206,9 +206,9 @@ pub async fn build(
             (None, None) => None,
         };
         let value = if let Some(r) = &from.field_ref {
-            fields::field(pod, &r.field_path, place)?
+            fields::field(pod, &r.field_path, node)?
         } else if let Some(r) = &from.resource_field_ref {
-            fields::resource(pod, &container.name, r, place)?
+            fields::resource(pod, &container.name, r, node)?
         } else if let Some((kind, title, name, key, optional)) = key_ref {
             let optional = optional == Some(true);
             match source.data(kind, namespace, name).await? {
@@ -226,12 +226,12 @@ pub async fn build(
         } else {
             return Err(Error::Source(e.name.clone()));
         };
-        room.take(e.name.len() + value.len())?;
+        budget.take(e.name.len() + value.len())?;
         out.set(&e.name, value);
     }
     for (name, value) in services {
         if out.get(name).is_none() {
-            room.take(name.len() + value.len())?;
+            budget.take(name.len() + value.len())?;
             out.set(name, value.clone());
         }
     }
@@ -242,10 +242,14 @@ pub async fn build(
 ///
 /// # Errors
 /// When the result takes more than there is room for.
-pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &mut Room) -> Result<String, TooLong> {
+pub fn expand<'a>(
+    text: &str,
+    lookup: impl Fn(&str) -> Option<&'a str>,
+    budget: &mut Budget,
+) -> Result<String, TooLong> {
     let mut out = String::new();
     let mut push = |piece: &str| {
-        room.take(piece.len())?;
+        budget.take(piece.len())?;
         out.push_str(piece);
         Ok(())
     };
@@ -271,6 +275,37 @@ pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &m
     }
     push(rest)?;
     Ok(out)
+}
+
+/// The objects that variables of the pod's containers read.
+pub fn references(pod: &Pod) -> BTreeSet<Reference> {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let mut out = BTreeSet::new();
+    let mut add = |kind, name: &str| {
+        out.insert(Reference { kind, namespace: namespace.clone(), name: name.to_owned() });
+    };
+    let Some(spec) = &pod.spec else { return BTreeSet::new() };
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| (&c.env, &c.env_from));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| (&c.env, &c.env_from));
+    for (env, env_from) in containers.chain(ephemeral) {
+        for e in env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            if let Some(r) = &e.config_map_key_ref {
+                add(Kind::ConfigMap, &r.name);
+            }
+            if let Some(r) = &e.secret_key_ref {
+                add(Kind::Secret, &r.name);
+            }
+        }
+        for e in env_from.iter().flatten() {
+            if let Some(r) = &e.config_map_ref {
+                add(Kind::ConfigMap, &r.name);
+            }
+            if let Some(r) = &e.secret_ref {
+                add(Kind::Secret, &r.name);
+            }
+        }
+    }
+    out
 }
 
 /// A service, as variables tell of it.
@@ -305,9 +340,9 @@ pub fn of_services<'a>(
     links: bool,
 ) -> Result<BTreeMap<String, String>, TooLong> {
     let mut out = BTreeMap::new();
-    let mut room = Room::new(MOST_BYTES);
+    let mut budget = Budget::new(MAX_BYTES);
     let mut set = |name: String, value: String| {
-        room.take(name.len() + value.len())?;
+        budget.take(name.len() + value.len())?;
         out.insert(name, value);
         Ok(())
     };

@@ -26,7 +26,7 @@ async fn with_large(container: serde_json::Value) -> (usize, Result<Environment,
     let source = Large::default();
     let pod = Pod::default();
     let container = serde_json::from_value(container).unwrap();
-    let got = build(&pod, &container, &source, &BTreeMap::new(), &Place::default()).await;
+    let got = build(&pod, &container, &source, &BTreeMap::new(), &NodeInfo::default()).await;
     (source.0.into_inner(), got)
 }
 
@@ -64,7 +64,7 @@ async fn env(container: serde_json::Value) -> Result<Environment, Error> {
     .unwrap();
     let services = BTreeMap::from([("SVC_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned())]);
     let c = pod.spec.as_ref().unwrap().containers[0].clone();
-    build(&pod, &c, &table(), &services, &Place::default()).await
+    build(&pod, &c, &table(), &services, &NodeInfo::default()).await
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ fn services_are_told_in_variables() {
     let names = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
     let many = names.map(|name| service("a", name, "10.96.0.4", ports.clone()));
     let many = many.iter().map(seen).inspect(|_| asked += 1);
-    assert_eq!(of_services(many, "a", true), Err(TooLong(MOST_BYTES)));
+    assert_eq!(of_services(many, "a", true), Err(TooLong(MAX_BYTES)));
     assert!(asked < 9, "{asked}");
 }
 
@@ -161,6 +161,6 @@ async fn what_is_put_together_is_bounded() {
     assert!(error.to_string().starts_with("argument list too long"), "{error}");
     let long = "v".repeat(1 << 20);
     let text = "$(V)".repeat(9);
-    assert_eq!(expand(&text, |_| Some(&long), &mut Room::new(9 << 20)).map(|t| t.len()), Ok(9 << 20));
-    assert_eq!(expand(&text, |_| Some(&long), &mut Room::new(8 << 20)), Err(TooLong(8 << 20)));
+    assert_eq!(expand(&text, |_| Some(&long), &mut Budget::new(9 << 20)).map(|t| t.len()), Ok(9 << 20));
+    assert_eq!(expand(&text, |_| Some(&long), &mut Budget::new(8 << 20)), Err(TooLong(8 << 20)));
 }

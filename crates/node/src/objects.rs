@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{ApiResource, Informer, Informers, Key, Scope};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +93,7 @@ impl Objects {
     /// Makes a pod's references known, and forgets those it has no more.
     pub fn register(&self, uid: &str, references: &BTreeSet<Reference>) {
         let mut held = self.held.lock();
-        for r in references {
+        for r in references.iter().filter(|r| !r.name.is_empty()) {
             let h = held.entry(r.clone()).or_insert_with(|| {
                 let informer = self.informers.informer::<Whole>(&r.kind.resource(), &r.scope());
                 let users: Arc<Mutex<BTreeSet<String>>> = Arc::default();
@@ -152,54 +152,4 @@ impl Objects {
             }
         }))
     }
-}
-
-/// Everything a pod refers to.
-pub fn references(pod: &Pod) -> BTreeSet<Reference> {
-    let mut out = BTreeSet::new();
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let mut add = |kind, name: &str| {
-        if !name.is_empty() {
-            out.insert(Reference { kind, namespace: namespace.clone(), name: name.to_owned() });
-        }
-    };
-    let Some(spec) = &pod.spec else { return out };
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let sets = containers.map(|c| (&c.env, &c.env_from));
-    let sets = sets.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.env, &c.env_from)));
-    for (env, env_from) in sets {
-        for e in env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
-            if let Some(r) = &e.config_map_key_ref {
-                add(Kind::ConfigMap, &r.name);
-            }
-            if let Some(r) = &e.secret_key_ref {
-                add(Kind::Secret, &r.name);
-            }
-        }
-        for e in env_from.iter().flatten() {
-            if let Some(r) = &e.config_map_ref {
-                add(Kind::ConfigMap, &r.name);
-            }
-            if let Some(r) = &e.secret_ref {
-                add(Kind::Secret, &r.name);
-            }
-        }
-    }
-    for v in spec.volumes.iter().flatten() {
-        if let Some(s) = &v.config_map {
-            add(Kind::ConfigMap, &s.name);
-        }
-        if let Some(s) = &v.secret {
-            add(Kind::Secret, s.secret_name.as_deref().unwrap_or_default());
-        }
-        for s in v.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            if let Some(s) = &s.config_map {
-                add(Kind::ConfigMap, &s.name);
-            }
-            if let Some(s) = &s.secret {
-                add(Kind::Secret, &s.name);
-            }
-        }
-    }
-    out
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use runtime::{ContainerConfig, Mount, Seccomp, Security};
 
-use crate::env::{MOST_BYTES, Room, TooLong, expand};
+use crate::env::{Budget, MAX_BYTES, TooLong, expand};
 
 /// Labels by which containers and sandboxes are found again.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -97,10 +97,10 @@ pub fn of_ephemeral(c: &EphemeralContainer) -> Container {
 pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
     let Parts { pod, container: c, attempt, env, .. } = &parts;
     let known: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let mut room = Room::new(MOST_BYTES);
-    room.take(env.iter().map(|(k, v)| k.len() + v.len()).sum())?;
+    let mut budget = Budget::new(MAX_BYTES);
+    budget.take(env.iter().map(|(k, v)| k.len() + v.len()).sum())?;
     let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, TooLong> {
-        list.iter().flatten().map(|t| expand(t, |name| known.get(name).copied(), &mut room)).collect()
+        list.iter().flatten().map(|t| expand(t, |name| known.get(name).copied(), &mut budget)).collect()
     };
     let mut labels = labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
 
 use super::apparmor::DEFAULT;
 use super::container::of_ephemeral;
 use super::sysctls::{self, Allowlist};
 use crate::agent::Options;
+use crate::volumes;
 
 /// What becomes of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +139,6 @@ fn in_memory(mounts: usize, pods: u32) -> usize {
     (mounts / MOUNTS_SHARE / pods.max(1) as usize).clamp(LEAST_IN_MEMORY, MOST_VOLUMES)
 }
 
-fn is_in_memory(volume: &Volume) -> bool {
-    let empty = volume.empty_dir.as_ref().and_then(|e| e.medium.as_deref());
-    volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some() || empty == Some("Memory")
-}
-
 /// Whether this node has to refuse the pod. Reasons and messages are kubelet's where it has them.
 pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
@@ -158,12 +154,12 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
         let message = format!("Cannot run pod with runtimeClassName {class:?}: this node has no runtime handlers");
         return Some(Refusal { reason: "RuntimeClassNotSupported", message });
     }
-    let volumes = spec.volumes.as_ref().map_or(0, Vec::len);
-    if volumes > MOST_VOLUMES {
-        let message = format!("Pod has {volumes} volumes: this node mounts at most {MOST_VOLUMES} for one pod");
+    let count = spec.volumes.as_ref().map_or(0, Vec::len);
+    if count > MOST_VOLUMES {
+        let message = format!("Pod has {count} volumes: this node mounts at most {MOST_VOLUMES} for one pod");
         return Some(Refusal { reason: "TooManyVolumes", message });
     }
-    let in_memory = spec.volumes.iter().flatten().filter(|v| is_in_memory(v)).count();
+    let in_memory = volumes::count_in_memory(pod);
     if let Some(most) = host.most_in_memory.filter(|most| in_memory > *most) {
         let message = format!("Pod has {in_memory} volumes in memory: this node mounts at most {most} for one pod");
         return Some(Refusal { reason: "TooManyVolumes", message });

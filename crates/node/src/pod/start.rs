@@ -187,8 +187,8 @@ impl Worker {
             return None;
         }
         let shared = self.shared.clone();
-        let place = self.place();
-        match shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &place).await {
+        let node = self.node();
+        match shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &node).await {
             Ok(v) => {
                 self.holds.remove(VOLUMES);
                 Some(v)
@@ -363,8 +363,8 @@ impl Worker {
         let options = &self.shared.options;
         let pod = self.pod.clone();
         let services = self.service_variables().map_err(|e| (CONFIG, e.to_string()))?;
-        let place = self.place();
-        let environment = env::build(&pod, spec, &*self.shared.objects, &services, &place)
+        let node = self.node();
+        let environment = env::build(&pod, spec, &*self.shared.objects, &services, &node)
             .await
             .map_err(|e| (CONFIG, e.to_string()))?;
         for (from, names) in &environment.skipped {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use client::panics::{Panicked, caught};
 use client::{DeleteOptions, Patch, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus, Volume};
+use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
 use runtime::{Container, ContainerState, PodRecords, PodState};
 use tokio::sync::{Notify, watch};
 
@@ -25,9 +25,9 @@ use crate::admission::{Admitted, PREEMPTING, Rejection};
 use crate::agent::Shared;
 use crate::blocking::blocking;
 use crate::counts::PodLabels;
-use crate::fields::Place;
-use crate::objects;
+use crate::fields::NodeInfo;
 use crate::probe::Names;
+use crate::{env, volumes};
 
 /// The pod as the API has it; `None` when it is gone from there.
 pub type Inbox = watch::Receiver<Option<Arc<Pod>>>;
@@ -134,16 +134,6 @@ pub(super) struct Untold {
     too_large: bool,
     /// The same status will not be taken later either.
     for_good: bool,
-}
-
-/// Whether a volume of the pod has files with its metadata.
-fn shows_labels(pod: &Pod) -> bool {
-    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let projected = |v: &Volume| {
-        let sources = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
-        sources.into_iter().any(|s| s.downward_api.is_some())
-    };
-    volumes.into_iter().any(|v| v.downward_api.is_some() || projected(v))
 }
 
 /// Whether the pod is to be ended: it is being deleted, or is gone.
@@ -332,8 +322,9 @@ impl Worker {
         }
     }
 
-    pub(super) fn place(&self) -> Place {
-        Place {
+    /// The node as fields of a pod show it.
+    pub(super) fn node(&self) -> NodeInfo {
+        NodeInfo {
             node_name: self.shared.options.node_name.clone(),
             host_ip: self.shared.options.node_ip.to_string(),
             pod_ip: self.ip.map(|ip| ip.to_string()),
@@ -440,7 +431,9 @@ impl Worker {
         if let Some(ended) = self.refuse().await {
             return ended;
         }
-        self.shared.objects.register(&self.uid, &objects::references(&self.pod));
+        let mut references = env::references(&self.pod);
+        references.extend(volumes::references(&self.pod));
+        self.shared.objects.register(&self.uid, &references);
         self.refresh().await;
         for _ in 0..MAX_STEPS {
             if self.is_ending() {
@@ -522,22 +515,33 @@ impl Worker {
         let spec = self.pod.spec.as_ref();
         let has_volumes = spec.is_some_and(|s| s.volumes.as_ref().is_some_and(|v| !v.is_empty()));
         let relabelled = self.next_labels().is_some_and(|left| left.is_zero());
-        let due = self.refreshed.is_some_and(|at| at.elapsed() >= RESYNC || dirty || relabelled);
+        let due = match self.refreshed {
+            Some(at) => at.elapsed() >= RESYNC || dirty || relabelled,
+            None => self.was_running(),
+        };
         if !has_volumes || !due {
             return;
         }
         self.refreshed = Some(tokio::time::Instant::now());
         self.relabelled = false;
-        let (shared, place) = (self.shared.clone(), self.place());
-        if let Err(e) = shared.volumes.set_up(&self.pod, &*shared.objects, &*shared.tokens, &place).await {
+        let (shared, node) = (self.shared.clone(), self.node());
+        if let Err(e) = shared.volumes.refresh(&self.pod, &*shared.objects, &*shared.tokens, &node).await {
             self.event(None, Severity::Warning, "FailedMount", e.to_string());
         }
+    }
+
+    /// Whether the status reports a container that runs. With volumes that this agent has not touched, an earlier agent set them up.
+    fn was_running(&self) -> bool {
+        let status = &self.base.1;
+        let lists = [&status.init_container_statuses, &status.container_statuses];
+        let mut states = lists.into_iter().flatten().flatten().filter_map(|c| c.state.as_ref());
+        states.any(|s| s.running.is_some())
     }
 
     /// How long until volumes that show labels and annotations are to show others. Somebody may change them all the time.
     fn next_labels(&self) -> Option<Duration> {
         const PACE: Duration = Duration::from_secs(2);
-        let refreshed = self.refreshed.filter(|_| self.relabelled && shows_labels(&self.pod))?;
+        let refreshed = self.refreshed.filter(|_| self.relabelled && volumes::shows_metadata(&self.pod))?;
         Some(PACE.saturating_sub(refreshed.elapsed()))
     }
 

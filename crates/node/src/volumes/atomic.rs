@@ -62,7 +62,10 @@ pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) 
     let old = current(&volume);
     let is_current = old.as_ref().is_some_and(|(_, data)| same(data, payload).unwrap_or(false));
     if !is_current {
-        let name = OsString::from(format!("..{stamp}"));
+        let mut name = OsString::from(format!("..{stamp}"));
+        if old.as_ref().is_some_and(|(old, _)| *old == name) {
+            name.push("_"); // the old one is removed below
+        }
         let made = fill(&volume, &name, payload, group)
             .and_then(|()| volume.put_link(Path::new(&name), OsStr::new(DATA), OsStr::new(NEXT), MOST));
         if let Err(e) = made {
@@ -185,6 +188,9 @@ mod tests {
         let names: BTreeSet<String> =
             fs::read_dir(v).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
         assert_eq!(names, ["..data", "..three", "a", "new"].map(String::from).into());
+        // Two states of one instant.
+        write(v, &payload(&[("a", "4")]), "three", None).unwrap();
+        assert_eq!(read("a"), Some("4".into()));
     }
 
     /// What a container has no business with, and how to see that it is as it was.

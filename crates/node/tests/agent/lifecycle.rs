@@ -39,6 +39,37 @@ async fn a_pod_runs_is_probed_and_goes() {
     m.finish().await;
 }
 
+/// An agent that started again updated volumes of running pods only when it started a container: their tokens expired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_of_running_pods_are_refreshed_by_a_new_agent() {
+    let mut m = Machine::new().await;
+    let config_map = |value: &str| json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"K": value}});
+    m.api.put("api/v1/configmaps", config_map("old"));
+    let mut c = demo("c", json!(["sleep"]));
+    c["volumeMounts"] = json!([{"name": "v", "mountPath": "/config"}]);
+    m.pod("p", json!({"containers": [c], "volumes": [{"name": "v", "configMap": {"name": "cm"}}]}));
+    let p = m.until("p", is_ready).await;
+    let uid = p["metadata"]["uid"].as_str().unwrap();
+    let file = m.directory.path().join(format!("pods/{uid}/volumes/kubernetes.io~configmap/v/K"));
+    let shows = async |value: &str| {
+        for _ in 0..3000 {
+            if std::fs::read_to_string(&file).is_ok_and(|text| text == value) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("{:?} instead of {value:?}", std::fs::read_to_string(&file));
+    };
+    shows("old").await;
+    m.stop().await;
+    m.api.put("api/v1/configmaps", config_map("changed while it was away"));
+    m.start().await;
+    shows("changed while it was away").await;
+    m.api.put("api/v1/configmaps", config_map("changed later"));
+    shows("changed later").await;
+    m.finish().await;
+}
+
 /// `--seccomp-default`: containers without a profile have a filter, unless they are privileged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_have_the_default_profile() {
