@@ -6,26 +6,30 @@
 //! **Invariants.** All it knows about pods it can find again in the API and in the runtime, so it may be stopped and started at
 //! any time without touching a container. It speaks to the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, in-place resizing, storage drivers, static pods.
+//! Left out: device plugins, storage drivers, static pods.
 
 mod admission;
 mod agent;
 mod blocking;
 mod counts;
 pub mod demo;
+mod dispatch;
 mod env;
 mod fields;
 mod node;
 mod objects;
+mod options;
+mod orphans;
 pub mod pod;
 mod probe;
 pub mod resources;
 mod server;
+mod shared;
 mod spdy;
 mod volumes;
 
-pub use agent::{Agent, Error, Host, Options};
-pub use pod::container::SeccompDefault;
+pub use agent::{Agent, Error};
+pub use options::{Host, Options, SeccompDefault};
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use server::{Body, Handle, Sender};

@@ -15,8 +15,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Owne
 use runtime::image::Image;
 use serde_json::{Value, json};
 
-use crate::agent::Options;
 use crate::counts::Known;
+use crate::options::Options;
+use crate::resources::is_extended;
 
 pub const HEARTBEAT: Duration = Duration::from_secs(10);
 pub const LEASE_SECONDS: i32 = 40;
@@ -161,11 +162,6 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
         },
         ("Ready", true, "KubeletReady", "kubelet is posting ready status"),
     ]
-}
-
-/// Whether a resource is an extended one: of a domain that is not Kubernetes' own (`v1helper.IsExtendedResourceName`).
-pub fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
 /// The largest ones first, with their digests before their tags.

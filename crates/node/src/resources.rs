@@ -208,6 +208,11 @@ pub fn field(
     Some((if v > 0 { (v + d - 1) / d } else { v / d }).to_string())
 }
 
+/// Whether a resource is an extended one: of a domain that is not Kubernetes' own (`v1helper.IsExtendedResourceName`).
+pub fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

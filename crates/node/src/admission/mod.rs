@@ -20,8 +20,8 @@ use scheduler::cluster::{Cluster, NodeEntry};
 use scheduler::resources::Resources;
 use scheduler::{Failure, admission_check, taint};
 
-use crate::node::is_extended;
 use crate::resources::Qos;
+use crate::resources::is_extended;
 use preemption::{Candidate, Need};
 
 /// Why the node does not take a pod, as its status says it.

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{
-    Container, EphemeralContainer, Pod, PodSecurityContext, SeccompProfile, SecurityContext,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
 use runtime::{ContainerConfig, Mount, Seccomp, Security};
 
 use crate::env::{Budget, MAX_BYTES, TooLong, expand};
+use crate::options::SeccompDefault;
 
 /// Labels by which containers and sandboxes are found again.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -37,14 +36,6 @@ pub enum Error {
     TooLong(#[from] TooLong),
 }
 
-/// The seccomp profile where neither container nor pod names one, as kubelet's `seccompDefault` has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SeccompDefault {
-    #[default]
-    Unconfined,
-    RuntimeDefault,
-}
-
 /// What [`config`] needs besides the pod.
 pub struct Parts<'a> {
     pub pod: &'a Pod,
@@ -70,28 +61,6 @@ pub fn labels(pod: &Pod) -> BTreeMap<String, String> {
         (POD_NAMESPACE.to_owned(), text(&m.namespace)),
         (POD_UID.to_owned(), text(&m.uid)),
     ])
-}
-
-/// An ephemeral container as a container: it has the same fields less those it may not have.
-pub fn of_ephemeral(c: &EphemeralContainer) -> Container {
-    Container {
-        args: c.args.clone(),
-        command: c.command.clone(),
-        env: c.env.clone(),
-        env_from: c.env_from.clone(),
-        image: c.image.clone(),
-        image_pull_policy: c.image_pull_policy.clone(),
-        name: c.name.clone(),
-        security_context: c.security_context.clone(),
-        stdin: c.stdin,
-        stdin_once: c.stdin_once,
-        termination_message_path: c.termination_message_path.clone(),
-        termination_message_policy: c.termination_message_policy.clone(),
-        tty: c.tty,
-        volume_mounts: c.volume_mounts.clone(),
-        working_dir: c.working_dir.clone(),
-        ..Container::default()
-    }
 }
 
 pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {

@@ -9,23 +9,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use client::Severity;
-use k8s_openapi::api::core::v1::{Container as Spec, ContainerStatus, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container as Spec, ContainerStatus, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use meta::Quantity;
-use runtime::{Container, Resources};
+use runtime::Resources;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::plan::{Kill, Plan, Sandbox};
-use super::status::ResizeCondition;
-use super::worker::{Observed, Worker};
-use crate::admission::Unfit;
-use crate::blocking::blocking;
-use crate::resources;
+use super::spec::containers;
 
 /// How long after a resize that failed it is tried again.
-const RETRY: Duration = Duration::from_secs(10);
+pub(super) const RETRY: Duration = Duration::from_secs(10);
 const PENDING: &str = "PodResizePending";
 const IN_PROGRESS: &str = "PodResizeInProgress";
 /// The conditions that a pod has only while it is resized.
@@ -34,12 +28,8 @@ pub const CONDITIONS: [&str; 2] = [PENDING, IN_PROGRESS];
 /// The resources of a pod and its containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocation {
-    pod: Option<ResourceRequirements>,
-    containers: BTreeMap<String, ResourceRequirements>,
-}
-
-fn containers(spec: &PodSpec) -> impl Iterator<Item = &Spec> {
-    spec.init_containers.iter().flatten().chain(&spec.containers)
+    pub pod: Option<ResourceRequirements>,
+    pub containers: BTreeMap<String, ResourceRequirements>,
 }
 
 impl Allocation {
@@ -92,7 +82,7 @@ impl Allocation {
         same(&pods[0], &pods[1]) && asked.containers.iter().all(own)
     }
 
-    fn of(&self, container: &str) -> &ResourceRequirements {
+    pub fn of(&self, container: &str) -> &ResourceRequirements {
         static NONE: ResourceRequirements = ResourceRequirements { claims: None, limits: None, requests: None };
         self.containers.get(container).unwrap_or(&NONE)
     }
@@ -104,7 +94,7 @@ fn amount(resources: &ResourceRequirements, name: &str) -> [Option<i128>; 2] {
 }
 
 /// Whether requests and limits are the same amounts, however they are written.
-fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+pub(super) fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     let lists = |r: &ResourceRequirements| [r.requests.clone(), r.limits.clone()];
     let names =
         |r: &ResourceRequirements| lists(r).into_iter().flatten().flat_map(|l| l.into_keys()).collect::<Vec<_>>();
@@ -112,7 +102,7 @@ fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
 }
 
 /// Whether the container wants to be started again for this change.
-fn restarts(c: &Spec, old: &ResourceRequirements, new: &ResourceRequirements) -> bool {
+pub(super) fn restarts(c: &Spec, old: &ResourceRequirements, new: &ResourceRequirements) -> bool {
     let policies = c.resize_policy.iter().flatten();
     policies
         .filter(|p| p.restart_policy == "RestartContainer")
@@ -123,7 +113,7 @@ fn restarts(c: &Spec, old: &ResourceRequirements, new: &ResourceRequirements) ->
 const UNLIMITED: i64 = -1;
 
 /// What to set so that a control group has the limits of CPU and memory of `r`, and no others of these.
-fn settings(r: &Resources) -> Resources {
+pub(super) fn settings(r: &Resources) -> Resources {
     Resources {
         cpu_shares: r.cpu_shares,
         cpu_quota: r.cpu_quota.or(Some(UNLIMITED)),
@@ -134,7 +124,7 @@ fn settings(r: &Resources) -> Resources {
 }
 
 /// The limits that neither of two exceeds.
-fn widest(a: &Resources, b: &Resources) -> Resources {
+pub(super) fn widest(a: &Resources, b: &Resources) -> Resources {
     let limit = |a: Option<i64>, b: Option<i64>| a.zip(b).map(|(a, b)| a.max(b));
     Resources {
         cpu_shares: a.cpu_shares.max(b.cpu_shares),
@@ -146,7 +136,7 @@ fn widest(a: &Resources, b: &Resources) -> Resources {
 }
 
 /// The message of an event: what the pod asks for.
-fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
+pub(super) fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
     #[derive(Serialize)]
     struct One<'a> {
         name: &'a str,
@@ -185,21 +175,31 @@ fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) 
     format!("Pod resize {what}: {summary}")
 }
 
+/// A condition that a pod has while it is resized.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResizeCondition {
+    pub kind: &'static str,
+    pub reason: Option<&'static str>,
+    pub message: Option<String>,
+    /// Of the specification that asked for it.
+    pub generation: Option<i64>,
+}
+
 /// What the node does not grant yet, or at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pending {
-    reason: &'static str,
-    message: String,
-    generation: Option<i64>,
+pub(super) struct Pending {
+    pub reason: &'static str,
+    pub message: String,
+    pub generation: Option<i64>,
 }
 
 /// What is granted, and not carried out yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct InProgress {
-    generation: Option<i64>,
-    error: Option<String>,
+pub(super) struct InProgress {
+    pub generation: Option<i64>,
+    pub error: Option<String>,
     /// When it failed last.
-    failed: Option<Instant>,
+    pub failed: Option<Instant>,
 }
 
 /// The resources of one pod on this node.
@@ -208,8 +208,8 @@ pub(super) struct Resize {
     pub allocation: Allocation,
     /// By the ids of the containers that run.
     pub actuated: BTreeMap<String, ResourceRequirements>,
-    pending: Option<Pending>,
-    in_progress: Option<InProgress>,
+    pub pending: Option<Pending>,
+    pub in_progress: Option<InProgress>,
 }
 
 impl Resize {
@@ -231,156 +231,6 @@ impl Resize {
             generation: p.generation,
         });
         pending.into_iter().chain(in_progress).collect()
-    }
-}
-
-/// A change of a running container.
-struct Change {
-    container: Container,
-    spec: Spec,
-    old: ResourceRequirements,
-    new: ResourceRequirements,
-}
-
-impl Worker {
-    /// Grants what the pod asks for if there is room, and gives it to what runs. What has to be started again for it is added to the
-    /// plan, and when to look again.
-    pub(super) async fn resize(&mut self, seen: &Observed, plan: &mut Plan) {
-        let running: Vec<Container> = seen.running().filter(|c| c.pod == seen.id()).cloned().collect();
-        self.resize.actuated.retain(|id, _| running.iter().any(|c| c.id == *id));
-        for c in &running {
-            let allocated = self.resize.allocation.of(&c.name);
-            self.resize.actuated.entry(c.id.clone()).or_insert_with(|| allocated.clone());
-        }
-        self.allocate();
-        if self.resize.in_progress.is_none() || plan.finished {
-            return;
-        }
-        if seen.state() != Sandbox::Ready {
-            // What starts has it from the beginning.
-            self.resize.in_progress = None;
-            return;
-        }
-        // What failed is not tried with every change of the pod: its own status, which tells of it, is one.
-        let failed = self.resize.in_progress.as_ref().and_then(|p| p.failed);
-        if let Some(left) = failed.and_then(|at| RETRY.checked_sub(at.elapsed())) {
-            plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
-            return;
-        }
-        let change = |container: &Container| {
-            let (old, new) = (self.resize.actuated.get(&container.id)?, self.resize.allocation.of(&container.name));
-            let spec = self.spec_of(&container.name).filter(|_| !same(old, new))?;
-            Some(Change { container: container.clone(), spec, old: old.clone(), new: new.clone() })
-        };
-        let changes: Vec<Change> = running.iter().filter_map(change).collect();
-        let (restarted, updated): (Vec<Change>, Vec<Change>) =
-            changes.into_iter().partition(|c| restarts(&c.spec, &c.old, &c.new));
-        let result = self.actuate(&running, &updated, restarted.is_empty()).await;
-        let error = result.err();
-        if let Some(error) = &error {
-            plan.wake = Some(plan.wake.map_or(RETRY, |w| w.min(RETRY)));
-            tracing::debug!(pod = %self.name(), error, "a resize failed");
-        }
-        let failed_before = self.resize.in_progress.as_ref().and_then(|p| p.error.clone());
-        let generation = self.resize.in_progress.as_ref().and_then(|p| p.generation);
-        if let Some(why) = error.as_deref().filter(|_| error != failed_before) {
-            let text = message("error", &self.pod, generation, Some(why));
-            self.event(None, Severity::Warning, "ResizeError", text);
-        }
-        if error.is_none() && restarted.is_empty() {
-            self.resize.in_progress = None;
-            let text = message("completed", &self.pod, generation, None);
-            self.event(None, Severity::Normal, "ResizeCompleted", text);
-            return;
-        }
-        if let Some(p) = &mut self.resize.in_progress {
-            p.failed = error.as_ref().map(|_| Instant::now());
-            p.error = error;
-        }
-        for Change { container, .. } in restarted {
-            if !plan.kill.iter().any(|k| k.id == container.id) {
-                let message = format!("Container {} resize requires restart", container.name);
-                plan.kill.push(Kill { name: container.name, id: container.id, message, grace: None });
-            }
-        }
-        if !plan.kill.is_empty() {
-            // Ending may take as long as the grace period.
-            self.report(false).await;
-        }
-    }
-
-    fn allocate(&mut self) {
-        let generation = self.desired.metadata.generation;
-        if self.resize.allocation.is_asked_by(&self.desired) {
-            self.resize.pending = None;
-            return;
-        }
-        let view = serde_json::to_vec(&*self.desired).map(|json| scheduler::pod::Pod::new(json.into()));
-        let Ok(Ok(view)) = view else { return };
-        let (reason, event, why) = match self.shared.admission.resize(view.into()) {
-            Ok(()) => {
-                self.resize.allocation = Allocation::of_spec(&self.desired);
-                self.pod = self.desired.clone();
-                self.resize.pending = None;
-                self.resize.in_progress = Some(InProgress { generation, error: None, failed: None });
-                let text = message("started", &self.pod, generation, None);
-                self.event(None, Severity::Normal, "ResizeStarted", text);
-                return;
-            }
-            Err(Unfit::Deferred(why)) => ("Deferred", "ResizeDeferred", why),
-            Err(Unfit::Infeasible(why)) => ("Infeasible", "ResizeInfeasible", why),
-        };
-        let pending = Some(Pending { reason, message: why.clone(), generation });
-        if self.resize.pending != pending {
-            self.resize.pending = pending;
-            let text = message(reason, &self.desired, generation, Some(&why));
-            self.event(None, Severity::Warning, event, text);
-        }
-    }
-
-    /// Sets the limits of running containers, and those of the pod's control group around them: to what is allocated once `all` of them
-    /// have that.
-    async fn actuate(&mut self, running: &[Container], changes: &[Change], all: bool) -> Result<(), String> {
-        for Change { container, old, new, .. } in changes {
-            let limits = [old, new].map(|r| resources::container(Some(r)).memory_limit);
-            let [old_limit, Some(limit)] = limits else { continue };
-            if old_limit.is_none_or(|old| limit < old) {
-                let stats = self.shared.options.runtime.container_stats(&container.id).await;
-                let used = stats.map_err(|e| e.to_string())?.usage.memory;
-                if used > limit.unsigned_abs() {
-                    return Err(format!(
-                        "attempting to set container {:?} memory limit ({limit}) below current usage ({used})",
-                        container.name
-                    ));
-                }
-            }
-        }
-        let allocated = self.pod_resources(&self.resize.allocation);
-        let mut actual = self.resize.allocation.clone();
-        for c in running {
-            if let Some(actuated) = self.resize.actuated.get(&c.id) {
-                actual.containers.insert(c.name.clone(), actuated.clone());
-            }
-        }
-        self.set_pod(widest(&allocated, &self.pod_resources(&actual))).await?;
-        for Change { container, new, .. } in changes {
-            let limits = settings(&resources::container(Some(new)));
-            let updated = self.shared.options.runtime.update_container(&container.id, limits).await;
-            updated.map_err(|e| e.to_string())?;
-            self.resize.actuated.insert(container.id.clone(), new.clone());
-        }
-        if all { self.set_pod(allocated).await } else { Ok(()) }
-    }
-
-    fn pod_resources(&self, allocation: &Allocation) -> Resources {
-        let pod = allocation.apply(&self.pod);
-        pod.spec.as_ref().map(|s| resources::pod(s, None)).unwrap_or_default()
-    }
-
-    async fn set_pod(&self, limits: Resources) -> Result<(), String> {
-        let Some(spec) = &self.pod.spec else { return Ok(()) };
-        let (host, path) = (self.shared.options.host.clone(), resources::qos(spec).cgroup(&self.uid));
-        blocking(move || host.set_cgroup(&path, &settings(&limits))).await.map_err(|e| e.to_string())
     }
 }
 

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
 
 use super::apparmor::DEFAULT;
-use super::container::of_ephemeral;
+use super::spec::all_containers;
 use super::sysctls::{self, Allowlist};
-use crate::agent::Options;
+use crate::options::Options;
 use crate::volumes;
 
 /// What becomes of a field.
@@ -34,16 +34,16 @@ const SELINUX: Handling = Refused("only where SELinux is enabled; ignored by ups
 /// Fields by path. `containers[]` stands for containers of every kind; a path also stands for what lies below it.
 pub const FIELDS: &[(&str, Handling)] = &[
     ("automountServiceAccountToken", Done("the admission plugin ServiceAccount, which adds the volume or does not")),
-    ("hostIPC", Done("start::try_sandbox")),
-    ("hostNetwork", Done("start::try_sandbox")),
-    ("hostPID", Done("start::try_sandbox")),
-    ("hostUsers", Done("start::try_sandbox; a pod is refused where the host cannot do it")),
+    ("hostIPC", Done("worker::sandbox")),
+    ("hostNetwork", Done("worker::sandbox")),
+    ("hostPID", Done("worker::sandbox")),
+    ("hostUsers", Done("worker::sandbox; a pod is refused where the host cannot do it")),
     ("os", Refused("when it is not Linux")),
     ("resources", Done("resources::pod")),
     ("runtimeClassName", Refused("always: this node has one runtime and no handlers")),
     ("serviceAccount", Nothing("an old name of serviceAccountName")),
     ("serviceAccountName", Done("volumes::token")),
-    ("shareProcessNamespace", Done("start::try_sandbox")),
+    ("shareProcessNamespace", Done("worker::sandbox")),
     ("volumes", Done("volumes; a pod with a volume of another kind waits with an event")),
     ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile (apparmor::load)")),
     ("securityContext.fsGroup", Done("volumes; container::security")),
@@ -167,12 +167,7 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     if let Some(message) = sysctls.refuse(spec) {
         return Some(Refusal { reason: sysctls::FORBIDDEN, message });
     }
-    containers(spec).into_iter().find_map(|c| container_refusal(spec, &c, host))
-}
-
-fn containers(spec: &PodSpec) -> Vec<Container> {
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(of_ephemeral);
-    spec.init_containers.iter().flatten().chain(&spec.containers).cloned().chain(ephemeral).collect()
+    all_containers(spec).into_iter().find_map(|c| container_refusal(spec, &c, host))
 }
 
 /// The same for one container: one that debugs a pod comes when the pod runs already.

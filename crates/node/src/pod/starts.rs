@@ -30,12 +30,12 @@ struct Queue {
     turns: VecDeque<String>,
 }
 
-/// A place among the pods that start, until it is dropped.
-pub struct Place {
+/// Permission to start something of a pod, until it is dropped.
+pub struct StartPermit {
     timer: AbortHandle,
 }
 
-impl Drop for Place {
+impl Drop for StartPermit {
     fn drop(&mut self) {
         self.timer.abort();
     }
@@ -94,7 +94,7 @@ impl Starts {
     }
 
     /// A place if there is one now.
-    pub fn try_place(&self) -> Option<Place> {
+    pub fn try_acquire(&self) -> Option<StartPermit> {
         let mut queue = self.0.lock();
         queue.free = queue.free.checked_sub(1)?;
         drop(queue);
@@ -102,10 +102,10 @@ impl Starts {
     }
 
     /// A place for a pod of this namespace, when it is its turn.
-    pub async fn place(&self, namespace: &str) -> Place {
+    pub async fn acquire(&self, namespace: &str) -> StartPermit {
         loop {
-            if let Some(place) = self.try_place() {
-                return place;
+            if let Some(permit) = self.try_acquire() {
+                return permit;
             }
             let turn = {
                 let mut queue = self.0.lock();
@@ -122,12 +122,12 @@ impl Starts {
 }
 
 /// The permit lives in a task that ends in time, or with the place.
-fn hold(permit: Permit) -> Place {
+fn hold(permit: Permit) -> StartPermit {
     let task = tokio::spawn(async move {
         let _permit = permit;
         tokio::time::sleep(MOST).await;
     });
-    Place { timer: task.abort_handle() }
+    StartPermit { timer: task.abort_handle() }
 }
 
 #[cfg(test)]
@@ -136,23 +136,23 @@ mod tests {
 
     struct Waiting {
         starts: Starts,
-        held: Vec<Place>,
+        held: Vec<StartPermit>,
         order: Arc<Mutex<Vec<&'static str>>>,
-        tasks: Vec<tokio::task::JoinHandle<Place>>,
+        tasks: Vec<tokio::task::JoinHandle<StartPermit>>,
     }
 
     impl Waiting {
         /// All places are held, and these pods wait, in this order; a pod begins with the letter of its namespace.
         async fn new(pods: &[&'static str]) -> Waiting {
             let starts = Starts::new(1);
-            let held = (0..LEAST).map(|_| starts.try_place().unwrap()).collect();
-            assert!(starts.try_place().is_none());
+            let held = (0..LEAST).map(|_| starts.try_acquire().unwrap()).collect();
+            assert!(starts.try_acquire().is_none());
             let order: Arc<Mutex<Vec<&'static str>>> = Arc::default();
             let mut tasks = Vec::new();
             for &pod in pods {
                 let (starts, order) = (starts.clone(), order.clone());
                 tasks.push(tokio::spawn(async move {
-                    let place = starts.place(&pod[..1]).await;
+                    let place = starts.acquire(&pod[..1]).await;
                     order.lock().push(pod);
                     place
                 }));
@@ -201,7 +201,7 @@ mod tests {
         // All places come back.
         drop((std::mem::take(&mut w.held), w.tasks.pop()));
         tokio::time::sleep(MOST + Duration::from_secs(1)).await;
-        let all: Vec<_> = std::iter::from_fn(|| w.starts.try_place()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| w.starts.try_acquire()).collect();
         assert_eq!(all.len(), LEAST);
     }
 }

@@ -16,7 +16,7 @@ use runtime::{Container, ContainerState};
 
 use super::plan::restarts;
 use super::probes::Health;
-use super::resize;
+use super::resize::{self, ResizeCondition};
 use crate::admission::PREEMPTING;
 use crate::resources::{is_sidecar, qos};
 
@@ -25,16 +25,6 @@ use crate::resources::{is_sidecar, qos};
 pub struct Waiting {
     pub reason: String,
     pub message: String,
-}
-
-/// A condition that a pod has while it is resized.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResizeCondition {
-    pub kind: &'static str,
-    pub reason: Option<&'static str>,
-    pub message: Option<String>,
-    /// Of the specification that asked for it.
-    pub generation: Option<i64>,
 }
 
 /// What the status is made from.

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::GRPCAction;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Target;
+use super::target::Target;
 
 const SERVING: u64 = 1;
 /// The longest answer that is read, of which seven bytes are wanted; what may come before it is read, and its headers.

@@ -13,8 +13,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::target::{MAX_OUTPUT, Outcome, Target};
 use super::url::{self, Url};
-use super::{MAX_OUTPUT, Outcome, Target};
 
 pub(super) const USER_AGENT: &str = "kube-probe/1.36";
 

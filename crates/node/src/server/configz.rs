@@ -5,10 +5,9 @@ use serde_json::json;
 
 use super::access::{ALLOWED, DENIED, TOKENS};
 use super::{Body, json};
-use crate::agent::Options;
 use crate::node::{HEARTBEAT, LEASE_SECONDS, STATUS_PERIOD};
+use crate::options::{Options, SeccompDefault};
 use crate::pod::backoff::go_duration;
-use crate::pod::container::SeccompDefault;
 
 pub(super) fn serve(options: &Options) -> Response<Body> {
     let dns: Vec<&String> = options.dns.server.iter().collect();

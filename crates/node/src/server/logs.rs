@@ -23,8 +23,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::{Body, Error, Handle, Query, absent, stream, upgrade};
-use crate::agent::Options;
 use crate::blocking::blocking;
+use crate::options::Options;
 
 /// How often a file that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(200);

@@ -15,6 +15,7 @@
 mod absent;
 mod access;
 mod coding;
+mod command_status;
 mod configz;
 mod forward;
 mod health;
@@ -49,8 +50,8 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::agent::Options;
 use crate::counts::Known;
+use crate::options::Options;
 use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use access::Access;
 use target::Target;

@@ -9,7 +9,6 @@ use tokio::sync::SemaphorePermit;
 
 use super::atomic::{self, File, Payload};
 use super::memory::{Memory, mount_tmpfs};
-use super::types::FileSource;
 use super::{Error, MAX_CONTENT, PodContext, io_error};
 use crate::blocking::blocking;
 use crate::objects::{Data, Kind};
@@ -50,6 +49,23 @@ impl Keys {
 
     pub fn references(&self) -> Vec<(Kind, &str)> {
         vec![(self.kind, &self.name)]
+    }
+}
+
+/// What puts files into a volume: a type of volume of its own, and a source of a projected volume.
+#[async_trait::async_trait]
+pub(super) trait FileSource: Send + Sync {
+    /// Adds its files. Errors if an object is missing that is not optional.
+    async fn add_files(&self, files: &mut FileSet<'_>) -> Result<(), Error>;
+
+    /// Kinds and names of the objects of the pod's namespace that it reads.
+    fn references(&self) -> Vec<(Kind, &str)> {
+        Vec::new()
+    }
+
+    /// Whether its files show metadata of the pod.
+    fn shows_metadata(&self) -> bool {
+        false
     }
 }
 

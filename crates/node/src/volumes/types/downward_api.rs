@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1 as api;
 
-use super::{FileSource, Volume};
+use super::Volume;
 use crate::fields;
-use crate::volumes::files::{DEFAULT_MODE, FileSet, Medium, write};
+use crate::volumes::files::{DEFAULT_MODE, FileSet, FileSource, Medium, write};
 use crate::volumes::{Error, PodContext};
 
 pub(super) struct DownwardApi {

@@ -17,7 +17,6 @@ use std::pin::Pin;
 use k8s_openapi::api::core::v1 as api;
 use runtime::FileKind;
 
-use super::files::FileSet;
 use super::{Error, PodContext};
 use crate::objects::Kind;
 
@@ -70,23 +69,6 @@ pub(super) trait Volume: Send + Sync {
     /// The kind of file that the volume must be when it is mounted; `None` for any.
     fn file_kind(&self) -> Option<FileKind> {
         None
-    }
-}
-
-/// What puts files into a volume: a type of volume of its own, and a source of a projected volume.
-#[async_trait::async_trait]
-pub(super) trait FileSource: Send + Sync {
-    /// Adds its files. Errors if an object is missing that is not optional.
-    async fn add_files(&self, files: &mut FileSet<'_>) -> Result<(), Error>;
-
-    /// As [`Volume::references`].
-    fn references(&self) -> Vec<(Kind, &str)> {
-        Vec::new()
-    }
-
-    /// As [`Volume::shows_metadata`].
-    fn shows_metadata(&self) -> bool {
-        false
     }
 }
 

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1 as api;
 
+use super::Volume;
 use super::config_map::ConfigMap;
 use super::downward_api::DownwardApi;
 use super::secret::Secret;
 use super::service_account_token::ServiceAccountToken;
-use super::{FileSource, Volume};
 use crate::objects::Kind;
-use crate::volumes::files::{DEFAULT_MODE, FileSet, Medium, write};
+use crate::volumes::files::{DEFAULT_MODE, FileSet, FileSource, Medium, write};
 use crate::volumes::{Error, PodContext};
 
 type FromProjection = fn(&api::VolumeProjection, i32) -> Option<Box<dyn FileSource>>;

@@ -2,9 +2,8 @@
 
 use k8s_openapi::api::core::v1 as api;
 
-use super::FileSource;
 use crate::volumes::Error;
-use crate::volumes::files::FileSet;
+use crate::volumes::files::{FileSet, FileSource};
 
 pub(super) struct ServiceAccountToken {
     source: api::ServiceAccountTokenProjection,

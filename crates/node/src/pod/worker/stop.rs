@@ -1,19 +1,21 @@
-//! Stopping: hooks, signals, grace, and cleaning up.
+//! Stopping the pod or a container: hooks, signals, grace periods, and cleaning up.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::Severity;
+use client::{DeleteOptions, Severity};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use runtime::ContainerState;
 
-use super::hooks;
-use super::worker::{Worker, text, unless_ending};
-use crate::agent::Shared;
+use super::events::regarding;
+use super::{RESYNC, Stage, Worker, unless_ending};
 use crate::blocking::blocking;
+use crate::pod::hooks;
+use crate::pod::spec::text;
 use crate::probe::Names;
 use crate::resources::is_sidecar;
+use crate::shared::Shared;
 
 /// What a container gets after its hook has used up the grace period.
 const MINIMUM: Duration = Duration::from_secs(2);
@@ -57,7 +59,7 @@ impl Ending {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => {
                     tracing::debug!(container = id, why, "preStop failed");
-                    let about = super::worker::regarding(&self.pod).field(&format!("spec.containers{{{}}}", spec.name));
+                    let about = regarding(&self.pod).field(&format!("spec.containers{{{}}}", spec.name));
                     self.shared.recorder.warning(about, "FailedPreStopHook", "PreStopHook failed");
                 }
                 Err(_) => tracing::debug!(container = id, "preStop did not end within the grace period"),
@@ -86,7 +88,7 @@ impl Worker {
 
     /// Ends all containers and the sandbox, sidecars after the others. A shorter grace period that arrives meanwhile holds.
     pub(super) async fn stop_everything(&mut self, grace: Duration) {
-        self.place = None;
+        self.start_permit = None;
         let Ok(seen) = self.observe().await else { return };
         let running: Vec<(String, Spec)> = seen
             .running()
@@ -153,6 +155,45 @@ impl Worker {
         {
             tracing::warn!(pod = %self.name(), %error, "detaching from the network");
         }
+    }
+
+    /// The pod is being deleted, or is gone: end it, clean up, and let the API forget it.
+    pub(super) async fn end(&mut self, gone: bool) -> Duration {
+        if self.stage != Stage::Removed {
+            if self.stage == Stage::Running {
+                self.stop_everything(if gone { Duration::from_secs(1) } else { self.grace() }).await;
+                self.stage = Stage::Over;
+            }
+            // What the API never takes keeps nothing from being removed.
+            if !gone && let Some(failed) = self.report(true).await.filter(|u| !u.permanent) {
+                return failed.retry;
+            }
+            if let Err(error) = self.remove().await {
+                tracing::warn!(pod = %self.name(), %error, "cleaning up");
+                return Duration::from_secs(2);
+            }
+            self.stage = Stage::Removed;
+            self.admitted = None;
+        }
+        if gone {
+            return RESYNC;
+        }
+        let m = &self.pod.metadata;
+        let api = self.shared.client.api::<Pod>().namespace(text(&m.namespace));
+        match api.delete(text(&m.name), &DeleteOptions::uid(&self.uid).with_grace(0)).await {
+            Ok(_) => RESYNC,
+            Err(e) if e.is_not_found() || e.is_conflict() => RESYNC,
+            Err(error) => {
+                tracing::warn!(pod = %self.name(), %error, "the pod cannot be deleted from the API");
+                Duration::from_secs(1)
+            }
+        }
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        let seconds = self.pod.metadata.deletion_grace_period_seconds;
+        let seconds = seconds.or(self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds)).unwrap_or(30);
+        meta::time::seconds(seconds)
     }
 
     /// Removes every trace of the pod from the node.

@@ -1,0 +1,164 @@
+//! Carrying out a resize of the pod.
+
+use client::Severity;
+use k8s_openapi::api::core::v1::{Container as Spec, ResourceRequirements};
+use runtime::{Container, Resources};
+use tokio::time::Instant;
+
+use super::Worker;
+use super::observe::Observed;
+use crate::admission::Unfit;
+use crate::blocking::blocking;
+use crate::pod::plan::{Kill, Plan, Sandbox};
+use crate::pod::resize::{Allocation, InProgress, Pending, RETRY, message, restarts, same, settings, widest};
+use crate::resources;
+
+/// A change of a running container.
+struct Change {
+    container: Container,
+    spec: Spec,
+    old: ResourceRequirements,
+    new: ResourceRequirements,
+}
+
+impl Worker {
+    /// Grants what the pod asks for if there is room, and gives it to what runs. What has to be started again for it is added to the
+    /// plan, and when to look again.
+    pub(super) async fn resize(&mut self, seen: &Observed, plan: &mut Plan) {
+        let running: Vec<Container> = seen.running().filter(|c| c.pod == seen.id()).cloned().collect();
+        self.resize.actuated.retain(|id, _| running.iter().any(|c| c.id == *id));
+        for c in &running {
+            let allocated = self.resize.allocation.of(&c.name);
+            self.resize.actuated.entry(c.id.clone()).or_insert_with(|| allocated.clone());
+        }
+        self.allocate();
+        if self.resize.in_progress.is_none() || plan.finished {
+            return;
+        }
+        if seen.state() != Sandbox::Ready {
+            // What starts has it from the beginning.
+            self.resize.in_progress = None;
+            return;
+        }
+        // What failed is not tried with every change of the pod: its own status, which tells of it, is one.
+        let failed = self.resize.in_progress.as_ref().and_then(|p| p.failed);
+        if let Some(left) = failed.and_then(|at| RETRY.checked_sub(at.elapsed())) {
+            plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
+            return;
+        }
+        let change = |container: &Container| {
+            let (old, new) = (self.resize.actuated.get(&container.id)?, self.resize.allocation.of(&container.name));
+            let spec = self.spec_of(&container.name).filter(|_| !same(old, new))?;
+            Some(Change { container: container.clone(), spec, old: old.clone(), new: new.clone() })
+        };
+        let changes: Vec<Change> = running.iter().filter_map(change).collect();
+        let (restarted, updated): (Vec<Change>, Vec<Change>) =
+            changes.into_iter().partition(|c| restarts(&c.spec, &c.old, &c.new));
+        let result = self.actuate(&running, &updated, restarted.is_empty()).await;
+        let error = result.err();
+        if let Some(error) = &error {
+            plan.wake = Some(plan.wake.map_or(RETRY, |w| w.min(RETRY)));
+            tracing::debug!(pod = %self.name(), error, "a resize failed");
+        }
+        let failed_before = self.resize.in_progress.as_ref().and_then(|p| p.error.clone());
+        let generation = self.resize.in_progress.as_ref().and_then(|p| p.generation);
+        if let Some(why) = error.as_deref().filter(|_| error != failed_before) {
+            let text = message("error", &self.pod, generation, Some(why));
+            self.event(None, Severity::Warning, "ResizeError", text);
+        }
+        if error.is_none() && restarted.is_empty() {
+            self.resize.in_progress = None;
+            let text = message("completed", &self.pod, generation, None);
+            self.event(None, Severity::Normal, "ResizeCompleted", text);
+            return;
+        }
+        if let Some(p) = &mut self.resize.in_progress {
+            p.failed = error.as_ref().map(|_| Instant::now());
+            p.error = error;
+        }
+        for Change { container, .. } in restarted {
+            if !plan.kill.iter().any(|k| k.id == container.id) {
+                let message = format!("Container {} resize requires restart", container.name);
+                plan.kill.push(Kill { name: container.name, id: container.id, message, grace: None });
+            }
+        }
+        if !plan.kill.is_empty() {
+            // Ending may take as long as the grace period.
+            self.report(false).await;
+        }
+    }
+
+    fn allocate(&mut self) {
+        let generation = self.desired.metadata.generation;
+        if self.resize.allocation.is_asked_by(&self.desired) {
+            self.resize.pending = None;
+            return;
+        }
+        let view = serde_json::to_vec(&*self.desired).map(|json| scheduler::pod::Pod::new(json.into()));
+        let Ok(Ok(view)) = view else { return };
+        let (reason, event, why) = match self.shared.admission.resize(view.into()) {
+            Ok(()) => {
+                self.resize.allocation = Allocation::of_spec(&self.desired);
+                self.pod = self.desired.clone();
+                self.resize.pending = None;
+                self.resize.in_progress = Some(InProgress { generation, error: None, failed: None });
+                let text = message("started", &self.pod, generation, None);
+                self.event(None, Severity::Normal, "ResizeStarted", text);
+                return;
+            }
+            Err(Unfit::Deferred(why)) => ("Deferred", "ResizeDeferred", why),
+            Err(Unfit::Infeasible(why)) => ("Infeasible", "ResizeInfeasible", why),
+        };
+        let pending = Some(Pending { reason, message: why.clone(), generation });
+        if self.resize.pending != pending {
+            self.resize.pending = pending;
+            let text = message(reason, &self.desired, generation, Some(&why));
+            self.event(None, Severity::Warning, event, text);
+        }
+    }
+
+    /// Sets the limits of running containers, and those of the pod's control group around them: to what is allocated once `all` of them
+    /// have that.
+    async fn actuate(&mut self, running: &[Container], changes: &[Change], all: bool) -> Result<(), String> {
+        for Change { container, old, new, .. } in changes {
+            let limits = [old, new].map(|r| resources::container(Some(r)).memory_limit);
+            let [old_limit, Some(limit)] = limits else { continue };
+            if old_limit.is_none_or(|old| limit < old) {
+                let stats = self.shared.options.runtime.container_stats(&container.id).await;
+                let used = stats.map_err(|e| e.to_string())?.usage.memory;
+                if used > limit.unsigned_abs() {
+                    return Err(format!(
+                        "attempting to set container {:?} memory limit ({limit}) below current usage ({used})",
+                        container.name
+                    ));
+                }
+            }
+        }
+        let allocated = self.pod_resources(&self.resize.allocation);
+        let mut actual = self.resize.allocation.clone();
+        for c in running {
+            if let Some(actuated) = self.resize.actuated.get(&c.id) {
+                actual.containers.insert(c.name.clone(), actuated.clone());
+            }
+        }
+        self.set_pod(widest(&allocated, &self.pod_resources(&actual))).await?;
+        for Change { container, new, .. } in changes {
+            let limits = settings(&resources::container(Some(new)));
+            let updated = self.shared.options.runtime.update_container(&container.id, limits).await;
+            updated.map_err(|e| e.to_string())?;
+            self.resize.actuated.insert(container.id.clone(), new.clone());
+        }
+        if all { self.set_pod(allocated).await } else { Ok(()) }
+    }
+
+    fn pod_resources(&self, allocation: &Allocation) -> Resources {
+        let pod = allocation.apply(&self.pod);
+        pod.spec.as_ref().map(|s| resources::pod(s, None)).unwrap_or_default()
+    }
+
+    async fn set_pod(&self, limits: Resources) -> Result<(), String> {
+        let Some(spec) = &self.pod.spec else { return Ok(()) };
+        let (host, path) = (self.shared.options.host.clone(), resources::qos(spec).cgroup(&self.uid));
+        blocking(move || host.set_cgroup(&path, &settings(&limits))).await.map_err(|e| e.to_string())
+    }
+}
