@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::services::{Flows, Protocol};
+use crate::conntrack::Flows;
+use crate::protocol::Protocol;
 use crate::{Error, Result};
 
 const VERSION: u32 = 1;

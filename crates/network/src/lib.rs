@@ -11,6 +11,7 @@
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
 
 mod address;
+mod conntrack;
 mod flows;
 mod fragments;
 pub mod guard;
@@ -21,15 +22,15 @@ pub mod namespace;
 mod nft;
 mod pods;
 mod ports;
+mod protocol;
 mod services;
 
 pub use address::Cidr;
 pub use host_ports::HostPort;
 pub use pods::{Attachment, Options, PodNetwork};
 pub use ports::interface;
-pub use services::{
-    Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, Protocol, ServicePort, ServiceRules,
-};
+pub use protocol::Protocol;
+pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, ServicePort, ServiceRules};
 
 /// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
+use crate::conntrack::{Flows, forget_pods, forget_stale};
 use crate::fragments::Settings;
 use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
-use crate::services::{Flows, forget_pods, forget_stale};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
 /// How a node's pod network is laid out.

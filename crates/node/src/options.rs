@@ -63,7 +63,7 @@ pub trait Host: Send + Sync {
     /// Makes a cgroup below the runtime's prefix.
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
     /// Usage of a cgroup below the runtime's prefix; empty for all of it.
-    fn usage(&self, path: &str) -> runtime::cgroup::Usage;
+    fn usage(&self, path: &str) -> runtime::Usage;
     /// What will not work on this machine, in plain sentences.
     fn complaints(&self) -> Vec<String>;
     /// Whether pods can have user namespaces of their own; if not, why.
@@ -83,7 +83,7 @@ impl Host for Embedded {
         Embedded::set_cgroup(self, path, resources)
     }
 
-    fn usage(&self, path: &str) -> runtime::cgroup::Usage {
+    fn usage(&self, path: &str) -> runtime::Usage {
         self.cgroup_usage(path)
     }
 

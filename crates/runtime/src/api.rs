@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 
-use crate::cgroup::Usage;
-
 /// Wall-clock time since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp {
@@ -490,4 +488,25 @@ pub trait Runtime: Send + Sync {
     async fn container_layer(&self, container: &str) -> Result<(u64, u64)>;
     async fn pod_stats(&self, pod: &str) -> Result<Stats>;
     fn subscribe(&self) -> broadcast::Receiver<Event>;
+}
+
+/// What the processes of a cgroup, and of those below it, use and have used. Bytes and nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_nanoseconds: u64,
+    pub cpu_user: u64,
+    pub cpu_system: u64,
+    pub memory: u64,
+    /// Usage less inactive file pages, as upstream reports it.
+    pub working_set: u64,
+    pub rss: u64,
+    /// Pages of files.
+    pub cache: u64,
+    pub swap: u64,
+    pub memory_limit: Option<u64>,
+    /// Cumulative.
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Processes and threads.
+    pub pids: u64,
 }

@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::api::Resources;
+use crate::api::{Resources, Usage};
 use crate::beneath::{each_directory, remove_directories};
 use crate::devices;
-use crate::spec::CgroupDirectory;
+use serde::{Deserialize, Serialize};
 
 /// Controllers of v1. A container is placed in all of them, used or not, and in named hierarchies (`systemd`): where it stayed at the
 /// root, a cgroup namespace would show it the machine's own cgroups, and a user namespace would let it mount them.
@@ -299,27 +299,6 @@ const TICKS: u64 = 100;
 /// From here on v1 means that there is no limit.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// What the processes of a cgroup, and of those below it, use and have used. Bytes and nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    pub cpu_nanoseconds: u64,
-    pub cpu_user: u64,
-    pub cpu_system: u64,
-    pub memory: u64,
-    /// Usage less inactive file pages, as upstream reports it.
-    pub working_set: u64,
-    pub rss: u64,
-    /// Pages of files.
-    pub cache: u64,
-    pub swap: u64,
-    pub memory_limit: Option<u64>,
-    /// Cumulative.
-    pub page_faults: u64,
-    pub major_page_faults: u64,
-    /// Processes and threads.
-    pub pids: u64,
-}
-
 impl Usage {
     fn read_memory(&mut self, at: &Path, v2: bool) {
         let stat = Fields::read(&at.join("memory.stat"));
@@ -523,6 +502,22 @@ fn number(path: &Path) -> u64 {
 
 fn field(path: &Path, name: &str) -> u64 {
     Fields::read(path).get(name)
+}
+
+/// The directory of a cgroup in one hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupDirectory {
+    /// Name of the hierarchy below /sys/fs/cgroup; empty if it is all there is (v2).
+    pub name: String,
+    pub directory: PathBuf,
+    /// Whether containers see it.
+    #[serde(default = "seen")]
+    pub seen: bool,
+}
+
+/// Records of earlier versions do not tell.
+fn seen() -> bool {
+    true
 }
 
 #[cfg(test)]

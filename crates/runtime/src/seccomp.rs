@@ -27,7 +27,7 @@ impl Program {
 
     /// Installs the filter on the calling thread, for good.
     pub(crate) fn install(&self) -> std::io::Result<()> {
-        crate::shim::install_seccomp(&self.0)
+        crate::sys::install_seccomp(&self.0)
     }
 
     /// Whether a system call with these arguments is carried out under the filter.

@@ -10,21 +10,17 @@
 //! ROOT/pods/POD/containers/ID/state.json      StateRecord, written by the shim (by the agent if there is none)
 //! ROOT/pods/POD/containers/ID/{upper,work,rootfs}
 //! ```
-//! Every file carries [`VERSION`] and is replaced atomically. A reader accepts its own version and those before it.
+//! Every file is a versioned record ([`crate::records`]).
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerConfig, ContainerState, IdRange, Mount, PodConfig, Timestamp};
-use crate::memory::wipe;
+use crate::cgroup::CgroupDirectory;
+use crate::records::VERSION;
 use crate::seccomp::Program;
-
-pub const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PodRecord {
@@ -46,22 +42,6 @@ pub struct ShimRecord {
     pub start_time: u64,
     /// `boot_id` of the kernel, since pid and start time may meet again after a reboot.
     pub boot: String,
-}
-
-/// The directory of a cgroup in one hierarchy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CgroupDirectory {
-    /// Name of the hierarchy below /sys/fs/cgroup; empty if it is all there is (v2).
-    pub name: String,
-    pub directory: PathBuf,
-    /// Whether containers see it.
-    #[serde(default = "seen")]
-    pub seen: bool,
-}
-
-/// Records of earlier versions do not tell.
-fn seen() -> bool {
-    true
 }
 
 /// A container as the shim needs it: everything resolved, nothing to look up but the user.
@@ -286,60 +266,6 @@ pub enum Notice {
     ExecExited {
         exit_code: i32,
     },
-}
-
-/// Reads a versioned record. `Ok(None)` if the file does not exist. Nothing of the file stays in memory but the record.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
-    let mut bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
-    };
-    let record = parse(&bytes);
-    wipe(&mut bytes);
-    record.map(Some)
-}
-
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    serde_json::from_slice::<Version>(bytes).map_err(|e| e.to_string())?.check()?;
-    serde_json::from_slice(bytes).map_err(|e| e.to_string())
-}
-
-#[derive(Deserialize)]
-struct Version {
-    version: u32,
-}
-
-impl Version {
-    fn check(&self) -> Result<(), String> {
-        match self.version {
-            version if version > VERSION => Err(format!("has version {version}, this program knows up to {VERSION}")),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Reads a part of a versioned record; the file is never in memory as one. `Ok(None)` if it does not exist.
-pub fn read_part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
-    let open = || std::fs::File::open(path).map(BufReader::new);
-    let file = match open() {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
-    };
-    serde_json::from_reader::<_, Version>(file).map_err(|e| e.to_string())?.check()?;
-    let file = open().map_err(|e| e.to_string())?;
-    serde_json::from_reader(file).map(Some).map_err(|e| e.to_string())
-}
-
-/// Replaces a file in one step. Not synced: after a crash of the machine the containers are gone anyway.
-pub fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let bytes = serde_json::to_vec(value)?;
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(&bytes)?;
-    std::fs::rename(&temporary, path)
 }
 
 /// Start time of a process in clock ticks since boot, `None` if there is no such process (or it is a zombie).

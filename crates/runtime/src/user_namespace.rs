@@ -15,7 +15,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
 
 use crate::api::IdRange;
-use crate::shim::sys;
+use crate::sys;
 
 /// Makes a network namespace that belongs to a new user namespace: the ids from 0 upwards inside are those of `range` outside.
 /// Both exist as long as the descriptor, or a file that it is bound to. Fine to call from a process with threads.

@@ -7,7 +7,6 @@
 //! **Invariant**: a service port that the kernel refuses keeps out no other, and no transaction is larger than [`changes`] allows.
 
 mod changes;
-mod conntrack;
 mod render;
 mod ruleset;
 
@@ -17,23 +16,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::address::Cidr;
+use crate::conntrack::{Flows, forget_stale};
 use crate::host_ports::HostPort;
+use crate::protocol::Protocol;
 use crate::{Error, Result, check_id, nft};
 use changes::{Change, Ports};
-pub(crate) use conntrack::{Flows, forget_pods, forget_stale};
 use ruleset::Ruleset;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
 
 /// `Local`: only endpoints on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

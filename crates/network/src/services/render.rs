@@ -8,24 +8,14 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::conntrack::Flows;
 use super::ruleset::{Chain, Container, Ruleset};
-use super::{Affinity, Endpoint, Options, Policy, Protocol, ServicePort, table};
+use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
+use crate::conntrack::Flows;
 use crate::host_ports::HostPort;
+use crate::protocol::Protocol;
 
 /// Packets to be sent on with the node's address, so that the answer comes back through it.
 const MARK: u32 = 0x4000;
-
-impl Protocol {
-    /// As `nft` names it.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        }
-    }
-}
 
 /// Clients that one service port remembers; more are served without being remembered. The kernel allocates the table for all of them
 /// at once: 256 KiB.

@@ -4,7 +4,7 @@
 use metrics::{Row, Scrape};
 use nix::sys::statvfs::statvfs;
 use runtime::Timestamp;
-use runtime::cgroup::Usage;
+use runtime::Usage;
 
 use super::Handle;
 use super::usage::{Disks, Everything, PodUsage, collect};

@@ -3,7 +3,7 @@
 use http::Response;
 use nix::sys::statvfs::statvfs;
 use runtime::Timestamp;
-use runtime::cgroup::Usage;
+use runtime::Usage;
 use serde_json::{Value, json};
 
 use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodUsage, collect, processes};

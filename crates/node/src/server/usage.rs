@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use runtime::cgroup::Usage;
+use runtime::Usage;
 use runtime::{Container, ContainerState, Runtime, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::Instant;

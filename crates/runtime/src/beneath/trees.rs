@@ -15,7 +15,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::{MAX_EXCHANGES, exchanged};
-use crate::shim::sys;
+use crate::sys;
 
 /// A file system object by device and number.
 fn identity(stat: &FileStat) -> (u64, u64) {

@@ -15,7 +15,8 @@ use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::image::{Image, hex};
-use crate::spec::{self, Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord, VERSION};
+use crate::records::{self, VERSION};
+use crate::spec::{Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord};
 use crate::{beneath, image, seccomp};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -119,7 +120,7 @@ impl Inner {
         self.hierarchies
             .create_container(&cgroup, &record.config.resources, devices)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
-        spec::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
+        records::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
     }
 
     fn record(

@@ -25,7 +25,8 @@ use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
 use crate::program::Program;
-use crate::spec::{self, ContainerLayers, ContainerSummary, PodRecord, ShimRecord, StateRecord};
+use crate::records;
+use crate::spec::{ContainerLayers, ContainerSummary, PodRecord, ShimRecord, StateRecord};
 use crate::{beneath, user_namespace};
 #[cfg(test)]
 pub(crate) use cleaning::retry_here as retry;
@@ -196,8 +197,8 @@ impl Embedded {
     pub fn user_of_layer(root: &Path, layer: &str) -> Option<String> {
         let entries = |path: std::path::PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
         entries(root.join("pods")).flat_map(|pod| entries(pod.path().join("containers"))).find_map(|container| {
-            let record: ContainerLayers = spec::read_part(&container.path().join("config.json")).ok()??;
-            let state = spec::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
+            let record: ContainerLayers = records::read_part(&container.path().join("config.json")).ok()??;
+            let state = records::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
             let ended = state.is_some_and(|s| s.state == ContainerState::Exited);
             (!ended && record.layers.iter().any(|l| l == layer)).then_some(record.id)
         })
@@ -219,7 +220,7 @@ impl Embedded {
     }
 
     /// Usage of a cgroup below the prefix; the empty path sums up everything.
-    pub fn cgroup_usage(&self, path: &str) -> crate::cgroup::Usage {
+    pub fn cgroup_usage(&self, path: &str) -> crate::api::Usage {
         self.inner.hierarchies.usage(&self.inner.cgroup(path))
     }
 

@@ -16,7 +16,8 @@ use super::cleaning::{CleanUp, Found, retry, set_aside};
 use super::shim_link::{Link, Peer};
 use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking};
 use crate::api::*;
-use crate::spec::{self, Birth, Call, ContainerSummary, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
+use crate::records::{self, VERSION};
+use crate::spec::{self, Birth, Call, ContainerSummary, Message, Notice, PodRecord, ShimRecord, StateRecord};
 use crate::{cgroup, shim, sysctl, wire};
 
 /// A shim that does not stand by then is taken for stuck.
@@ -174,7 +175,7 @@ impl Embedded {
             Some((Message::Notice(Notice::Failed(message)), _)) => return Err(fail(message)),
             _ => return Err(fail("the shim ended".into())),
         }
-        let shim = spec::read(&directory.join("shim.json"))
+        let shim = records::read(&directory.join("shim.json"))
             .map_err(|message| Error::Corrupt { path: directory.join("shim.json"), message })?;
         self.inner.listen(record, shim, peer).await?;
         let _ = keep.send(()); // somebody waits for it, always
@@ -255,12 +256,12 @@ impl Inner {
             let cgroup = format!("{}/{REAPER_CGROUP}", record.cgroup);
             self.hierarchies.create(&cgroup, &Resources::default()).map_err(Error::io(format!("cgroup {cgroup}")))?;
         }
-        spec::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
+        records::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
     }
 
     /// Ends the shim of a pod with which there is no connection (any more), by what is recorded of it.
     async fn end_shim(&self, pod: &str, known: Option<ShimRecord>) {
-        let recorded = || spec::read::<ShimRecord>(&self.pod_directory(pod).join("shim.json")).ok().flatten();
+        let recorded = || records::read::<ShimRecord>(&self.pod_directory(pod).join("shim.json")).ok().flatten();
         let Some(shim) = known.or_else(recorded) else { return };
         shim.kill();
         let pid = shim.pid;
@@ -274,25 +275,25 @@ impl Inner {
     async fn adopt_pod(self: &Arc<Self>, directory: &Path, found: &mut Vec<Found>) -> Result<()> {
         let corrupt = |path: &Path, message| Error::Corrupt { path: path.to_owned(), message };
         let path = directory.join("pod.json");
-        let Some(record) = spec::read::<PodRecord>(&path).map_err(|m| corrupt(&path, m))? else {
+        let Some(record) = records::read::<PodRecord>(&path).map_err(|m| corrupt(&path, m))? else {
             // Its preparation was interrupted, and nothing ran; or its removal was.
             found.push(set_aside(directory)?);
             return Ok(());
         };
         let record = Arc::new(record);
         let path = directory.join("shim.json");
-        let shim = spec::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
+        let shim = records::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
         let pod = &record.config.id;
         let entry = PodEntry { record: record.clone(), shim: shim.clone(), link: None, leftovers: Arc::default() };
         self.state().add_pod(entry);
         for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
             let path = entry.path().join("config.json");
-            let Some(config) = spec::read_part::<ContainerSummary>(&path).map_err(|m| corrupt(&path, m))? else {
+            let Some(config) = records::read_part::<ContainerSummary>(&path).map_err(|m| corrupt(&path, m))? else {
                 found.push(set_aside(&entry.path())?);
                 continue;
             };
             let path = entry.path().join("state.json");
-            let state = spec::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
+            let state = records::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
             let state = state.unwrap_or_else(|| StateRecord::created(&config.id));
             let entry = ContainerEntry { record: Arc::new(config), state: watch::channel(state).0 };
             self.state().add_container(entry);
@@ -400,7 +401,7 @@ impl Inner {
         for entry in containers {
             let id = &entry.record.id;
             let path = self.container_directory(pod, id).join("state.json");
-            let mut known = match spec::read::<StateRecord>(&path) {
+            let mut known = match records::read::<StateRecord>(&path) {
                 Ok(Some(known)) => known,
                 _ => entry.state.borrow().clone(),
             };
@@ -411,7 +412,7 @@ impl Inner {
                 known.exit_code = Some(137);
                 known.reason = Some("ContainerStatusUnknown".into());
                 known.message = Some("the process that watched the container was killed".into());
-                if let Err(error) = spec::write(&path, &known) {
+                if let Err(error) = records::write(&path, &known) {
                     tracing::warn!(container = id, %error, "cannot write the container's state");
                 }
             }

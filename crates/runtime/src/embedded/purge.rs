@@ -5,7 +5,8 @@ use super::{Options, blocking, remove_directory};
 use crate::api::{Error, Result};
 use crate::beneath;
 use crate::cgroup::{self, Hierarchies};
-use crate::spec::{self, ShimRecord};
+use crate::records;
+use crate::spec::ShimRecord;
 
 pub(super) async fn purge(options: &Options) -> Result<()> {
     let options = options.clone();
@@ -15,7 +16,7 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
         let prefix = &options.cgroup_prefix;
         for entry in std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten() {
             // Only a process that is provably this pod's shim; a record that cannot be read is covered by the cgroup.
-            if let Ok(Some(shim)) = spec::read::<ShimRecord>(&entry.path().join("shim.json")) {
+            if let Ok(Some(shim)) = records::read::<ShimRecord>(&entry.path().join("shim.json")) {
                 shim.kill();
             }
         }

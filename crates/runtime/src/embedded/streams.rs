@@ -19,8 +19,8 @@ use super::Inner;
 use super::containers::late;
 use super::shim_link::Peer;
 use crate::api::*;
-use crate::shim::set_terminal_size;
 use crate::spec::{Call, Message, Notice, Request};
+use crate::sys::set_terminal_size;
 
 /// How long output may keep coming from what a finished command left behind.
 const DRAIN: Duration = Duration::from_secs(2);

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{beneath, spec};
+use crate::{beneath, records};
 pub use reference::normalize;
 
 /// Why an image was not taken, found or removed. Texts from an archive are cut where they are shown, since they have any length.
@@ -273,8 +273,8 @@ impl ImageStore {
             Err(e) => return Err(Error::io(path.display().to_string())(e)),
         };
         if file != known.file || known.index.version == 0 {
-            let index = spec::read(&path).map_err(Error::Index)?;
-            known.index = index.unwrap_or(Index { version: spec::VERSION, images: Vec::new() });
+            let index = records::read(&path).map_err(Error::Index)?;
+            known.index = index.unwrap_or(Index { version: records::VERSION, images: Vec::new() });
             known.file = file;
         }
         Ok(known)
@@ -352,7 +352,7 @@ impl Writing<'_> {
         if serde_json::to_vec(index).map_err(failed)?.len() > LARGEST_INDEX {
             return Err(Error::Full);
         }
-        spec::write(&self.store.root.join("index.json"), index).map_err(Error::io("image index"))
+        records::write(&self.store.root.join("index.json"), index).map_err(Error::io("image index"))
     }
 }
 

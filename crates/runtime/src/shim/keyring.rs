@@ -8,7 +8,7 @@
 
 use std::io;
 
-use super::sys;
+use crate::sys;
 
 /// Real users to draw; each has a quota of 200 keys.
 const FIRST_USER: u32 = 1 << 31;

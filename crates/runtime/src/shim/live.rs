@@ -14,13 +14,14 @@ use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
 use super::pace::LogBudget;
-use super::process::{MOST_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL};
+use super::report::{MAX_ERROR, ReportPacket, read_report};
 use super::streams::Streams;
-use super::sys;
 use crate::api::ContainerState;
 use crate::cgroup;
 use crate::memory::wipe;
-use crate::spec::{self, ShimContainer, StateRecord};
+use crate::records;
+use crate::spec::{ShimContainer, StateRecord};
+use crate::sys;
 use crate::wire::{self, Room};
 
 const CHUNK: usize = 16 * 1024;
@@ -122,7 +123,7 @@ impl Report {
 
     /// Reads what has been reported; `pid` becomes the child's as soon as it is known.
     pub fn read(&mut self, pid: &mut Option<i32>) -> Progress {
-        let mut buffer = vec![0; 1 + MOST_ERROR];
+        let mut buffer = vec![0; 1 + MAX_ERROR];
         for _ in 0..MOST_PACKETS {
             // The helper opens the terminal before it makes a child that others see.
             let expected = self.wants_terminal && self.terminal.is_none() && (self.alone || self.child.is_none());
@@ -161,29 +162,6 @@ impl Report {
             _ => self.ignored += 1,
         }
         None
-    }
-}
-
-/// One packet from the start of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReportPacket {
-    /// The process that becomes the program; `None` if the number is none.
-    Child(Option<i32>),
-    /// A terminal comes with the packet.
-    Terminal,
-    Error(String),
-    Unknown,
-}
-
-/// Reads one packet. Whatever it holds, a process number is that of one process.
-pub fn read_report(packet: &[u8]) -> ReportPacket {
-    let Some((kind, rest)) = packet.split_first() else { return ReportPacket::Unknown };
-    let text = || String::from_utf8_lossy(rest).into_owned();
-    match *kind {
-        REPORT_CHILD => ReportPacket::Child(text().parse().ok().filter(|pid| *pid > 1)),
-        REPORT_TERMINAL => ReportPacket::Terminal,
-        REPORT_ERROR => ReportPacket::Error(text()),
-        _ => ReportPacket::Unknown,
     }
 }
 
@@ -314,7 +292,7 @@ impl Live {
 
     fn save(&self) {
         // The agent also hears it over the socket; without the file an agent started later reports the state as unknown.
-        let _ = spec::write(&self.directory.join("state.json"), &self.state);
+        let _ = records::write(&self.directory.join("state.json"), &self.state);
     }
 
     pub fn resize(&mut self, rows: u16, columns: u16) {
@@ -491,6 +469,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shim::report::REPORT_TERMINAL;
     use nix::sys::wait::waitpid;
     use nix::unistd::Pid;
 

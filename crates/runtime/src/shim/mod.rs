@@ -16,9 +16,9 @@ mod pace;
 mod process;
 mod propagation;
 mod reaper;
+mod report;
 mod rootfs;
 mod streams;
-pub(crate) mod sys;
 mod user;
 
 use std::collections::BTreeMap;
@@ -40,18 +40,16 @@ use nix::unistd::{Pid, setsid};
 
 use crate::api::{ContainerState, PidMode};
 use crate::memory::wipe;
-use crate::spec::{
-    self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord, VERSION,
-};
-use crate::{cgroup, descriptors, wire};
+use crate::records::{self, VERSION};
+use crate::spec::{self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord};
+use crate::{cgroup, descriptors, sys, wire};
 use live::{Live, Progress, Report};
-pub use live::{ReportPacket, read_report};
 pub use log::rfc3339;
 use pace::LogBudget;
 use process::{PidNamespace, PodNamespaces, Role};
 use reaper::Reaper;
+pub use report::{ReportPacket, read_report};
 use streams::Streams;
-pub(crate) use sys::{install_seccomp, set_terminal_size};
 
 /// The name under which a program is run that makes it a shim, as lists of processes show it: that of the program that usually holds a
 /// pod's namespaces. Processes of the pod may see it, so nothing of the host stands beside it.
@@ -155,8 +153,8 @@ impl Shim {
         // It is run by the number of a descriptor, which would be its name.
         let _ = nix::sys::prctl::set_name(c"pause");
         let directory = std::path::absolute(directory).map_err(say_io("pod directory"))?;
-        let pod: PodRecord =
-            spec::read(&directory.join("pod.json"))?.ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
+        let pod: PodRecord = records::read(&directory.join("pod.json"))?
+            .ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
         let _ = setsid(); // fails if we lead a session already
         sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(say_io("subreaper"))?;
         // The agent does without huge pages, and children inherit it; containers choose for themselves.
@@ -206,7 +204,7 @@ impl Shim {
         let pid = std::process::id() as i32;
         let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
         let record = ShimRecord { version: VERSION, pid, start_time, boot: spec::boot_id() };
-        spec::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
+        records::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
         let birth = io::stdin().as_fd().try_clone_to_owned().map_err(say_io("stdin"))?;
         // Nothing of the agent's terminal may be kept; errors after this point go to the agent as messages.
         let null = File::options().read(true).write(true).open("/dev/null").map_err(say_io("/dev/null"))?;
@@ -392,7 +390,7 @@ impl Shim {
             return Err("the pod is being stopped".into());
         }
         let directory = self.directory.join("containers").join(id);
-        let record: ShimContainer = spec::read(&directory.join("config.json"))?
+        let record: ShimContainer = records::read(&directory.join("config.json"))?
             .ok_or_else(|| format!("container {id} has not been created"))?;
         let alone = self.reaper.is_none() && self.pod.config.pid != PidMode::Host;
         let (mut live, child) = Live::new(record, alone, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
@@ -418,7 +416,7 @@ impl Shim {
     fn become_helper(&mut self, id: &str, report: BorrowedFd) -> ContainerRecord {
         self.containers.values_mut().for_each(Live::wipe);
         let file = self.directory.join("containers").join(id).join("config.json");
-        match spec::read(&file) {
+        match records::read(&file) {
             Ok(Some(record)) => record,
             Ok(None) => process::fail(report, &format!("container {id} has been removed")),
             Err(error) => process::fail(report, &format!("container {id}: {error}")),

@@ -12,9 +12,9 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2, sethostname};
 
-use super::sys;
 use crate::api::{IdRange, PodConfig};
 use crate::beneath::{Directory, Links};
+use crate::sys;
 use crate::{descriptors, sysctl, user_namespace};
 
 /// Joins the network namespace, makes the others, and sets host name and kernel parameters. Gives the pod's user namespace, if it has

@@ -29,21 +29,14 @@ use nix::sys::socket::MsgFlags;
 use nix::unistd::{Gid, Uid, close, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::keyring::{RealUser, leave_session};
+use super::report::{MAX_ERROR, REPORT_CHILD, REPORT_ERROR};
 use super::streams::{self, Streams};
 use super::user::User;
-use super::{command, reaper, rootfs, sys};
+use super::{command, reaper, rootfs};
 use crate::seccomp::Program;
 use crate::spec::ContainerRecord;
+use crate::sys;
 use crate::{cgroup, descriptors, user_namespace, wire};
-
-/// What helper and child report before the program runs: the child's process id (as text), the master of its terminal, or why
-/// it failed. End of file after the process id is success, since the socket closes on exec.
-pub const REPORT_CHILD: u8 = b'P';
-pub const REPORT_TERMINAL: u8 = b'T';
-pub const REPORT_ERROR: u8 = b'E';
-
-/// Bytes of an error that are reported.
-pub const MOST_ERROR: usize = 4096;
 
 /// Privileges that it takes, besides the container's own, to read files of the container and to become the user.
 const CHANGE_USER: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << SETGID | 1 << SETUID;
@@ -113,7 +106,7 @@ fn exit(code: i32) -> ! {
 pub fn fail(report: BorrowedFd, error: &str) -> ! {
     let mut packet = vec![REPORT_ERROR];
     // It goes on in larger packets of JSON, in which a byte may take six.
-    packet.extend_from_slice(&error.as_bytes()[..error.floor_char_boundary(MOST_ERROR)]);
+    packet.extend_from_slice(&error.as_bytes()[..error.floor_char_boundary(MAX_ERROR)]);
     let _ = wire::send(report, &packet, &[], MsgFlags::empty());
     exit(128)
 }

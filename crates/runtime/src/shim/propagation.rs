@@ -14,9 +14,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, fstat};
 
-use super::sys;
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links};
+use crate::sys;
 
 const OWN: &str = "/proc/self/ns/mnt";
 

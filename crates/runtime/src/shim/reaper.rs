@@ -17,8 +17,8 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 
-use super::sys;
 use crate::spec::PodRecord;
+use crate::sys;
 use crate::{cgroup, descriptors, user_namespace, wire};
 
 /// Packets of the start: the reaper's process id (as text), its mount namespace while /proc is its root, or what failed.

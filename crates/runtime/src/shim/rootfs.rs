@@ -25,10 +25,11 @@ use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mknod
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::propagation;
-use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
-use crate::spec::{CgroupDirectory, ContainerRecord};
+use crate::cgroup::CgroupDirectory;
+use crate::spec::ContainerRecord;
+use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 /// Of directories that are made for mounts.
 const MODE: Mode = Mode::from_bits_truncate(0o755);

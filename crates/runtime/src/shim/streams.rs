@@ -9,10 +9,10 @@ use nix::sys::socket::MsgFlags;
 use nix::sys::stat::{Mode, fstat, makedev};
 use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, fchown};
 
-use super::process::REPORT_TERMINAL;
-use super::sys;
+use super::report::REPORT_TERMINAL;
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links};
+use crate::sys;
 use crate::wire;
 
 /// Where the process's streams go.
