@@ -61,7 +61,13 @@ impl Agent {
 
     async fn work(self, shutdown: Shutdown) -> Result<(), Error> {
         let Self { options, known } = self;
-        let capacity = Capacity::read(&options.data_dir, options.max_pods).map_err(Error::Capacity)?;
+        let machine = options.clone();
+        let (capacity, users) = blocking(move || {
+            let capacity = Capacity::read(&machine.data_dir, machine.max_pods).map_err(Error::Capacity)?;
+            set_up_cgroups(&machine);
+            Ok::<_, Error>((capacity, Users::open(machine.data_dir.join("pods"))?))
+        })
+        .await?;
         let client = options.client.clone();
         let source = Source::Core { component: "kubelet".into(), host: options.node_name.clone() };
         let recorder = Recorder::start(&client, source, options.clock.clone(), shutdown.clone());
@@ -82,16 +88,6 @@ impl Agent {
         if let Err(error) = blocking(crate::pod::apparmor::load).await {
             tracing::warn!(%error, "AppArmor's default profile for containers cannot be loaded");
         }
-        // Best-effort pods get what the others leave.
-        let least = Resources { cpu_shares: Some(2), ..Resources::default() };
-        let all = Resources { pids_limit: crate::node::pids_for_pods(), ..Resources::default() };
-        for (path, resources) in
-            [("kubepods", all), ("kubepods/burstable", Resources::default()), ("kubepods/besteffort", least)]
-        {
-            if let Err(error) = options.host.set_cgroup(path, &resources) {
-                tracing::warn!(path, %error, "a cgroup cannot be set up");
-            }
-        }
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             objects: Arc::new(Objects::new(informers.clone(), changed)),
@@ -103,7 +99,7 @@ impl Agent {
                 // An eighth of the machine's memory, where most of it lies.
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
             ),
-            users: Users::open(options.data_dir.join("pods"))?,
+            users: Arc::new(users),
             services: informers.of::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
@@ -136,5 +132,19 @@ impl Agent {
         };
         shutdown.race(work).await;
         Ok(())
+    }
+}
+
+/// Creates the cgroups above those of pods. A failure is logged: pods then run without these limits.
+fn set_up_cgroups(options: &Options) {
+    // Best-effort pods get what the others leave.
+    let minimum = Resources { cpu_shares: Some(2), ..Resources::default() };
+    let all = Resources { pids_limit: crate::node::pids_for_pods(), ..Resources::default() };
+    for (path, resources) in
+        [("kubepods", all), ("kubepods/burstable", Resources::default()), ("kubepods/besteffort", minimum)]
+    {
+        if let Err(error) = options.host.set_cgroup(path, &resources) {
+            tracing::warn!(path, %error, "a cgroup cannot be set up");
+        }
     }
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use client::{Error, Patch, Recorder, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use runtime::image::Image;
 use serde_json::{Value, json};
 
+use crate::blocking::blocking;
 use crate::counts::Known;
 use crate::options::Options;
 use crate::resources::is_extended;
@@ -177,6 +178,45 @@ fn images(mut all: Vec<Image>) -> Vec<Value> {
     all.into_iter().map(told).collect()
 }
 
+/// The status of the node, read from the machine. Blocks.
+fn status(
+    o: &Options,
+    capacity: BTreeMap<String, String>,
+    allocatable: BTreeMap<String, Value>,
+    old: &[NodeCondition],
+) -> Value {
+    let now = meta::time::format(o.clock.now());
+    let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir))
+        .into_iter()
+        .map(|(kind, is, reason, message)| {
+            let status = if is { "True" } else { "False" };
+            let kept = old.iter().find(|c| c.type_ == kind && c.status == status);
+            let since = kept.and_then(|c| c.last_transition_time.as_ref()).map(|t| meta::time::format(t.0));
+            json!({"type": kind, "status": status, "reason": reason, "message": message,
+                "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
+        })
+        .collect();
+    let images = images(o.host.images());
+    let (runtime, version) = o.runtime.version();
+    let kernel = file("/proc/sys/kernel/osrelease");
+    json!({
+        "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
+            {"type": "Hostname", "address": o.node_name}],
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "conditions": conditions,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
+        "images": images,
+        "declaredFeatures": FEATURES,
+        "nodeInfo": {
+            "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
+            "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),
+            "containerRuntimeVersion": format!("{runtime}://{version}"), "kubeletVersion": o.version,
+            "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": architecture(),
+        },
+    })
+}
+
 pub struct Reporter {
     options: Arc<Options>,
     capacity: Capacity,
@@ -219,7 +259,7 @@ impl Reporter {
                 Ok(None) => sent = None,
                 Err(error) => tracing::debug!(%error, "the node cannot be read"),
             }
-            let status = self.status(&node);
+            let status = self.status(&node).await;
             let due = sent.is_none_or(|at| at.elapsed() >= STATUS_PERIOD);
             if due || self.differs(&node, &status) {
                 match self.send(&status).await {
@@ -279,7 +319,7 @@ impl Reporter {
         .map_err(|source| Error::Encode { what: "Node", source })?;
         // The status goes with it, so that the node is ready at once.
         let mut with_status = node.clone();
-        let status = self.status(&node);
+        let status = self.status(&node).await;
         with_status.status = serde_json::from_value(status).ok();
         match api.create(&WriteOptions::default(), &with_status).await {
             Err(e) if e.is_already_exists() => {
@@ -291,39 +331,11 @@ impl Reporter {
     }
 
     /// The status as it is now, with times of transitions kept from `before`.
-    fn status(&self, before: &Node) -> Value {
-        let o = &self.options;
-        let now = meta::time::format(o.clock.now());
-        let old = before.status.as_ref().and_then(|s| s.conditions.as_ref());
-        let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir))
-            .into_iter()
-            .map(|(kind, is, reason, message)| {
-                let status = if is { "True" } else { "False" };
-                let kept = old.into_iter().flatten().find(|c| c.type_ == kind && c.status == status);
-                let since = kept.and_then(|c| c.last_transition_time.as_ref()).map(|t| meta::time::format(t.0));
-                json!({"type": kind, "status": status, "reason": reason, "message": message,
-                    "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
-            })
-            .collect();
-        let images = images(o.host.images());
-        let (runtime, version) = o.runtime.version();
-        let kernel = file("/proc/sys/kernel/osrelease");
-        json!({
-            "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
-                {"type": "Hostname", "address": o.node_name}],
-            "capacity": self.capacity.capacity(),
-            "allocatable": self.allocatable(before),
-            "conditions": conditions,
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
-            "images": images,
-            "declaredFeatures": FEATURES,
-            "nodeInfo": {
-                "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
-                "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),
-                "containerRuntimeVersion": format!("{runtime}://{version}"), "kubeletVersion": o.version,
-                "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": architecture(),
-            },
-        })
+    async fn status(&self, before: &Node) -> Value {
+        let (options, allocatable, capacity) =
+            (self.options.clone(), self.allocatable(before), self.capacity.capacity());
+        let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        blocking(move || status(&options, capacity, allocatable, &old)).await
     }
 
     /// What pods may use, of the machine and of the extended resources that others have added to the node's capacity. What they took from

@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub objects: Arc<Objects>,
     pub tokens: Arc<TokenRequests>,
     pub volumes: Volumes,
-    pub users: Users,
+    pub users: Arc<Users>,
     pub services: Informer<ServiceView>,
     pub allocatable: BTreeMap<String, String>,
     /// Bytes of memory of the node.

@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::Runtime;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::blocking::blocking;
+
 /// Bytes that are kept of a probe's output.
 pub(super) const MAX_OUTPUT: usize = 10 * 1024;
 
@@ -86,11 +88,16 @@ impl Target<'_> {
         let address = self.names.lookup(host, port).await;
         let address = address.ok_or_else(|| format!("dial tcp: lookup {host}: no such host"))?;
         let error = |e: std::io::Error| format!("dial tcp {address}: connect: {}", plain(&e));
-        let socket = network::namespace::run_in(self.node_namespace.as_deref(), || match address {
+        let create = move || match address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
-        })
-        .map_err(error)?;
+        };
+        let socket = match self.node_namespace.clone() {
+            None => create(),
+            // It waits for a thread that enters the namespace.
+            Some(namespace) => blocking(move || network::namespace::run_in(Some(&namespace), create)).await,
+        };
+        let socket = socket.map_err(error)?;
         socket.connect(address).await.map_err(error)
     }
 }

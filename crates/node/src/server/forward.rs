@@ -23,6 +23,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::coding::Coding;
 use super::{Body, Error, Handle, Query, upgrade};
+use crate::blocking::blocking;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
 use crate::spdy::{Session, Stream};
 
@@ -202,7 +203,9 @@ impl Target {
         let Some(share) = self.forwarded.acquire(self.of.clone()) else {
             return Err(std::io::Error::other("too many connections are being forwarded to this namespace"));
         };
-        let socket = network::namespace::run_in(self.namespace.as_deref(), TcpSocket::new_v4)?;
+        let namespace = self.namespace.clone();
+        // It waits for a thread that enters the namespace.
+        let socket = blocking(move || network::namespace::run_in(namespace.as_deref(), TcpSocket::new_v4)).await?;
         Ok((socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?, share))
     }
 }

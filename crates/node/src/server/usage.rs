@@ -15,6 +15,7 @@ use super::{Error, Handle};
 use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::node::meminfo;
+use crate::options::Host;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
 
 /// A rate is the mean over at least this time, in nanoseconds, once there is an answer so old.
@@ -187,7 +188,8 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         None => Default::default(),
     };
     let node_namespace = options.node_namespace.clone();
-    let devices = blocking(move || devices(node_namespace.as_deref())).await;
+    let host = options.host.clone();
+    let (devices, machine) = blocking(move || (devices(node_namespace.as_deref()), Machine::read(&*host))).await;
     let mut running = running_by_pod(runtime.list_containers().await?);
     let mut pods = Vec::new();
     let devices_by_name: HashMap<&str, &Interface> = devices.iter().map(|i| (i.name.as_str(), i)).collect();
@@ -233,7 +235,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         });
     }
     let at = options.clock.now();
-    let node = node(handle, u64::try_from(at.as_nanosecond()).unwrap_or(0), devices);
+    let node = node(handle, u64::try_from(at.as_nanosecond()).unwrap_or(0), devices, machine);
     let containers = pods.iter().flat_map(|p| p.containers.iter().map(|c| c.container.id.clone()));
     let ids: HashSet<String> = pods.iter().map(|p| p.id.clone()).chain(containers).collect();
     let known = |id: &str| id.starts_with('/') || ids.contains(id);
@@ -249,16 +251,35 @@ fn log_bytes(log: &Path) -> Option<u64> {
     Some(size(log)? + moved)
 }
 
-fn node(handle: &Handle, at: u64, devices: Vec<Interface>) -> NodeUsage {
-    let usage = machine();
-    let pods = handle.options.host.usage("kubepods");
-    let name = default_device(&std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default());
+/// What is read of the machine.
+struct Machine {
+    usage: Usage,
+    pods: Usage,
+    memory: u64,
+    /// The device of the default route.
+    default_device: Option<String>,
+}
+
+impl Machine {
+    fn read(host: &dyn Host) -> Self {
+        let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
+        Self {
+            usage: machine(),
+            pods: host.usage("kubepods"),
+            memory: meminfo("MemTotal").unwrap_or(0),
+            default_device: default_device(&routes),
+        }
+    }
+}
+
+fn node(handle: &Handle, at: u64, devices: Vec<Interface>, machine: Machine) -> NodeUsage {
+    let Machine { usage, pods, memory, default_device } = machine;
     let own = |name: &str| name != "lo" && !name.starts_with("km");
     NodeUsage {
         rate: handle.rates.of("/", at, usage.cpu_nanoseconds),
         pods_rate: handle.rates.of("/kubepods", at, pods.cpu_nanoseconds),
-        memory: meminfo("MemTotal").unwrap_or(0),
-        default: devices.iter().find(|d| Some(&d.name) == name.as_ref()).cloned(),
+        memory,
+        default: devices.iter().find(|d| Some(&d.name) == default_device.as_ref()).cloned(),
         interfaces: devices.into_iter().filter(|d| own(&d.name)).collect(),
         usage,
         pods,

@@ -220,7 +220,9 @@ impl Shared {
             network.detach(uid).await?;
         }
         self.volumes.tear_down(uid).await?;
-        self.users.release(uid);
+        // Giving a range to another pod writes to the disk, during which releasing one waits.
+        let (users, uid) = (self.users.clone(), uid.to_owned());
+        blocking(move || users.release(&uid)).await;
         Ok(())
     }
 
