@@ -4,7 +4,7 @@
 //! before what comes after them, app containers together, each restarted by its policy. Invariant: the plan depends on the
 //! present only, so that a new agent goes on where the old one stopped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -41,6 +41,8 @@ pub struct Seen<'a> {
     /// What probes say of running containers, by name.
     pub health: &'a BTreeMap<String, Health>,
     pub backoffs: &'a Backoffs,
+    /// Ids of the containers that the agent has killed so that they start again.
+    pub killed: &'a BTreeSet<String>,
     pub now: Timestamp,
 }
 
@@ -95,8 +97,13 @@ pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
     }
 }
 
-fn ended(c: &Container) -> Option<i32> {
+/// The exit code of a container that the agent has killed. Its program may have exited with 0 on the signal, but has not succeeded.
+pub const KILLED: i32 = 137;
+
+/// The exit code of a container that has ended.
+fn exit_code(c: &Container, killed: &BTreeSet<String>) -> Option<i32> {
     match c.state {
+        ContainerState::Exited | ContainerState::Unknown if killed.contains(&c.id) => Some(KILLED),
         ContainerState::Exited => Some(c.exit_code.unwrap_or(128)),
         ContainerState::Unknown => Some(c.exit_code.unwrap_or(137)),
         ContainerState::Created | ContainerState::Running => None,
@@ -122,6 +129,10 @@ pub fn plan(pod: &Pod, seen: &Seen<'_>) -> Plan {
 }
 
 impl Planner<'_> {
+    fn ended(&self, c: &Container) -> Option<i32> {
+        exit_code(c, self.seen.killed)
+    }
+
     /// The container of that name, if it belongs to the present sandbox.
     fn present(&self, name: &str) -> Option<&Container> {
         self.seen.newest.get(name).filter(|c| c.pod == self.seen.sandbox_id && self.seen.sandbox == Sandbox::Ready)
@@ -133,7 +144,11 @@ impl Planner<'_> {
         if self.seen.sandbox != Sandbox::Ready {
             let ran = |c: &Spec| self.seen.newest.contains_key(&c.name);
             let over = |c: &Spec| {
-                self.seen.newest.get(&c.name).and_then(ended).is_some_and(|code| !restarts(self.pod, c, code))
+                self.seen
+                    .newest
+                    .get(&c.name)
+                    .and_then(|c| self.ended(c))
+                    .is_some_and(|code| !restarts(self.pod, c, code))
             };
             let any = spec.containers.iter().any(ran);
             // A pod that does not restart is not begun again; one whose containers are all over is done.
@@ -143,7 +158,7 @@ impl Planner<'_> {
             }
             let failed_init = |c: &Spec| {
                 !is_sidecar(c)
-                    && self.seen.newest.get(&c.name).and_then(ended).is_some_and(|code| code != 0)
+                    && self.seen.newest.get(&c.name).and_then(|c| self.ended(c)).is_some_and(|code| code != 0)
                     && policy == "Never"
             };
             if spec.init_containers.iter().flatten().any(failed_init) {
@@ -182,7 +197,7 @@ impl Planner<'_> {
             if begun {
                 continue;
             }
-            let state = self.present(&c.name).map(|s| (s.state, ended(s)));
+            let state = self.present(&c.name).map(|s| (s.state, self.ended(s)));
             match state {
                 None => {
                     // In a new sandbox an init container that succeeded runs again.
@@ -212,7 +227,7 @@ impl Planner<'_> {
     /// Starts, restarts or kills one container as needed. Whether it has ended for good.
     fn keep_running(&mut self, c: &Spec, role: Role) -> bool {
         let Some(status) = self.present(&c.name) else {
-            let last = self.seen.newest.get(&c.name).and_then(ended);
+            let last = self.seen.newest.get(&c.name).and_then(|c| self.ended(c));
             if let Some(code) = last
                 && !restarts(self.pod, c, code)
             {
@@ -221,7 +236,7 @@ impl Planner<'_> {
             self.start(c, role);
             return false;
         };
-        match ended(status) {
+        match self.ended(status) {
             Some(code) => {
                 if !restarts(self.pod, c, code) {
                     return true;
@@ -234,7 +249,7 @@ impl Planner<'_> {
                 let id = status.id.clone();
                 if let Some(failed) = self.seen.health.get(&c.name).and_then(|h| h.failed) {
                     let what = failed.name();
-                    let again = restarts(self.pod, c, 137);
+                    let again = restarts(self.pod, c, KILLED);
                     let then = if again { ", will be restarted" } else { "" };
                     let message = format!("Container {} failed {what} probe{then}", c.name);
                     let probe = match failed {
@@ -258,7 +273,7 @@ impl Planner<'_> {
     }
 
     fn start(&mut self, c: &Spec, role: Role) {
-        let last = self.seen.newest.get(&c.name).filter(|s| ended(s).is_some());
+        let last = self.seen.newest.get(&c.name).filter(|s| self.ended(s).is_some());
         if let Some(last) = last
             && let Some((delay, left)) = self.seen.backoffs.waiting(&c.name, ended_at(last), self.seen.now)
         {

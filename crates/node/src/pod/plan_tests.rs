@@ -5,7 +5,7 @@ const SANDBOX: &str = "u-0";
 
 fn container(name: &str, state: &str) -> Container {
     let (kind, code) = match state.split_once(':') {
-        Some(("exit", code)) => (ContainerState::Exited, code.parse().ok()),
+        Some(("exit" | "killed", code)) => (ContainerState::Exited, code.parse().ok()),
         _ => (ContainerState::Running, None),
     };
     Container {
@@ -49,7 +49,16 @@ fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], want: &str) {
             ((*n).to_owned(), Health { started: !s.ends_with('?'), ready: true, failed })
         })
         .collect();
-    let seen = Seen { sandbox, sandbox_id: SANDBOX, newest: &newest, health: &health, backoffs: &backoffs, now };
+    let killed = there.iter().filter(|(_, s)| s.starts_with("killed")).map(|(n, _)| format!("id-{n}")).collect();
+    let seen = Seen {
+        sandbox,
+        sandbox_id: SANDBOX,
+        newest: &newest,
+        health: &health,
+        backoffs: &backoffs,
+        killed: &killed,
+        now,
+    };
     let plan = plan(&pod, &seen);
     let mut got: Vec<String> = plan.kill.iter().map(|k| format!("-{}", k.name)).collect();
     got.extend(plan.new_sandbox.then(|| "sandbox".to_owned()));
@@ -87,6 +96,10 @@ fn what_is_to_be_done() {
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "running")], "");
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:1")], "+b");
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:0")], "finished");
+
+    // Killed by the agent, for a probe or a resize: whatever its program made of the signal, it did not succeed.
+    check(on_failure(), Ready, &[("a", "killed:0"), ("b", "exit:0")], "+a");
+    check(spec("Never", &[], &["a"]), Ready, &[("a", "killed:0")], "finished");
 
     let never = || spec("Never", &[], &["a", "b"]);
     check(never(), Ready, &[("a", "exit:1"), ("b", "running")], "");

@@ -135,6 +135,19 @@ pub(super) fn widest(a: &Resources, b: &Resources) -> Resources {
     }
 }
 
+/// Errors if a memory limit is below what is in use.
+pub(super) fn check_usage(what: &str, limit: i64, used: u64) -> Result<(), String> {
+    if used <= limit.unsigned_abs() {
+        return Ok(());
+    }
+    Err(format!("attempting to set {what} memory limit ({limit}) below current usage ({used})"))
+}
+
+/// The memory limit `new`, if it is below `old`.
+pub(super) fn lowered(old: Option<i64>, new: Option<i64>) -> Option<i64> {
+    new.filter(|new| old.is_none_or(|old| *new < old))
+}
+
 /// The message of an event: what the pod asks for.
 pub(super) fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
     #[derive(Serialize)]
@@ -202,19 +215,30 @@ pub(super) struct InProgress {
     pub failed: Option<Instant>,
 }
 
+/// What is known of the limits of the containers that run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Limits {
+    /// This agent has set them.
+    #[default]
+    Set,
+    /// An earlier agent has set them, and may have ended before it reported the last ones.
+    Adopted,
+}
+
 /// The resources of one pod on this node.
 #[derive(Default)]
 pub(super) struct Resize {
     pub allocation: Allocation,
     /// By the ids of the containers that run.
     pub actuated: BTreeMap<String, ResourceRequirements>,
+    pub limits: Limits,
     pub pending: Option<Pending>,
     pub in_progress: Option<InProgress>,
 }
 
 impl Resize {
-    pub fn new(allocation: Allocation) -> Self {
-        Self { allocation, ..Self::default() }
+    pub fn new(allocation: Allocation, limits: Limits) -> Self {
+        Self { allocation, limits, ..Self::default() }
     }
 
     pub fn conditions(&self) -> Vec<ResizeCondition> {

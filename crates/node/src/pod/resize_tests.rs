@@ -45,6 +45,15 @@ fn control_groups_are_widened_first() {
 }
 
 #[test]
+fn memory_limits_stay_above_usage() {
+    assert_eq!([lowered(Some(9), Some(5)), lowered(None, Some(5))], [Some(5), Some(5)]);
+    assert_eq!([lowered(Some(5), Some(5)), lowered(Some(5), Some(9)), lowered(Some(5), None)], [None, None, None]);
+    assert_eq!(check_usage("pod", 5, 5), Ok(()));
+    let message = "attempting to set pod memory limit (5) below current usage (6)";
+    assert_eq!(check_usage("pod", 5, 6), Err(message.to_owned()));
+}
+
+#[test]
 fn events_tell_what_is_asked_for() {
     let p = pod(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}), Value::Null);
     assert_eq!(

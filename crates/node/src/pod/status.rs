@@ -4,7 +4,7 @@
 //! them. Invariant: the same input gives the same status, times of transitions are kept where nothing changed, and a phase that
 //! is final stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
 
-use super::plan::restarts;
+use super::plan::{KILLED, restarts};
 use super::probes::Health;
 use super::resize::{self, ResizeCondition};
 use crate::admission::PREEMPTING;
@@ -40,6 +40,8 @@ pub struct Facts<'a> {
     pub previous: &'a BTreeMap<String, Container>,
     pub waiting: &'a BTreeMap<String, Waiting>,
     pub health: &'a BTreeMap<String, Health>,
+    /// Ids of the containers that the agent has killed so that they start again.
+    pub killed: &'a BTreeSet<String>,
     /// Termination messages by container id.
     pub messages: &'a BTreeMap<String, String>,
     pub sandbox_ready: bool,
@@ -89,8 +91,11 @@ fn mounts(asked: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>> {
     asked.filter(|all| !all.is_empty()).map(|all| all.iter().map(status).collect())
 }
 
+const RUNTIME_PREFIX: &str = "kemudi://";
+
+/// The id of a container as the status shows it.
 pub fn container_id(id: &str) -> String {
-    format!("kemudi://{id}")
+    format!("{RUNTIME_PREFIX}{id}")
 }
 
 /// The exit code of a container that ended, and the reason.
@@ -235,7 +240,13 @@ fn is_running(s: &ContainerStatus) -> bool {
 }
 
 /// The phase by upstream's table (`getPhase`).
-fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: bool) -> &'static str {
+fn phase(
+    pod: &Pod,
+    init: &[ContainerStatus],
+    app: &[ContainerStatus],
+    killed: &BTreeSet<String>,
+    over: bool,
+) -> &'static str {
     let Some(spec) = &pod.spec else { return "Pending" };
     let policy = spec.restart_policy.as_deref().unwrap_or("Always");
     let mut pending_init = 0;
@@ -262,6 +273,8 @@ fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: boo
         } else if let Some(code) = exit_code(s) {
             stopped += 1;
             succeeded += i32::from(code == 0);
+            let id = s.container_id.as_deref().and_then(|id| id.strip_prefix(RUNTIME_PREFIX));
+            let code = if id.is_some_and(|id| killed.contains(id)) { KILLED } else { code };
             restartable |= restarts(pod, c, code);
         } else if s.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
             stopped += 1;
@@ -390,7 +403,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     let old = pod.status.as_ref();
     let (init, app, ephemeral) = facts.statuses();
     let was = old.and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
-    let mut phase = phase(pod, &init, &app, facts.over);
+    let mut phase = phase(pod, &init, &app, facts.killed, facts.over);
     if facts.failed.is_some() || was == "Failed" {
         phase = "Failed";
     } else if was == "Succeeded" {

@@ -2,7 +2,7 @@ use super::*;
 use serde_json::{Value, json};
 
 fn container(name: &str, state: &str) -> Container {
-    let code = state.strip_prefix("exit:").and_then(|c| c.parse::<i32>().ok());
+    let code = state.split_once(':').map(|(_, c)| c).and_then(|c| c.parse::<i32>().ok());
     Container {
         id: format!("id-{name}"),
         pod: "u-0".into(),
@@ -37,6 +37,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         .iter()
         .map(|(n, r)| ((*n).to_owned(), Waiting { reason: (*r).to_owned(), message: "m".into() }))
         .collect();
+    let killed = there.iter().filter(|(_, s)| s.starts_with("killed")).map(|(n, _)| format!("id-{n}")).collect();
     status(&Facts {
         pod: &pod,
         actuated: &BTreeMap::new(),
@@ -45,6 +46,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         previous: &BTreeMap::new(),
         waiting: &waiting,
         health: &health,
+        killed: &killed,
         messages: &BTreeMap::new(),
         sandbox_ready: true,
         pod_ip: Some("10.0.0.1"),
@@ -78,6 +80,7 @@ fn phases_follow_upstreams_table() {
     check("Always", &[], &[("a", "running"), ("b", "exit:1")], &[("b", "CrashLoopBackOff")], "Running");
     check("OnFailure", &[], &[("a", "exit:0"), ("b", "exit:1")], none, "Running");
     check("OnFailure", &[], &[("a", "exit:0"), ("b", "exit:0")], none, "Succeeded");
+    check("OnFailure", &[], &[("a", "exit:0"), ("b", "killed:0")], none, "Running");
     check("Never", &[], &[("a", "exit:0"), ("b", "exit:1")], none, "Failed");
     check("Never", &[], &[("a", "exit:0"), ("b", "exit:0")], none, "Succeeded");
     check("Never", &[], &[("a", "exit:1"), ("b", "running")], none, "Running");

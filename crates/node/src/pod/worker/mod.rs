@@ -14,7 +14,7 @@ mod stop;
 mod sync;
 mod volumes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use super::backoff::Backoffs;
 use super::holds::Holds;
 use super::probes::Probes;
 use super::pulls::Pulls;
-use super::resize::{Allocation, Resize};
+use super::resize::{Allocation, Limits, Resize};
 use super::spec::{containers, find_container, text};
 use super::starts::StartPermit;
 use super::status::{Details, Waiting};
@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     lost: Option<(String, Timestamp)>,
     probes: Probes,
     messages: BTreeMap<String, String>,
+    /// Ids of the containers that were killed so that they start again.
+    killed: BTreeSet<String>,
     /// Containers that end from now on are counted: not those that an earlier agent saw.
     counts_ends: bool,
     ip: Option<IpAddr>,
@@ -144,7 +146,7 @@ impl Worker {
             shared,
             pod: allocated(&allocation, &pod),
             desired: pod,
-            resize: Resize::new(allocation),
+            resize: Resize::new(allocation, if is_new { Limits::Set } else { Limits::Adopted }),
             inbox,
             wake,
             base,
@@ -155,6 +157,7 @@ impl Worker {
             lost: None,
             probes: Probes::default(),
             messages: BTreeMap::new(),
+            killed: BTreeSet::new(),
             counts_ends: is_new,
             ip: None,
             failed: None,

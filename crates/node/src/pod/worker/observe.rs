@@ -67,6 +67,7 @@ impl Worker {
         self.counts_ends = true;
         let keep: Vec<&String> = out.all.iter().map(|c| &c.id).collect();
         self.messages.retain(|id, _| keep.contains(&id));
+        self.killed.retain(|id| keep.contains(&id));
         Ok(out)
     }
 

@@ -55,6 +55,7 @@ impl Worker {
             previous: &seen.previous,
             waiting: &self.waiting,
             health: &health,
+            killed: &self.killed,
             messages: &self.messages,
             sandbox_ready: seen.state() == Sandbox::Ready && !ended,
             pod_ip: ip.as_deref(),

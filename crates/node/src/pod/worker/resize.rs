@@ -2,7 +2,7 @@
 
 use client::Severity;
 use k8s_openapi::api::core::v1::{Container as Spec, ResourceRequirements};
-use runtime::{Container, Resources};
+use runtime::{Container, Pod, Resources};
 use tokio::time::Instant;
 
 use super::Worker;
@@ -10,7 +10,9 @@ use super::observe::Observed;
 use crate::admission::Unfit;
 use crate::blocking::blocking;
 use crate::pod::plan::{Kill, Plan, Sandbox};
-use crate::pod::resize::{Allocation, InProgress, Pending, RETRY, message, restarts, same, settings, widest};
+use crate::pod::resize::{
+    Allocation, InProgress, Limits, Pending, RETRY, check_usage, lowered, message, restarts, same, settings, widest,
+};
 use crate::resources;
 
 /// A change of a running container.
@@ -31,15 +33,20 @@ impl Worker {
             let allocated = self.resize.allocation.of(&c.name);
             self.resize.actuated.entry(c.id.clone()).or_insert_with(|| allocated.clone());
         }
+        let sandbox = seen.sandbox.as_ref().filter(|_| seen.state() == Sandbox::Ready);
+        if let Some(sandbox) = sandbox.filter(|_| self.resize.limits == Limits::Adopted) {
+            self.restore_limits(&running, sandbox).await;
+        }
+        self.resize.limits = Limits::Set;
         self.allocate();
         if self.resize.in_progress.is_none() || plan.finished {
             return;
         }
-        if seen.state() != Sandbox::Ready {
+        let Some(sandbox) = sandbox else {
             // What starts has it from the beginning.
             self.resize.in_progress = None;
             return;
-        }
+        };
         // What failed is not tried with every change of the pod: its own status, which tells of it, is one.
         let failed = self.resize.in_progress.as_ref().and_then(|p| p.failed);
         if let Some(left) = failed.and_then(|at| RETRY.checked_sub(at.elapsed())) {
@@ -54,7 +61,7 @@ impl Worker {
         let changes: Vec<Change> = running.iter().filter_map(change).collect();
         let (restarted, updated): (Vec<Change>, Vec<Change>) =
             changes.into_iter().partition(|c| restarts(&c.spec, &c.old, &c.new));
-        let result = self.actuate(&running, &updated, restarted.is_empty()).await;
+        let result = self.actuate(&running, &updated, restarted.is_empty(), sandbox).await;
         let error = result.err();
         if let Some(error) = &error {
             plan.wake = Some(plan.wake.map_or(RETRY, |w| w.min(RETRY)));
@@ -88,6 +95,26 @@ impl Worker {
         }
     }
 
+    /// Sets the allocated limits of running containers again. An earlier agent may have carried out a resize that it did not report, and
+    /// that has been undone since.
+    async fn restore_limits(&mut self, running: &[Container], sandbox: &Pod) {
+        let unknown = ResourceRequirements::default();
+        let change = |container: &Container| {
+            let (spec, new) = (self.spec_of(&container.name)?, self.resize.allocation.of(&container.name).clone());
+            Some(Change { container: container.clone(), spec, old: unknown.clone(), new })
+        };
+        let changes: Vec<Change> = running.iter().filter_map(change).collect();
+        let limit = self.pod_resources(&self.resize.allocation).memory_limit;
+        let restored = match self.check_pod_usage(limit, sandbox).await {
+            Ok(()) => self.actuate(running, &changes, true, sandbox).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = restored {
+            tracing::warn!(pod = %self.name(), error, "the limits that an earlier agent left cannot be restored");
+        }
+    }
+
+    /// Lets the node grant the resources that the pod requests, or reports why it does not.
     fn allocate(&mut self) {
         let generation = self.desired.metadata.generation;
         if self.resize.allocation.is_asked_by(&self.desired) {
@@ -119,19 +146,19 @@ impl Worker {
 
     /// Sets the limits of running containers, and those of the pod's control group around them: to what is allocated once `all` of them
     /// have that.
-    async fn actuate(&mut self, running: &[Container], changes: &[Change], all: bool) -> Result<(), String> {
+    async fn actuate(
+        &mut self,
+        running: &[Container],
+        changes: &[Change],
+        all: bool,
+        sandbox: &Pod,
+    ) -> Result<(), String> {
+        let runtime = self.shared.options.runtime.clone();
         for Change { container, old, new, .. } in changes {
-            let limits = [old, new].map(|r| resources::container(Some(r)).memory_limit);
-            let [old_limit, Some(limit)] = limits else { continue };
-            if old_limit.is_none_or(|old| limit < old) {
-                let stats = self.shared.options.runtime.container_stats(&container.id).await;
-                let used = stats.map_err(|e| e.to_string())?.usage.memory;
-                if used > limit.unsigned_abs() {
-                    return Err(format!(
-                        "attempting to set container {:?} memory limit ({limit}) below current usage ({used})",
-                        container.name
-                    ));
-                }
+            let [old, new] = [old, new].map(|r| resources::container(Some(r)).memory_limit);
+            if let Some(limit) = lowered(old, new) {
+                let stats = runtime.container_stats(&container.id).await.map_err(|e| e.to_string())?;
+                check_usage(&format!("container {:?}", container.name), limit, stats.usage.memory)?;
             }
         }
         let allocated = self.pod_resources(&self.resize.allocation);
@@ -141,24 +168,35 @@ impl Worker {
                 actual.containers.insert(c.name.clone(), actuated.clone());
             }
         }
-        self.set_pod(widest(&allocated, &self.pod_resources(&actual))).await?;
+        let wide = widest(&allocated, &self.pod_resources(&actual));
+        let limit = lowered(wide.memory_limit, allocated.memory_limit);
+        self.check_pod_usage(limit.filter(|_| all), sandbox).await?;
+        self.set_pod(sandbox, wide).await?;
         for Change { container, new, .. } in changes {
             let limits = settings(&resources::container(Some(new)));
-            let updated = self.shared.options.runtime.update_container(&container.id, limits).await;
+            let updated = runtime.update_container(&container.id, limits).await;
             updated.map_err(|e| e.to_string())?;
             self.resize.actuated.insert(container.id.clone(), new.clone());
         }
-        if all { self.set_pod(allocated).await } else { Ok(()) }
+        if all { self.set_pod(sandbox, allocated).await } else { Ok(()) }
     }
 
+    /// Errors if the pod uses more memory than `limit`. It may use more than its containers: files in memory of those that are gone.
+    async fn check_pod_usage(&self, limit: Option<i64>, sandbox: &Pod) -> Result<(), String> {
+        let Some(limit) = limit else { return Ok(()) };
+        let stats = self.shared.options.runtime.pod_stats(&sandbox.id).await.map_err(|e| e.to_string())?;
+        check_usage("pod", limit, stats.usage.memory)
+    }
+
+    /// The limits of the pod's control group with these resources.
     fn pod_resources(&self, allocation: &Allocation) -> Resources {
         let pod = allocation.apply(&self.pod);
         pod.spec.as_ref().map(|s| resources::pod(s, None)).unwrap_or_default()
     }
 
-    async fn set_pod(&self, limits: Resources) -> Result<(), String> {
-        let Some(spec) = &self.pod.spec else { return Ok(()) };
-        let (host, path) = (self.shared.options.host.clone(), resources::qos(spec).cgroup(&self.uid));
+    /// Sets the limits of the pod's control group, which stays where it was made.
+    async fn set_pod(&self, sandbox: &Pod, limits: Resources) -> Result<(), String> {
+        let (host, path) = (self.shared.options.host.clone(), sandbox.config.cgroup_parent.clone());
         blocking(move || host.set_cgroup(&path, &settings(&limits))).await.map_err(|e| e.to_string())
     }
 }

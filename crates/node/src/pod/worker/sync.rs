@@ -128,6 +128,7 @@ impl Worker {
                 newest: &seen.newest,
                 health: &health,
                 backoffs: &self.backoffs,
+                killed: &self.killed,
                 now,
             },
         );
@@ -175,6 +176,7 @@ impl Worker {
             self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
             let grace = kill.grace.map_or(self.grace(), meta::time::seconds);
             self.probes.stop(&kill.name);
+            self.killed.insert(kill.id.clone());
             acted = true;
             if let Some(spec) = self.spec_of(&kill.name)
                 && self.stop_container(&kill.id, &spec, grace).await == Stopped::PodEnds
