@@ -16,7 +16,7 @@ use runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::probe::{Action, Attempt, Names, Redirects, Target};
+use crate::probe::{Action, Attempt, Names, Purpose, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -246,7 +246,7 @@ impl Run {
     async fn once(&self, probe: &Probe, timeout: Duration) -> Attempt {
         let action = match (&probe.exec, &probe.http_get, &probe.tcp_socket, &probe.grpc) {
             (Some(a), ..) => Action::Exec(a),
-            (_, Some(a), ..) => Action::Http(a, Redirects::Follow),
+            (_, Some(a), ..) => Action::Http(a, Purpose::Probe),
             (_, _, Some(a), _) => Action::Tcp(a),
             (_, _, _, Some(a)) => Action::Grpc(a),
             _ => return Attempt::Failure("missing probe handler".into()),

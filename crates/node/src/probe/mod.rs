@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ExecAction, GRPCAction, HTTPGetAction, TCPSocketAction};
 
-pub use self::http::Redirects;
+pub use self::http::Purpose;
 use self::target::{MAX_OUTPUT, Outcome};
 pub use self::target::{Names, Target};
 
@@ -34,7 +34,7 @@ impl Attempt {
 /// What a probe or hook does.
 pub enum Action<'a> {
     Exec(&'a ExecAction),
-    Http(&'a HTTPGetAction, Redirects),
+    Http(&'a HTTPGetAction, Purpose),
     Tcp(&'a TCPSocketAction),
     Grpc(&'a GRPCAction),
 }
@@ -44,7 +44,7 @@ impl Target<'_> {
     pub async fn attempt(&self, action: &Action<'_>, timeout: Duration) -> Attempt {
         let result = match action {
             Action::Exec(a) => self.exec(a, timeout).await.map(|()| Outcome::Success),
-            Action::Http(a, redirects) => http::get(self, a, *redirects, timeout).await,
+            Action::Http(a, purpose) => http::get(self, a, *purpose, timeout).await,
             Action::Tcp(a) => self.tcp(a, timeout).await.map(|()| Outcome::Success),
             Action::Grpc(a) => grpc::check(self, a, timeout).await.map(|()| Outcome::Success),
         };
