@@ -49,12 +49,12 @@ impl Agent {
         Self { options: Arc::new(options), known }
     }
 
-    /// Answers the kubelet's HTTP requests; works while the agent runs and also without it.
+    /// Returns the handle that serves the kubelet's HTTP API. It works before and after the agent runs, too.
     pub fn handle(&self) -> Handle {
         Handle::new(self.options.clone(), self.known.clone())
     }
 
-    /// Runs until `shutdown`. Containers go on after it.
+    /// Runs until `shutdown`. Containers keep running.
     pub fn run(self, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         Box::pin(self.work(shutdown))
     }
@@ -86,7 +86,7 @@ impl Agent {
             })
         };
         if let Err(error) = blocking(crate::pod::apparmor::load).await {
-            tracing::warn!(%error, "AppArmor's default profile for containers cannot be loaded");
+            tracing::warn!(%error, "loading AppArmor's default profile for containers failed; containers run without it");
         }
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
@@ -96,7 +96,7 @@ impl Agent {
                 options.data_dir.join("pods"),
                 options.clock.clone(),
                 Memory::Mounted,
-                // An eighth of the machine's memory, where most of it lies.
+                // An eighth of the machine's memory, since most of the files are in memory.
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
             ),
             users: Arc::new(users),
@@ -117,7 +117,7 @@ impl Agent {
             &ApiResource::of::<Pod>(),
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
-        // An agent runs once.
+        // `set` cannot fail: an agent runs once.
         let _ = known.pods.set(pods.clone());
         let node = informers.informer::<Whole>(
             &ApiResource::of::<Node>(),
@@ -144,7 +144,7 @@ fn set_up_cgroups(options: &Options) {
         [("kubepods", all), ("kubepods/burstable", Resources::default()), ("kubepods/besteffort", minimum)]
     {
         if let Err(error) = options.host.set_cgroup(path, &resources) {
-            tracing::warn!(path, %error, "a cgroup cannot be set up");
+            tracing::warn!(path, %error, "setting up a cgroup of the node failed; its limits do not apply");
         }
     }
 }

@@ -36,7 +36,7 @@ pub async fn listen(mut events: broadcast::Receiver<runtime::Event>, wakes: Wake
                 let (runtime::Event::ContainerStarted { pod, .. }
                 | runtime::Event::ContainerExited { pod, .. }
                 | runtime::Event::PodStopped { pod }) = &event;
-                // A sandbox is named after its pod, with the attempt.
+                // The id of a sandbox is the UID of its pod and the attempt.
                 if let Some((uid, _)) = pod.rsplit_once('-') {
                     wake(&wakes, uid);
                 }
@@ -47,7 +47,10 @@ pub async fn listen(mut events: broadcast::Receiver<runtime::Event>, wakes: Wake
                 }
             }
             Err(broadcast::error::RecvError::Closed) => {
-                tracing::error!(runtime = runtime.version().0, "the runtime tells nothing any more");
+                tracing::error!(
+                    runtime = runtime.version().0,
+                    "the runtime's events ended; changes of containers are noticed late"
+                );
                 return std::future::pending().await;
             }
         }
@@ -59,23 +62,23 @@ struct Running {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// Pods by uid, and which uid a name has now.
+/// Workers by the UIDs of their pods, and the UID of the pod that has a name now.
 #[derive(Default)]
 struct Workers {
     running: BTreeMap<String, Running>,
     names: BTreeMap<client::Key, String>,
 }
 
-/// A pod that came.
+/// A pod without a worker.
 struct Newcomer {
     uid: String,
     pod: Arc<Pod>,
-    /// As the scheduler sees it.
+    /// The pod in the scheduler's representation.
     view: Arc<scheduler::pod::Pod>,
 }
 
 impl Newcomer {
-    /// Whether an earlier agent took it already.
+    /// Whether an earlier agent admitted it.
     fn is_known(&self) -> bool {
         self.pod.status.as_ref().is_some_and(|s| s.start_time.is_some())
     }
@@ -85,7 +88,7 @@ impl Newcomer {
     }
 }
 
-/// Gives every pod of this node a worker, and every change to its worker.
+/// Starts a worker for every pod of this node and hands it every change of its pod.
 pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Whole>, wakes: Wakes) {
     let changes = Arc::new(Notify::new());
     let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
@@ -97,7 +100,7 @@ pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer
         });
     }
     pods.synced().await;
-    // Service variables and addresses must be right in the first container already.
+    // The first container already needs the right variables of services.
     shared.services.synced().await;
     follow_node(&shared, &node).await;
     remove_orphans(&shared, &pods).await;
@@ -114,7 +117,7 @@ pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer
                 })
             })
             .collect();
-        // What was taken before the agent was started again comes before what is new.
+        // Pods that an earlier agent admitted come before new ones.
         newcomers.sort_by_key(|n| (!n.is_known(), n.view.meta.creation_timestamp));
         for newcomer in newcomers {
             let key = client::Key::new(&*newcomer.view.meta.namespace, &*newcomer.view.meta.name);
@@ -128,10 +131,10 @@ pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer
     }
 }
 
-/// How long after a panic over a pod it is looked at again.
+/// How long after a panic a pod is processed again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Looks at a pod again after a while.
+/// Processes a pod again after a while.
 fn again(changes: &Arc<Notify>, touched: &Arc<Mutex<BTreeSet<client::Key>>>, key: client::Key) {
     let (changes, touched) = (changes.clone(), touched.clone());
     tokio::spawn(async move {
@@ -141,7 +144,7 @@ fn again(changes: &Arc<Notify>, touched: &Arc<Mutex<BTreeSet<client::Key>>>, key
     });
 }
 
-/// Tells admission of the node, as the API has it, from now on. Returns when it has been told the first time.
+/// Passes the node, as the API has it, to admission from now on. Returns after the first time.
 async fn follow_node(shared: &Arc<Shared>, node: &Informer<Whole>) {
     let known = Arc::new(Notify::new());
     let (admission, own, told) = (shared.admission.clone(), shared.allocatable.clone(), known.clone());
@@ -151,12 +154,12 @@ async fn follow_node(shared: &Arc<Shared>, node: &Informer<Whole>) {
             admission.set_node(Arc::new(entry));
             told.notify_one();
         }
-        Some(Err(error)) => tracing::warn!(%error, "the node cannot be read"),
+        Some(Err(error)) => tracing::warn!(%error, "decoding the node failed; the last known node is used"),
     });
     known.notified().await;
 }
 
-/// Takes a pod, or says why not. Nothing is decided on one that is ending and was never taken.
+/// Admits a pod or returns why not. `Ok(None)` for one that is terminating and was never admitted.
 async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admitted>, Rejection> {
     let (admission, view) = (&shared.admission, &newcomer.view);
     let qos = newcomer.pod.spec.as_ref().map_or(Qos::BestEffort, qos);
@@ -172,14 +175,15 @@ async fn admit(shared: &Arc<Shared>, newcomer: &Newcomer) -> Result<Option<Admit
     }
 }
 
-/// Asks the API for the node, whose labels may be newer than what is known of them. Whether there was an answer.
+/// Reads the node from the API, where its labels may be newer. Returns whether it could be read.
 async fn read_node(shared: &Shared) -> bool {
     let Ok(node) = shared.client.api::<Node>().get(&shared.options.node_name).await else { return false };
     let entry = serde_json::to_vec(&node).and_then(|json| node_entry(&json, &shared.allocatable));
     entry.map(|e| shared.admission.set_node(Arc::new(e))).is_ok()
 }
 
-/// The node as the API has it, save for what the machine has itself: the API may have that from an earlier agent, or from anybody.
+/// Parses the node, with the machine's own allocatable resources: an earlier agent or another client may have written those of the
+/// API.
 fn node_entry(json: &[u8], own: &BTreeMap<String, String>) -> Result<NodeEntry, serde_json::Error> {
     let mut node: serde_json::Value = serde_json::from_slice(json)?;
     for (name, quantity) in own {
@@ -189,18 +193,18 @@ fn node_entry(json: &[u8], own: &BTreeMap<String, String>) -> Result<NodeEntry, 
 }
 
 impl Workers {
-    /// Brings a change of a pod to its worker. Gives back a pod that has none.
+    /// Hands a change of a pod to its worker. Returns the pod if it has no worker yet.
     fn update(&mut self, shared: &Shared, pods: &Informer<Whole>, key: client::Key) -> Option<Newcomer> {
         let entry = pods.get(&key);
         let pod = match entry.as_ref().map(|e| e.decode::<Pod>()).transpose() {
             Ok(pod) => pod.map(Arc::new),
             Err(error) => {
-                tracing::warn!(%key, %error, "a pod cannot be read");
+                tracing::warn!(%key, %error, "decoding a pod failed; it is ignored");
                 return None;
             }
         };
         let uid = pod.as_ref().and_then(|p| p.metadata.uid.clone());
-        // A pod of the same name made later is another pod.
+        // A later pod with the same name is another pod.
         if let Some(before) = self.names.get(&key).filter(|b| uid.as_ref() != Some(*b)).cloned() {
             self.names.remove(&key);
             shared.admission.ends(&before);
@@ -210,7 +214,7 @@ impl Workers {
         }
         let (entry, pod, uid) = (entry?, pod?, uid?);
         self.names.insert(key.clone(), uid.clone());
-        // The scheduler gives away what such a pod had, although the last of it may still be about to end here.
+        // The scheduler reuses the resources of such a pod, although its last containers may still be terminating here.
         if matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")) {
             shared.admission.ends(&uid);
         }
@@ -218,16 +222,16 @@ impl Workers {
             w.inbox.send_replace(Some(pod));
             return None;
         }
-        // What an earlier agent took counts with the resources that it had allocated.
+        // A pod that an earlier agent admitted counts with the resources allocated to it.
         let allocation = Allocation::of_status(&pod);
-        let json = match allocation.is_asked_by(&pod) {
+        let json = match allocation.is_desired_by(&pod) {
             true => Ok(entry.json().into_owned()),
             false => serde_json::to_vec(&allocation.apply(&pod)),
         };
         match json.and_then(|json| scheduler::pod::Pod::new(json.into())) {
             Ok(view) => Some(Newcomer { uid, pod, view: Arc::new(view) }),
             Err(error) => {
-                tracing::warn!(%key, %error, "what a pod requests cannot be read");
+                tracing::warn!(%key, %error, "decoding the requests of a pod failed; it is ignored");
                 None
             }
         }

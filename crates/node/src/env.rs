@@ -1,7 +1,7 @@
 //! The environment of a container: its own variables, those of config maps and secrets, and those of services.
 //!
-//! Follows kubelet's `makeEnvironmentVariables` and `envvars.FromServices`. Errors are messages for people: the container waits
-//! with `CreateContainerConfigError`.
+//! Follows kubelet's `makeEnvironmentVariables` and `envvars.FromServices`. Errors are shown to users: the container waits with
+//! `CreateContainerConfigError`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,16 +30,16 @@ pub enum Error {
     TooLong(#[from] TooLong),
 }
 
-/// Bytes that the environment, the command and the arguments of a container may take together: the most that a kernel gives a program
-/// (`execve`). The runtime knows how much this one gives, mostly a third of it.
+/// Bytes of the environment, command and arguments of a container together: the largest limit that a kernel can have (`execve`). The
+/// runtime checks the limit of this kernel, mostly a third of it.
 pub const MAX_BYTES: usize = 6 << 20;
 
-/// What is put together for a container grows beyond its bound, as variables do that double one another.
+/// A text exceeds its limit, for example through variables that double each other.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("argument list too long: environment, command and arguments take more than {0} bytes")]
 pub struct TooLong(usize);
 
-/// What is left of a bound.
+/// A limit on bytes, and what remains of it.
 pub struct Budget {
     most: usize,
     left: usize,
@@ -60,14 +60,14 @@ impl Budget {
     }
 }
 
-/// The environment, and names that were skipped because they cannot be names of variables, by where they came from.
+/// The variables, and by their source the keys that were skipped because they are no valid names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     pub variables: Vec<(String, String)>,
     pub skipped: Vec<(String, Vec<String>)>,
 }
 
-/// Where config maps and secrets come from; the agent's [`Objects`], or a table in tests.
+/// A source of config maps and secrets: the agent's [`Objects`], or a table in tests.
 #[async_trait::async_trait]
 pub trait Source: Send + Sync {
     async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error>;
@@ -80,11 +80,11 @@ impl Source for Objects {
     }
 }
 
-/// Bytes of data that are kept for what else refers to them, and those that are read in all.
+/// Bytes that a [`CachedSource`] keeps, and bytes that it reads in all.
 const KEPT: usize = 32 << 20;
 const MOST_READ: usize = 256 << 20;
 
-/// A source for one use: what many variables or files refer to is read once, and everything together has a bound.
+/// A source for one container or pod. It reads an object once for all that refer to it, and limits what is read in all.
 pub struct CachedSource<'a> {
     source: &'a dyn Source,
     seen: Mutex<Seen>,
@@ -105,14 +105,14 @@ impl<'a> CachedSource<'a> {
 
 #[async_trait::async_trait]
 impl Source for CachedSource<'_> {
-    /// All of one namespace.
+    /// All calls must be for the same namespace.
     async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
         let key = (kind, name.to_owned());
         if let Some(known) = self.seen.lock().data.get(&key) {
             return Ok(known.clone());
         }
         let data = self.source.data(kind, namespace, name).await?;
-        // Reading one may take long.
+        // Decoding an object may take long.
         tokio::task::yield_now().await;
         let size = 64 + data.iter().flat_map(|d| d.iter()).map(|(k, v)| 64 + k.len() + v.len()).sum::<usize>();
         let mut seen = self.seen.lock();
@@ -128,7 +128,7 @@ impl Source for CachedSource<'_> {
     }
 }
 
-/// Keeps the order in which variables were first set.
+/// Variables in the order in which they were first set.
 #[derive(Default)]
 struct Variables {
     list: Vec<(String, String)>,
@@ -151,7 +151,7 @@ impl Variables {
     }
 }
 
-/// The environment of a container. `source` is asked once for each object.
+/// Builds the environment of a container. `services` are the variables of services.
 pub async fn build(
     pod: &Pod,
     container: &Container,
@@ -240,8 +240,7 @@ pub async fn build(
 
 /// Replaces `$(NAME)` where the name is known; `$$` stands for `$` (`third_party/forked/golang/expansion`).
 ///
-/// # Errors
-/// When the result takes more than there is room for.
+/// # Errors When the result exceeds the budget.
 pub fn expand<'a>(
     text: &str,
     lookup: impl Fn(&str) -> Option<&'a str>,
@@ -308,7 +307,7 @@ pub fn references(pod: &Pod) -> BTreeSet<Reference> {
     out
 }
 
-/// A service, as variables tell of it.
+/// The fields of a service that variables show.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceView {
@@ -332,9 +331,10 @@ struct ServicePort {
     port: i32,
 }
 
-/// Variables for the services a pod sees, each with its namespace and name: those of its namespace, which come first and win, and the
-/// API's own. No further service is asked for once there are more variables than a container may have.
-pub fn of_services<'a>(
+/// Variables of the services that a pod sees: those of its namespace, and that of the API. `services` are pairs of namespace and
+/// name with the service; the first of a name wins. Errors, without reading further services, when the variables exceed the limit of
+/// a container.
+pub fn service_variables<'a>(
     services: impl Iterator<Item = (&'a str, &'a str, &'a ServiceView)>,
     namespace: &str,
     links: bool,

@@ -10,7 +10,7 @@ impl Source for Table {
     }
 }
 
-/// One object of a megabyte for every name, and how often it was read.
+/// A source with an object of a megabyte for every name, which counts reads.
 #[derive(Default)]
 struct Large(std::sync::atomic::AtomicUsize);
 
@@ -30,7 +30,7 @@ async fn with_large(container: serde_json::Value) -> (usize, Result<Environment,
     (source.0.into_inner(), got)
 }
 
-/// Fifteen hundred variables from one config map, none of which came out, stopped a node for minutes.
+/// 1,500 variables from one large config map stopped a node for minutes.
 #[tokio::test]
 async fn an_object_is_read_once_for_all_variables() {
     let variable = |i: usize, name: String| {
@@ -124,7 +124,7 @@ fn services_are_told_in_variables() {
         service("a", "headless", "None", json!([{"port": 1}])),
         service("b", "other", "10.96.0.3", json!([{"port": 1}])),
     ];
-    let got = of_services(list.iter().map(seen), "a", true).unwrap();
+    let got = service_variables(list.iter().map(seen), "a", true).unwrap();
     let check = |k: &str, v: &str| assert_eq!(got.get(k).map(String::as_str), Some(v), "{k}");
     check("REDIS_PRIMARY_SERVICE_HOST", "10.96.0.2");
     check("REDIS_PRIMARY_SERVICE_PORT", "6379");
@@ -133,19 +133,19 @@ fn services_are_told_in_variables() {
     check("REDIS_PRIMARY_PORT_6379_TCP_ADDR", "10.96.0.2");
     check("KUBERNETES_SERVICE_PORT_HTTPS", "443");
     assert!(!got.keys().any(|k| k.starts_with("HEADLESS") || k.starts_with("OTHER")));
-    let without = of_services(list.iter().map(seen), "a", false).unwrap();
+    let without = service_variables(list.iter().map(seen), "a", false).unwrap();
     assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
-    // Very many ports are more than a container may have; what comes after them is not asked for.
+    // A service with too many ports is an error; services after it are not read.
     let ports: serde_json::Value = (1..20_000).map(|port| json!({"port": port, "name": format!("p{port}")})).collect();
     let mut asked = 0;
     let names = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
     let many = names.map(|name| service("a", name, "10.96.0.4", ports.clone()));
     let many = many.iter().map(seen).inspect(|_| asked += 1);
-    assert_eq!(of_services(many, "a", true), Err(TooLong(MAX_BYTES)));
+    assert_eq!(service_variables(many, "a", true), Err(TooLong(MAX_BYTES)));
     assert!(asked < 9, "{asked}");
 }
 
-/// Variables that double one another are as long as the whole memory after forty of them.
+/// Forty variables that double each other would fill all memory.
 #[tokio::test]
 async fn what_is_put_together_is_bounded() {
     let doubled = |i: usize| match i {

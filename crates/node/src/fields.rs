@@ -1,10 +1,10 @@
-//! What a pod may learn about itself: `fieldRef` and `resourceFieldRef`, for environment variables and files.
+//! Fields of a pod that its containers may read: `fieldRef` and `resourceFieldRef`, for variables and files.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector, ResourceRequirements};
 
-/// What the agent knows besides the pod.
+/// The values that do not come from the pod.
 #[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
     pub node_name: String,

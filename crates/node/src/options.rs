@@ -1,4 +1,4 @@
-//! How an agent is set up, and what it needs of the machine.
+//! The options of an agent, and what it needs of the machine.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,9 +13,9 @@ use runtime::{Embedded, Resources, Runtime};
 use crate::pod::files::DnsOptions;
 use crate::pod::sysctls::Allowlist;
 
-/// How an agent is set up.
+/// The options of an [`Agent`](crate::Agent).
 pub struct Options {
-    /// As `system:node:NAME`.
+    /// A client that authenticates as `system:node:NAME`.
     pub client: Client,
     pub node_name: String,
     pub node_ip: Ipv4Addr,
@@ -25,48 +25,48 @@ pub struct Options {
     pub host: Arc<dyn Host>,
     /// `None`: pods have no network of their own.
     pub network: Option<PodNetwork>,
-    /// The network namespace the node lives in, if it is not the process's.
+    /// The network namespace of the node, if it is not that of the process.
     pub node_namespace: Option<PathBuf>,
-    /// Pods' directories and volumes lie here.
+    /// The directory of pods and volumes.
     pub data_dir: PathBuf,
     pub log_dir: PathBuf,
     pub dns: DnsOptions,
-    /// Told in the node's spec when it registers.
+    /// `spec.podCIDR` of a node that registers.
     pub pod_cidr: Option<String>,
-    /// Most pods this node takes.
+    /// The maximum number of pods.
     pub max_pods: u32,
     /// The kernel parameters that pods may set.
     pub sysctls: Allowlist,
-    /// The seccomp profile of containers that name none.
+    /// The default seccomp profile of containers.
     pub seccomp_default: SeccompDefault,
-    /// Most processes of a pod; `None` for no limit.
+    /// The limit of processes of a pod; `None` for no limit.
     pub pod_pids_limit: Option<i64>,
-    /// Where the kubelet's service listens.
+    /// The address on which the kubelet's HTTP API listens.
     pub address: IpAddr,
-    /// Port at which the kubelet's service is reached, told in the node's status.
+    /// The port of the kubelet's HTTP API, in the node's status.
     pub port: u16,
-    /// Ports that are the node's own, which lead to no pod.
+    /// Ports that the node itself uses. Pods cannot have them as host ports.
     pub own_ports: Vec<HostPort>,
-    /// Written as `kubeletVersion`, e.g. `v1.36.2`.
+    /// `kubeletVersion` in the node's status, for example `v1.36.2`.
     pub version: String,
-    /// More labels of the node.
+    /// Additional labels of the node.
     pub labels: BTreeMap<String, String>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }
 
-/// What the agent asks of the machine besides running containers.
+/// What the agent needs of the machine besides a container runtime. Calls may block.
 pub trait Host: Send + Sync {
     /// Finds an image by name.
     fn image(&self, name: &str) -> Result<runtime::image::Image, runtime::image::Error>;
     fn images(&self) -> Vec<runtime::image::Image>;
-    /// Makes a cgroup below the runtime's prefix.
+    /// Creates or updates a cgroup below the runtime's prefix.
     fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<(), runtime::Error>;
     /// Usage of a cgroup below the runtime's prefix; empty for all of it.
     fn usage(&self, path: &str) -> runtime::Usage;
-    /// What will not work on this machine, in plain sentences.
+    /// What does not work on this machine, as sentences for users.
     fn complaints(&self) -> Vec<String>;
-    /// Whether pods can have user namespaces of their own; if not, why.
+    /// Errors with the reason if pods cannot have user namespaces.
     fn user_namespaces(&self) -> Result<(), String>;
 }
 
@@ -96,7 +96,7 @@ impl Host for Embedded {
     }
 }
 
-/// The seccomp profile where neither container nor pod names one, as kubelet's `seccompDefault` has it.
+/// The seccomp profile where neither container nor pod sets one (kubelet's `seccompDefault`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SeccompDefault {
     #[default]

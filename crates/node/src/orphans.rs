@@ -11,25 +11,25 @@ use crate::objects::Whole;
 use crate::pod::container::POD_UID;
 use crate::shared::Shared;
 
-/// What the runtime, the network and the disk have of pods that the API does not know.
+/// Removes sandboxes, addresses and directories of pods that the API does not have.
 pub(crate) async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
     let known: BTreeSet<String> = pods.cache().all().map(|e| e.meta.uid.to_string()).collect();
     let mut orphans: BTreeSet<String> = shared.volumes.pods().await.into_iter().collect();
     match shared.options.runtime.list_pods().await {
         Ok(list) => orphans.extend(list.into_iter().filter_map(|p| p.config.labels.get(POD_UID).cloned())),
-        Err(error) => tracing::warn!(%error, "the runtime's pods cannot be listed"),
+        Err(error) => tracing::warn!(%error, "listing the runtime's pods failed; orphaned sandboxes stay"),
     }
     if let Some(network) = &shared.options.network {
         orphans.extend(network.attached().await.into_keys());
     }
     for uid in orphans.difference(&known) {
-        tracing::info!(uid, "removing what is left of a pod that is gone");
+        tracing::info!(uid, "removing what is left of a deleted pod");
         shared.remove_orphan(uid).await;
     }
     remove_orphan_logs(&shared.options.log_dir, known).await;
 }
 
-/// Removes the logs of pods that went while the agent was away. Their directories are called `NAMESPACE_NAME_UID`.
+/// Removes the logs of pods that were deleted while no agent ran. Their directories are called `NAMESPACE_NAME_UID`.
 async fn remove_orphan_logs(logs: &Path, known: BTreeSet<String>) {
     let logs = logs.to_owned();
     let removed = blocking(move || {
@@ -45,7 +45,7 @@ async fn remove_orphan_logs(logs: &Path, known: BTreeSet<String>) {
         Ok::<_, std::io::Error>(())
     });
     if let Err(error) = removed.await {
-        tracing::warn!(%error, "the logs of pods that are gone cannot be removed");
+        tracing::warn!(%error, "removing the logs of deleted pods failed");
     }
 }
 

@@ -37,12 +37,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether something that the pod refers to has changed since this was asked last.
+    /// Whether an object that the pod references has changed since the last call.
     pub fn take_dirty(&self, uid: &str) -> bool {
         self.dirty.lock().remove(uid)
     }
 
-    /// The address an earlier agent gave the pod.
+    /// The address that the pod has from an earlier agent.
     pub async fn address(&self, uid: &str) -> Option<std::net::IpAddr> {
         let network = self.options.network.as_ref()?;
         network.attached().await.get(uid).copied().map(Into::into)

@@ -69,7 +69,7 @@ fn a_pod_is_held_against_what_the_scheduler_checks() {
         let refused = a.admit(pod("p", 0, spec.clone()), Qos::Burstable).err().unwrap_or_else(|| panic!("{spec}"));
         assert_eq!((refused.reason, refused.message), (reason, message), "{spec}");
     }
-    // An extended resource that no node has may be one of the cluster; taints that only keep new pods away keep out none that are bound.
+    // An extended resource that no node has may be one of the cluster; a NoSchedule taint does not keep out a bound pod.
     let spec = requests(json!({"cpu": "1500m", "example.com/license": 5}));
     drop(a.admit(pod("p", 0, spec), Qos::Burstable).unwrap());
     a.set_node(node(json!({}), json!([{"key": "out", "effect": "NoExecute"}])));
@@ -85,7 +85,7 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
         ["a", "b", "c"].map(|name| a.admit(pod(name, 0, json!({})), Qos::BestEffort).unwrap()).into_iter().collect();
     let refused = a.admit(pod("d", 0, json!({})), Qos::BestEffort).err().unwrap();
     assert_eq!((&*refused.reason, refused.by_labels), ("OutOfpods", false));
-    // The API has forgotten one that has not ended: a pod in its place waits.
+    // A pod that is gone from the API has not ended yet: a pod that needs its resources waits.
     a.ends("c");
     let d = a.admit(pod("d", 0, json!({})), Qos::BestEffort).unwrap();
     assert!(d.waits());
@@ -94,7 +94,7 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
     held.pop();
     assert!(!d.waits());
     assert_eq!(*woken.lock(), ["d"]);
-    // An agent that starts again counts what runs, even if it is too much.
+    // A new agent counts what runs, even if it exceeds the node.
     let more: Vec<_> = ["x", "y"].map(|name| a.adopt(pod(name, 0, json!({})), Qos::BestEffort)).into_iter().collect();
     drop(held);
     let refused = a.admit(pod("e", 0, json!({})), Qos::BestEffort).err().unwrap();
@@ -118,7 +118,7 @@ fn a_resize_waits_for_room() {
     let message =
         "Node didn't have enough resource: memory, requested: 2147483648, used: 3221225472, capacity: 4294967296";
     assert_eq!(a.resize(asks("small", "1", "2Gi")), Err(Unfit::Deferred(message.into())));
-    // What waits keeps what it has, and looks again when another pod becomes smaller, or ends.
+    // A deferred pod keeps its resources, and is woken when another pod becomes smaller or ends.
     let refused = a.admit(asks("third", "1m", "1"), Qos::Burstable).err().unwrap();
     assert_eq!(refused.message, "Node didn't have enough resource: cpu, requested: 1, used: 2000, capacity: 2000");
     assert_eq!(a.resize(asks("big", "1", "2560Mi")), Ok(()));

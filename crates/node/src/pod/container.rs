@@ -1,4 +1,4 @@
-//! From the container of a pod to what the runtime is asked for.
+//! Translates a container of a pod to the configuration of the runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use runtime::{ContainerConfig, Mount, Seccomp, Security};
 use crate::env::{Budget, MAX_BYTES, TooLong, expand};
 use crate::options::SeccompDefault;
 
-/// Labels by which containers and sandboxes are found again.
+/// Labels of containers and sandboxes in the runtime.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -29,26 +29,26 @@ pub enum Error {
     Seccomp { path: PathBuf, source: std::io::Error },
     #[error("invalid security context: {0}")]
     Invalid(&'static str),
-    /// What the node cannot carry out.
+    /// The node does not support a setting.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
-/// What [`config`] needs besides the pod.
+/// The input of [`config`].
 pub struct Parts<'a> {
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub attempt: u32,
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
-    /// The user of the image, as it says it.
+    /// The user in the configuration of the image.
     pub image_user: &'a str,
     pub node_memory: u64,
-    /// Where `localhost` seccomp profiles lie.
+    /// The directory of `Localhost` seccomp profiles.
     pub seccomp_root: PathBuf,
-    /// The seccomp profile of containers that name none.
+    /// The default seccomp profile.
     pub seccomp_default: SeccompDefault,
     pub host: super::security::Host,
 }
@@ -251,7 +251,7 @@ mod tests {
         assert!(check(json!({}), json!({"runAsUser": -1}), "").is_err());
     }
 
-    /// One that debugs a pod comes when the pod has been taken.
+    /// An ephemeral container is added after the pod was admitted.
     #[test]
     fn a_container_with_what_is_not_carried_out_is_refused() {
         let refused = |c| matches!(check(json!({}), c, ""), Err(Error::Refused(_)));

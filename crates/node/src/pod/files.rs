@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// How names are resolved on this node and in this cluster.
+/// DNS settings of the node and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct DnsOptions {
     /// Address of the cluster's DNS service.
     pub server: Option<String>,
-    /// `cluster.local`.
+    /// The domain of the cluster, for example `cluster.local`.
     pub domain: String,
     /// The node's own resolv.conf, for `dnsPolicy: Default`.
     pub node: String,
@@ -25,7 +25,7 @@ pub fn hostname(pod: &Pod) -> String {
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The full name under a headless service, if the pod has a subdomain.
+/// The pod's fully qualified name under a headless service, if it has a subdomain.
 pub fn fqdn(pod: &Pod, domain: &str) -> Option<String> {
     let sub = pod.spec.as_ref()?.subdomain.as_deref().filter(|s| !s.is_empty())?;
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! When something of a pod that failed is tried again.
+//! Delays before a failed part of a pod is tried again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `postStart` and `preStop`.
+//! Lifecycle hooks: `postStart` and `preStop`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use runtime::Runtime;
 
 use crate::probe::{Action, Attempt, Names, Purpose, Target};
 
-/// A hook without an end of its own.
+/// The timeout of a hook that has none.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Runs a hook to its end; dropping the future leaves it to itself.
+/// Runs a hook to its end. If the future is dropped, a command of the hook keeps running. Errors with a message.
 pub async fn run(
     handler: &LifecycleHandler,
     runtime: &Arc<dyn Runtime>,

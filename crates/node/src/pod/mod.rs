@@ -1,7 +1,7 @@
-//! One pod on this node: what is wanted, what is there, what to do, and what to report.
+//! One pod on this node: its specification, its containers, what to do, and its status.
 //!
-//! [`plan`] and [`status`] are pure; [`worker`] is the task that feeds them and acts. Invariant: a worker keeps nothing that
-//! cannot be found again from the API and the runtime, save for back-offs and probe counts.
+//! [`plan`] and [`status`] are pure; [`worker`] is the task that calls them and acts. Invariant: a worker keeps nothing that cannot
+//! be found again from the API and the runtime, save for back-offs and probe counts.
 
 pub(crate) mod apparmor;
 pub mod backoff;

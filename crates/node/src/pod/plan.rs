@@ -1,8 +1,8 @@
-//! What to do with a pod now: a pure function of what is wanted and what is there.
+//! The next actions for a pod: a pure function of its specification and its containers.
 //!
-//! Follows kubelet's `computePodActions`: init containers one after the other, sidecars (init containers that restart always)
-//! before what comes after them, app containers together, each restarted by its policy. Invariant: the plan depends on the
-//! present only, so that a new agent goes on where the old one stopped.
+//! Follows kubelet's `computePodActions`: init containers one after the other, sidecars (init containers that restart always) before
+//! what comes after them, app containers together, each restarted by its policy. Invariant: the plan depends on the present only, so
+//! that a new agent continues where the old one stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,14 +31,14 @@ pub enum Role {
     Ephemeral,
 }
 
-/// What is there.
+/// The observed state of a pod.
 pub struct Seen<'a> {
     pub sandbox: Sandbox,
-    /// Id of the sandbox, to tell containers of an earlier one.
+    /// Id of the sandbox; containers of other sandboxes are old.
     pub sandbox_id: &'a str,
     /// The newest container of each name.
     pub newest: &'a BTreeMap<String, Container>,
-    /// What probes say of running containers, by name.
+    /// Results of the probes of running containers, by name.
     pub health: &'a BTreeMap<String, Health>,
     pub backoffs: &'a Backoffs,
     /// Ids of the containers that the agent has killed so that they start again.
@@ -62,21 +62,21 @@ pub struct Kill {
     pub grace: Option<i64>,
 }
 
-/// What to do, in this order.
+/// The actions, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub kill: Vec<Kill>,
     pub new_sandbox: bool,
     pub start: Vec<Start>,
-    /// Waits for its back-off, with the delay in force.
+    /// Containers that wait for their back-off, with its delay.
     pub backing_off: Vec<(String, Duration)>,
-    /// All is done: end what still runs (sidecars), free the sandbox, keep the records.
+    /// The pod has finished: stop sidecars and the sandbox, keep the records.
     pub finished: bool,
-    /// Look again by then, even if nothing happens.
+    /// Plan again after this time, even without a change.
     pub wake: Option<Duration>,
 }
 
-/// Whether a container that ended is to be started again.
+/// Whether a container that ended with this code starts again.
 pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
     let policy = match c.restart_policy.as_deref() {
         Some(own) => own,
@@ -151,7 +151,7 @@ impl Planner<'_> {
                     .is_some_and(|code| !restarts(self.pod, c, code))
             };
             let any = spec.containers.iter().any(ran);
-            // A pod that does not restart is not begun again; one whose containers are all over is done.
+            // A pod whose containers do not restart gets no new sandbox.
             if any && (policy == "Never" || spec.containers.iter().all(over)) {
                 self.plan.finished = true;
                 return;
@@ -224,7 +224,7 @@ impl Planner<'_> {
         true
     }
 
-    /// Starts, restarts or kills one container as needed. Whether it has ended for good.
+    /// Starts, restarts or kills one container as needed. Returns whether it has ended for good.
     fn keep_running(&mut self, c: &Spec, role: Role) -> bool {
         let Some(status) = self.present(&c.name) else {
             let last = self.seen.newest.get(&c.name).and_then(|c| self.ended(c));
@@ -243,7 +243,7 @@ impl Planner<'_> {
                 }
                 self.start(c, role);
             }
-            // Left by an agent that stopped between creating and starting it.
+            // An earlier agent ended between creating and starting it.
             None if status.state == ContainerState::Created => self.start(c, role),
             None => {
                 let id = status.id.clone();

@@ -79,7 +79,7 @@ fn spec(policy: &str, init: &[&str], app: &[&str]) -> Value {
 
 /// Clauses: P10 P12
 #[test]
-fn what_is_to_be_done() {
+fn plans_follow_upstreams_actions() {
     use Sandbox::{Absent, Dead, Ready};
     let always = || spec("Always", &[], &["a", "b"]);
     check(always(), Absent, &[], "sandbox +a +b");
@@ -97,7 +97,7 @@ fn what_is_to_be_done() {
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:1")], "+b");
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:0")], "finished");
 
-    // Killed by the agent, for a probe or a resize: whatever its program made of the signal, it did not succeed.
+    // Killed by the agent, for a probe or a resize: it has not succeeded, whatever its exit code.
     check(on_failure(), Ready, &[("a", "killed:0"), ("b", "exit:0")], "+a");
     check(spec("Never", &[], &["a"]), Ready, &[("a", "killed:0")], "finished");
 

@@ -1,10 +1,10 @@
-//! Resizing a running pod: which CPU and memory its containers are granted, and bringing their control groups to it.
+//! In-place resize: which CPU and memory the containers of a pod are granted, and the limits of their control groups.
 //!
-//! Follows kubelet's `pkg/kubelet/allocation` and `kuberuntime` (`doPodResizeAction`). What the specification asks for is *allocated*
-//! when the node has room for it, and *actuated* when a running container has it. **Invariant.** The rest of the agent sees the pod as
-//! allocated; an agent that starts again takes what the status reports as allocated. A pod's control group is never narrower than what
-//! its containers have: it is widened before they are, and narrowed after them. Left out: the out-of-memory score, which stays, as
-//! upstream has it; and after a restart of the agent, a pending resize of a pod whose status is too large to report resources.
+//! Follows kubelet's `pkg/kubelet/allocation` and `kuberuntime` (`doPodResizeAction`). Desired resources are *allocated* when the
+//! node grants them, and *actuated* when a running container has them. **Invariant.** The rest of the agent sees the pod as
+//! allocated; a new agent takes the resources in the status as allocated. A pod's control group is never narrower than what its
+//! containers have: it is widened before they are, and narrowed after them. Left out: the out-of-memory score, which stays, as
+//! upstream; and after a restart of the agent, a pending resize of a pod whose status is too large to report resources.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use tokio::time::Instant;
 
 use super::spec::containers;
 
-/// How long after a resize that failed it is tried again.
+/// The delay before a failed resize is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
 const PENDING: &str = "PodResizePending";
 const IN_PROGRESS: &str = "PodResizeInProgress";
-/// The conditions that a pod has only while it is resized.
+/// The conditions of a pod during a resize.
 pub const CONDITIONS: [&str; 2] = [PENDING, IN_PROGRESS];
 
 /// The resources of a pod and its containers.
@@ -33,7 +33,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// What the specification asks for.
+    /// The desired resources: those of the specification.
     pub fn of_spec(pod: &Pod) -> Self {
         let spec = pod.spec.as_ref();
         let all = spec.into_iter().flat_map(containers);
@@ -43,7 +43,7 @@ impl Allocation {
         }
     }
 
-    /// What the status reports, and what the specification asks for where it reports nothing.
+    /// The resources in the status, and those of the specification where the status has none.
     pub fn of_status(pod: &Pod) -> Self {
         let mut allocation = Self::of_spec(pod);
         let status = pod.status.as_ref();
@@ -58,7 +58,7 @@ impl Allocation {
         allocation
     }
 
-    /// The pod with these resources in place of those that it asks for.
+    /// The pod with these resources in its specification.
     pub fn apply(&self, pod: &Pod) -> Pod {
         let mut pod = pod.clone();
         if let Some(spec) = &mut pod.spec {
@@ -74,15 +74,15 @@ impl Allocation {
         pod
     }
 
-    /// Whether the pod asks for these resources.
-    pub fn is_asked_by(&self, pod: &Pod) -> bool {
-        let asked = Self::of_spec(pod);
-        let pods = [&self.pod, &asked.pod].map(|r| r.clone().unwrap_or_default());
-        let own = |(name, asked): (&String, &ResourceRequirements)| same(self.of(name), asked);
-        same(&pods[0], &pods[1]) && asked.containers.iter().all(own)
+    /// Whether these are the desired resources of the pod.
+    pub fn is_desired_by(&self, pod: &Pod) -> bool {
+        let desired = Self::of_spec(pod);
+        let pods = [&self.pod, &desired.pod].map(|r| r.clone().unwrap_or_default());
+        let own = |(name, desired): (&String, &ResourceRequirements)| same(self.container(name), desired);
+        same(&pods[0], &pods[1]) && desired.containers.iter().all(own)
     }
 
-    pub fn of(&self, container: &str) -> &ResourceRequirements {
+    pub fn container(&self, container: &str) -> &ResourceRequirements {
         static NONE: ResourceRequirements = ResourceRequirements { claims: None, limits: None, requests: None };
         self.containers.get(container).unwrap_or(&NONE)
     }
@@ -101,7 +101,7 @@ pub(super) fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     names(a).into_iter().chain(names(b)).all(|name| amount(a, &name) == amount(b, &name))
 }
 
-/// Whether the container wants to be started again for this change.
+/// Whether the resize policy of the container requires a restart for this change.
 pub(super) fn restarts(c: &Spec, old: &ResourceRequirements, new: &ResourceRequirements) -> bool {
     let policies = c.resize_policy.iter().flatten();
     policies
@@ -109,10 +109,10 @@ pub(super) fn restarts(c: &Spec, old: &ResourceRequirements, new: &ResourceRequi
         .any(|p| amount(old, &p.resource_name) != amount(new, &p.resource_name))
 }
 
-/// A limit of control groups that is none.
+/// The value for no limit.
 const UNLIMITED: i64 = -1;
 
-/// What to set so that a control group has the limits of CPU and memory of `r`, and no others of these.
+/// The settings that give a control group the CPU and memory limits of `r`, and remove those that `r` does not have.
 pub(super) fn settings(r: &Resources) -> Resources {
     Resources {
         cpu_shares: r.cpu_shares,
@@ -123,7 +123,7 @@ pub(super) fn settings(r: &Resources) -> Resources {
     }
 }
 
-/// The limits that neither of two exceeds.
+/// The limits of which neither `a` nor `b` exceeds any.
 pub(super) fn widest(a: &Resources, b: &Resources) -> Resources {
     let limit = |a: Option<i64>, b: Option<i64>| a.zip(b).map(|(a, b)| a.max(b));
     Resources {
@@ -148,10 +148,10 @@ pub(super) fn lowered(old: Option<i64>, new: Option<i64>) -> Option<i64> {
     new.filter(|new| old.is_none_or(|old| *new < old))
 }
 
-/// The message of an event: what the pod asks for.
+/// The message of an event, with the desired resources.
 pub(super) fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
     #[derive(Serialize)]
-    struct One<'a> {
+    struct Entry<'a> {
         name: &'a str,
         resources: Amounts<'a>,
     }
@@ -166,21 +166,21 @@ pub(super) fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Opt
     #[serde(rename_all = "camelCase")]
     struct Summary<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        init_containers: Vec<One<'a>>,
-        containers: Vec<One<'a>>,
+        init_containers: Vec<Entry<'a>>,
+        containers: Vec<Entry<'a>>,
         generation: i64,
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<&'a str>,
     }
-    fn one(c: &Spec) -> One<'_> {
+    fn entry(c: &Spec) -> Entry<'_> {
         let r = c.resources.as_ref();
         let (limits, requests) = (r.and_then(|r| r.limits.as_ref()), r.and_then(|r| r.requests.as_ref()));
-        One { name: &c.name, resources: Amounts { limits, requests } }
+        Entry { name: &c.name, resources: Amounts { limits, requests } }
     }
     let spec = pod.spec.as_ref();
     let summary = Summary {
-        init_containers: spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten().map(one).collect(),
-        containers: spec.into_iter().flat_map(|s| &s.containers).map(one).collect(),
+        init_containers: spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten().map(entry).collect(),
+        containers: spec.into_iter().flat_map(|s| &s.containers).map(entry).collect(),
         generation: generation.unwrap_or_default(),
         error,
     };
@@ -188,17 +188,17 @@ pub(super) fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Opt
     format!("Pod resize {what}: {summary}")
 }
 
-/// A condition that a pod has while it is resized.
+/// A condition of a pod during a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizeCondition {
     pub kind: &'static str,
     pub reason: Option<&'static str>,
     pub message: Option<String>,
-    /// Of the specification that asked for it.
+    /// The generation of the specification with the resize.
     pub generation: Option<i64>,
 }
 
-/// What the node does not grant yet, or at all.
+/// A resize that the node does not grant, now or at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pending {
     pub reason: &'static str,
@@ -206,7 +206,7 @@ pub(super) struct Pending {
     pub generation: Option<i64>,
 }
 
-/// What is granted, and not carried out yet.
+/// A resize that is granted and not carried out yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InProgress {
     pub generation: Option<i64>,
@@ -229,7 +229,7 @@ pub(super) enum Limits {
 #[derive(Default)]
 pub(super) struct Resize {
     pub allocation: Allocation,
-    /// By the ids of the containers that run.
+    /// The resources of running containers, by container id.
     pub actuated: BTreeMap<String, ResourceRequirements>,
     pub limits: Limits,
     pub pending: Option<Pending>,

@@ -18,13 +18,13 @@ fn an_agent_that_starts_again_takes_what_was_reported() {
     let small = json!({"requests": {"cpu": "100m"}});
     let p = pod(json!({"requests": {"cpu": "2"}}), small.clone());
     let allocation = Allocation::of_status(&p);
-    assert!(!allocation.is_asked_by(&p));
+    assert!(!allocation.is_desired_by(&p));
     let allocated = allocation.apply(&p);
     assert_eq!(allocated.spec.unwrap().containers[0].resources, Some(requirements(small)));
-    assert!(Allocation::of_spec(&p).is_asked_by(&p));
+    assert!(Allocation::of_spec(&p).is_desired_by(&p));
     // The same amount written differently is no resize.
     let p = pod(json!({"requests": {"cpu": "0.1"}}), json!({"requests": {"cpu": "100m"}}));
-    assert!(Allocation::of_status(&p).is_asked_by(&p));
+    assert!(Allocation::of_status(&p).is_desired_by(&p));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `/configz`: how the agent is set up, as a `KubeletConfiguration` (`k8s.io/kubelet/config/v1beta1`). Only what the agent goes by.
+//! `/configz`: the configuration of the agent as a `KubeletConfiguration` (`k8s.io/kubelet/config/v1beta1`). Only fields that the
+//! agent uses.
 
 use http::Response;
 use serde_json::json;

@@ -32,7 +32,7 @@ impl FileSystem {
         })
     }
 
-    /// What uses so many bytes and inodes of it; `None` for everything on it.
+    /// The JSON of a user of the file system with these bytes and inodes; `None` for all that is used.
     fn json(&self, at: &str, used: Option<(u64, Option<u64>)>) -> Value {
         let all = (self.used, Some(self.inodes.saturating_sub(self.inodes_free)));
         let (bytes, inodes) = used.unwrap_or(all);
@@ -86,7 +86,7 @@ pub(super) async fn summary(handle: &Handle, only_cpu_and_memory: bool) -> Resul
     let disks = if only_cpu_and_memory { Disks::Left } else { Disks::Walked };
     let all = collect(handle, disks).await?;
     let (options, started) = (handle.options.clone(), handle.known.started().to_owned());
-    // It reads the machine, and writes an answer for all pods.
+    // It reads the machine, and encodes all pods.
     let answer = blocking(move || {
         let files = if only_cpu_and_memory { None } else { FileSystem::read(&options) };
         let pods: Vec<Value> = all.pods.iter().map(|p| pod(p, files.as_ref())).collect();

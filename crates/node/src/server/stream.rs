@@ -47,8 +47,8 @@ const PROTOCOLS: &[&str] = &[
 ];
 
 pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-    let q = Query::of(&request);
-    let arguments = q.all("command");
+    let q = Query::parse(&request);
+    let arguments = q.get_all("command");
     if arguments.is_empty() {
         return Err(Error::BadRequest("you must specify at least one command for the container".into()));
     }
@@ -69,7 +69,7 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
     }
     let first = first_output(command.stdout, command.stderr);
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
-        let coding = Coding::of(protocol);
+        let coding = Coding::new(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
         greet(&sink, protocol, first).await;
@@ -90,7 +90,7 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
 }
 
 pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-    let q = Query::of(&request);
+    let q = Query::parse(&request);
     let tty = q.flag("tty");
     let (stdin, stdout, stderr) = (q.flag("stdin"), q.flag("stdout"), q.flag("stderr") && !tty);
     if !(stdin || stdout || stderr) {
@@ -101,7 +101,7 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
         return remote::attach(options, id, remote::StreamSelection { stdin, stdout, stderr, tty }, request);
     }
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
-        let coding = Coding::of(protocol);
+        let coding = Coding::new(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
         greet(&sink, protocol, first_output(stdout, stderr)).await;
@@ -132,7 +132,7 @@ fn first_output(stdout: bool, stderr: bool) -> u8 {
 /// Confirms the connection to clients that wait for it.
 async fn greet(sink: &Sink, protocol: &str, channel: u8) {
     if protocol != PROTOCOLS[0] {
-        let _ = sink.lock().await.send(Coding::of(protocol).write(channel, b"")).await;
+        let _ = sink.lock().await.send(Coding::new(protocol).write(channel, b"")).await;
     }
 }
 
@@ -150,7 +150,7 @@ fn last_message(protocol: &str, status: &Value) -> Option<String> {
 async fn finish(sink: &Sink, protocol: &str, status: &Value, mut input: JoinHandle<()>) {
     let mut sink = sink.lock().await;
     if let Some(end) = last_message(protocol, status) {
-        let _ = sink.send(Coding::of(protocol).write(STATUS, end.as_bytes())).await;
+        let _ = sink.send(Coding::new(protocol).write(STATUS, end.as_bytes())).await;
     }
     // Clients treat a close without a code as a broken connection.
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };

@@ -1,7 +1,7 @@
 //! `/logs/`: files and directories below the machine's `/var/log`, as Go's file server shows them.
 //!
-//! **Invariant**: no link leads out of that directory, and nothing but regular files is read. A pod that may write there cannot show
-//! the reader other files of the machine (upstream follows links).
+//! **Invariant**: no link leads out of that directory, and only regular files are read. A pod that may write there cannot expose
+//! other files of the machine (upstream follows links).
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -20,7 +20,7 @@ use super::{Body, Error, stream, text};
 
 const ROOT: &str = "/var/log";
 const BLOCK: usize = 64 << 10;
-/// Names of a directory that are shown.
+/// Maximum number of entries of a directory.
 const MOST_NAMES: usize = 10_000;
 
 enum Found {
@@ -44,13 +44,13 @@ pub(super) async fn serve(segments: &[&str], path: &str) -> Result<Response<Body
         Ok(Found::File(file, size)) => Ok(content(file, size)),
         Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::NotFound("404 page not found\n".into())),
         Err(error) => {
-            tracing::debug!(path, %error, "a log of the machine is not shown");
+            tracing::debug!(path, %error, "reading a log of the machine failed");
             Ok(text(StatusCode::FORBIDDEN, "403 Forbidden\n".into()))
         }
     }
 }
 
-/// The path below the root; `None` if a name in it is none.
+/// The path below the root; `None` if it is invalid.
 fn wanted(segments: &[&str]) -> Option<PathBuf> {
     let bad = |s: &&str| s.contains(['/', '\0']) || *s == "..";
     if segments.iter().any(bad) {
@@ -73,7 +73,7 @@ fn open(root: &Path, path: &Path) -> std::io::Result<Found> {
     Ok(Found::File(file, about.len()))
 }
 
-/// What is in a directory, sorted; directories end with a slash.
+/// The sorted entries of a directory; names of directories end with a slash.
 fn names(fd: OwnedFd) -> std::io::Result<Vec<String>> {
     let mut out = Vec::new();
     for entry in Dir::from_fd(fd)?.iter().take(MOST_NAMES) {
@@ -104,7 +104,7 @@ fn html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
 }
 
-/// The name in a relative address. One with a colon would be taken for a scheme.
+/// Escapes a name for a relative URL. Text before a colon would be a scheme.
 fn link(name: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/$&+=@".contains(&b);
     let mut out = String::new();
@@ -117,7 +117,7 @@ fn link(name: &str) -> String {
     html(&out)
 }
 
-/// The first `size` bytes: a file that grows meanwhile ends where it ended.
+/// Sends the first `size` bytes, also of a file that grows meanwhile.
 fn content(file: File, size: u64) -> Response<Body> {
     let (sender, receiver) = mpsc::channel::<Bytes>(4);
     let reader = tokio::task::spawn_blocking(move || {

@@ -1,15 +1,15 @@
-//! Files that change together: written into a directory of their own, which a symbolic link then points to.
+//! Writes files that change together, into a new directory to which a symbolic link then points.
 //!
 //! ```text
 //! VOLUME/..2026_11_20_10_00_00.4711/key    the files
 //! VOLUME/..data -> ..2026_11_20_10_00_00.4711
 //! VOLUME/key    -> ..data/key
 //! ```
-//! A reader that resolved `..data` sees one state only (kubelet `util/atomic_writer.go`).
+//! A reader that has resolved `..data` sees one state (kubelet `util/atomic_writer.go`).
 //!
-//! **Invariant.** A container may have made its volume writable and change it at any moment, so nothing of what is in it is
-//! believed: every step goes by descriptors from the volume's directory, no link in it is followed, and nothing outside is read,
-//! written or removed. What is in the way is replaced, whatever it is; what a container keeps changing is an error.
+//! **Invariant.** A container may write to its volume at any time, so its content is not trusted: every step uses descriptors below
+//! the volume's directory, follows no link, and reads, writes and removes nothing else. Files in the way are replaced; if a
+//! container keeps changing them, that is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -24,22 +24,22 @@ use runtime::beneath::{Directory, Leaf, Links};
 
 const DATA: &str = "..data";
 const NEXT: &str = "..data_tmp";
-/// Entries of a volume that are looked at or removed at a time; payloads have fewer.
-const MOST: usize = 100_000;
+/// Maximum number of entries of a volume that are read or removed; payloads have fewer.
+const MAX_ENTRIES: usize = 100_000;
 
-/// One file: its bytes and its permission bits.
+/// A file: content, permission bits and owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub content: Bytes,
     pub mode: u32,
-    /// Owner, where it is not root.
+    /// The owner, if it is not root.
     pub user: Option<u32>,
 }
 
 /// Files by relative path.
 pub type Payload = BTreeMap<String, File>;
 
-/// A path that stays within the volume and does not take our own names.
+/// Errors if `path` leads out of the volume or has a name that is reserved here.
 pub fn check_path(path: &str) -> Result<(), String> {
     if path.is_empty() || path.len() > 4096 {
         return Err(format!("invalid path: {path:?}"));
@@ -53,8 +53,8 @@ pub fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Brings the volume to `payload`. Nothing is touched if it is there already. `stamp` names the new directory; `group` owns
-/// the files, which are made readable for it.
+/// Makes `payload` the content of the volume; does nothing if it is already. `stamp` is the name of the new directory. `group` owns
+/// the files and may read them.
 pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) -> io::Result<()> {
     payload.keys().try_for_each(|path| check_path(path).map_err(io::Error::other))?;
     fs::create_dir_all(volume)?;
@@ -67,32 +67,32 @@ pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) 
             name.push("_"); // the old one is removed below
         }
         let made = fill(&volume, &name, payload, group)
-            .and_then(|()| volume.put_link(Path::new(&name), OsStr::new(DATA), OsStr::new(NEXT), MOST));
+            .and_then(|()| volume.put_link(Path::new(&name), OsStr::new(DATA), OsStr::new(NEXT), MAX_ENTRIES));
         if let Err(e) = made {
-            let _ = volume.remove(&name, MOST);
+            let _ = volume.remove(&name, MAX_ENTRIES);
             return Err(e);
         }
     }
-    // The links that users see: one per first component.
-    let wanted: BTreeSet<&OsStr> = payload.keys().filter_map(|p| p.split('/').next()).map(OsStr::new).collect();
-    for name in &wanted {
+    // The links for readers: one per first path component.
+    let names: BTreeSet<&OsStr> = payload.keys().filter_map(|p| p.split('/').next()).map(OsStr::new).collect();
+    for name in &names {
         let target = Path::new(DATA).join(name);
         if volume.read_link(name).ok().as_deref() != Some(target.as_os_str()) {
-            volume.put_link(&target, name, OsStr::new(NEXT), MOST)?;
+            volume.put_link(&target, name, OsStr::new(NEXT), MAX_ENTRIES)?;
         }
     }
-    for (name, is_link) in volume.entries(MOST)? {
-        if is_link && name != DATA && !wanted.contains(name.as_os_str()) {
-            volume.remove(&name, MOST)?;
+    for (name, is_link) in volume.entries(MAX_ENTRIES)? {
+        if is_link && name != DATA && !names.contains(name.as_os_str()) {
+            volume.remove(&name, MAX_ENTRIES)?;
         }
     }
     if let Some((old, _)) = old.filter(|_| !is_current) {
-        let _ = volume.remove(&old, MOST); // who still reads it keeps its files open
+        let _ = volume.remove(&old, MAX_ENTRIES); // who still reads it keeps its files open
     }
     Ok(())
 }
 
-/// The directory that [`DATA`] leads to, if it is one that [`write`] may have made: in the volume itself, with a name of ours.
+/// The target of [`DATA`], if [`write`] may have made it: a directory in the volume with a reserved name.
 fn current(volume: &Directory) -> Option<(OsString, Directory)> {
     let name = volume.read_link(OsStr::new(DATA)).ok()?;
     let mut components = Path::new(&name).components();
@@ -104,11 +104,11 @@ fn current(volume: &Directory) -> Option<(OsString, Directory)> {
     Some((name, directory))
 }
 
-/// Makes the directory `name` with the files of the payload.
+/// Creates the directory `name` with the files of the payload.
 fn fill(volume: &Directory, name: &OsStr, payload: &Payload, group: Option<u32>) -> io::Result<()> {
     let mode = Mode::from_bits_truncate(0o755);
-    volume.remove(name, MOST)?;
-    // From here on it is the one that was opened, whatever has its name.
+    volume.remove(name, MAX_ENTRIES)?;
+    // Files are created in the opened directory, even if another one takes its name.
     let fresh = volume.make_directory(name, mode)?;
     for (path, file) in payload {
         let path = Path::new(path);
@@ -126,7 +126,7 @@ fn fill(volume: &Directory, name: &OsStr, payload: &Payload, group: Option<u32>)
     Ok(())
 }
 
-/// Whether the directory holds the payload and nothing else. Reads no more than the payload has.
+/// Whether the directory has exactly the files of the payload. Reads no more bytes than the payload has.
 fn same(data: &Directory, payload: &Payload) -> io::Result<bool> {
     let mut expected: BTreeMap<&Path, BTreeSet<&OsStr>> = [(Path::new(""), BTreeSet::new())].into();
     for path in payload.keys().flat_map(|p| Path::new(p).ancestors()) {
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(read("a"), Some("4".into()));
     }
 
-    /// What a container has no business with, and how to see that it is as it was.
+    /// Files of the host that no container may affect.
     struct Outside(tempfile::TempDir);
 
     impl Outside {
@@ -220,9 +220,9 @@ mod tests {
         }
     }
 
-    /// A container that made its volume writable had the agent remove what a link of its choice led to.
+    /// The agent removed the target of a link that a container had made in its volume.
     #[test]
-    fn nothing_in_the_volume_is_believed() {
+    fn content_of_the_volume_is_not_trusted() {
         let outside = Outside::new();
         let (first, second) = (payload(&[("a", "1"), ("d/b", "1")]), payload(&[("a", "2"), ("d/b", "2")]));
         let remove = |path: &Path| match fs::symlink_metadata(path).unwrap().is_dir() {
@@ -230,7 +230,7 @@ mod tests {
             false => fs::remove_file(path).unwrap(),
         };
         let above = format!("../{}", outside.path().file_name().unwrap().to_str().unwrap());
-        // What is replaced, and the way in which it is.
+        // What a container puts in the place of a file.
         let link = |to: &str| {
             let to = to.to_owned();
             Box::new(move |at: &Path| symlink(&to, at).unwrap()) as Box<dyn Fn(&Path)>
@@ -258,14 +258,14 @@ mod tests {
             ),
             ("socket", Box::new(|at| drop(std::os::unix::net::UnixListener::bind(at).unwrap()))),
         ];
-        for place in ["..data", "..data_tmp", "..two", "a", "d", "..one/a", "..one/d", "..one/d/b", "..one"] {
+        for path in ["..data", "..data_tmp", "..two", "a", "d", "..one/a", "..one/d", "..one/d/b", "..one"] {
             for (kind, put) in &kinds {
                 for next in [&first, &second] {
-                    let case = format!("{kind} as {place}");
+                    let case = format!("{kind} as {path}");
                     let dir = tempfile::tempdir_in(outside.path().parent().unwrap()).unwrap();
                     let v = dir.path();
                     write(v, &first, "one", None).unwrap();
-                    let at = v.join(place);
+                    let at = v.join(path);
                     if at.symlink_metadata().is_ok() {
                         remove(&at);
                     }
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Files were written wherever a link led that took the place of the new directory.
+    /// Files were written to the target of a link that replaced the new directory.
     #[test]
     fn the_new_directory_may_be_exchanged() {
         use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};

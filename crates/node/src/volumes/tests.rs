@@ -69,7 +69,7 @@ fn manager(root: &Path) -> Volumes {
     Volumes::new(root.to_owned(), clock, Memory::Plain, usize::MAX)
 }
 
-/// File systems were changed on the threads that serve all pods: one that hung held up all of them.
+/// File system calls ran on the threads that serve all pods: one that hung blocked them all.
 #[test]
 fn the_kernel_is_not_waited_for_on_a_worker_thread() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
@@ -82,7 +82,7 @@ fn the_kernel_is_not_waited_for_on_a_worker_thread() {
         ]);
         for (volume, path) in [("a", made.clone()), ("b", root.path().join("u1"))] {
             let only = volumes.as_array().unwrap().iter().filter(|v| v["name"] == volume).cloned().collect();
-            // Its only thread that may block is busy.
+            // The only blocking thread is busy.
             let (free, busy) = std::sync::mpsc::channel::<()>();
             tokio::task::spawn_blocking(move || busy.recv());
             let mut set_up = std::pin::pin!(set_up(root.path(), only));
@@ -106,7 +106,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
-/// One large value may stand in the files of many items, of one volume or of many.
+/// Many items of one or several volumes may show the same large value.
 #[tokio::test]
 async fn content_does_not_multiply() {
     let dir = tempfile::tempdir().unwrap();

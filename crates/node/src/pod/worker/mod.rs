@@ -1,7 +1,7 @@
 //! The task of one pod.
 //!
-//! A [`Worker`] gets the pod from the API through its [`Inbox`], and works in rounds: [`sync`] for a pod that lives, [`stop`] for one
-//! that is deleted. It keeps nothing that cannot be found again in the API and the runtime, save for back-offs and probe counts.
+//! A [`Worker`] receives the pod from the API through its [`Inbox`] and works in rounds: [`sync`] for a pod that runs, [`stop`] for
+//! a deleted one. It keeps nothing that cannot be found again in the API and the runtime, save for back-offs and probe counts.
 
 mod events;
 mod observe;
@@ -38,19 +38,19 @@ use crate::counts::PodLabels;
 use crate::fields::NodeInfo;
 use crate::shared::Shared;
 
-/// The pod as the API has it; `None` when it is gone from there.
+/// The pod from the API; `None` after it is deleted there.
 pub type Inbox = watch::Receiver<Option<Arc<Pod>>>;
 
-/// How long a worker sleeps at most; volumes and tokens are refreshed then.
+/// The maximum time between rounds, and between refreshes of volumes and tokens.
 const RESYNC: Duration = Duration::from_secs(60);
 
-/// Doubled with each panic in a row, up to [`RESYNC`].
+/// The delay after a panic, doubled with each further one up to [`RESYNC`].
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// Nothing runs any more, and nothing will; the records are kept until the pod is deleted.
+    /// The pod has ended. Its records stay until it is deleted.
     Over,
     /// Everything is removed from the node.
     Removed,
@@ -59,57 +59,56 @@ enum Stage {
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     uid: String,
-    /// As the API has it.
+    /// The pod as the API has it.
     desired: Arc<Pod>,
-    /// With the resources that are allocated to it.
+    /// The pod with its allocated resources.
     pod: Arc<Pod>,
     resize: Resize,
     inbox: Inbox,
     wake: Arc<Notify>,
-    /// The status as the API has it, and its revision.
+    /// The resource version and the status in the API.
     base: (u64, PodStatus),
     waiting: BTreeMap<String, Waiting>,
     holds: Holds,
     backoffs: Backoffs,
     pulls: Pulls,
-    /// The sandbox that was lost last, and when that was seen.
+    /// The id of the last lost sandbox, and when the loss was noticed.
     lost: Option<(String, Timestamp)>,
     probes: Probes,
     messages: BTreeMap<String, String>,
     /// Ids of the containers that were killed so that they start again.
     killed: BTreeSet<String>,
-    /// Containers that end from now on are counted: not those that an earlier agent saw.
+    /// Whether ends of containers are counted. Those before the first round were seen by an earlier agent.
     counts_ends: bool,
     ip: Option<IpAddr>,
-    /// Why the agent ended the pod.
+    /// Why the agent ended the pod: reason and message.
     failed: Option<(String, String)>,
     stage: Stage,
-    /// When volumes were made or brought up to date.
+    /// When this agent set up or refreshed the volumes last.
     refreshed: Option<Instant>,
-    /// Labels or annotations changed, which files of volumes may show.
+    /// Labels or annotations have changed since the last refresh of the volumes.
     relabelled: bool,
     /// Held while something of the pod is started.
     start_permit: Option<StartPermit>,
-    /// When the pod was seen first, until it runs; `None` for one that an earlier agent took.
+    /// When the agent saw the pod first, until it runs; `None` for a pod of an earlier agent.
     seen: Option<Instant>,
-    /// Among the pods of the node, from before anything of it runs until all of it has ended.
+    /// The admission of the pod, from before it starts until it has ended.
     admitted: Option<Admitted>,
-    /// Why the node does not take it, until that has been told.
+    /// Why the node rejects the pod, until that is reported.
     rejected: Option<Rejection>,
-    /// How often in a row the work for the pod panicked.
+    /// Panics in a row.
     panics: u32,
     details: Details,
-    /// How often in a row the API did not take the status.
+    /// Failed reports of the status in a row.
     failed_reports: u32,
 }
 
-/// Whether the pod is to be ended: it is being deleted, or is gone.
+/// Whether the pod terminates: it is marked for deletion or gone from the API.
 fn is_ending(pod: &Option<Arc<Pod>>) -> bool {
     pod.as_ref().is_none_or(|p| p.metadata.deletion_timestamp.is_some())
 }
 
-/// Does work that may take as long as a container wants, unless the pod is to be ended before: then `None`, and the work is left where
-/// it is.
+/// Runs work whose duration a container may determine. Returns `None`, and drops the work, as soon as the pod terminates.
 async fn unless_ending<T>(mut inbox: Inbox, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         done = work => Some(done),
@@ -123,7 +122,7 @@ fn revision(pod: &Pod) -> u64 {
 
 /// The pod with the resources that are allocated to it.
 fn allocated(allocation: &Allocation, pod: &Arc<Pod>) -> Arc<Pod> {
-    if allocation.is_asked_by(pod) { pod.clone() } else { Arc::new(allocation.apply(pod)) }
+    if allocation.is_desired_by(pod) { pod.clone() } else { Arc::new(allocation.apply(pod)) }
 }
 
 impl Worker {
@@ -218,7 +217,7 @@ impl Worker {
         let (old, new) = (&self.pod.metadata, &pod.metadata);
         self.relabelled |= old.labels != new.labels || old.annotations != new.annotations;
         if old.generation != new.generation {
-            // Another image, perhaps.
+            // The new specification may have another image.
             self.holds.clear();
         }
         self.pod = allocated(&self.resize.allocation, &pod);
@@ -229,7 +228,7 @@ impl Worker {
         self.shared.options.clock.now()
     }
 
-    /// The pod as metrics name it.
+    /// The pod's labels in metrics.
     fn labels(&self) -> PodLabels {
         let meta = &self.pod.metadata;
         PodLabels {
@@ -239,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Forgets what was counted of the pod.
+    /// Removes the pod's metrics.
     fn forget_counts(&self) {
         let spec = self.pod.spec.as_ref();
         let all = spec.into_iter().flat_map(containers);
@@ -251,7 +250,7 @@ impl Worker {
         find_container(&self.pod, name)
     }
 
-    /// The node as fields of a pod show it.
+    /// The values of the node that fields of the pod show.
     fn node(&self) -> NodeInfo {
         NodeInfo {
             node_name: self.shared.options.node_name.clone(),
@@ -261,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// Whether the pod is to be ended, of which this round does not know yet.
+    /// Whether the pod terminates, of which this round may not know yet.
     fn is_ending(&self) -> bool {
         is_ending(&self.inbox.borrow())
     }

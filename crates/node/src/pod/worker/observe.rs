@@ -1,4 +1,4 @@
-//! What the runtime has of the pod.
+//! Observes the pod's sandbox and containers in the runtime.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::blocking::blocking;
 use crate::pod::plan::Sandbox;
 use crate::pod::{messages, status};
 
-/// What the runtime has of this pod.
+/// The sandbox and containers of a pod.
 #[derive(Default)]
 pub(super) struct Observed {
     pub sandbox: Option<runtime::Pod>,
@@ -71,7 +71,7 @@ impl Worker {
         Ok(out)
     }
 
-    /// Of each container the newest and the one before it are kept.
+    /// Removes old containers with this name. The newest and the one before it stay.
     pub(super) async fn drop_old(&mut self, name: &str, newest: &str) {
         let Ok(seen) = self.observe().await else { return };
         let previous = seen.previous.get(name).map(|c| c.id.clone()).unwrap_or_default();
@@ -79,12 +79,12 @@ impl Worker {
             let log = old.log_path.clone();
             blocking(move || runtime::rotation::remove(&log)).await;
             if let Err(error) = self.shared.options.runtime.remove_container(&old.id).await {
-                tracing::debug!(container = old.id, %error, "removing an old container");
+                tracing::debug!(container = old.id, %error, "removing an old container failed");
             }
         }
     }
 
-    /// The kind of a container, as metrics name it.
+    /// The kind of a container in metrics.
     fn kind_of(&self, name: &str) -> &'static str {
         let spec = self.pod.spec.as_ref();
         let is = |list: Option<&Vec<Spec>>| list.is_some_and(|l| l.iter().any(|c| c.name == name));

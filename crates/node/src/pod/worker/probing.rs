@@ -1,4 +1,4 @@
-//! The probes of the containers that run.
+//! Probing of the running containers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::pod::status;
 use crate::probe::Names;
 
 impl Worker {
-    /// Sees to it that what runs is probed.
+    /// Starts probes of running containers, and ends those of others.
     pub(super) fn probe(&mut self, seen: &Observed) {
         self.probes
             .retain(|name, id| seen.newest.get(name).is_some_and(|c| c.id == id && c.state == ContainerState::Running));

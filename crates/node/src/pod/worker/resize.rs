@@ -1,4 +1,4 @@
-//! Carrying out a resize of the pod.
+//! Carries out a resize of the pod.
 
 use client::Severity;
 use k8s_openapi::api::core::v1::{Container as Spec, ResourceRequirements};
@@ -15,7 +15,7 @@ use crate::pod::resize::{
 };
 use crate::resources;
 
-/// A change of a running container.
+/// A change of the resources of a running container.
 struct Change {
     container: Container,
     spec: Spec,
@@ -24,13 +24,13 @@ struct Change {
 }
 
 impl Worker {
-    /// Grants what the pod asks for if there is room, and gives it to what runs. What has to be started again for it is added to the
-    /// plan, and when to look again.
+    /// Allocates the desired resources if the node grants them, and applies them to running containers. Adds containers that have to
+    /// restart, and the time of the next try, to the plan.
     pub(super) async fn resize(&mut self, seen: &Observed, plan: &mut Plan) {
         let running: Vec<Container> = seen.running().filter(|c| c.pod == seen.id()).cloned().collect();
         self.resize.actuated.retain(|id, _| running.iter().any(|c| c.id == *id));
         for c in &running {
-            let allocated = self.resize.allocation.of(&c.name);
+            let allocated = self.resize.allocation.container(&c.name);
             self.resize.actuated.entry(c.id.clone()).or_insert_with(|| allocated.clone());
         }
         let sandbox = seen.sandbox.as_ref().filter(|_| seen.state() == Sandbox::Ready);
@@ -43,18 +43,19 @@ impl Worker {
             return;
         }
         let Some(sandbox) = sandbox else {
-            // What starts has it from the beginning.
+            // Containers start with their allocated resources.
             self.resize.in_progress = None;
             return;
         };
-        // What failed is not tried with every change of the pod: its own status, which tells of it, is one.
+        // A failed resize is not tried again with every change of the pod, since reporting the failure changes it.
         let failed = self.resize.in_progress.as_ref().and_then(|p| p.failed);
         if let Some(left) = failed.and_then(|at| RETRY.checked_sub(at.elapsed())) {
             plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
             return;
         }
         let change = |container: &Container| {
-            let (old, new) = (self.resize.actuated.get(&container.id)?, self.resize.allocation.of(&container.name));
+            let (old, new) =
+                (self.resize.actuated.get(&container.id)?, self.resize.allocation.container(&container.name));
             let spec = self.spec_of(&container.name).filter(|_| !same(old, new))?;
             Some(Change { container: container.clone(), spec, old: old.clone(), new: new.clone() })
         };
@@ -65,7 +66,7 @@ impl Worker {
         let error = result.err();
         if let Some(error) = &error {
             plan.wake = Some(plan.wake.map_or(RETRY, |w| w.min(RETRY)));
-            tracing::debug!(pod = %self.name(), error, "a resize failed");
+            tracing::debug!(pod = %self.name(), error, "a resize failed; it is tried again");
         }
         let failed_before = self.resize.in_progress.as_ref().and_then(|p| p.error.clone());
         let generation = self.resize.in_progress.as_ref().and_then(|p| p.generation);
@@ -90,7 +91,7 @@ impl Worker {
             }
         }
         if !plan.kill.is_empty() {
-            // Ending may take as long as the grace period.
+            // Stopping may take as long as the grace period.
             self.report(false).await;
         }
     }
@@ -100,7 +101,8 @@ impl Worker {
     async fn restore_limits(&mut self, running: &[Container], sandbox: &Pod) {
         let unknown = ResourceRequirements::default();
         let change = |container: &Container| {
-            let (spec, new) = (self.spec_of(&container.name)?, self.resize.allocation.of(&container.name).clone());
+            let (spec, new) =
+                (self.spec_of(&container.name)?, self.resize.allocation.container(&container.name).clone());
             Some(Change { container: container.clone(), spec, old: unknown.clone(), new })
         };
         let changes: Vec<Change> = running.iter().filter_map(change).collect();
@@ -110,14 +112,14 @@ impl Worker {
             Err(error) => Err(error),
         };
         if let Err(error) = restored {
-            tracing::warn!(pod = %self.name(), error, "the limits that an earlier agent left cannot be restored");
+            tracing::warn!(pod = %self.name(), error, "restoring the limits of containers of an earlier agent failed");
         }
     }
 
     /// Lets the node grant the resources that the pod requests, or reports why it does not.
     fn allocate(&mut self) {
         let generation = self.desired.metadata.generation;
-        if self.resize.allocation.is_asked_by(&self.desired) {
+        if self.resize.allocation.is_desired_by(&self.desired) {
             self.resize.pending = None;
             return;
         }
@@ -144,8 +146,8 @@ impl Worker {
         }
     }
 
-    /// Sets the limits of running containers, and those of the pod's control group around them: to what is allocated once `all` of them
-    /// have that.
+    /// Sets the limits of running containers and of the pod's control group. The latter gets the allocated limits only if `all`
+    /// containers have theirs then; before, it is as wide as any of them needs.
     async fn actuate(
         &mut self,
         running: &[Container],

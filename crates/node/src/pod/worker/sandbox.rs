@@ -18,14 +18,14 @@ use crate::pod::spec::text;
 use crate::pod::{container, files, ports};
 use crate::resources;
 
-/// A network namespace of a new user namespace.
+/// Creates a network namespace that belongs to a new user namespace.
 async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
-    // It waits for a process.
+    // It waits for a child process.
     blocking(move || runtime::user_namespace::network(range)).await
 }
 
 impl Worker {
-    /// Network, directories and the sandbox itself. Whether it stands.
+    /// Creates the network, the directories and the sandbox. Returns whether the sandbox runs.
     pub(super) async fn make_sandbox(&mut self, seen: &Observed) -> bool {
         let attempt = match &seen.sandbox {
             None => 0,
@@ -33,9 +33,9 @@ impl Worker {
                 let message = "Pod sandbox changed, it will be killed and re-created.";
                 self.event(None, Severity::Normal, "SandboxChanged", message);
                 let (id, attempt) = (old.id.clone(), old.config.attempt);
-                // Its containers are records of what ran; they stay until the pod goes.
+                // Its containers stay as records until the pod is deleted.
                 if let Err(error) = self.shared.options.runtime.stop_pod(&id).await {
-                    tracing::warn!(pod = %self.name(), %error, "stopping the old sandbox");
+                    tracing::warn!(pod = %self.name(), %error, "stopping the old sandbox failed");
                 }
                 attempt + 1
             }
@@ -78,10 +78,10 @@ impl Worker {
                 };
                 let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
                 self.ip = Some(a.address.into());
-                let wanted = ports::host_ports(spec);
-                let published = match ports::of_node(&wanted, &options.own_ports) {
+                let ports = ports::host_ports(spec);
+                let published = match ports::used_by_node(&ports, &options.own_ports) {
                     Some(port) => Err(format!("port {port} is the node's own")),
-                    None => network.publish(&self.uid, &wanted).await.map_err(|e| e.to_string()),
+                    None => network.publish(&self.uid, &ports).await.map_err(|e| e.to_string()),
                 };
                 if let Err(why) = published {
                     self.disconnect().await;
@@ -145,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Takes a pod off the network that could not start. (The first error is the one to tell.)
+    /// Removes a pod that could not start from the network. Errors are ignored, since the first one is reported.
     async fn disconnect(&mut self) {
         if let Some(network) = &self.shared.options.network {
             let _ = network.detach(&self.uid).await;
@@ -153,8 +153,8 @@ impl Worker {
         }
     }
 
-    /// Makes a sandbox that is lost again and again wait as containers do that end again and again: the first new one comes at once.
-    /// (Upstream leaves this to its sandboxes being hard to kill.)
+    /// Delays the replacement of a sandbox that is lost again and again, with the back-off of containers. (Upstream has no such
+    /// back-off.)
     pub(super) fn back_off_sandbox(&mut self, plan: &mut Plan, seen: &Observed, now: Timestamp) {
         let Some(dead) = seen.sandbox.as_ref().filter(|_| plan.new_sandbox) else { return };
         let known = self.lost.as_ref().filter(|(id, _)| *id == dead.id).map(|(_, at)| *at);
@@ -172,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// `LOGS/NAMESPACE_NAME_UID`, as kubelet names it.
+    /// The directory of the pod's logs: `LOGS/NAMESPACE_NAME_UID`, as kubelet names it.
     pub(super) fn log_directory(&self) -> PathBuf {
         let m = &self.pod.metadata;
         self.shared.options.log_dir.join(format!("{}_{}_{}", text(&m.namespace), text(&m.name), self.uid))

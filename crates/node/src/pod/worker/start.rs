@@ -1,4 +1,4 @@
-//! Starting the containers of the pod.
+//! Starts the containers of the pod.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::pod::{container, hooks, security};
 use crate::{env, volumes};
 
 impl Worker {
-    /// Starts one container. Whether something was done, so that it is worth looking again.
+    /// Starts one container. Returns whether the runtime's state may have changed.
     pub(super) async fn start(
         &mut self,
         name: &str,
@@ -38,7 +38,7 @@ impl Worker {
                     Ok(id) => id,
                     Err((reason, message)) => {
                         self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
-                        // When an object that it needs changes, it is not held any more.
+                        // A change of an object that it references ends the hold.
                         self.holds.hold(name, SYNC_RETRY, SYNC_RETRY, self.shared.options.clock.now());
                         self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
                         return false;
@@ -58,11 +58,11 @@ impl Worker {
         };
         let runtime = self.shared.options.runtime.clone();
         let Some(started) = unless_ending(self.inbox.clone(), runtime.start_container(&id)).await else {
-            // Other containers of the pod may hold its process up, which then takes no notice of signals either.
+            // Other containers of the pod may block its process, which then ignores signals as well.
             if self.is_ending()
                 && let Err(error) = runtime.stop_container(&id, Duration::ZERO).await
             {
-                tracing::warn!(container = id, %error, "ending a start");
+                tracing::warn!(container = id, %error, "stopping a container that starts failed");
             }
             return true;
         };
@@ -73,13 +73,13 @@ impl Worker {
                 let message = e.to_string();
                 self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
                 self.waiting.insert(name.to_owned(), Waiting { reason: "RunContainerError".into(), message });
-                // The record of the failed start is what the back-off counts from.
+                // The back-off counts from the record of the failed start.
                 self.drop_old(name, &id).await;
                 return true;
             }
         }
         self.drop_old(name, &id).await;
-        // A hook may take as long as it wants.
+        // A hook may take arbitrarily long.
         self.start_permit = None;
         if role != Role::Init
             && let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
@@ -106,12 +106,12 @@ impl Worker {
         }
     }
 
-    /// Makes sure that the image is there. Gives its user; `None` if it is not there, which is told.
+    /// Finds the image and returns its user. `None` if it is missing, which is reported.
     async fn image(&mut self, spec: &Spec) -> Option<String> {
         let image = text(&spec.image).to_owned();
         let name = spec.name.as_str();
-        let (host, wanted) = (self.shared.options.host.clone(), image.clone());
-        match blocking(move || host.image(&wanted)).await {
+        let (host, name_of_image) = (self.shared.options.host.clone(), image.clone());
+        match blocking(move || host.image(&name_of_image)).await {
             Ok(found) => {
                 let message =
                     format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
@@ -156,7 +156,7 @@ impl Worker {
         None
     }
 
-    /// The variables for services.
+    /// The variables of services.
     fn service_variables(&self) -> Result<BTreeMap<String, String>, env::TooLong> {
         let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
         let namespace = text(&self.pod.metadata.namespace);
@@ -164,10 +164,10 @@ impl Worker {
         let own = known.in_namespace(namespace).filter(|_| links);
         let api = known.get(&Key::new("default", "kubernetes"));
         let services = own.chain(api).map(|e| (&*e.meta.namespace, &*e.meta.name, &e.view));
-        env::of_services(services, namespace, links)
+        env::service_variables(services, namespace, links)
     }
 
-    /// Creates the container; an error is a reason and a message.
+    /// Creates the container and returns its id. An error is a reason and a message.
     async fn create(
         &mut self,
         spec: &Spec,
@@ -194,7 +194,7 @@ impl Worker {
         let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables).await;
         let mounts = mounts.map_err(|e| (CONFIG, e.to_string()))?;
         let (shared, spec_of, image_user) = (self.shared.clone(), spec.clone(), image_user.to_owned());
-        // It reads the kernel's settings, and the file of a seccomp profile.
+        // It reads the settings of the kernel and the file of a seccomp profile.
         let config = blocking(move || {
             let options = &shared.options;
             container::config(container::Parts {

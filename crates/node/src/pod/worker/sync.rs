@@ -17,11 +17,11 @@ use crate::pod::spec::text;
 use crate::pod::status::Waiting;
 use crate::{env, volumes};
 
-/// A round that does not come to an end in so many steps reports and goes on later.
+/// Steps of a round, after which it reports the status and continues later.
 const MAX_STEPS: usize = 32;
 
 impl Worker {
-    /// One round: observe, plan, act, until there is nothing to do but wait. Gives how long.
+    /// One round: observes, plans and acts until there is nothing left to do. Returns when the next round is due.
     pub(super) async fn sync(&mut self) -> Duration {
         let terminal = matches!(self.base.1.phase.as_deref(), Some("Succeeded" | "Failed"));
         if self.stage == Stage::Over || terminal {
@@ -30,7 +30,7 @@ impl Worker {
                 self.stage = Stage::Over;
                 self.admitted = None;
             }
-            // What the API has not heard of yet.
+            // The end may not be reported yet.
             return if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
         }
         if let Some(ended) = self.refuse().await {
@@ -47,7 +47,7 @@ impl Worker {
             let seen = match self.observe().await {
                 Ok(seen) => seen,
                 Err(error) => {
-                    tracing::warn!(pod = %self.name(), %error, "cannot read the runtime's state");
+                    tracing::warn!(pod = %self.name(), %error, "reading the runtime's state failed; it is tried again");
                     return Duration::from_secs(5);
                 }
             };
@@ -62,7 +62,7 @@ impl Worker {
                 return self.fail("DeadlineExceeded", message).await;
             }
             let mut plan = self.plan(&seen);
-            // Before anything of it runs, and not again: what runs has been taken.
+            // Checked before the first start only: a pod that runs was admitted.
             if plan.new_sandbox
                 && let Some(refusal) = {
                     let shared = self.shared.clone();
@@ -91,8 +91,8 @@ impl Worker {
         self.report(false).await.map_or(Duration::from_millis(100), |u| u.retry)
     }
 
-    /// Ends a pod that the node does not take, or that has to go for a critical one. One that waits for others to end waits here. Gives
-    /// how long.
+    /// Ends a pod that the node rejects or that is preempted. Returns when the next round is due, also for a pod that waits for the
+    /// end of others; `None` if the pod may run.
     async fn refuse(&mut self) -> Option<Duration> {
         if let Some(rejection) = self.rejected.take() {
             self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
@@ -104,13 +104,13 @@ impl Worker {
             return Some(self.fail(reason, message).await);
         }
         if self.admitted.as_ref().is_some_and(Admitted::waits) {
-            // Nothing is reported: for an agent that starts again it is not taken yet.
+            // Nothing is reported: a new agent has to admit the pod again.
             return Some(RESYNC);
         }
         None
     }
 
-    /// How much is left of `activeDeadlineSeconds`.
+    /// The time left of `activeDeadlineSeconds`.
     fn deadline(&self) -> Option<Duration> {
         let seconds = self.pod.spec.as_ref()?.active_deadline_seconds?;
         let start = self.base.1.start_time.as_ref()?.0;
@@ -138,7 +138,7 @@ impl Worker {
             plan.new_sandbox = false;
             plan.start.clear();
         }
-        // What is neither held nor backing off waits for nothing in particular.
+        // Only what is held or backs off has a reason to wait.
         let backing: Vec<&String> = plan.backing_off.iter().map(|(n, _)| n).collect();
         self.waiting.retain(|n, _| self.holds.is_held(n, now) || backing.contains(&n));
         for (name, delay) in &plan.backing_off {
@@ -152,24 +152,24 @@ impl Worker {
             let waiting = Waiting { reason: "CrashLoopBackOff".into(), message };
             if self.waiting.get(name) != Some(&waiting) {
                 let m = &self.pod.metadata;
-                let said = format!(
+                let message = format!(
                     "Back-off restarting failed container {name} in pod {}_{}({})",
                     text(&m.name),
                     text(&m.namespace),
                     self.uid
                 );
-                self.event(Some(name), Severity::Warning, "BackOff", said);
+                self.event(Some(name), Severity::Warning, "BackOff", message);
                 self.waiting.insert(name.clone(), waiting);
             }
         }
         plan
     }
 
-    /// Does what the plan says. Whether anything was done.
+    /// Carries out the plan. Returns whether the runtime's state may have changed.
     async fn act(&mut self, plan: &Plan, seen: &Observed) -> bool {
         let mut acted = false;
         if !plan.kill.is_empty() || plan.finished {
-            // Ending may take as long as the grace period.
+            // Stopping may take as long as the grace period.
             self.start_permit = None;
         }
         for kill in &plan.kill {
@@ -203,7 +203,7 @@ impl Worker {
             if self.is_ending() {
                 break;
             }
-            // Init containers are one after the other; app containers do not wait for each other's failures.
+            // Init containers start one after the other. An app container starts even if another one fails.
             if s.role == Role::Init {
                 break;
             }
@@ -211,13 +211,13 @@ impl Worker {
         acted
     }
 
-    /// Waits until the pod may start something. `false` if it is to end instead.
+    /// Waits for permission to start something. Returns `false` if the pod terminates instead.
     async fn acquire_start_permit(&mut self) -> bool {
         if self.start_permit.is_none() {
             self.start_permit = self.shared.starts.try_acquire();
         }
         if self.start_permit.is_none() {
-            // Whoever looks at the pod meanwhile sees that it is known here.
+            // The status shows meanwhile that the node has the pod.
             self.report(false).await;
             let (inbox, shared) = (self.inbox.clone(), self.shared.clone());
             self.start_permit = unless_ending(inbox, shared.starts.acquire(text(&self.pod.metadata.namespace))).await;
@@ -225,7 +225,7 @@ impl Worker {
         self.start_permit.is_some()
     }
 
-    /// The pod ran to its end: what still runs (sidecars) is ended, the records stay.
+    /// Ends a pod whose containers have finished: stops sidecars, and keeps the records.
     async fn finish(&mut self) -> Duration {
         self.stop_everything(self.grace()).await;
         self.stage = Stage::Over;

@@ -13,7 +13,7 @@ use crate::pod::plan::Plan;
 use crate::volumes;
 
 impl Worker {
-    /// The directories of the pod's volumes; `None` if one cannot be made yet, which is told.
+    /// Sets up the pod's volumes and returns their paths by name. `None` if one fails, which is reported.
     pub(super) async fn set_up_volumes(&mut self, plan: &Plan) -> Option<BTreeMap<String, PathBuf>> {
         let now = self.now();
         if self.holds.is_held(VOLUMES, now) {
@@ -35,8 +35,8 @@ impl Worker {
         }
     }
 
-    /// Brings volumes up to date when something they are made from has changed, and once in a while for tokens and the pod's
-    /// own labels. What waited for an object need not wait longer.
+    /// Refreshes volumes when an object or the pod's metadata has changed, and regularly for tokens. A change of an object also ends
+    /// all holds.
     pub(super) async fn refresh(&mut self) {
         let dirty = self.shared.take_dirty(&self.uid);
         if dirty {
@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// Whether the status reports a container that runs. With volumes that this agent has not touched, an earlier agent set them up.
+    /// Whether the status reports a running container. If this agent has not set up the volumes, an earlier one has.
     fn was_running(&self) -> bool {
         let status = &self.base.1;
         let lists = [&status.init_container_statuses, &status.container_statuses];
@@ -68,7 +68,7 @@ impl Worker {
         states.any(|s| s.running.is_some())
     }
 
-    /// How long until volumes that show labels and annotations are to show others. Somebody may change them all the time.
+    /// How long until volumes that show changed labels or annotations are refreshed. A client may change them all the time.
     pub(super) fn next_labels(&self) -> Option<Duration> {
         const PACE: Duration = Duration::from_secs(2);
         let refreshed = self.refreshed.filter(|_| self.relabelled && volumes::shows_metadata(&self.pod))?;
