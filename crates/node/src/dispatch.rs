@@ -147,12 +147,12 @@ fn again(changes: &Arc<Notify>, touched: &Arc<Mutex<BTreeSet<client::Key>>>, key
 /// Passes the node, as the API has it, to admission from now on. Returns after the first time.
 async fn follow_node(shared: &Arc<Shared>, node: &Informer<Whole>) {
     let known = Arc::new(Notify::new());
-    let (admission, own, told) = (shared.admission.clone(), shared.allocatable.clone(), known.clone());
+    let (admission, own, read) = (shared.admission.clone(), shared.allocatable.clone(), known.clone());
     node.on_change(move |change| match change.new.as_ref().map(|e| node_entry(&e.json(), &own)) {
         None => {}
         Some(Ok(entry)) => {
             admission.set_node(Arc::new(entry));
-            told.notify_one();
+            read.notify_one();
         }
         Some(Err(error)) => tracing::warn!(%error, "decoding the node failed; the last known node is used"),
     });

@@ -81,8 +81,8 @@ impl Source for Objects {
 }
 
 /// Bytes that a [`CachedSource`] keeps, and bytes that it reads in all.
-const KEPT: usize = 32 << 20;
-const MOST_READ: usize = 256 << 20;
+const MAX_KEPT: usize = 32 << 20;
+const MAX_READ: usize = 256 << 20;
 
 /// A source for one container or pod. It reads an object once for all that refer to it, and limits what is read in all.
 pub struct CachedSource<'a> {
@@ -117,10 +117,10 @@ impl Source for CachedSource<'_> {
         let size = 64 + data.iter().flat_map(|d| d.iter()).map(|(k, v)| 64 + k.len() + v.len()).sum::<usize>();
         let mut seen = self.seen.lock();
         seen.read += size;
-        if seen.read > MOST_READ {
-            return Err(crate::objects::Error::TooMuch(MOST_READ >> 20));
+        if seen.read > MAX_READ {
+            return Err(crate::objects::Error::TooMuch(MAX_READ >> 20));
         }
-        if seen.kept + size <= KEPT {
+        if seen.kept + size <= MAX_KEPT {
             seen.kept += size;
             seen.data.insert(key, data.clone());
         }

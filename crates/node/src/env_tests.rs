@@ -81,7 +81,7 @@ async fn variables_come_from_everywhere_in_order() {
     ]}))
     .await
     .unwrap();
-    let want = [
+    let expected = [
         ("P_A", "2"),
         ("X", "1-10.0.0.1-$(NOPE)-$(P_A)-$"),
         ("Y", "2"),
@@ -92,7 +92,7 @@ async fn variables_come_from_everywhere_in_order() {
     // A name may be anything printable without '='.
     let own: Vec<_> =
         got.variables.iter().filter(|(k, _)| k != "P_bad key").map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    assert_eq!(own, want);
+    assert_eq!(own, expected);
     assert!(
         got.skipped.iter().any(|(from, names)| from == "ConfigMap ns/cm" && names.contains(&"P_also=bad".to_owned()))
     );
@@ -100,7 +100,7 @@ async fn variables_come_from_everywhere_in_order() {
 
 #[tokio::test]
 async fn what_is_missing_is_said() {
-    let check = async |c, want: &str| assert_eq!(env(c).await.unwrap_err().to_string(), want);
+    let check = async |c, expected: &str| assert_eq!(env(c).await.unwrap_err().to_string(), expected);
     let key =
         |r: &str, name, key| json!({"name": "c", "env": [{"name": "A", "valueFrom": {r: {"name": name, "key": key}}}]});
     check(key("configMapKeyRef", "none", "k"), "configmap \"none\" not found").await;
@@ -137,12 +137,12 @@ fn services_are_told_in_variables() {
     assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
     // A service with too many ports is an error; services after it are not read.
     let ports: serde_json::Value = (1..20_000).map(|port| json!({"port": port, "name": format!("p{port}")})).collect();
-    let mut asked = 0;
+    let mut read = 0;
     let names = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
     let many = names.map(|name| service("a", name, "10.96.0.4", ports.clone()));
-    let many = many.iter().map(seen).inspect(|_| asked += 1);
+    let many = many.iter().map(seen).inspect(|_| read += 1);
     assert_eq!(service_variables(many, "a", true), Err(TooLong(MAX_BYTES)));
-    assert!(asked < 9, "{asked}");
+    assert!(read < 9, "{read}");
 }
 
 /// Forty variables that double each other would fill all memory.

@@ -116,7 +116,7 @@ mod tests {
             pod_ip: Some("10.0.0.2".into()),
             ..NodeInfo::default()
         };
-        let check = |path: &str, want: &str| assert_eq!(field(&pod, path, &node).unwrap(), want, "{path}");
+        let check = |path: &str, expected: &str| assert_eq!(field(&pod, path, &node).unwrap(), expected, "{path}");
         check("metadata.name", "p");
         check("metadata.labels['b']", "2");
         check("metadata.labels['none']", "");

@@ -24,16 +24,16 @@ pub const HEARTBEAT: Duration = Duration::from_secs(10);
 pub const LEASE_SECONDS: i32 = 40;
 pub const STATUS_PERIOD: Duration = Duration::from_secs(300);
 /// Below these the node is under pressure (kubelet's default hard eviction thresholds).
-const LEAST_MEMORY: u64 = 100 << 20;
-const LEAST_DISK_PERCENT: u64 = 10;
-const LEAST_INODES_PERCENT: u64 = 5;
+const MIN_MEMORY: u64 = 100 << 20;
+const MIN_DISK_PERCENT: u64 = 10;
+const MIN_INODES_PERCENT: u64 = 5;
 
 /// The features of v1.36 that this node declares, in the order of their names (`k8s.io/component-helpers/nodedeclaredfeatures`):
 /// streams come to it as WebSockets. Left out, because it cannot: resizing, and rules that restart a whole pod.
 const FEATURES: [&str; 1] = ["ExtendWebSocketsToKubelet"];
 /// Images in the status, and names of each (kubelet's `--node-status-max-images` and its own limit).
-const MOST_IMAGES: usize = 50;
-const MOST_NAMES: usize = 5;
+const MAX_IMAGES: usize = 50;
+const MAX_NAMES: usize = 5;
 
 /// The capacity of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ impl Capacity {
     pub fn allocatable(&self) -> BTreeMap<String, String> {
         let mut out = self.capacity();
         let taken: u64 = self.hugepages.values().sum();
-        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(LEAST_MEMORY + taken) / 1024));
-        let disk = self.disk / 100 * (100 - LEAST_DISK_PERCENT);
+        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(MIN_MEMORY + taken) / 1024));
+        let disk = self.disk / 100 * (100 - MIN_DISK_PERCENT);
         out.insert("ephemeral-storage".into(), disk.to_string());
         out
     }
@@ -122,10 +122,10 @@ struct Pressure {
 
 impl Pressure {
     fn read(data_dir: &Path) -> Self {
-        let memory = meminfo("MemAvailable").is_ok_and(|m| m < LEAST_MEMORY);
+        let memory = meminfo("MemAvailable").is_ok_and(|m| m < MIN_MEMORY);
         let disk = nix::sys::statvfs::statvfs(data_dir).is_ok_and(|s| {
-            s.blocks_available() * 100 < s.blocks() * LEAST_DISK_PERCENT
-                || s.files_available() * 100 < s.files() * LEAST_INODES_PERCENT
+            s.blocks_available() * 100 < s.blocks() * MIN_DISK_PERCENT
+                || s.files_available() * 100 < s.files() * MIN_INODES_PERCENT
         });
         let most = most_pids().unwrap_or(u64::MAX);
         let now = file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
@@ -168,14 +168,14 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
 /// The images of the status: the largest first, digests before tags.
 fn images(mut all: Vec<Image>) -> Vec<Value> {
     all.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
-    all.truncate(MOST_IMAGES);
-    let told = |i: Image| {
+    all.truncate(MAX_IMAGES);
+    let entries = |i: Image| {
         let (mut names, tags): (Vec<_>, Vec<_>) = i.names.into_iter().partition(|n| n.contains('@'));
         names.extend(tags);
-        names.truncate(MOST_NAMES);
+        names.truncate(MAX_NAMES);
         json!({"names": names, "sizeBytes": i.size})
     };
-    all.into_iter().map(told).collect()
+    all.into_iter().map(entries).collect()
 }
 
 /// The status of the node, read from the machine. Blocks.
@@ -364,8 +364,8 @@ impl Reporter {
             v
         };
         let has = without_times(serde_json::to_value(&node.status).unwrap_or_default());
-        let want = without_times(status.clone());
-        want.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
+        let new = without_times(status.clone());
+        new.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
             // Conditions and resources of other clients stay.
             "conditions" => {
                 let empty = Vec::new();
@@ -477,9 +477,9 @@ mod tests {
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
         all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));
-        let told = images(all);
-        assert_eq!((told.len(), &told[1]["sizeBytes"], &told[49]["sizeBytes"]), (50, &json!(60), &json!(12)));
-        assert_eq!(told[0], json!({"names": ["b@sha256:1", "a:1", "a:2", "a:3", "a:4"], "sizeBytes": 1000}));
+        let entries = images(all);
+        assert_eq!((entries.len(), &entries[1]["sizeBytes"], &entries[49]["sizeBytes"]), (50, &json!(60), &json!(12)));
+        assert_eq!(entries[0], json!({"names": ["b@sha256:1", "a:1", "a:2", "a:3", "a:4"], "sizeBytes": 1000}));
     }
 
     #[test]

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn classes_follow_requests_and_limits() {
-        let check = |c, want: Qos| assert_eq!(qos(&spec(c)), want);
+        let check = |c, expected: Qos| assert_eq!(qos(&spec(c)), expected);
         check(json!([{"name": "a"}]), Qos::BestEffort);
         let full = json!({"cpu": "1", "memory": "1Gi"});
         check(json!([{"name": "a", "resources": {"limits": full, "requests": full}}]), Qos::Guaranteed);

@@ -13,7 +13,7 @@ use crate::memory::wipe;
 
 pub const VERSION: u32 = 1;
 
-/// Reads a versioned record. `Ok(None)` if the file does not exist. Nothing of the file stays in memory but the record.
+/// Reads a versioned record. `Ok(None)` if the file does not exist. The bytes of the file are wiped from memory.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let mut bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -44,7 +44,7 @@ impl Version {
     }
 }
 
-/// Reads a part of a versioned record; the file is never in memory as one. `Ok(None)` if it does not exist.
+/// Reads a part of a versioned record; the file is never in memory as a whole. `Ok(None)` if it does not exist.
 pub fn read_part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let open = || std::fs::File::open(path).map(BufReader::new);
     let file = match open() {

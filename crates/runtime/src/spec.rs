@@ -1,8 +1,8 @@
-//! What agent and shim agree on: files below the pod directory, and the messages over the shim's socket.
+//! The protocol of agent and shim: files below the pod directory, and messages over the shim's socket.
 //!
 //! ```text
 //! ROOT/pods/POD/pod.json                      PodRecord, written by the agent
-//! ROOT/pods/POD/shim.json                     ShimRecord, written by the shim once the pod stands
+//! ROOT/pods/POD/shim.json                     ShimRecord, written by the shim when the pod is ready
 //! ROOT/pods/POD/shim.sock                     the shim's socket
 //! ROOT/pods/POD/{hostname,hosts,resolv.conf}  bound into the containers
 //! ROOT/pods/POD/shm                           the pod's /dev/shm
@@ -29,7 +29,7 @@ pub struct PodRecord {
     pub created_at: Timestamp,
     /// The pod's cgroup, relative to the hierarchies' roots.
     pub cgroup: String,
-    /// Where process 1 of a pid namespace of the pod's own lives: a cgroup below the pod's.
+    /// The cgroup below the pod's of process 1 of the pod's pid namespace, if it has one.
     #[serde(default)]
     pub reaper_cgroups: Vec<CgroupDirectory>,
 }
@@ -38,13 +38,13 @@ pub struct PodRecord {
 pub struct ShimRecord {
     pub version: u32,
     pub pid: i32,
-    /// Field 22 of /proc/PID/stat: with the pid it names one process for as long as the machine runs.
+    /// Field 22 of /proc/PID/stat: with the pid it identifies a process until the next boot.
     pub start_time: u64,
-    /// `boot_id` of the kernel, since pid and start time may meet again after a reboot.
+    /// `boot_id` of the kernel, since pid and start time may occur again after a reboot.
     pub boot: String,
 }
 
-/// A container as the shim needs it: everything resolved, nothing to look up but the user.
+/// A container for the shim: everything is resolved except the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContainerRecord {
     pub version: u32,
@@ -81,8 +81,8 @@ pub struct ContainerRecord {
     pub weight: usize,
 }
 
-/// What the agent keeps in memory of a [`ContainerRecord`]: nothing that grows with the environment, the arguments or the mounts. The
-/// rest is read from the file by whoever needs it.
+/// The part of a [`ContainerRecord`] that the agent keeps in memory, without environment, arguments and mounts. The rest is read
+/// from the file when it is needed.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ContainerSummary {
     pub id: String,
@@ -98,7 +98,7 @@ pub struct ContainerSummary {
     pub weight: usize,
 }
 
-/// Of a [`ContainerConfig`].
+/// The part of a [`ContainerConfig`] that the agent keeps in memory.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigSummary {
@@ -137,15 +137,15 @@ impl ContainerRecord {
     }
 }
 
-/// The layers of a container's image, of a [`ContainerRecord`].
+/// The layers in a [`ContainerRecord`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct ContainerLayers {
     pub id: String,
     pub layers: Vec<String>,
 }
 
-/// What the shim itself needs of a [`ContainerRecord`]. It keeps no more: every process that enters a container is a copy of it, and what
-/// it knew of other containers could be found there.
+/// The part of a [`ContainerRecord`] that the shim keeps in memory. It keeps no more, since every process that enters a container is
+/// a copy of it, in which data of other containers could be found.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ShimContainer {
     pub id: String,
@@ -192,7 +192,7 @@ impl StateRecord {
     }
 }
 
-/// What a new shim finds on the socket it was born with.
+/// The first message on the socket of a new shim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Birth {
     /// The pod's directory.
@@ -201,7 +201,7 @@ pub struct Birth {
     pub open_files: Option<u64>,
 }
 
-/// Agent → shim. `seq` comes back in the [`Reply`].
+/// Agent → shim. The reply has the same `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub seq: u64,
@@ -259,7 +259,7 @@ pub enum Message {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Notice {
-    /// The first message of a new shim on the socket it was born with.
+    /// The first message of a new shim on its inherited socket.
     Ready,
     Failed(String),
     State(StateRecord),

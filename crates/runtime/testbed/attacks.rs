@@ -97,8 +97,8 @@ pub fn park() -> ! {
 /// What a stopped process may do.
 fn held(pid: i32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let wanted = ["Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
-    let lines = status.lines().filter(|l| wanted.iter().any(|w| l.starts_with(w)));
+    let fields = ["Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
+    let lines = status.lines().filter(|l| fields.iter().any(|w| l.starts_with(w)));
     lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(",")).collect::<Vec<_>>().join(" ")
 }
 

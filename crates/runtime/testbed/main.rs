@@ -7,7 +7,7 @@ mod quotas;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if kemudi_runtime::shim::wanted() {
+    if kemudi_runtime::shim::is_requested() {
         return kemudi_runtime::shim::main();
     }
     let args: Vec<String> = std::env::args().skip(1).collect();

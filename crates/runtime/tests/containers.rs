@@ -32,7 +32,7 @@ async fn a_pod_runs_logs_executes_and_stops() {
     let id = host.start("a", shell("main", script)).await;
     let status = host.runtime.container_status(&id).await.unwrap();
     assert_eq!(status.state, ContainerState::Running);
-    host.said(&id, "stderr F err").await;
+    host.wait_for_output(&id, "stderr F err").await;
     assert_eq!(sh(&host, &id, "hostname; echo $PPID; exit 7").await, (7, "host-a\n0\n".into()));
 
     host.runtime.stop_container(&id, Duration::from_secs(10)).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_container_that_ignores_the_signal_is_killed() {
     let mut config = shell("usr1", "trap 'exit 42' USR1; echo ready; while :; do sleep 0.1; done");
     config.stop_signal = Some("SIGUSR1".into());
     let id = host.start("a", config).await;
-    host.said(&id, "ready").await; // process 1 does not get a signal it has no handler for
+    host.wait_for_output(&id, "ready").await; // process 1 does not get a signal it has no handler for
     host.runtime.stop_container(&id, Duration::from_secs(20)).await.unwrap();
     assert_eq!(host.ended(&id).await.exit_code, Some(42));
     host.finish().await;

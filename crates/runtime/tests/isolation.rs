@@ -158,7 +158,7 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
         let mut config = tracer("main", &attack);
         (config.security.seccomp, config.security.no_new_privileges) = (seccomp, no_new_privileges);
         let id = host.start(name, config).await;
-        host.said(&id, "ready").await;
+        host.wait_for_output(&id, "ready").await;
         commands_until(&host, &id, &id, "over").await;
         assert_nothing_gained(&host::log(&host.runtime.container_status(&id).await.unwrap()));
     }
@@ -172,11 +172,11 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
     victim.security.seccomp = Seccomp::RuntimeDefault;
     let victim = host.start("shared", victim).await;
     let commands = host.start("shared", tracer("commands", &attack)).await;
-    host.said(&commands, "ready").await;
+    host.wait_for_output(&commands, "ready").await;
     commands_until(&host, &victim, &commands, "over").await;
     assert_nothing_gained(&host::log(&host.runtime.container_status(&commands).await.unwrap()));
     let starts = host.start("shared", tracer("starts", &attack)).await;
-    host.said(&starts, "ready").await;
+    host.wait_for_output(&starts, "ready").await;
     let path = host.runtime.container_status(&starts).await.unwrap().log_path;
     for number in 0..200 {
         if std::fs::read_to_string(&path).unwrap().contains("over") {
@@ -188,7 +188,7 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
         let id = host.start("shared", config).await;
         host.ended(&id).await;
     }
-    host.said(&starts, "over").await;
+    host.wait_for_output(&starts, "over").await;
     assert_nothing_gained(&host::log(&host.runtime.container_status(&starts).await.unwrap()));
     host.finish().await;
 }
@@ -209,7 +209,7 @@ async fn the_way_into_a_container_shows_nothing() {
     let debugger = host.start("a", config).await;
     for start in [false, true] {
         let attacker = host.start("a", tracer(&format!("hold-{start}"), &["hold"])).await;
-        host.said(&attacker, "ready").await;
+        host.wait_for_output(&attacker, "ready").await;
         let path = host.runtime.container_status(&attacker).await.unwrap().log_path;
         // Goes on until one is held, which stays as long as its attacker.
         let starts = async {
@@ -270,7 +270,7 @@ async fn nothing_of_ours_is_seized_in_a_user_namespace() {
     let mut config = tracer("main", &["steal", "1", &backwards(SECRET)]);
     config.security.add_capabilities = vec!["ALL".into()];
     let id = host.start("a", config).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     for _ in 0..50 {
         let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
         let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
@@ -290,7 +290,7 @@ async fn a_report_names_nobody_else() {
     let mut bystander = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let lie = format!("P{}", bystander.id());
     let id = host.start("a", tracer("main", &["hold", &lie, "T", "X", ""])).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     let path = host.runtime.container_status(&id).await.unwrap().log_path;
     while !std::fs::read_to_string(&path).unwrap().contains("holds") {
@@ -324,7 +324,7 @@ async fn commands_that_are_killed_at_birth_are_answered() {
     host.pod("a").await;
     let neighbour = host.start("a", shell("neighbour", FOREVER)).await;
     let id = host.start("a", tracer("main", &["kill"])).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     let path = host.runtime.container_status(&id).await.unwrap().log_path;
     while std::fs::read_to_string(&path).unwrap().matches("killed").count() < 20 {
@@ -349,7 +349,7 @@ async fn starts_that_are_held_up_come_to_an_end() {
     host.runtime.run_pod(config).await.unwrap();
     let neighbour = host.start("a", shell("neighbour", FOREVER)).await;
     let stopper = host.start("a", shell("stopper", "echo ready; while :; do kill -STOP -1; done")).await;
-    host.said(&stopper, "ready").await;
+    host.wait_for_output(&stopper, "ready").await;
     let late = "did not run within 2 seconds";
     let mut held = [0; 3];
     for number in 0..300 {
@@ -476,7 +476,7 @@ async fn commands_that_nobody_waits_for_are_not_started() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let id = host.start("a", shell("main", &format!("{LONG_PASSWD}; echo ready; {FOREVER}"))).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     for _ in 0..3 {
         let command = vec!["true".to_owned()];
         let result = host.runtime.exec_sync(&id, command, Some(Duration::from_millis(200)), 16 << 20).await;
@@ -500,7 +500,7 @@ async fn a_container_cannot_hold_up_commands() {
         "rm -f /etc/passwd /etc/group /dev/null; mkfifo /etc/passwd /etc/group; ln -s /etc/passwd /dev/null; echo ready; {FOREVER}"
     );
     let id = host.start("a", shell("main", &script)).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     let (code, text) = sh(&host, &id, "echo 0").await;
     assert_eq!((code, text.as_str()), (0, "0\n"));
     let request = ExecRequest { command: vec!["true".into()], stdout: false, ..ExecRequest::default() };

@@ -21,7 +21,7 @@ async fn attacker(host: &mut Host, attack: &str) -> String {
     config.security.drop_capabilities = vec!["ALL".into()];
     config.security.no_new_privileges = true;
     let id = host.start("attacker", config).await;
-    host.said(&id, "full after").await;
+    host.wait_for_output(&id, "full after").await;
     id
 }
 

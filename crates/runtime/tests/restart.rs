@@ -234,7 +234,7 @@ async fn environments_take_no_memory_of_the_agent() {
     let known = host.runtime.container_status(&last).await.unwrap();
     assert_eq!((known.name.as_str(), u64::from(known.attempt)), ("main", CONTAINERS - 1));
     host.runtime.start_container(&last).await.unwrap();
-    host.said(&last, "150").await;
+    host.wait_for_output(&last, "150").await;
     let record = host.options.root.join("pods/a/containers").join(&last).join("config.json");
     let size = std::fs::metadata(record).unwrap().len();
     assert!(size < 16 * VARIABLE as u64, "the environment is recorded once: {size}");
@@ -284,7 +284,7 @@ async fn records_of_the_release_before_are_adopted() {
     host.runtime = Embedded::open(host.options.clone()).await.unwrap();
     host.events = host.runtime.subscribe();
     host.runtime.start_container(&id).await.unwrap();
-    host.said(&id, "b").await;
+    host.wait_for_output(&id, "b").await;
     let status = host.runtime.container_status(&id).await.unwrap();
     assert_eq!((status.name.as_str(), status.labels["l"].as_str()), ("main", "m"));
     let touch = ["/bin/busybox", "touch", "/tmp/end"].map(str::to_owned).to_vec();

@@ -170,15 +170,16 @@ impl Admission {
         let Some(node) = state.node.clone() else {
             return Err(Unfit::Deferred("Kubelet cannot get node info.".into()));
         };
-        let (asked, has) = (&pod.view.requests, &node.view.allocatable);
-        for (name, asked, has) in [("memory", asked.memory, has.memory), ("cpu", asked.cpu, has.cpu)] {
-            if asked > has {
-                let message = format!("Node didn't have enough capacity: {name}, requested: {asked}, capacity: {has}");
+        let (requested, has) = (&pod.view.requests, &node.view.allocatable);
+        for (name, requested, has) in [("memory", requested.memory, has.memory), ("cpu", requested.cpu, has.cpu)] {
+            if requested > has {
+                let message =
+                    format!("Node didn't have enough capacity: {name}, requested: {requested}, capacity: {has}");
                 return Err(Unfit::Infeasible(message));
             }
         }
         let Some(own) = state.taken.remove(&uid) else { return Ok(()) };
-        let failures = self.failures(&state, &node, &pod, asked, Counting::All);
+        let failures = self.failures(&state, &node, &pod, requested, Counting::All);
         let short =
             failures.iter().find(|f| matches!(f, Failure::Insufficient(i) if matches!(&*i.resource, "cpu" | "memory")));
         let result = short.map_or(Ok(()), |f| Err(Unfit::Deferred(rejection(f, 1).message)));

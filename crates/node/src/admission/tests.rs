@@ -24,8 +24,8 @@ fn node(labels: Value, taints: Value) -> Arc<NodeEntry> {
 
 fn admission() -> (Arc<Admission>, Arc<Mutex<Vec<String>>>) {
     let woken: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = woken.clone();
-    let admission = Admission::new("n", Arc::new(move |uid: &str| told.lock().push(uid.to_owned())));
+    let notified = woken.clone();
+    let admission = Admission::new("n", Arc::new(move |uid: &str| notified.lock().push(uid.to_owned())));
     admission.set_node(node(json!({"zone": "a"}), json!([{"key": "soft", "effect": "NoSchedule"}])));
     (Arc::new(admission), woken)
 }
@@ -106,26 +106,27 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
 #[test]
 fn a_resize_waits_for_room() {
     let (a, woken) = admission();
-    let asks = |name: &str, cpu: &str, memory: &str| pod(name, 0, requests(json!({"cpu": cpu, "memory": memory})));
-    let big = a.admit(asks("big", "1", "3Gi"), Qos::Burstable).unwrap();
-    let _small = a.admit(asks("small", "500m", "1Gi"), Qos::Burstable).unwrap();
+    let requesting =
+        |name: &str, cpu: &str, memory: &str| pod(name, 0, requests(json!({"cpu": cpu, "memory": memory})));
+    let big = a.admit(requesting("big", "1", "3Gi"), Qos::Burstable).unwrap();
+    let _small = a.admit(requesting("small", "500m", "1Gi"), Qos::Burstable).unwrap();
     let infeasible = |name: &str, numbers: &str| {
         Err(Unfit::Infeasible(format!("Node didn't have enough capacity: {name}, requested: {numbers}")))
     };
-    assert_eq!(a.resize(asks("small", "3", "1Gi")), infeasible("cpu", "3000, capacity: 2000"));
-    assert_eq!(a.resize(asks("small", "3", "5Gi")), infeasible("memory", "5368709120, capacity: 4294967296"));
-    assert_eq!(a.resize(asks("small", "1", "1Gi")), Ok(()));
+    assert_eq!(a.resize(requesting("small", "3", "1Gi")), infeasible("cpu", "3000, capacity: 2000"));
+    assert_eq!(a.resize(requesting("small", "3", "5Gi")), infeasible("memory", "5368709120, capacity: 4294967296"));
+    assert_eq!(a.resize(requesting("small", "1", "1Gi")), Ok(()));
     let message =
         "Node didn't have enough resource: memory, requested: 2147483648, used: 3221225472, capacity: 4294967296";
-    assert_eq!(a.resize(asks("small", "1", "2Gi")), Err(Unfit::Deferred(message.into())));
+    assert_eq!(a.resize(requesting("small", "1", "2Gi")), Err(Unfit::Deferred(message.into())));
     // A deferred pod keeps its resources, and is woken when another pod becomes smaller or ends.
-    let refused = a.admit(asks("third", "1m", "1"), Qos::Burstable).err().unwrap();
+    let refused = a.admit(requesting("third", "1m", "1"), Qos::Burstable).err().unwrap();
     assert_eq!(refused.message, "Node didn't have enough resource: cpu, requested: 1, used: 2000, capacity: 2000");
-    assert_eq!(a.resize(asks("big", "1", "2560Mi")), Ok(()));
+    assert_eq!(a.resize(requesting("big", "1", "2560Mi")), Ok(()));
     assert_eq!(*woken.lock(), ["small"]);
     drop(big);
     assert_eq!(*woken.lock(), ["small", "small"]);
-    assert_eq!(a.resize(asks("small", "1", "2Gi")), Ok(()));
+    assert_eq!(a.resize(requesting("small", "1", "2Gi")), Ok(()));
 }
 
 #[test]

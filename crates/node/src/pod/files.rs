@@ -156,9 +156,9 @@ mod tests {
             domain: "cluster.local".into(),
             node: "search example.org\nnameserver 192.0.2.53\n".into(),
         };
-        let check = |spec: serde_json::Value, want: &str| {
+        let check = |spec: serde_json::Value, expected: &str| {
             let pod: Pod = serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
-            assert_eq!(resolv_conf(&pod, &options), want, "{spec}");
+            assert_eq!(resolv_conf(&pod, &options), expected, "{spec}");
         };
         let cluster = "search n.svc.cluster.local svc.cluster.local cluster.local example.org\n\
                        nameserver 10.96.0.10\noptions ndots:5\n";

@@ -32,7 +32,7 @@ fn container(name: &str, state: &str) -> Container {
 }
 
 /// The plan in short: `+a` starts, `-a` kills, `~a` backs off, `sandbox`, `finished`.
-fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], want: &str) {
+fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], expected: &str) {
     let mut backoffs = Backoffs::default();
     let now = Timestamp::from_second(201).unwrap();
     for (name, state) in there.iter().filter(|(_, s)| s.ends_with('~')) {
@@ -65,7 +65,7 @@ fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], want: &str) {
     got.extend(plan.start.iter().map(|s| format!("+{}", s.name)));
     got.extend(plan.backing_off.iter().map(|(n, _)| format!("~{n}")));
     got.extend(plan.finished.then(|| "finished".to_owned()));
-    assert_eq!(got.join(" "), want, "{spec} {sandbox:?} {there:?}");
+    assert_eq!(got.join(" "), expected, "{spec} {sandbox:?} {there:?}");
 }
 
 fn spec(policy: &str, init: &[&str], app: &[&str]) -> Value {

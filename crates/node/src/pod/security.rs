@@ -127,16 +127,16 @@ fn profiles(text: &str) -> BTreeSet<String> {
 }
 
 /// The maximum of volumes of a pod. Containers mount each of them, and the kernel allows 100,000 mounts (`fs.mount-max`).
-const MOST_VOLUMES: usize = 512;
+const MAX_VOLUMES: usize = 512;
 /// Volumes in memory of all pods take one of this many parts of the kernel's mounts. A container starts with a copy of the machine's
 /// mounts, which then takes 20 ms.
 const MOUNTS_SHARE: usize = 8;
 /// Volumes in memory that a pod may have on any node.
-const LEAST_IN_MEMORY: usize = 16;
+const MIN_IN_MEMORY: usize = 16;
 
 /// How many volumes in memory each of `pods` pods may have.
 fn in_memory(mounts: usize, pods: u32) -> usize {
-    (mounts / MOUNTS_SHARE / pods.max(1) as usize).clamp(LEAST_IN_MEMORY, MOST_VOLUMES)
+    (mounts / MOUNTS_SHARE / pods.max(1) as usize).clamp(MIN_IN_MEMORY, MAX_VOLUMES)
 }
 
 /// Why this node refuses the pod; `None` if it does not. Reasons and messages are kubelet's where it has them.
@@ -155,8 +155,8 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
         return Some(Refusal { reason: "RuntimeClassNotSupported", message });
     }
     let count = spec.volumes.as_ref().map_or(0, Vec::len);
-    if count > MOST_VOLUMES {
-        let message = format!("Pod has {count} volumes: this node mounts at most {MOST_VOLUMES} for one pod");
+    if count > MAX_VOLUMES {
+        let message = format!("Pod has {count} volumes: this node mounts at most {MAX_VOLUMES} for one pod");
         return Some(Refusal { reason: "TooManyVolumes", message });
     }
     let in_memory = volumes::count_in_memory(pod);

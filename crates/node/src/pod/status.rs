@@ -114,9 +114,9 @@ impl Facts<'_> {
     fn terminated(&self, c: &Container) -> State {
         let (code, reason) = end(c);
         // The reason of the runtime wins, as upstream.
-        let said = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
-        let said: Vec<&str> = said.map(String::as_str).filter(|m| !m.is_empty()).collect();
-        let message = Some(said.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
+        let messages = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
+        let messages: Vec<&str> = messages.map(String::as_str).filter(|m| !m.is_empty()).collect();
+        let message = Some(messages.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
         State {
             terminated: Some(ContainerStateTerminated {
                 container_id: Some(container_id(&c.id)),

@@ -67,9 +67,9 @@ fn pod(policy: &str, init: &[&str], app: &[&str]) -> Value {
 /// Clauses: P06
 #[test]
 fn phases_follow_upstreams_table() {
-    let check = |policy: &str, init: &[&str], there: &[(&str, &str)], waiting: &[(&str, &str)], want: &str| {
+    let check = |policy: &str, init: &[&str], there: &[(&str, &str)], waiting: &[(&str, &str)], expected: &str| {
         let s = make(pod(policy, init, &["a", "b"]), there, waiting, false);
-        assert_eq!(s.phase.as_deref(), Some(want), "{policy} {init:?} {there:?} {waiting:?}");
+        assert_eq!(s.phase.as_deref(), Some(expected), "{policy} {init:?} {there:?} {waiting:?}");
     };
     let none: &[(&str, &str)] = &[];
     check("Always", &[], none, none, "Pending");

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn what_waits_says_for_what() {
         let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
-        for (status, want) in [
+        for (status, expected) in [
             (json!({}), "container \"c\" in pod \"p\" is not available"),
             (
                 json!({"state": waiting("PodInitializing")}),
@@ -90,7 +90,7 @@ mod tests {
                 one.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
                 let statuses = if status == json!({}) { json!([]) } else { json!([one]) };
                 let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}, "status": {list: statuses}});
-                assert_eq!(why(&serde_json::from_value(pod).unwrap(), "c"), want);
+                assert_eq!(why(&serde_json::from_value(pod).unwrap(), "c"), expected);
             }
         }
     }

@@ -94,7 +94,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
 
 enum Authentication {
     User(Arc<User>),
-    Nobody,
+    Failed,
     Busy,
 }
 
@@ -121,7 +121,7 @@ impl Access {
             (None, None) => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
             (None, Some(token)) => match self.authenticate(&token, sender.address).await {
                 Authentication::User(user) => user,
-                Authentication::Nobody => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
+                Authentication::Failed => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
                 Authentication::Busy => {
                     let why = "too many tokens of this address are being reviewed, please try again later";
                     return Err(text(StatusCode::TOO_MANY_REQUESTS, why.into()));
@@ -150,14 +150,14 @@ impl Access {
 
     async fn authenticate(&self, token: &str, address: Option<IpAddr>) -> Authentication {
         if token.is_empty() || token.len() > LONGEST_TOKEN {
-            return Authentication::Nobody;
+            return Authentication::Failed;
         }
         let key: Hash256 = Sha256::digest(token.as_bytes()).into();
         if let Some(user) = self.users.get(&key) {
             return Authentication::User(user);
         }
         if self.strangers.get(&key).is_some() {
-            return Authentication::Nobody;
+            return Authentication::Failed;
         }
         let turn = address.map(|a| self.by_address.acquire(a));
         if matches!(turn, Some(None)) {
@@ -174,11 +174,11 @@ impl Access {
             }
             Ok(None) => {
                 self.strangers.insert(key, ());
-                Authentication::Nobody
+                Authentication::Failed
             }
             Err(error) => {
                 tracing::warn!(%error, "the API server did not review a token; the request is denied");
-                Authentication::Nobody
+                Authentication::Failed
             }
         }
     }

@@ -75,8 +75,8 @@ const PROTOCOLS: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s
 
 /// Serves a SPDY connection inside a WebSocket.
 async fn unwrap(socket: upgrade::Socket, target: Target) {
-    let (outside, inside) = tokio::io::duplex(64 * 1024);
-    let (mut from, mut to) = tokio::io::split(outside);
+    let (client_end, server_end) = tokio::io::duplex(64 * 1024);
+    let (mut from, mut to) = tokio::io::split(client_end);
     let (mut sink, mut incoming) = socket.split();
     let send = async {
         let mut block = vec![0; 32 * 1024];
@@ -99,7 +99,7 @@ async fn unwrap(socket: upgrade::Socket, target: Target) {
     tokio::select! {
         () = send => {}
         () = receive => {}
-        () = pairs(Session::start(inside), target) => {}
+        () = pairs(Session::start(server_end), target) => {}
     }
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
     let _ = sink.send(Message::Close(Some(normal))).await;

@@ -21,22 +21,22 @@ fn check(known: &Known, name: &str) -> Result<(), &'static str> {
 /// Runs all checks without those that the query excludes.
 pub(super) fn check_all(known: &Known, query: &Query) -> Response<Body> {
     let excluded = query.get_all("exclude");
-    let (mut told, mut failed) = (String::new(), false);
+    let (mut report, mut failed) = (String::new(), false);
     for name in CHECKS {
         let _ = match check(known, name) {
-            _ if excluded.iter().any(|e| e == name) => writeln!(told, "[+]{name} excluded: ok"),
-            Ok(()) => writeln!(told, "[+]{name} ok"),
+            _ if excluded.iter().any(|e| e == name) => writeln!(report, "[+]{name} excluded: ok"),
+            Ok(()) => writeln!(report, "[+]{name} ok"),
             Err(_) => {
                 failed = true;
-                writeln!(told, "[-]{name} failed: reason withheld")
+                writeln!(report, "[-]{name} failed: reason withheld")
             }
         };
     }
     if failed {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, told + "healthz check failed\n");
+        return text(StatusCode::INTERNAL_SERVER_ERROR, report + "healthz check failed\n");
     }
     let verbose = query.get("verbose").is_some();
-    text(StatusCode::OK, if verbose { told + "healthz check passed\n" } else { "ok".into() })
+    text(StatusCode::OK, if verbose { report + "healthz check passed\n" } else { "ok".into() })
 }
 
 /// Runs the check `name`.

@@ -24,7 +24,7 @@ const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CONTROL: u8 = 8;
 /// Maximum length of a control frame.
-const MOST_OF_CONTROL: u64 = 125;
+const MAX_CONTROL: u64 = 125;
 
 pub(super) struct Pieces<S> {
     io: S,
@@ -118,7 +118,7 @@ impl<S> Pieces<S> {
             more => more.iter().fold(0, |n, b| n << 8 | u64::from(*b)),
         };
         if kind >= CONTROL {
-            if left > MOST_OF_CONTROL || !ends {
+            if left > MAX_CONTROL || !ends {
                 return Err(wrong("a control frame that is too long, or in parts"));
             }
             self.out.extend_from_slice(head);
@@ -182,7 +182,7 @@ impl Message {
     }
 }
 
-/// The length of a frame's head, as far as its first bytes tell: at least two bytes and the mask.
+/// The length of a frame's head, as far as its first bytes determine it: at least two bytes and the mask.
 fn head_length(head: &[u8]) -> usize {
     match head.get(1).map(|b| b & !MASKED) {
         Some(126) => 8,

@@ -17,9 +17,9 @@ pub(super) async fn serve(handle: &Handle, id: &str, command: &str) -> Result<Re
     let (runtime, id) = (handle.options.runtime.clone(), id.to_owned());
     let done = tokio::spawn(async move { runtime.exec_sync(&id, words, Some(LONGEST), OUTPUT).await });
     let done = done.await.map_err(|e| Error::Internal(e.to_string()))??;
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     if done.exit_code != 0 {
-        return Err(Error::Internal(format!("command '{command}' exited with {}: {said}", done.exit_code)));
+        return Err(Error::Internal(format!("command '{command}' exited with {}: {output}", done.exit_code)));
     }
-    Ok(text(StatusCode::OK, said))
+    Ok(text(StatusCode::OK, output))
 }

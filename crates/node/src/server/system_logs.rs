@@ -21,7 +21,7 @@ use super::{Body, Error, stream, text};
 const ROOT: &str = "/var/log";
 const BLOCK: usize = 64 << 10;
 /// Maximum number of entries of a directory.
-const MOST_NAMES: usize = 10_000;
+const MAX_NAMES: usize = 10_000;
 
 enum Found {
     Directory(Vec<String>),
@@ -29,8 +29,8 @@ enum Found {
 }
 
 pub(super) async fn serve(segments: &[&str], path: &str) -> Result<Response<Body>, Error> {
-    let wanted = wanted(segments).ok_or_else(|| Error::NotFound("404 page not found\n".into()))?;
-    let found = tokio::task::spawn_blocking(move || open(Path::new(ROOT), &wanted)).await;
+    let relative_path = relative_path(segments).ok_or_else(|| Error::NotFound("404 page not found\n".into()))?;
+    let found = tokio::task::spawn_blocking(move || open(Path::new(ROOT), &relative_path)).await;
     match found.map_err(|e| Error::Internal(e.to_string()))? {
         Ok(Found::Directory(_)) if !path.ends_with('/') => {
             let mut response = text(StatusCode::MOVED_PERMANENTLY, String::new());
@@ -51,7 +51,7 @@ pub(super) async fn serve(segments: &[&str], path: &str) -> Result<Response<Body
 }
 
 /// The path below the root; `None` if it is invalid.
-fn wanted(segments: &[&str]) -> Option<PathBuf> {
+fn relative_path(segments: &[&str]) -> Option<PathBuf> {
     let bad = |s: &&str| s.contains(['/', '\0']) || *s == "..";
     if segments.iter().any(bad) {
         return None;
@@ -76,7 +76,7 @@ fn open(root: &Path, path: &Path) -> std::io::Result<Found> {
 /// The sorted entries of a directory; names of directories end with a slash.
 fn names(fd: OwnedFd) -> std::io::Result<Vec<String>> {
     let mut out = Vec::new();
-    for entry in Dir::from_fd(fd)?.iter().take(MOST_NAMES) {
+    for entry in Dir::from_fd(fd)?.iter().take(MAX_NAMES) {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name == "." || name == ".." {
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn nothing_outside_is_shown() {
-        let outside = tempfile::tempdir().unwrap();
-        std::fs::write(outside.path().join("secret"), "secret").unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::write(elsewhere.path().join("secret"), "secret").unwrap();
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("pods")).unwrap();
         std::fs::write(root.path().join("pods/log"), "text").unwrap();
         symlink("pods/log", root.path().join("inside")).unwrap();
-        symlink(outside.path().join("secret"), root.path().join("absolute")).unwrap();
+        symlink(elsewhere.path().join("secret"), root.path().join("absolute")).unwrap();
         symlink("../".repeat(20) + "etc/passwd", root.path().join("relative")).unwrap();
         symlink("/proc/self/environ", root.path().join("magic")).unwrap();
         nix::unistd::mkfifo(&root.path().join("pipe"), Mode::S_IRWXU).unwrap();
@@ -162,9 +162,9 @@ mod tests {
         let Ok(Found::Directory(names)) = open(root.path(), Path::new("")) else { panic!("the root is a directory") };
         assert_eq!(names, ["absolute", "inside", "magic", "pipe", "pods/", "relative"]);
         for bad in [&["..", "secret"][..], &["a/b"], &["a\0"]] {
-            assert_eq!(wanted(bad), None, "{bad:?}");
+            assert_eq!(relative_path(bad), None, "{bad:?}");
         }
-        assert_eq!(wanted(&["pods", "", "log"]), Some("pods/log".into()));
+        assert_eq!(relative_path(&["pods", "", "log"]), Some("pods/log".into()));
     }
 
     #[test]

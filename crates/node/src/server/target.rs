@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_path_has_its_subresources() {
-        for (path, want) in [
+        for (path, expected) in [
             ("/healthz", &["healthz", "proxy"][..]),
             ("/healthz/ping", &["healthz", "proxy"]),
             ("/healthzx", &["proxy"]),
@@ -96,7 +96,7 @@ mod tests {
             ("/", &["proxy"]),
             ("", &["proxy"]),
         ] {
-            assert_eq!(Target::parse(path).subresources(), want, "{path}");
+            assert_eq!(Target::parse(path).subresources(), expected, "{path}");
         }
     }
 

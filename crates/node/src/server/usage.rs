@@ -359,8 +359,8 @@ mod tests {
         let devices = "Inter-|   Receive                                                |  Transmit\n\
              face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n\
             km0af40002:    1200      12    1    2    0     0          0         0      340       4    5    6    0     0       0          0\n";
-        let want = Interface { name: "km0af40002".into(), received: [1200, 12, 1, 2], sent: [340, 4, 5, 6] };
-        assert_eq!(parse_devices(devices), [want]);
+        let expected = Interface { name: "km0af40002".into(), received: [1200, 12, 1, 2], sent: [340, 4, 5, 6] };
+        assert_eq!(parse_devices(devices), [expected]);
         let routes = "Iface\tDestination\tGateway\neth1\t0000F40A\t0\nens3\t00000000\t0102000A\n";
         assert_eq!(default_device(routes).as_deref(), Some("ens3"));
         assert_eq!(default_device("Iface\tDestination\n"), None);

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 /// Maximum size and number of headers of a block. Larger ones end the connection: a few bytes may decompress to very many.
 const MAX: usize = 16 * 1024;
-const MOST: usize = 64;
+const MAX_COUNT: usize = 64;
 
 /// The entries of the dictionary that have a length prefix, separated by `|`.
 const WORDS: &str = "options|head|post|put|delete|trace|accept|accept-charset|accept-encoding|accept-language|accept-ranges|\
@@ -138,7 +138,7 @@ fn parse(mut plain: &[u8]) -> Result<Headers, Error> {
         String::from_utf8(head.to_vec()).map_err(|_| Error::Text)
     }
     let count = number(&mut plain)?;
-    if count > MOST {
+    if count > MAX_COUNT {
         return Err(Error::Long);
     }
     let mut out = Vec::new();

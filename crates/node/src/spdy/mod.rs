@@ -234,33 +234,33 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
                 SYN_REPLY | 8 => drop(headers.read(frame.get(4..).unwrap_or_default())?),
                 RST_STREAM => drop(self.streams.remove(&(number(0)? & 0x7fff_ffff))),
                 // Pings of the client have odd numbers and are echoed.
-                PING if number(0)? % 2 == 1 => self.say(Out::Control(PING, [number(0)?, 0], 1)).await?,
+                PING if number(0)? % 2 == 1 => self.send(Out::Control(PING, [number(0)?, 0], 1)).await?,
                 GOAWAY => tracing::trace!("the client opens no more streams"),
                 _ => {}
             }
         }
     }
 
-    async fn say(&mut self, out: Out) -> Result<(), Error> {
+    async fn send(&mut self, out: Out) -> Result<(), Error> {
         self.frames.send(out).await.map_err(|_| Error::Protocol("the connection cannot be written to"))
     }
 
     async fn open(&mut self, id: u32, flags: u8, mut headers: Headers) -> Result<(), Error> {
         if id.is_multiple_of(2) || id <= self.last {
-            return self.say(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
+            return self.send(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
         }
         self.last = id;
         self.streams.retain(|_, s| !s.is_closed());
         headers.retain(|(name, _)| KEPT.contains(&name.as_str()));
         let is_short = headers.len() <= KEPT.len() && headers.iter().all(|(_, value)| value.len() <= VALUE);
         let Some(place) = self.places.clone().try_acquire_owned().ok().filter(|_| is_short) else {
-            return self.say(Out::Control(RST_STREAM, [id, REFUSED_STREAM], 2)).await;
+            return self.send(Out::Control(RST_STREAM, [id, REFUSED_STREAM], 2)).await;
         };
         let (sender, pieces) = mpsc::unbounded_channel();
         if flags & FIN == 0 {
             self.streams.insert(id, sender);
         }
-        self.say(Out::Reply(id)).await?;
+        self.send(Out::Reply(id)).await?;
         let output = Output { id, frames: self.frames.clone() };
         let stream = Stream { id, headers, input: Input { pieces, room: None }, output, _place: place };
         self.opened.send(stream).await.map_err(|_| Error::Protocol("nobody takes streams any more"))
@@ -282,13 +282,13 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
         if flags & FIN != 0 {
             self.streams.remove(&id);
         } else if length > 0 && self.streams.contains_key(&id) {
-            self.say(Out::Control(WINDOW_UPDATE, [id, length], 2)).await?;
+            self.send(Out::Control(WINDOW_UPDATE, [id, length], 2)).await?;
         }
         // The connection's own window.
         self.unsaid += length;
         if self.unsaid >= PIECE as u32 {
             let n = std::mem::take(&mut self.unsaid);
-            self.say(Out::Control(WINDOW_UPDATE, [0, n], 2)).await?;
+            self.send(Out::Control(WINDOW_UPDATE, [0, n], 2)).await?;
         }
         Ok(())
     }

@@ -194,16 +194,16 @@ mod tests {
     }
 
     /// Files of the host that no container may affect.
-    struct Outside(tempfile::TempDir);
+    struct HostFiles(tempfile::TempDir);
 
-    impl Outside {
+    impl HostFiles {
         fn new() -> Self {
-            let outside = Self(tempfile::tempdir().unwrap());
-            fs::create_dir(outside.path().join("sub")).unwrap();
-            fs::write(outside.path().join("sub/a"), "precious").unwrap();
-            fs::write(outside.path().join("a"), "precious").unwrap();
-            fs::set_permissions(outside.path().join("a"), fs::Permissions::from_mode(0o600)).unwrap();
-            outside
+            let host = Self(tempfile::tempdir().unwrap());
+            fs::create_dir(host.path().join("sub")).unwrap();
+            fs::write(host.path().join("sub/a"), "precious").unwrap();
+            fs::write(host.path().join("a"), "precious").unwrap();
+            fs::set_permissions(host.path().join("a"), fs::Permissions::from_mode(0o600)).unwrap();
+            host
         }
 
         fn path(&self) -> &Path {
@@ -223,19 +223,19 @@ mod tests {
     /// The agent removed the target of a link that a container had made in its volume.
     #[test]
     fn content_of_the_volume_is_not_trusted() {
-        let outside = Outside::new();
+        let host = HostFiles::new();
         let (first, second) = (payload(&[("a", "1"), ("d/b", "1")]), payload(&[("a", "2"), ("d/b", "2")]));
         let remove = |path: &Path| match fs::symlink_metadata(path).unwrap().is_dir() {
             true => fs::remove_dir_all(path).unwrap(),
             false => fs::remove_file(path).unwrap(),
         };
-        let above = format!("../{}", outside.path().file_name().unwrap().to_str().unwrap());
+        let above = format!("../{}", host.path().file_name().unwrap().to_str().unwrap());
         // What a container puts in the place of a file.
         let link = |to: &str| {
             let to = to.to_owned();
             Box::new(move |at: &Path| symlink(&to, at).unwrap()) as Box<dyn Fn(&Path)>
         };
-        let out = outside.path().to_str().unwrap();
+        let out = host.path().to_str().unwrap();
         let kinds: Vec<(&str, Box<dyn Fn(&Path)>)> = vec![
             ("link to a directory outside", link(out)),
             ("link to a file outside", link(&format!("{out}/a"))),
@@ -262,7 +262,7 @@ mod tests {
             for (kind, put) in &kinds {
                 for next in [&first, &second] {
                     let case = format!("{kind} as {path}");
-                    let dir = tempfile::tempdir_in(outside.path().parent().unwrap()).unwrap();
+                    let dir = tempfile::tempdir_in(host.path().parent().unwrap()).unwrap();
                     let v = dir.path();
                     write(v, &first, "one", None).unwrap();
                     let at = v.join(path);
@@ -271,7 +271,7 @@ mod tests {
                     }
                     put(&at);
                     write(v, next, "two", None).unwrap_or_else(|e| panic!("{case}: {e}"));
-                    outside.check(&case);
+                    host.check(&case);
                     for (path, file) in next {
                         assert_eq!(fs::read(v.join(path)).unwrap(), file.content, "{case}");
                         let data = fs::read_link(v.join(DATA)).unwrap();
@@ -287,10 +287,10 @@ mod tests {
     fn the_new_directory_may_be_exchanged() {
         use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-        let outside = Outside::new();
+        let host = HostFiles::new();
         let dir = tempfile::tempdir().unwrap();
         let v = dir.path();
-        symlink(outside.path(), v.join("moved")).unwrap();
+        symlink(host.path(), v.join("moved")).unwrap();
         let (over, exchanged) = (AtomicBool::new(false), AtomicUsize::new(0));
         let names: Vec<String> = (0..200).map(|n| format!("sub/{n}")).chain(["a".into()]).collect();
         let state = |content: &str| {
@@ -300,7 +300,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    let _ = symlink(outside.path(), v.join("moved"));
+                    let _ = symlink(host.path(), v.join("moved"));
                     for name in fs::read_dir(v).unwrap().flatten().map(|e| e.file_name()) {
                         if name.as_encoded_bytes().starts_with(b"..") {
                             let flags = RenameFlags::RENAME_EXCHANGE;
@@ -320,10 +320,10 @@ mod tests {
             }
             over.store(true, Ordering::Relaxed);
         });
-        outside.check("exchanged");
+        host.check("exchanged");
         write(v, &state("last"), "last", None).unwrap();
         assert!(names.iter().all(|n| fs::read_to_string(v.join(n)).unwrap() == "last"));
-        outside.check("afterwards");
+        host.check("afterwards");
     }
 
     #[test]

@@ -155,7 +155,7 @@ async fn volumes_hold_what_they_are_made_from() {
     )
     .await
     .unwrap();
-    let check = |name: &str, want: &[(&str, &str)]| assert_eq!(files(&got[name]), map(want), "{name}");
+    let check = |name: &str, expected: &[(&str, &str)]| assert_eq!(files(&got[name]), map(expected), "{name}");
     check("all", &[("one", "1"), (".two", "2")]);
     check("some", &[("uno", "1")]);
     check("secret", &[("password", "pw")]);
@@ -173,9 +173,9 @@ async fn volumes_hold_what_they_are_made_from() {
 #[tokio::test]
 async fn reports_missing_objects() {
     let dir = tempfile::tempdir().unwrap();
-    let check = async |v: serde_json::Value, want: &str| {
+    let check = async |v: serde_json::Value, expected: &str| {
         let e = set_up(dir.path(), json!([v])).await.unwrap_err();
-        assert_eq!(e.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {want}"));
+        assert_eq!(e.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {expected}"));
     };
     check(json!({"name": "v", "configMap": {"name": "none"}}), "configmap \"none\" not found").await;
     check(json!({"name": "v", "secret": {"secretName": "none"}}), "secret \"none\" not found").await;
@@ -215,8 +215,8 @@ fn sub_paths_stay_inside() {
     assert!(check(at(json!({"subPathExpr": "$(NOPE)"}))).is_err());
     assert!(check(at(json!({"subPath": "../x"}))).is_err());
     let refused = check(at(json!({"subPath": "out/passwd"}))).unwrap_err().to_string();
-    let want = "failed to prepare subPath for volumeMount \"v\" of container \"c\": subPath \"out/passwd\" leads out of its volume";
-    assert_eq!(refused, want);
+    let expected = "failed to prepare subPath for volumeMount \"v\" of container \"c\": subPath \"out/passwd\" leads out of its volume";
+    assert_eq!(refused, expected);
 }
 
 /// The token of a service account belongs to the user of all containers, also where the pod's volumes have a group.

@@ -189,7 +189,7 @@ async fn starts_that_fail_leave_two_records() {
     m.finish().await;
 }
 
-/// A pod whose shim is killed whenever there is one was given a new sandbox at once, for ever.
+/// A pod whose shim is killed again and again got a new sandbox at once each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_that_is_lost_again_waits() {
     use runtime::Runtime;
@@ -218,9 +218,9 @@ async fn a_sandbox_that_is_lost_again_waits() {
         let gone = async { while !matches!(events.recv().await, Ok(runtime::Event::PodStopped { .. })) {} };
         tokio::time::timeout(std::time::Duration::from_secs(30), gone).await.unwrap();
     }
-    let told = |e: &Value| e["message"] == "Back-off 10s re-creating the lost sandbox of pod default/lost";
+    let is_back_off = |e: &Value| e["message"] == "Back-off 10s re-creating the lost sandbox of pod default/lost";
     let begun = tokio::time::Instant::now();
-    while !m.api.list("api/v1/events").iter().any(told) {
+    while !m.api.list("api/v1/events").iter().any(is_back_off) {
         assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
@@ -248,7 +248,7 @@ async fn starts_wait_for_their_turn_and_deletions_do_not() {
     }
     let bound = 2 * std::thread::available_parallelism().unwrap().get().max(2);
     held.until(bound).await;
-    // One that waits says so, and is gone at once when it is to go.
+    // A waiting pod reports it, and is gone at once when it is deleted.
     let waits = |p: &Value| p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating";
     let find = async {
         loop {
@@ -299,7 +299,8 @@ async fn a_pod_costs_nothing_for_the_others() {
     m.finish().await;
 }
 
-/// A container that failed a probe and ignored signals kept its pod as long as it had been promised, whatever the deletion said.
+/// A container that failed a probe and ignored signals kept its pod for its whole grace period, even after a deletion with a shorter
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_takes_its_time_does_not_hold_up_the_end() {
     use runtime::Runtime;

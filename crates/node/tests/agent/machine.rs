@@ -154,8 +154,8 @@ impl Machine {
         self.api.put(PODS, json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec}))
     }
 
-    pub async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.api.until(PODS, "default", name, |p| p.is_some_and(&wanted)).await.unwrap()
+    pub async fn until(&self, name: &str, is_met: impl Fn(&Value) -> bool) -> Value {
+        self.api.until(PODS, "default", name, |p| p.is_some_and(&is_met)).await.unwrap()
     }
 
     pub async fn gone(&self, name: &str) {

@@ -58,8 +58,8 @@ async fn probes_follow_redirects_of_the_same_host() {
     m.pod("p", json!({"containers": containers}));
     let messages = || {
         let events = m.api.list("api/v1/events");
-        let told = |e: &Value| format!("{} {} {}", e["type"], e["reason"], e["message"]).replace('"', "");
-        events.iter().map(told).filter(|m| m.contains("probe")).collect::<std::collections::BTreeSet<_>>()
+        let message = |e: &Value| format!("{} {} {}", e["type"], e["reason"], e["message"]).replace('"', "");
+        events.iter().map(message).filter(|m| m.contains("probe")).collect::<std::collections::BTreeSet<_>>()
     };
     let begun = tokio::time::Instant::now();
     while messages().len() < 3 && begun.elapsed().as_secs() < 30 {

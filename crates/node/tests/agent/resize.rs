@@ -3,7 +3,7 @@
 use crate::machine::*;
 use serde_json::{Value, json};
 
-/// The status told what was asked for, and nothing was changed.
+/// The status had the desired resources, but nothing was changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn running_pods_are_resized() {
     let mut m = Machine::new().await;
@@ -27,7 +27,7 @@ async fn running_pods_are_resized() {
         all.into_iter().find(|c| c["type"] == kind)
     };
     let generation = std::cell::Cell::new(1);
-    let ask = |m: &Machine, a: Value, b: Value| {
+    let resize = |m: &Machine, a: Value, b: Value| {
         let mut p = m.api.get(PODS, "default", "p").unwrap();
         p["spec"]["containers"] = containers(a, b);
         generation.set(generation.get() + 1);
@@ -38,37 +38,38 @@ async fn running_pods_are_resized() {
 
     // In place, up and down.
     for (cpu, memory, quota, mib) in [("200m", "128Mi", 20_000, 128), ("50m", "32Mi", 5_000, 32)] {
-        let wanted = resources(cpu, memory);
-        ask(&m, wanted.clone(), small.clone());
-        let is_told = |p: &Value| status(p, 0, "resources") == wanted && condition(p, "PodResizeInProgress").is_none();
-        let now = m.until("p", is_told).await;
-        assert_eq!(status(&now, 0, "allocatedResources"), wanted["requests"]);
+        let desired = resources(cpu, memory);
+        resize(&m, desired.clone(), small.clone());
+        let is_reported =
+            |p: &Value| status(p, 0, "resources") == desired && condition(p, "PodResizeInProgress").is_none();
+        let now = m.until("p", is_reported).await;
+        assert_eq!(status(&now, 0, "allocatedResources"), desired["requests"]);
         assert_eq!((id(&now, 0), status(&now, 0, "restartCount")), (id(&p, 0), json!(0)));
         assert_eq!((limits(&m, &id(&p, 0)), limits(&m, "")), ((quota, mib), (10_000 + quota, 64 + mib)));
     }
 
     // Less memory than is in use.
     let now = resources("50m", "32Mi");
-    ask(&m, resources("50m", "4Ki"), small.clone());
-    let is_told = |p: &Value| condition(p, "PodResizeInProgress").is_some_and(|c| c["reason"] == "Error");
-    let failed = m.until("p", is_told).await;
+    resize(&m, resources("50m", "4Ki"), small.clone());
+    let is_reported = |p: &Value| condition(p, "PodResizeInProgress").is_some_and(|c| c["reason"] == "Error");
+    let failed = m.until("p", is_reported).await;
     let why = condition(&failed, "PodResizeInProgress").unwrap()["message"].as_str().unwrap().to_owned();
     assert!(why.starts_with("attempting to set container \"a\" memory limit (4096) below current usage ("), "{why}");
     assert_eq!((status(&failed, 0, "resources"), limits(&m, &id(&p, 0))), (now.clone(), (5_000, 32)));
-    // The status that tells of it is no reason to try again.
-    ask(&m, resources("50m", "4Ki"), small.clone());
+    // Reporting the failure is no reason to try again.
+    resize(&m, resources("50m", "4Ki"), small.clone());
     let later = m.until("p", |p| p["status"]["observedGeneration"] == generation.get()).await;
     assert_eq!(condition(&later, "PodResizeInProgress").unwrap()["message"], why.as_str());
 
     // What the node does not have.
-    ask(&m, resources("5000", "32Mi"), small.clone());
+    resize(&m, resources("5000", "32Mi"), small.clone());
     let pending = m.until("p", |p| condition(p, "PodResizePending").is_some()).await;
-    let told = condition(&pending, "PodResizePending").unwrap();
+    let pending_condition = condition(&pending, "PodResizePending").unwrap();
     assert_eq!(
-        (&told["status"], &told["reason"], &told["observedGeneration"]),
+        (&pending_condition["status"], &pending_condition["reason"], &pending_condition["observedGeneration"]),
         (&json!("True"), &json!("Infeasible"), &json!(6))
     );
-    let why = told["message"].as_str().unwrap();
+    let why = pending_condition["message"].as_str().unwrap();
     assert!(why.starts_with("Node didn't have enough capacity: cpu, requested: 5000100, capacity: "), "{why}");
     assert_eq!((status(&pending, 0, "resources"), limits(&m, &id(&p, 0))), (now.clone(), (5_000, 32)));
     // Events are written behind the status: the agent may not stop before.
@@ -82,15 +83,15 @@ async fn running_pods_are_resized() {
         }
         assert!(has_event(reason), "{reason}");
     }
-    // An agent that starts again knows what is there. A container that wants it is started again, the other one is left alone.
+    // A new agent knows the state. The container whose policy is to restart does, the other one does not.
     m.stop().await;
     m.start().await;
-    ask(&m, now.clone(), resources("100m", "96Mi"));
-    let is_told = |p: &Value| {
+    resize(&m, now.clone(), resources("100m", "96Mi"));
+    let is_reported = |p: &Value| {
         let restarted = status(p, 1, "restartCount") == 1 && !status(p, 1, "state")["running"].is_null();
         restarted && condition(p, "PodResizePending").is_none() && condition(p, "PodResizeInProgress").is_none()
     };
-    let last = m.until("p", is_told).await;
+    let last = m.until("p", is_reported).await;
     assert_eq!(status(&last, 1, "resources"), resources("100m", "96Mi"));
     assert_eq!((id(&last, 0), status(&last, 0, "restartCount")), (id(&p, 0), json!(0)));
     assert_eq!(

@@ -1,18 +1,18 @@
-//! What the start of a container reports to the shim: one packet each.
+//! Reports of the start of a container to the shim, one packet each.
 
-/// What helper and child report before the program runs: the child's process id (as text), the master of its terminal, or why
-/// it failed. End of file after the process id is success, since the socket closes on exec.
+/// Kinds of reports of helper and child: the child's process id (as text), the master of its terminal, or an error. End of file
+/// after the process id means success, since the socket is close-on-exec.
 pub const REPORT_CHILD: u8 = b'P';
 pub const REPORT_TERMINAL: u8 = b'T';
 pub const REPORT_ERROR: u8 = b'E';
 
-/// Bytes of an error that are reported.
+/// Maximum bytes of a reported error.
 pub const MAX_ERROR: usize = 4096;
 
 /// One packet from the start of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportPacket {
-    /// The process that becomes the program; `None` if the number is none.
+    /// The process that becomes the program; `None` if the id is invalid.
     Child(Option<i32>),
     /// A terminal comes with the packet.
     Terminal,
@@ -20,7 +20,7 @@ pub enum ReportPacket {
     Unknown,
 }
 
-/// Reads one packet. Whatever it holds, a process number is that of one process.
+/// Parses one packet. A process id is always positive and not 1, whatever the packet contains.
 pub fn read_report(packet: &[u8]) -> ReportPacket {
     let Some((kind, rest)) = packet.split_first() else { return ReportPacket::Unknown };
     let text = || String::from_utf8_lossy(rest).into_owned();

@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// Waits until the container's log has a line with `text`.
-    pub async fn said(&self, container: &str, text: &str) {
+    pub async fn wait_for_output(&self, container: &str, text: &str) {
         let status = self.runtime.container_status(container).await.unwrap();
         let limit = tokio::time::Instant::now() + Duration::from_secs(30);
         while !std::fs::read_to_string(&status.log_path).is_ok_and(|l| l.contains(text)) {

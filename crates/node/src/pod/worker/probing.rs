@@ -38,7 +38,7 @@ impl Worker {
             probed: Arc::new(move |kind, name, good, took| known.probed(kind, good, name, &labels, took)),
         });
         let status = &self.base.1;
-        let told: Vec<_> =
+        let reported: Vec<_> =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
         let spec = self.pod.spec.as_ref();
         for c in spec.into_iter().flat_map(containers) {
@@ -46,7 +46,7 @@ impl Worker {
                 continue;
             };
             let id = status::container_id(&running.id);
-            let before = told.iter().find(|s| s.container_id.as_deref() == Some(id.as_str()));
+            let before = reported.iter().find(|s| s.container_id.as_deref() == Some(id.as_str()));
             let was = |f: fn(&ContainerStatus) -> bool| before.is_some_and(|s| f(s));
             self.probes.watch(&context, c, running, was(|s| s.started == Some(true)), was(|s| s.ready));
         }
