@@ -11,7 +11,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As `nft` names it.
+    /// The name in `nft` scripts.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
