@@ -21,7 +21,7 @@ const SHARE: u32 = 128;
 /// Number of lists of a pod's connections.
 const LISTS: u32 = 32;
 /// Minimum of connections in a list, for small tables.
-const LEAST: u32 = 16;
+const MINIMUM: u32 = 16;
 /// The part of a pod's share for protocols without ports.
 const WITHOUT_PORTS: u32 = 8;
 /// The size of the machine's table: one connection per so many bytes of memory, within these limits.
@@ -32,7 +32,7 @@ const USUAL_MAX: u32 = 65_536;
 /// The kernel's setting of the table's size.
 const MAX: &str = "netfilter/nf_conntrack_max";
 /// Maximum of pods in the set; a node has fewer addresses.
-const MOST_PODS: u32 = 8191;
+const MAX_PODS: u32 = 8191;
 
 /// Name of the table, family `ip`.
 pub fn table(id: &str) -> String {
@@ -79,12 +79,12 @@ fn wanted_max(memory: u64) -> u64 {
 
 /// Maximum of connections in one list.
 fn most_in_list(max: u32) -> u32 {
-    (max / SHARE / LISTS).max(LEAST)
+    (max / SHARE / LISTS).max(MINIMUM)
 }
 
 /// Connections of a pod by protocols without ports.
 fn most_without_ports(max: u32) -> u32 {
-    (max / SHARE / WITHOUT_PORTS).max(LEAST)
+    (max / SHARE / WITHOUT_PORTS).max(MINIMUM)
 }
 
 fn script(table: &str, bridge: &str, max: u32) -> String {
@@ -95,7 +95,7 @@ fn script(table: &str, bridge: &str, max: u32) -> String {
     let mut list = |name: &str, most: u32| {
         // A counter keeps the limit with which it was created, so another limit uses other sets.
         let set = format!("pods-{name}-{most}");
-        let _ = writeln!(script, "add set ip {table} {set} {{ type ipv4_addr; size {MOST_PODS}; flags dynamic; }}");
+        let _ = writeln!(script, "add set ip {table} {set} {{ type ipv4_addr; size {MAX_PODS}; flags dynamic; }}");
         let _ = writeln!(script, "add chain ip {table} count-{name}");
         let _ = writeln!(script, "flush chain ip {table} count-{name}");
         let count = format!("add @{set} {{ ip saddr ct count over {most} }} counter drop");
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_pod_has_its_share_of_the_table() {
-        for (max, most) in [(262_144, 64), (1_048_576, 256), (65_536, 16), (1024, LEAST)] {
+        for (max, most) in [(262_144, 64), (1_048_576, 256), (65_536, 16), (1024, MINIMUM)] {
             assert_eq!(most_in_list(max), most, "{max}");
             let all = most_in_list(max) * LISTS + most_without_ports(max);
             assert!(max < 65_536 || all * 110 < max, "{all} of {max} connections for each of 110 pods");

@@ -18,7 +18,7 @@ const PODS: u64 = 128;
 /// Bytes of memory that the kernel counts for one fragment of a packet of 1500 bytes, and the packet's own record.
 const COST: u64 = 2560;
 /// Minimum of fragments at once and per second of a pod: a datagram of 64 KiB has 45.
-const LEAST: (u64, u64) = (64, 32);
+const MINIMUM: (u64, u64) = (64, 32);
 /// The budget: a part of the machine's memory, within these limits.
 const MEMORY_SHARE: u64 = 64;
 const BUDGET: (u64, u64) = (64 << 20, 256 << 20);
@@ -27,7 +27,7 @@ const PATIENCE: u64 = 2;
 /// The assumed settings if they cannot be read.
 const USUAL: (u64, u64) = (4 << 20, 30);
 /// Maximum of pods in the set; a node has fewer addresses.
-const MOST_PODS: u32 = 8191;
+const MAX_PODS: u32 = 8191;
 
 const BUDGET_SETTING: &str = "ipv4/ipfrag_high_thresh";
 const PATIENCE_SETTING: &str = "ipv4/ipfrag_time";
@@ -93,7 +93,7 @@ impl Share {
     fn new(budget: u64, patience: u64) -> Share {
         // Half of them at once, and the other half during the timeout of the first.
         let half = budget / PODS / COST / 2;
-        Share { burst: half.max(LEAST.0), rate: (half / patience.max(1)).max(LEAST.1) }
+        Share { burst: half.max(MINIMUM.0), rate: (half / patience.max(1)).max(MINIMUM.1) }
     }
 }
 
@@ -104,7 +104,7 @@ fn script(table: &str, bridge: &str, share: Share) -> String {
         "add table ip {table}\n\
          delete table ip {table}\n\
          add table ip {table}\n\
-         add set ip {table} pods {{ type ipv4_addr; size {MOST_PODS}; flags dynamic; }}\n\
+         add set ip {table} pods {{ type ipv4_addr; size {MAX_PODS}; flags dynamic; }}\n\
          add chain ip {table} from-pods {{ type filter hook prerouting priority -450; policy accept; }}\n\
          add rule ip {table} from-pods iifname != {bridge:?} accept\n\
          add rule ip {table} from-pods ip frag-off and 0x3fff == 0 accept\n\
@@ -126,6 +126,6 @@ mod tests {
             assert!(all <= budget, "{all} of {budget}");
             assert!(share.burst >= 90, "a datagram of 64 KiB and its answer: {share:?}");
         }
-        assert_eq!(Share::new(USUAL.0, USUAL.1), Share { burst: LEAST.0, rate: LEAST.1 });
+        assert_eq!(Share::new(USUAL.0, USUAL.1), Share { burst: MINIMUM.0, rate: MINIMUM.1 });
     }
 }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 const VERSION: u32 = 1;
 /// Pods get one of the first addresses of the range, up to this number: enough for any node, and few enough for packet rules.
-const MOST: u32 = 4094;
+const MAXIMUM: u32 = 4094;
 
 /// **Invariant**: an assigned address is in the file before it is used.
 pub struct Ipam {
@@ -110,7 +110,7 @@ impl Ipam {
 
 /// Number of addresses of a range for pods: without the network address, the gateway and the broadcast address.
 fn usable(range: Cidr) -> u32 {
-    u32::try_from(range.size().saturating_sub(3)).unwrap_or(u32::MAX).min(MOST)
+    u32::try_from(range.size().saturating_sub(3)).unwrap_or(u32::MAX).min(MAXIMUM)
 }
 
 fn write(path: &Path, state: &State) -> io::Result<()> {
@@ -135,7 +135,7 @@ mod tests {
         let new = ipam.allocate("new").unwrap();
         let all = ipam.addresses();
         assert!(all.contains(&new) && all.contains(&Ipv4Addr::new(10, 9, 9, 9)));
-        assert_eq!(all.len(), MOST as usize + 1);
+        assert_eq!(all.len(), MAXIMUM as usize + 1);
         assert_eq!(all.first(), Some(&Ipv4Addr::new(10, 0, 0, 2)));
     }
 

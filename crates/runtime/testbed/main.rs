@@ -1,4 +1,4 @@
-//! The process that the tests start as shim, and whose file is their demo image.
+//! The process that the tests start as shim; its file is their demo image.
 #![allow(unsafe_code, clippy::unwrap_used)] // system calls; what fails here fails its test
 
 mod attacks;

@@ -45,7 +45,7 @@ async fn extended_resources_are_allocatable() {
     m.finish().await;
 }
 
-/// A node has so many pods, whoever binds more; one that has ended makes room.
+/// A node has a maximum of pods, however they are bound; a finished one does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_pods_than_the_node_has_room_for() {
     let mut m = Machine::new().await;

@@ -132,7 +132,7 @@ fn bind_host(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Result<B
 }
 
 impl Bind {
-    fn place(&self, root: &Directory) -> Result<()> {
+    fn attach(&self, root: &Directory) -> Result<()> {
         let target = &self.target;
         let leaf = if self.kind == FileKind::Directory { Leaf::Directory } else { Leaf::File };
         let at = root.make(target, leaf, MODE).map_err(stage(format_args!("mount point {}", target.display())))?;
@@ -247,7 +247,7 @@ impl Sources {
         umount2(place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving the file system of devices: {e}"))
     }
 
-    fn all(&self) -> impl Iterator<Item = &Bind> {
+    fn binds(&self) -> impl Iterator<Item = &Bind> {
         self.mounts.iter().flatten().chain(&self.devices).chain([&self.shm]).chain(&self.cgroups)
     }
 }
@@ -275,7 +275,7 @@ impl Prepared {
     }
 
     pub fn descriptors(&self) -> Vec<RawFd> {
-        let trees = self.sources.all().map(|b| b.tree.as_raw_fd());
+        let trees = self.sources.binds().map(|b| b.tree.as_raw_fd());
         trees.chain([self.root.as_raw_fd()]).collect()
     }
 
@@ -363,7 +363,7 @@ fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys
     let (root, plain) = (open_root(Links::Root)?, open_root(Links::Refuse)?);
     kernel_file_systems(&plain, record, sources, proc, sys)?;
     for (request, bind) in record.mounts.iter().zip(&sources.mounts) {
-        place(&root, request, bind.as_ref(), has_devices(record))?;
+        mount_request(&root, request, bind.as_ref(), has_devices(record))?;
     }
     if !privileged && !security.unmasked_proc {
         let null = sources.devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
@@ -420,11 +420,11 @@ fn kernel_file_systems(
         None => attach(root, "proc", "/proc", plain, "")?,
     }
     if has_devices(record) {
-        devices.iter().try_for_each(|d| d.place(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
+        devices.iter().try_for_each(|d| d.attach(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
         attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
     } else {
         attach(root, "tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
-        devices.iter().try_for_each(|d| d.place(root))?;
+        devices.iter().try_for_each(|d| d.attach(root))?;
         attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
         for (target, link) in [
             ("pts/ptmx", "/dev/ptmx"),
@@ -437,7 +437,7 @@ fn kernel_file_systems(
             symlink(target, link).map_err(stage(format_args!("linking {link}")))?;
         }
     }
-    shm.place(root)?;
+    shm.attach(root)?;
     attach(root, "mqueue", "/dev/mqueue", plain, "")?;
     match sys {
         Some(sys) => place_kernel(sys, "/sys")?,
@@ -447,7 +447,7 @@ fn kernel_file_systems(
         attach(root, "tmpfs", "/sys/fs/cgroup", plain, "mode=755,size=1m")?;
     }
     for cgroup in cgroups {
-        cgroup.place(root)?;
+        cgroup.attach(root)?;
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
         cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::empty(), false)?;
     }
@@ -459,7 +459,7 @@ fn kernel_file_systems(
     Ok(())
 }
 
-fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bool) -> Result<()> {
+fn mount_request(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bool) -> Result<()> {
     let Some(bind) = bind else {
         let MountSource::Tmpfs { size, mode } = &request.source else { return Ok(()) };
         let mut options = format!("mode={:o}", mode.unwrap_or(0o1777));
@@ -474,7 +474,7 @@ fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bo
         refuse_proc(root, at.as_fd(), &request.target, None)?;
         return attach_to(at.as_fd(), "tmpfs", &target, flags, &options);
     };
-    bind.place(root)?;
+    bind.attach(root)?;
     let propagation = match request.propagation {
         Propagation::Private => MsFlags::MS_PRIVATE,
         Propagation::HostToContainer => MsFlags::MS_SLAVE,

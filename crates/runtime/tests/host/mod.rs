@@ -137,7 +137,7 @@ impl Host {
         script: &str,
         edit: impl FnOnce(&mut ContainerConfig),
     ) -> (Container, String) {
-        // The streams are two pipes: what stands before what in the log is only told of one.
+        // The streams are two pipes: the log has an order only within each.
         let mut config = shell(name, &format!("exec 2>&1; {script}"));
         edit(&mut config);
         let id = self.start(pod, config).await;
