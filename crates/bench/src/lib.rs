@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_runs_in_the_order_of_the_table() {
+    fn selected_benchmarks_run_in_the_order_of_the_table() {
         assert_eq!(names(&["--only", "get,create-pods"]), Ok(vec!["create-pods", "get"]));
         assert_eq!(names(&[]).unwrap()[0], "create-configmaps", "nothing is started unless requested");
         assert_eq!(names(&["--start", "kemudi"]).unwrap()[0], "start");

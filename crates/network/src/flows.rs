@@ -65,7 +65,7 @@ pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
 
 /// Enlarges the machine's table if it is smaller than desired. The setting applies to all network namespaces, and stays.
 fn enlarge() {
-    let desired = wanted_max(memory());
+    let desired = desired_max(memory());
     if namespace::get(None, MAX).is_some_and(|max| max < desired)
         && let Err(error) = namespace::set(None, &[(MAX.to_owned(), &*desired.to_string())])
     {
@@ -73,7 +73,7 @@ fn enlarge() {
     }
 }
 
-fn wanted_max(memory: u64) -> u64 {
+fn desired_max(memory: u64) -> u64 {
     (memory / MEMORY).clamp(TABLE.0, TABLE.1)
 }
 
@@ -132,7 +132,7 @@ mod tests {
             let all = most_in_list(max) * LISTS + most_without_ports(max);
             assert!(max < 65_536 || all * 110 < max, "{all} of {max} connections for each of 110 pods");
         }
-        assert_eq!([1 << 30, 4 << 30, 24 << 30].map(wanted_max), [262_144, 524_288, 1_048_576]);
+        assert_eq!([1 << 30, 4 << 30, 24 << 30].map(desired_max), [262_144, 524_288, 1_048_576]);
         let rules = script("t", "b", 262_144);
         assert_eq!(rules.matches("ct count over 64 }").count(), LISTS as usize);
     }

@@ -48,7 +48,7 @@ pub fn table(id: &str) -> String {
 pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
     let has = |name: &str, usual: u64| namespace::get(node, name).unwrap_or(usual);
     if settings == Settings::Ours {
-        let budget = wanted_budget(memory()).max(has(BUDGET_SETTING, USUAL.0)).to_string();
+        let budget = desired_budget(memory()).max(has(BUDGET_SETTING, USUAL.0)).to_string();
         let patience = PATIENCE.min(has(PATIENCE_SETTING, USUAL.1)).to_string();
         let settings = [(BUDGET_SETTING.to_owned(), &*budget), (PATIENCE_SETTING.to_owned(), &*patience)];
         if let Err(error) = namespace::set(node, &settings) {
@@ -78,7 +78,7 @@ pub fn memory() -> u64 {
     nix::sys::sysinfo::sysinfo().map_or(0, |info| info.ram_total())
 }
 
-fn wanted_budget(memory: u64) -> u64 {
+fn desired_budget(memory: u64) -> u64 {
     (memory / MEMORY_SHARE).clamp(BUDGET.0, BUDGET.1)
 }
 
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn the_shares_of_all_pods_fit_into_the_budget() {
         for memory in [1 << 30, 4 << 30, 24 << 30, 1 << 40] {
-            let budget = wanted_budget(memory);
+            let budget = desired_budget(memory);
             let share = Share::new(budget, PATIENCE);
             let all = (share.burst + share.rate * PATIENCE) * COST * PODS;
             assert!(all <= budget, "{all} of {budget}");

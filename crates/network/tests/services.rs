@@ -380,7 +380,7 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
 
 /// The largest share of a namespace, written and changed; others' transactions come between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_with_very_many_endpoints_holds_up_nobody() {
+async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     let node = Node::new();
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let one = network.attach("one").await.unwrap();

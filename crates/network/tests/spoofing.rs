@@ -79,7 +79,7 @@ async fn attack(node: &Node, network: &PodNetwork) {
         for to in [server.address, friend.address, gateway] {
             lost += u32::from(!exchange(&own, to, b"own"));
         }
-        overheard += wire.overheard(attacker.address).len();
+        overheard += wire.received_for_others(attacker.address).len();
     }
     let false_ones: Vec<_> = received
         .iter()
@@ -133,12 +133,12 @@ async fn with_bridge_filter(value: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_nobody_else() {
+async fn pods_cannot_forge_addresses() {
     with_bridge_filter("0").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_nobody_else_where_bridges_are_filtered() {
+async fn pods_cannot_forge_addresses_with_bridge_filter() {
     with_bridge_filter("1").await;
 }
 

@@ -99,7 +99,7 @@ async fn variables_come_from_everywhere_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said() {
+async fn reports_missing_objects_and_keys() {
     let check = async |c, expected: &str| assert_eq!(env(c).await.unwrap_err().to_string(), expected);
     let key =
         |r: &str, name, key| json!({"name": "c", "env": [{"name": "A", "valueFrom": {r: {"name": name, "key": key}}}]});
@@ -110,7 +110,7 @@ async fn what_is_missing_is_said() {
 
 /// Clauses: K01
 #[test]
-fn services_are_told_in_variables() {
+fn sets_variables_of_services() {
     let service = |ns: &'static str, name: &'static str, ip: &str, ports: serde_json::Value| {
         let view = serde_json::from_value(json!({"spec": {"clusterIP": ip, "ports": ports}})).unwrap();
         (ns, name, view)

@@ -467,7 +467,7 @@ mod tests {
 
     /// The status lists no more images than kubelet's.
     #[test]
-    fn images_are_told_by_size_and_not_all() {
+    fn reports_the_largest_images() {
         let image = |n: u64, names: &[&str]| Image {
             id: format!("sha256:{n:04}"),
             names: names.iter().map(|s| (*s).to_owned()).collect(),
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_told_in_kubelets_words() {
+    fn reports_pressure_as_kubelet() {
         let calm = conditions(Pressure { memory: false, disk: false, pids: false });
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
         let bad = conditions(Pressure { memory: true, disk: true, pids: true });

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_endpoints_serve_only_when_nobody_else_does() {
+    fn terminating_endpoints_serve_only_without_ready_ones() {
         let ready = json!({"ready": true});
         let ending = json!({"ready": false, "serving": true, "terminating": true});
         let down = json!({"ready": false, "serving": false});

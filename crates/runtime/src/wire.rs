@@ -83,7 +83,7 @@ fn receive_into(
         for item in items {
             match item {
                 ControlMessageOwned::ScmCredentials(credentials) => packet.sender = Some(credentials.pid()),
-                // SAFETY: the kernel has just installed these descriptors for us; nobody else knows them.
+                // SAFETY: the kernel has just installed these descriptors for us; and they have no other owner.
                 ControlMessageOwned::ScmRights(raw) => {
                     packet.fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
                 }

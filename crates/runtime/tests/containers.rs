@@ -69,7 +69,7 @@ async fn a_container_that_ignores_the_signal_is_killed() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn reports_why_a_start_failed() {
     let mut host = Host::new().await;
     host.pod("a").await;
     for (name, command, message) in [
@@ -115,7 +115,7 @@ async fn what_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn files_and_mounts_are_where_they_were_asked_for() {
+async fn files_and_mounts_are_where_requested() {
     let mut host = Host::new().await;
     let data = host.directory.path().join("data");
     std::fs::create_dir_all(data.join("sub")).unwrap();
@@ -170,7 +170,7 @@ async fn files_and_mounts_are_where_they_were_asked_for() {
 }
 
 #[tokio::test]
-async fn privileges_are_what_was_asked_for() {
+async fn privileges_are_those_requested() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let script = "id -u; id -g; id -G; grep -E '^(Cap(Eff|Bnd|Amb)|NoNewPrivs|Seccomp):' /proc/self/status; \
@@ -343,7 +343,7 @@ async fn profiles_may_be_narrow() {
 }
 
 #[tokio::test]
-async fn limits_hold_and_running_out_of_memory_is_told() {
+async fn limits_apply_and_out_of_memory_is_reported() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let (status, _) = host

@@ -283,7 +283,7 @@ async fn nothing_of_ours_is_seized_in_a_user_namespace() {
 /// A container that controls a process which reports its start may send any report, for example the process id of another process,
 /// which the shim would kill in its place.
 #[tokio::test]
-async fn a_report_names_nobody_else() {
+async fn a_forged_report_kills_no_other_process() {
     let mut host = Host::new().await;
     host.runtime.images().ensure_builtin("demo", &host.options.shim_program).unwrap();
     host.pod("a").await;
@@ -472,7 +472,7 @@ async fn short_commands_are_answered_each() {
 
 /// A container that delays the start of commands does not accumulate them: a caller that gives up ends them.
 #[tokio::test]
-async fn commands_that_nobody_waits_for_are_not_started() {
+async fn abandoned_commands_are_not_started() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let id = host.start("a", shell("main", &format!("{LONG_PASSWD}; echo ready; {FOREVER}"))).await;

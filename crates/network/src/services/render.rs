@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_addresses_of_the_machine_or_of_nobody() {
+    fn services_do_not_get_reserved_addresses() {
         for address in [
             "127.0.0.1",
             "127.9.9.9",
@@ -358,7 +358,7 @@ mod tests {
 
     /// Services may have addresses of the node, which are unknown when the rules are made; its own ports there are exempt.
     #[test]
-    fn what_the_node_serves_itself_is_looked_up_before_services() {
+    fn own_ports_come_before_services() {
         let out = render(&options(), &[]);
         for name in ["services", "check"] {
             let expect = [

@@ -43,7 +43,7 @@ impl Wire {
     }
 
     /// IPv4 frames that have come for another address than `own`. (Multicast queries of the bridge are excluded.)
-    pub fn overheard(&self, own: Ipv4Addr) -> Vec<Vec<u8>> {
+    pub fn received_for_others(&self, own: Ipv4Addr) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let mut buffer = [0; 2048];
         while let Ok((length, from)) = recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut buffer) {

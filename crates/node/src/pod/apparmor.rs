@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_gets_the_profile_and_its_errors_are_told() {
+    fn passes_the_profile_to_the_program_and_returns_its_errors() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let parser = directory.path().join("apparmor_parser");

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_refused_where_asked() {
+    fn refuses_root_if_run_as_non_root() {
         let strict = json!({"runAsNonRoot": true});
         assert!(matches!(check(strict.clone(), json!({}), ""), Err(Error::Root { .. })));
         assert!(matches!(check(strict.clone(), json!({}), "0:0"), Err(Error::Root { .. })));

@@ -150,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_are_resolved_as_the_policy_says() {
+    fn resolves_names_by_dns_policy() {
         let options = DnsOptions {
             server: Some("10.96.0.10".into()),
             domain: "cluster.local".into(),

@@ -54,7 +54,7 @@ fn memory_limits_stay_above_usage() {
 }
 
 #[test]
-fn events_tell_what_is_asked_for() {
+fn events_have_the_desired_resources() {
     let p = pod(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}), Value::Null);
     assert_eq!(
         message("Deferred", &p, Some(3), Some("no room")),

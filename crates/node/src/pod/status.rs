@@ -51,7 +51,7 @@ pub struct Facts<'a> {
     /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
     pub failed: Option<(&'a str, &'a str)>,
     /// The pod has ended: nothing of it runs or will run.
-    pub over: bool,
+    pub has_ended: bool,
     pub details: Details,
 }
 
@@ -185,7 +185,7 @@ impl Facts<'_> {
                 let ended = self.terminated(c);
                 match waiting {
                     // It will start again: its state is why it waits, and its last state how it ended.
-                    Some(w) if !self.over => {
+                    Some(w) if !self.has_ended => {
                         out.state = Some(Self::waiting_state(&w.reason, Some(&w.message)));
                         out.last_state = Some(ended);
                     }
@@ -245,7 +245,7 @@ fn phase(
     init: &[ContainerStatus],
     app: &[ContainerStatus],
     killed: &BTreeSet<String>,
-    over: bool,
+    has_ended: bool,
 ) -> &'static str {
     let Some(spec) = &pod.spec else { return "Pending" };
     let policy = spec.restart_policy.as_deref().unwrap_or("Always");
@@ -254,7 +254,7 @@ fn phase(
     for (c, s) in spec.init_containers.iter().flatten().zip(init) {
         let code = exit_code(s).or_else(|| Some(s.last_state.as_ref()?.terminated.as_ref()?.exit_code));
         if is_sidecar(c) {
-            if !s.started.unwrap_or(false) && !over {
+            if !s.started.unwrap_or(false) && !has_ended {
                 pending_init += 1;
             }
         } else {
@@ -297,7 +297,7 @@ fn phase(
         return "Running";
     }
     if stopped > 0 {
-        if restartable && !over {
+        if restartable && !has_ended {
             return "Running";
         }
         let sidecars = spec.init_containers.iter().flatten().zip(init).any(|(c, s)| is_sidecar(c) && is_running(s));
@@ -403,7 +403,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     let old = pod.status.as_ref();
     let (init, app, ephemeral) = facts.statuses();
     let was = old.and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
-    let mut phase = phase(pod, &init, &app, facts.killed, facts.over);
+    let mut phase = phase(pod, &init, &app, facts.killed, facts.has_ended);
     if facts.failed.is_some() || was == "Failed" {
         phase = "Failed";
     } else if was == "Succeeded" {

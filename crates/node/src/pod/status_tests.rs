@@ -26,7 +26,7 @@ fn container(name: &str, state: &str) -> Container {
     }
 }
 
-fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool) -> PodStatus {
+fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended: bool) -> PodStatus {
     let pod: Pod = serde_json::from_value(pod).unwrap();
     let newest = there.iter().map(|(n, s)| ((*n).to_owned(), container(n, s.trim_end_matches('?')))).collect();
     let health = there
@@ -53,7 +53,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         host_ip: "192.0.2.1",
         now: Timestamp::from_second(300).unwrap(),
         failed: None,
-        over,
+        has_ended,
         details: Details::All,
     })
 }

@@ -55,7 +55,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_waits_says_for_what() {
+    fn explains_containers_without_logs() {
         let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
         for (status, expected) in [
             (json!({}), "container \"c\" in pod \"p\" is not available"),

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_rendered_as_wanted() {
+    fn renders_lines_by_query() {
         let log = [
             "2026-11-20T10:00:00.1Z stdout F one",
             "2026-11-20T10:00:01.1Z stderr P tw",
@@ -427,7 +427,7 @@ mod tests {
 
     /// A client that did not read kept every rotated file on the disk.
     #[tokio::test]
-    async fn a_removed_file_is_not_held_for_who_does_not_read() {
+    async fn closes_removed_files_of_idle_clients() {
         const LINES: usize = 40_000;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");

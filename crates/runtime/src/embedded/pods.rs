@@ -323,7 +323,7 @@ impl Inner {
             loop {
                 match reader.peer.receive().await {
                     Ok(Some((Message::Reply { seq, result }, _))) => reader.answer(seq, result),
-                    Ok(Some((Message::Notice(Notice::State(state)), _))) => inner.heard(&name, state),
+                    Ok(Some((Message::Notice(Notice::State(state)), _))) => inner.handle_notice(&name, state),
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(error) => {
@@ -355,7 +355,7 @@ impl Inner {
         Ok(())
     }
 
-    fn heard(&self, pod: &str, state: StateRecord) {
+    fn handle_notice(&self, pod: &str, state: StateRecord) {
         let Ok(entry) = self.container(&state.id) else { return };
         let (container, now, exit_code) = (state.id.clone(), state.state, state.exit_code);
         let before = entry.state.send_replace(state).state;

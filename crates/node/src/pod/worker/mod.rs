@@ -51,7 +51,7 @@ const AFTER_PANIC: Duration = Duration::from_millis(500);
 enum Stage {
     Running,
     /// The pod has ended. Its records stay until it is deleted.
-    Over,
+    Ended,
     /// Everything is removed from the node.
     Removed,
 }

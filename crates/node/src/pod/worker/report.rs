@@ -21,12 +21,12 @@ pub(super) struct FailedReport {
 
 impl Worker {
     /// Writes the status into the API, with fewer details if it is too large. Returns `None` when the API has it, or has no such pod.
-    /// `ended`: nothing of the pod runs any more, and nothing will.
-    pub(super) async fn report(&mut self, ended: bool) -> Option<FailedReport> {
-        let mut failed = self.write_status(ended).await;
+    /// `has_ended`: nothing of the pod runs any more, and nothing will.
+    pub(super) async fn report(&mut self, has_ended: bool) -> Option<FailedReport> {
+        let mut failed = self.write_status(has_ended).await;
         if failed.as_ref().is_some_and(|u| u.too_large) && self.details == Details::All {
             self.details = Details::Few;
-            failed = self.write_status(ended).await;
+            failed = self.write_status(has_ended).await;
         }
         match &mut failed {
             None => self.failed_reports = 0,
@@ -38,7 +38,7 @@ impl Worker {
         failed
     }
 
-    async fn write_status(&mut self, ended: bool) -> Option<FailedReport> {
+    async fn write_status(&mut self, has_ended: bool) -> Option<FailedReport> {
         let seen = self.observe().await.ok()?;
         self.probe(&seen);
         let health = self.probes.health();
@@ -46,7 +46,7 @@ impl Worker {
         let mut pod = (*self.pod).clone();
         pod.status = Some(self.base.1.clone());
         let ip = self.ip.map(|ip| ip.to_string());
-        let resizing = if ended { Vec::new() } else { self.resize.conditions() };
+        let resizing = if has_ended { Vec::new() } else { self.resize.conditions() };
         let new = status::status(&Facts {
             pod: &pod,
             actuated: &self.resize.actuated,
@@ -57,12 +57,12 @@ impl Worker {
             health: &health,
             killed: &self.killed,
             messages: &self.messages,
-            sandbox_ready: seen.state() == Sandbox::Ready && !ended,
+            sandbox_ready: seen.state() == Sandbox::Ready && !has_ended,
             pod_ip: ip.as_deref(),
             host_ip: &host_ip,
             now: self.now(),
             failed: self.failed.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
-            over: ended,
+            has_ended,
             details: self.details,
         });
         let patch = status::patch(&self.uid, Some(&self.base.1), &new)?;

@@ -162,7 +162,7 @@ impl Worker {
         if self.stage != Stage::Removed {
             if self.stage == Stage::Running {
                 self.stop_everything(if gone { Duration::from_secs(1) } else { self.grace() }).await;
-                self.stage = Stage::Over;
+                self.stage = Stage::Ended;
             }
             // A status that the API never accepts does not block the removal.
             if !gone && let Some(failed) = self.report(true).await.filter(|u| !u.permanent) {

@@ -24,10 +24,10 @@ impl Worker {
     /// One round: observes, plans and acts until there is nothing left to do. Returns when the next round is due.
     pub(super) async fn sync(&mut self) -> Duration {
         let terminal = matches!(self.base.1.phase.as_deref(), Some("Succeeded" | "Failed"));
-        if self.stage == Stage::Over || terminal {
-            if self.stage != Stage::Over {
+        if self.stage == Stage::Ended || terminal {
+            if self.stage != Stage::Ended {
                 self.stop_everything(self.grace()).await;
-                self.stage = Stage::Over;
+                self.stage = Stage::Ended;
                 self.admitted = None;
             }
             // The end may not be reported yet.
@@ -228,7 +228,7 @@ impl Worker {
     /// Ends a pod whose containers have finished: stops sidecars, and keeps the records.
     async fn finish(&mut self) -> Duration {
         self.stop_everything(self.grace()).await;
-        self.stage = Stage::Over;
+        self.stage = Stage::Ended;
         self.admitted = None;
         self.waiting.clear();
         self.report(true).await.map_or(RESYNC, |u| u.retry)
@@ -237,7 +237,7 @@ impl Worker {
     async fn fail(&mut self, reason: &str, message: &str) -> Duration {
         self.failed = Some((reason.to_owned(), message.to_owned()));
         self.stop_everything(self.grace()).await;
-        self.stage = Stage::Over;
+        self.stage = Stage::Ended;
         self.admitted = None;
         self.report(true).await.map_or(RESYNC, |u| u.retry)
     }
