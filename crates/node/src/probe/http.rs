@@ -279,3 +279,30 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// Hooks try plain HTTP after this error.
+    #[tokio::test]
+    async fn recognizes_a_plain_answer_to_https() {
+        let (client, mut server) = tokio::io::duplex(4096);
+        server.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config().unwrap()));
+        let name = ServerName::try_from("10.0.0.1").unwrap();
+        let error = connector.connect(name, client).await.unwrap_err();
+        assert_eq!(tls_error(&error), PLAIN_ANSWER);
+    }
+
+    #[test]
+    fn any_answer_is_a_success_of_a_hook() {
+        let answer = |status| Answer { status, location: None, body: b"b".to_vec() };
+        for status in [200, 302, 404, 500] {
+            assert!(matches!(outcome(answer(status), Purpose::Hook), Ok(Outcome::Success)), "{status}");
+        }
+        assert!(matches!(outcome(answer(302), Purpose::Probe), Ok(Outcome::Warning(_))));
+        assert!(outcome(answer(404), Purpose::Probe).is_err_and(|m| m == "HTTP probe failed with statuscode: 404"));
+    }
+}

@@ -49,7 +49,8 @@ impl Worker {
                 true
             }
             Err(why) => {
-                self.holds.hold(SANDBOX, FIRST_RETRY, LAST_RETRY, self.shared.options.clock.now());
+                let now = self.now();
+                self.holds.hold(SANDBOX, FIRST_RETRY, LAST_RETRY, now);
                 let message = format!("Failed to create pod sandbox: {why}");
                 self.event(None, Severity::Warning, "FailedCreatePodSandBox", message);
                 false

@@ -39,7 +39,8 @@ impl Worker {
                     Err((reason, message)) => {
                         self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
                         // A change of an object that it references ends the hold.
-                        self.holds.hold(name, SYNC_RETRY, SYNC_RETRY, self.shared.options.clock.now());
+                        let now = self.now();
+                        self.holds.hold(name, SYNC_RETRY, SYNC_RETRY, now);
                         self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
                         return false;
                     }
@@ -149,7 +150,8 @@ impl Worker {
                     ("ErrImagePull", m)
                 };
                 self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
-                self.holds.hold(name, look, look, self.shared.options.clock.now());
+                let now = self.now();
+                self.holds.hold(name, look, look, now);
                 self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
             }
         }

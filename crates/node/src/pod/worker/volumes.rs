@@ -27,7 +27,8 @@ impl Worker {
                 Some(v)
             }
             Err(e) => {
-                self.holds.hold(VOLUMES, FIRST_RETRY, LAST_RETRY, self.shared.options.clock.now());
+                let now = self.now();
+                self.holds.hold(VOLUMES, FIRST_RETRY, LAST_RETRY, now);
                 self.event(None, Severity::Warning, "FailedMount", e.to_string());
                 tracing::debug!(pod = %self.name(), containers = plan.start.len(), "waiting for volumes: {e}");
                 None
