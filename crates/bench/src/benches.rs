@@ -1,4 +1,4 @@
-//! The benchmarks. Each is a file: what it makes, what it sends, and what it takes the time of.
+//! The benchmarks. Each file defines its objects, its requests, and what it measures.
 
 pub mod apply;
 pub mod create;

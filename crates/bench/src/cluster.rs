@@ -29,7 +29,7 @@ pub struct Cluster {
     child: Option<Child>,
 }
 
-/// What processes used until now.
+/// Usage of processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub processes: u64,
@@ -62,7 +62,7 @@ impl Cluster {
     pub async fn wait_for_kubeconfig(&self) -> Result<PathBuf, Error> {
         let path = self.kubeconfig();
         let started = Instant::now();
-        // It may be there and only half written.
+        // It may be incomplete.
         while !fs::read_to_string(&path).is_ok_and(|t| t.contains("current-context:") && t.ends_with('\n')) {
             if started.elapsed() > PATIENCE {
                 return Err(Error::Late { what: path.display().to_string(), limit: PATIENCE });
@@ -86,7 +86,7 @@ impl Cluster {
         NODE
     }
 
-    /// Starts on an empty directory; the time until it is ready.
+    /// Starts with an empty directory and returns the time until it is ready.
     pub async fn start(&mut self) -> Result<Duration, Error> {
         self.runs += 1;
         let dir = self.data_dir();
@@ -97,7 +97,7 @@ impl Cluster {
         self.start_again().await
     }
 
-    /// Starts on what is there; the time until `/readyz`.
+    /// Starts with existing data and returns the time until `/readyz`.
     pub async fn start_again(&mut self) -> Result<Duration, Error> {
         let port = free_port()?;
         let _ = fs::remove_file(self.kubeconfig());
@@ -116,7 +116,7 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(copy)
-            // A Ctrl-C at the terminal is for the measurement, which then stops the server in order.
+            // Ctrl-C ends the measurement, which then shuts the server down.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -142,7 +142,7 @@ impl Cluster {
         }
     }
 
-    /// Stops the server in order and leaves its data.
+    /// Shuts the server down and keeps its data.
     pub async fn stop(&mut self) -> Result<(), Error> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         if let Some(pid) = child.id().and_then(|p| i32::try_from(p).ok()) {
@@ -175,12 +175,12 @@ impl Cluster {
     pub async fn remove(&mut self) -> Result<(), Error> {
         self.purge().await?;
         let _ = fs::remove_file(self.log());
-        // Somebody else's files in it stay.
+        // Other files in it stay.
         let _ = fs::remove_dir(&self.work);
         Ok(())
     }
 
-    /// What all processes of the server use: those it started, and those that live on their own but for its directory.
+    /// Usage of all processes of the server: its children, and others that use its directory.
     pub fn usage(&self) -> Result<Usage, Error> {
         let root = self.child.as_ref().and_then(Child::id).unwrap_or_default();
         let all = processes();
@@ -250,7 +250,8 @@ fn read_process(dir: &Path, ticks: f64) -> Option<Process> {
     })
 }
 
-/// The parent and the clock ticks spent, out of `/proc/PID/stat`. The name in it may hold anything, so it is skipped from behind.
+/// The parent and the clock ticks spent, out of `/proc/PID/stat`. The name in it may contain anything, so parsing starts after its
+/// last parenthesis.
 fn parse_stat(stat: &str) -> Option<(u32, u64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let spent = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;

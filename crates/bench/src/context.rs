@@ -1,4 +1,4 @@
-//! What every benchmark is given: the server, a namespace of its own, and the limits.
+//! The input of every benchmark: the server, a namespace of its own, and the limits.
 
 use crate::cluster::Cluster;
 use crate::{Error, Options};
@@ -21,7 +21,7 @@ const USER_AGENT: &str = "kemudi-bench";
 /// How long the server may take to remove what a benchmark made.
 const CLEANING: Duration = Duration::from_secs(300);
 
-/// A way to one server.
+/// Connections to one server.
 #[derive(Clone)]
 pub struct Target {
     https: Arc<Https>,
@@ -44,7 +44,7 @@ impl Target {
         Self::open(sources.resolve(&Overrides::default(), |_| None)?).await
     }
 
-    /// A connection for one worker: HTTP/1.1, answers as they are, without compression.
+    /// A connection for one worker: HTTP/1.1 without compression.
     pub async fn connect(&self) -> Result<Dedicated, Error> {
         let mut headers = self.client.headers().clone();
         headers.insert(ACCEPT_ENCODING, http::HeaderValue::from_static("identity"));
@@ -61,15 +61,15 @@ impl Target {
 pub struct Context {
     pub options: Options,
     target: Option<Target>,
-    /// The server that was started for this.
+    /// The server that was started for the measurement.
     cluster: Option<Cluster>,
     room: Option<Room>,
 }
 
-/// What a benchmark made, to be removed after it.
+/// What a benchmark created, removed after it.
 struct Room {
     namespace: String,
-    /// Names of nodes that are none.
+    /// Names of nodes without agents.
     nodes: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl Context {
         Ok(time)
     }
 
-    /// Turns to the server as it was started last. It is asked for the next authenticated create: that is what ready means.
+    /// Connects to the server after its last start. It is ready when it answers an authenticated create.
     async fn reach(&mut self) -> Result<(), Error> {
         let path = self.cluster()?.wait_for_kubeconfig().await?;
         let target = self.target.insert(Target::of_file(&path).await?);
@@ -144,7 +144,7 @@ impl Context {
         Ok(namespace)
     }
 
-    /// Makes nodes that nobody runs. They are removed with the namespace.
+    /// Creates nodes without agents. They are removed with the namespace.
     pub async fn add_nodes(&mut self, nodes: &[Value]) -> Result<(), Error> {
         let client = self.target()?.client.clone();
         for n in nodes {
@@ -160,7 +160,7 @@ impl Context {
         Ok(())
     }
 
-    /// Removes what the last benchmark made. What cannot be removed is said, and spoils no result.
+    /// Removes what the last benchmark created. Failures are printed, and do not affect results.
     pub async fn leave(&mut self) {
         let (Some(room), Ok(target)) = (self.room.take(), self.target()) else { return };
         match timeout(CLEANING, room.remove(&target.client)).await {
@@ -170,7 +170,7 @@ impl Context {
         }
     }
 
-    /// Ends what was started.
+    /// Stops the started server.
     pub async fn close(&mut self) {
         self.leave().await;
         if let Some(mut c) = self.cluster.take()
@@ -204,13 +204,13 @@ pub fn call(method: Method, path: &str, body: Option<(&str, Bytes)>) -> Result<h
 
 impl Room {
     async fn remove(&self, client: &Client) -> Result<(), Error> {
-        // Also where no controller empties a namespace, nothing big is left in it.
+        // Large objects are deleted even if no controller empties the namespace.
         for (group, resource, kind) in
             [("apps", "deployments", "Deployment"), ("", "pods", "Pod"), ("", "configmaps", "ConfigMap")]
         {
             let api: Api<Object> = client.dynamic(&ApiResource::named(group, "v1", resource, kind, true));
             match self.empty(api.namespace(&self.namespace)).await {
-                // The namespace's end takes them as well.
+                // The deletion of the namespace removes them too.
                 Err(Error::Client(e)) if e.is_forbidden() => {}
                 other => other?,
             }
@@ -222,7 +222,7 @@ impl Room {
         remove(client, &path).await?;
         let started = Instant::now();
         while let Some(left) = client::optional(client.get::<Value>(&path).await)? {
-            // With nobody to finish the deletion it stays for ever.
+            // Without a controller the deletion never finishes.
             if started.elapsed() > Duration::from_secs(60) {
                 let why = left["status"]["conditions"].to_string();
                 return Err(Error::Late {
@@ -237,12 +237,12 @@ impl Room {
 
     async fn empty(&self, api: Api<Object>) -> Result<(), Error> {
         let one = ListOptions { limit: 1, ..ListOptions::default() };
-        // Nobody runs the pods that are bound to nodes which are none; those of real nodes end in their own time.
+        // Pods on nodes without agents never end; those of real nodes end by themselves.
         let options =
             if self.nodes.is_empty() { DeleteOptions::default() } else { DeleteOptions::default().with_grace(0) };
         while !api.list_raw(&one).await?.items.is_empty() {
             match api.delete_collection(&options, &ListOptions::default()).await {
-                // A server may take longer for many than it gives itself; what it did is done.
+                // A request for many objects may time out; its progress is kept.
                 Err(e) if e.is_transient() => {}
                 other => other?,
             }

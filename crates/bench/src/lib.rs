@@ -1,8 +1,8 @@
-//! Measurements of an API server from outside: any that a kubeconfig leads to, or one that is started for it.
+//! Measures an API server as a client: the one of a kubeconfig, or one that is started for it.
 //!
-//! A benchmark is one file in `benches/` and one row of [`BENCHES`]. Each is bounded in count and in time, works in a namespace
-//! of its own that is removed after it, and counts every answer that is an error: a run with one of them does not count.
-//! What is left out: comparing runs, and what only the server itself can see.
+//! A benchmark is one file in `benches/` and one row of [`BENCHES`]. Each is bounded in count and in time, works in a namespace of
+//! its own that is removed after it, and counts every answer that is an error: a run with one of them does not count. Left out:
+//! comparing runs, and values that only the server knows.
 
 mod benches;
 mod cluster;
@@ -45,10 +45,10 @@ pub enum Error {
     Answer(String),
 }
 
-/// What a benchmark found out.
+/// The result of a benchmark.
 pub enum Outcome {
     Measured(Vec<Row>),
-    /// It cannot be measured here, and why.
+    /// It cannot be measured here, for this reason.
     Skipped(String),
 }
 
@@ -73,7 +73,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &run::RunPods,
 ];
 
-/// Runs what the options select, prints it, and says how it went.
+/// Runs the selected benchmarks, prints the results, and returns the exit code.
 pub fn main(options: &Options) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(r) => r,
@@ -94,7 +94,7 @@ pub fn main(options: &Options) -> ExitCode {
     }
 }
 
-/// Runs what the options select. What was made on the server or on this machine is removed, also after Ctrl-C.
+/// Runs the selected benchmarks. Everything created on the server or this machine is removed, also after Ctrl-C.
 pub async fn measure(options: &Options) -> Result<Report, Error> {
     let selected = select(options)?;
     let mut cx = Context::open(options).await?;
@@ -104,7 +104,7 @@ pub async fn measure(options: &Options) -> Result<Report, Error> {
 }
 
 async fn run_all(selected: &[&dyn Bench], options: &Options, cx: &mut Context) -> Result<Report, Error> {
-    // `start` starts what the others measure; without it somebody else has to.
+    // `start` starts the server that the others measure; without it one must be running.
     if options.start.is_some() && !selected.iter().any(|b| b.name() == start::NAME) {
         cx.start_server().await?;
     }
@@ -167,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_runs_in_the_order_of_the_table() {
+    fn selected_benchmarks_run_in_the_order_of_the_table() {
         assert_eq!(names(&["--only", "get,create-pods"]), Ok(vec!["create-pods", "get"]));
-        assert_eq!(names(&[]).unwrap()[0], "create-configmaps", "nothing is started unless asked for");
+        assert_eq!(names(&[]).unwrap()[0], "create-configmaps", "nothing is started unless requested");
         assert_eq!(names(&["--start", "kemudi"]).unwrap()[0], "start");
         assert!(names(&["--only", "start"]).unwrap_err().contains("--start"));
         assert!(names(&["--only", "nap"]).unwrap_err().contains("create-configmaps"));

@@ -12,22 +12,22 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// After so many errors a worker gives up: more of them say nothing new.
+/// Number of errors after which a worker stops.
 const ENOUGH: u64 = 20;
-/// How long an answer may take.
+/// The timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much is sent at most.
+/// The limits of a load.
 pub struct Load {
     pub connections: usize,
     pub count: u64,
     pub duration: Duration,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Default)]
 pub struct Samples {
-    /// Of the answers that were no error.
+    /// Latencies of successful answers.
     pub times: Vec<Duration>,
     pub elapsed: Duration,
     pub errors: u64,
@@ -53,14 +53,14 @@ impl Samples {
     }
 }
 
-/// Which request: of which worker, and its how manieth.
+/// A request: its worker, and its index.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     pub worker: u64,
     pub number: u64,
 }
 
-/// Opens the connections, and then sends what `make` makes until the count or the time is reached.
+/// Opens the connections, and then sends the requests of `make` until the count or the time is reached.
 pub async fn drive<F>(cx: &Context, load: &Load, make: F) -> Result<Samples, Error>
 where
     F: Fn(Turn) -> Result<Request<Bytes>, Error> + Send + Sync + 'static,
@@ -96,7 +96,7 @@ where
                     Ok(_) => samples.times.push(at.elapsed()),
                     Err(e) => {
                         samples.error(e.to_string());
-                        // What the server closed is opened again, which costs an error and no more.
+                        // A closed connection is opened again, and counts as one error.
                         if !matches!(e, Error::Answer(_)) {
                             match target.connect().await {
                                 Ok(c) => connection = c,
@@ -126,7 +126,7 @@ where
     Ok(all)
 }
 
-/// Sends a request and reads the answer to its end: its length. An answer that is no success is an error with what it says.
+/// Sends a request, reads the answer to its end, and returns its length. An unsuccessful answer is an error with its message.
 pub async fn answer(connection: &mut Dedicated, request: Request<Bytes>) -> Result<u64, Error> {
     let response = connection.send(request).await?;
     let code = response.status();
@@ -144,9 +144,9 @@ pub async fn answer(connection: &mut Dedicated, request: Request<Bytes>) -> Resu
     if code.is_success() { Ok(length) } else { Err(Error::Answer(refusal(code.as_u16(), &text))) }
 }
 
-/// The message of a `Status`, or what else was said.
+/// The message of a `Status`, or the body.
 fn refusal(code: u16, body: &[u8]) -> String {
     let status: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let said = String::from_utf8_lossy(body);
-    format!("{code}: {}", status["message"].as_str().unwrap_or(&said))
+    let text = String::from_utf8_lossy(body);
+    format!("{code}: {}", status["message"].as_str().unwrap_or(&text))
 }

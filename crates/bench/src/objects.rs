@@ -1,4 +1,4 @@
-//! The objects that are made: the same that `wrk` scripts make from outside, so that figures can be compared.
+//! The objects that benchmarks create: the same as those of the `wrk` scripts, so that results can be compared.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub fn config_map(name: &str) -> Value {
     })
 }
 
-/// A pod that no scheduler takes, and that is as large as `padding` makes it.
+/// A pod that no scheduler binds, with `padding`.
 pub fn pod(name: &str, number: u64, padding: usize) -> Value {
     let mut p = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -55,7 +55,7 @@ pub fn deployment(name: &str, turn: u64) -> Value {
     })
 }
 
-/// A node that nobody runs. Only pods that ask for `run` come to it.
+/// A node without an agent. Only pods of the same `run` are scheduled to it.
 pub fn node(name: &str, run: &str) -> Value {
     let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": "1000", "ephemeral-storage": "1000Gi"});
     json!({
@@ -78,7 +78,7 @@ pub fn bound_pod(name: &str, run: &str) -> Value {
     })
 }
 
-/// A pod that is really run.
+/// A pod that runs on a real node.
 pub fn running_pod(name: &str, image: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

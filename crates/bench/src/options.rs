@@ -1,4 +1,4 @@
-//! What may be said on the command line.
+//! The command line.
 
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -13,37 +13,38 @@ pub enum Format {
 
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// The cluster to measure. Default: what `kubectl` would talk to.
+    /// Kubeconfig of the cluster to measure. Default: the one that `kubectl` uses.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig. Default: its current one.
+    /// Context of the kubeconfig. Default: its current context.
     #[arg(long)]
     pub context: Option<String>,
-    /// Measure these only, by name.
+    /// Run only these benchmarks.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
-    /// How many connections send at the same time. Default: 64 (16 for apply).
+    /// Number of concurrent connections. Default: 64 (16 for apply).
     #[arg(long)]
     pub connections: Option<usize>,
-    /// How long each measurement goes on at most, in seconds.
+    /// Maximum duration of each measurement in seconds.
     #[arg(long, default_value = "10", value_parser = seconds)]
     pub duration: Duration,
-    /// How much each measurement does at most: requests, objects in a list, watchers, pods. Every benchmark has its own default.
+    /// Maximum count of each measurement: requests, objects in a list, watchers or pods. Every benchmark has its own default.
     #[arg(long)]
     pub count: Option<u64>,
-    /// The image of the pods that are run.
+    /// Image of the pods that run.
     #[arg(long, default_value = "kemudi.local/demo:latest")]
     pub image: String,
-    /// Start this kemudi on an empty directory, measure that, and stop it at the end. What follows `--` goes to its `up`.
+    /// Start this kemudi program with an empty directory, measure it, and stop it at the end. Arguments after `--` are passed to its
+    /// `up` command.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["kubeconfig", "context"])]
     pub start: Option<PathBuf>,
-    /// Where the started server keeps its data. Default: a temporary directory.
+    /// Data directory of the started server. Default: a temporary directory.
     #[arg(long, requires = "start")]
     pub data_dir: Option<PathBuf>,
-    /// How long the started server is left alone before its memory and its use of the processor are read, in seconds.
+    /// Idle time in seconds of the started server before its memory and processor usage are read.
     #[arg(long, default_value = "60", value_parser = seconds)]
     pub idle: Duration,
-    /// How the results are printed.
+    /// Output format of the results.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
     /// More arguments for the started server.
@@ -52,7 +53,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// How much to do: what was asked for, or the benchmark's own measure.
+    /// The requested count, or the default of the benchmark.
     pub fn count_or(&self, own: u64) -> u64 {
         self.count.unwrap_or(own).max(1)
     }

@@ -1,4 +1,4 @@
-//! What was measured: rows, a table, JSON.
+//! The results as rows, a table, or JSON.
 
 use crate::Format;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     pub name: String,
-    /// How many times it was measured: requests, events, pods, starts.
+    /// Number of measured requests, events, pods or starts.
     pub n: u64,
     /// Per second.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,19 +29,19 @@ pub struct Row {
 }
 
 impl Row {
-    /// Of times that were taken, in any order.
+    /// A row from durations in any order.
     pub fn times(name: impl Into<String>, mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let at = |q| percentile(&times, q).map(milliseconds);
         Self { name: name.into(), n: times.len() as u64, p50_ms: at(0.5), p99_ms: at(0.99), ..Self::default() }
     }
 
-    /// Of a quantity that was read once.
+    /// A row of a value that was read once.
     pub fn value(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self { name: name.into(), n: 1, value: Some(value), unit: Some(unit), ..Self::default() }
     }
 
-    /// Of a benchmark that came to no result.
+    /// A row of a benchmark without a result.
     pub fn failed(name: impl Into<String>, why: String) -> Self {
         Self { name: name.into(), errors: 1, first_error: Some(why), ..Self::default() }
     }
@@ -64,7 +64,7 @@ impl Row {
         self
     }
 
-    /// It counts: something was measured, and no answer was an error.
+    /// Whether the result counts: something was measured, and no answer was an error.
     pub fn counts(&self) -> bool {
         self.n > 0 && self.errors == 0
     }
@@ -82,7 +82,7 @@ fn percentile(sorted: &[Duration], q: f64) -> Option<Duration> {
 
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The version that the server says it has.
+    /// The version of the server.
     pub server: String,
     pub rows: Vec<Row>,
     pub skipped: Vec<(&'static str, String)>,

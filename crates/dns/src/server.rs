@@ -58,7 +58,7 @@ pub struct Error {
 }
 
 struct Server {
-    /// They keep the zone up to date.
+    /// The handlers keep the zone up to date.
     _informers: (Informer<ServiceView>, Informer<SliceView>),
     domain: String,
     zone: Arc<RwLock<Zone>>,
@@ -109,7 +109,7 @@ async fn serve(options: Options) -> Result<(), Error> {
                 Ok((n, from)) => queue.push((buffer[..n].to_vec(), from)),
                 // A pause, so that a socket that returns only errors does not take a whole core.
                 Err(error) => {
-                    tracing::debug!(%error, "receiving a request");
+                    tracing::debug!(%error, "receiving a DNS request failed");
                     tokio::time::sleep(AFTER_ERROR).await;
                 }
             }
@@ -130,7 +130,7 @@ async fn serve(options: Options) -> Result<(), Error> {
                 }
                 // Most likely there are no file descriptors left.
                 Err(e) => {
-                    tracing::warn!("accepting a connection of the DNS server: {e}");
+                    tracing::warn!("accepting a connection of the DNS server failed: {e}");
                     tokio::time::sleep(AFTER_ERROR).await;
                 }
             }
@@ -283,7 +283,7 @@ fn record(r: &ZoneRecord) -> Option<Record> {
 mod tests {
     use super::*;
 
-    /// Messages with thousands of queries held up the answers of everybody.
+    /// Messages with thousands of queries delayed all other answers.
     #[test]
     fn messages_with_many_queries_are_refused_undecoded() {
         let header = |queries: u16| {

@@ -84,7 +84,7 @@ pub struct Zone {
     domain: String,
 }
 
-/// The max_records services that are examined for the reverse lookup of one endpoint address.
+/// The maximum number of services that are examined for the reverse lookup of one endpoint address.
 const MAX_REVERSE_CANDIDATES: usize = 64;
 
 struct Service {
@@ -280,7 +280,7 @@ impl Zone {
         }
     }
 
-    /// Answers a query with at max_records `max_records` records. `name` is absolute, without the trailing dot, in upper or lower case.
+    /// Answers a query with at most `max_records` records. `name` is absolute, without the trailing dot, in upper or lower case.
     pub fn answer(&self, name: &str, kind: Kind, max_records: usize) -> Answer {
         let name = name.to_lowercase();
         if let Some(reverse) = name.strip_suffix(".in-addr.arpa") {
@@ -492,7 +492,7 @@ mod tests {
         serde_json::from_value(json!({"spec": spec})).unwrap()
     }
 
-    /// Whatever comes and goes, and however it changes, the answers are those of a zone that was made of what is there now.
+    /// After any changes, the answers equal those of a new zone with the same objects.
     #[test]
     fn the_indexes_follow_every_change() {
         let mut z = zone();
@@ -514,7 +514,7 @@ mod tests {
         z.put_slice(&one, &slice_of(&addresses(&["10.0.1.1", "10.0.1.2", "10.0.1.2"]), true));
         z.put_slice(&meta("more-2", Some("more")), &slice_of(&addresses(&["10.0.1.2"]), false));
         assert_eq!((ptr(&z, "10.0.1.1"), ptr(&z, "10.0.1.2")), (some("10-0-1-1.more"), some("10-0-1-2.more")));
-        // One address goes, and the other is left in a slice that is not ready.
+        // One address is removed, and the other one is only in a slice that is not ready.
         z.put_slice(&one, &slice_of(&addresses(&["10.0.1.3"]), true));
         assert_eq!(
             (ptr(&z, "10.0.1.1"), ptr(&z, "10.0.1.2"), ptr(&z, "10.0.1.3")),
@@ -525,12 +525,12 @@ mod tests {
         assert_eq!(ptr(&z, "10.0.1.2"), some("10-0-1-2.more"));
         let Answer::Found(all) = z.answer("more.x.svc.cluster.local", Kind::A, 10) else { panic!("no addresses") };
         assert_eq!(all.len(), 2);
-        // The slice changes to another service, and the service gets an address of its own.
+        // The slice changes to another service, and the service gets a cluster IP.
         z.put_slice(&meta("more-1", Some("db")), &slice_of(&addresses(&["10.0.1.3"]), true));
         z.put_service(&meta("more", None), &service(json!({"clusterIP": "10.96.0.8"})));
         assert_eq!((ptr(&z, "10.0.1.3"), ptr(&z, "10.96.0.8")), (some("10-0-1-3.db"), some("more")));
         assert_eq!((ptr(&z, "10.0.1.2"), ptr(&z, "10.96.0.7")), (None, some("web")));
-        // Nothing is left of what has gone.
+        // Nothing is left of removed objects.
         z.remove_slice(&meta("more-1", None));
         z.remove_slice(&meta("more-2", None));
         z.remove_service(&meta("more", None));
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(after, before);
     }
 
-    /// With 300,000 addresses a question about one that nobody has took a tenth of a second, and that of everybody else waited.
+    /// With 300,000 addresses, a query for an unknown one took a tenth of a second and delayed all others.
     #[test]
     fn an_answer_costs_what_its_records_cost() {
         let mut z = zone();
@@ -552,7 +552,7 @@ mod tests {
             Answer::Found(records) => records.len(),
             _ => 0,
         };
-        // Every way of asking, many times: tens of seconds if each looked at all endpoints.
+        // Every kind of query, many times: tens of seconds if each examined all endpoints.
         let begun = tokio::time::Instant::now();
         for _ in 0..2000 {
             assert_eq!(count("9.9.9.9.in-addr.arpa", Kind::Ptr), 0);

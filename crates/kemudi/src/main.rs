@@ -60,7 +60,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // A shim is a process of its own kind: no runtime, no threads, nothing of what follows.
-    if runtime::shim::wanted() {
+    if runtime::shim::is_requested() {
         return runtime::shim::main();
     }
     // The program of the built-in image.

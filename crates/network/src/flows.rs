@@ -1,13 +1,14 @@
-//! How many connections of a pod the node remembers.
+//! Limits the tracked connections of a pod.
 //!
-//! Connection tracking has one table for the node (`nf_conntrack_max`), and once it is full nobody's new connections are let through.
-//! **Invariant.** The connections that one pod began fill at most a [`SHARE`]th of the table, so those of all pods of a node do not fill it;
-//! beyond that its new ones are dropped, and nobody else's. Where forwarding is ours to set, the table is large enough that a share is
-//! enough for a busy pod. Connections are forgotten with their pod (`pods`), since the next one with its address has a share again.
+//! Connection tracking has one table for the node (`nf_conntrack_max`), and once it is full, all new connections of the node are
+//! dropped. **Invariant.** The connections that one pod opens fill at most a [`SHARE`]th of the table, so those of all pods of a
+//! node do not fill it. Beyond that only its own new connections are dropped. If this network may change the machine's settings, the
+//! table is made large enough for busy pods. Connections are deleted with their pod (`pods`), since the next one with its address
+//! has a share again.
 //!
-//! The kernel counts by walking through a list, with every new connection. So the connections of a pod are spread over many lists by a hash
-//! of where they lead, each with its part of the bound: what a connection costs does not grow with the number that there are. An honest
-//! pod may be refused a connection a little before the bound. Connections of protocols without ports are few, and have one list.
+//! The kernel walks a list to count with every new connection. So the connections of a pod are spread over many lists by a hash of
+//! their destination, each with its part of the limit, and the cost of a connection does not grow with their number. A connection
+//! may be refused a little before the limit. Connections of protocols without ports are few, and have one list.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,28 +18,28 @@ use crate::{Result, namespace, nft};
 
 /// The part of the table that one pod may fill: a node has fewer pods.
 const SHARE: u32 = 128;
-/// Lists among which the connections of a pod are spread.
+/// Number of lists of a pod's connections.
 const LISTS: u32 = 32;
-/// Connections in a list, where the table is small.
-const LEAST: u32 = 16;
-/// The part of a pod's share for connections by protocols without ports.
+/// Minimum of connections in a list, for small tables.
+const MINIMUM: u32 = 16;
+/// The part of a pod's share for protocols without ports.
 const WITHOUT_PORTS: u32 = 8;
-/// The size of the table that a machine is given: one connection for so many bytes of its memory, between these.
+/// The size of the machine's table: one connection per so many bytes of memory, within these limits.
 const MEMORY: u64 = 8 << 10;
 const TABLE: (u64, u64) = (262_144, 1_048_576);
-/// The size of the table where the kernel does not tell.
+/// The assumed size of the table if it cannot be read.
 const USUAL_MAX: u32 = 65_536;
-/// Where the kernel tells the size of the table.
+/// The kernel's setting of the table's size.
 const MAX: &str = "netfilter/nf_conntrack_max";
-/// Pods that are remembered; more than a node has addresses for.
-const MOST_PODS: u32 = 8191;
+/// Maximum of pods in the set; a node has fewer addresses.
+const MAX_PODS: u32 = 8191;
 
 /// Name of the table, family `ip`.
 pub fn table(id: &str) -> String {
     format!("kemudi-flows-{id}")
 }
 
-/// Puts up the rules for what comes from the bridge. What has been counted stays. Warns where the kernel cannot do it.
+/// Applies the rules for packets from the bridge. Counts are kept. Logs a warning if the kernel does not support them.
 pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
     if settings == Settings::Ours && node.is_none() {
         enlarge();
@@ -62,28 +63,28 @@ pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
     nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await
 }
 
-/// Makes the machine's table as large as wanted, never smaller. The setting is one for all network namespaces, and stays.
+/// Enlarges the machine's table if it is smaller than desired. The setting applies to all network namespaces, and stays.
 fn enlarge() {
-    let wanted = wanted_max(memory());
-    if namespace::get(None, MAX).is_some_and(|max| max < wanted)
-        && let Err(error) = namespace::set(None, &[(MAX.to_owned(), &*wanted.to_string())])
+    let desired = desired_max(memory());
+    if namespace::get(None, MAX).is_some_and(|max| max < desired)
+        && let Err(error) = namespace::set(None, &[(MAX.to_owned(), &*desired.to_string())])
     {
-        tracing::info!(%error, "the table of connections stays as it is");
+        tracing::info!(%error, "enlarging the table of connections failed");
     }
 }
 
-fn wanted_max(memory: u64) -> u64 {
+fn desired_max(memory: u64) -> u64 {
     (memory / MEMORY).clamp(TABLE.0, TABLE.1)
 }
 
-/// Connections in one list.
+/// Maximum of connections in one list.
 fn most_in_list(max: u32) -> u32 {
-    (max / SHARE / LISTS).max(LEAST)
+    (max / SHARE / LISTS).max(MINIMUM)
 }
 
 /// Connections of a pod by protocols without ports.
 fn most_without_ports(max: u32) -> u32 {
-    (max / SHARE / WITHOUT_PORTS).max(LEAST)
+    (max / SHARE / WITHOUT_PORTS).max(MINIMUM)
 }
 
 fn script(table: &str, bridge: &str, max: u32) -> String {
@@ -92,9 +93,9 @@ fn script(table: &str, bridge: &str, max: u32) -> String {
     let mut rules = String::new();
     // `write!` to a String cannot fail.
     let mut list = |name: &str, most: u32| {
-        // What is counted for a pod keeps the bound that it was begun with, so another bound has other sets.
+        // A counter keeps the limit with which it was created, so another limit uses other sets.
         let set = format!("pods-{name}-{most}");
-        let _ = writeln!(script, "add set ip {table} {set} {{ type ipv4_addr; size {MOST_PODS}; flags dynamic; }}");
+        let _ = writeln!(script, "add set ip {table} {set} {{ type ipv4_addr; size {MAX_PODS}; flags dynamic; }}");
         let _ = writeln!(script, "add chain ip {table} count-{name}");
         let _ = writeln!(script, "flush chain ip {table} count-{name}");
         let count = format!("add @{set} {{ ip saddr ct count over {most} }} counter drop");
@@ -126,12 +127,12 @@ mod tests {
 
     #[test]
     fn a_pod_has_its_share_of_the_table() {
-        for (max, most) in [(262_144, 64), (1_048_576, 256), (65_536, 16), (1024, LEAST)] {
+        for (max, most) in [(262_144, 64), (1_048_576, 256), (65_536, 16), (1024, MINIMUM)] {
             assert_eq!(most_in_list(max), most, "{max}");
             let all = most_in_list(max) * LISTS + most_without_ports(max);
             assert!(max < 65_536 || all * 110 < max, "{all} of {max} connections for each of 110 pods");
         }
-        assert_eq!([1 << 30, 4 << 30, 24 << 30].map(wanted_max), [262_144, 524_288, 1_048_576]);
+        assert_eq!([1 << 30, 4 << 30, 24 << 30].map(desired_max), [262_144, 524_288, 1_048_576]);
         let rules = script("t", "b", 262_144);
         assert_eq!(rules.matches("ct count over 64 }").count(), LISTS as usize);
     }

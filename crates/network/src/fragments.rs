@@ -1,13 +1,13 @@
-//! How much of the node's memory for unfinished packets a pod takes.
+//! Limits the memory for the fragments of a pod.
 //!
-//! The node puts fragments together before it tracks connections, with one budget for its network namespace (`ipfrag_high_thresh`) and
-//! so much patience (`ipfrag_time`); when the budget is used up, fragments of nobody are taken. **Invariant.** What one pod sends in
-//! fragments within that time takes at most its share of the budget, and the shares of as many pods as a node has fit into it; beyond
-//! that its fragments are dropped, and nobody else's.
+//! The node reassembles fragments before it tracks connections, with one budget for its network namespace (`ipfrag_high_thresh`) and
+//! a timeout (`ipfrag_time`). When the budget is used up, all fragments are dropped. **Invariant.** The fragments that one pod sends
+//! within the timeout take at most its share of the budget, and the shares of all pods of a node fit into it. Beyond that only its
+//! own fragments are dropped.
 //!
-//! Whether a packet will ever be whole cannot be seen, so all fragments count, in the order of coming and before they are put together. Where
-//! forwarding is ours to set, so are the budget and the time: fragments of one packet come together, and a large budget lets pods that need
-//! fragments send more of them. Pods have no IPv6.
+//! Whether a packet will ever be complete is unknown, so all fragments count when they arrive. If this network may change the
+//! machine's settings, it sets budget and timeout: fragments of a packet arrive together, and a large budget lets pods send more of
+//! them. Pods have no IPv6.
 
 use std::path::Path;
 
@@ -17,22 +17,22 @@ use crate::{Result, namespace, nft};
 const PODS: u64 = 128;
 /// Bytes of memory that the kernel counts for one fragment of a packet of 1500 bytes, and the packet's own record.
 const COST: u64 = 2560;
-/// Fragments at once and in a second that every pod has, however small the budget: a datagram of 64 KiB has 45.
-const LEAST: (u64, u64) = (64, 32);
-/// The budget: a part of the machine's memory, between these.
+/// Minimum of fragments at once and per second of a pod: a datagram of 64 KiB has 45.
+const MINIMUM: (u64, u64) = (64, 32);
+/// The budget: a part of the machine's memory, within these limits.
 const MEMORY_SHARE: u64 = 64;
 const BUDGET: (u64, u64) = (64 << 20, 256 << 20);
-/// Seconds that a packet has to become whole.
+/// Seconds in which a packet must become complete.
 const PATIENCE: u64 = 2;
-/// What the kernel has where it does not tell.
+/// The assumed settings if they cannot be read.
 const USUAL: (u64, u64) = (4 << 20, 30);
-/// Pods that are remembered; more than a node has addresses for.
-const MOST_PODS: u32 = 8191;
+/// Maximum of pods in the set; a node has fewer addresses.
+const MAX_PODS: u32 = 8191;
 
 const BUDGET_SETTING: &str = "ipv4/ipfrag_high_thresh";
 const PATIENCE_SETTING: &str = "ipv4/ipfrag_time";
 
-/// Whether the settings of the namespace are ours to change.
+/// Whether the settings of the namespace may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
     Ours,
@@ -44,15 +44,15 @@ pub fn table(id: &str) -> String {
     format!("kemudi-fragments-{id}")
 }
 
-/// Puts up the rules for what comes from the bridge. Warns where the kernel cannot do it.
+/// Applies the rules for packets from the bridge. Logs a warning if the kernel does not support them.
 pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
     let has = |name: &str, usual: u64| namespace::get(node, name).unwrap_or(usual);
     if settings == Settings::Ours {
-        let budget = wanted_budget(memory()).max(has(BUDGET_SETTING, USUAL.0)).to_string();
+        let budget = desired_budget(memory()).max(has(BUDGET_SETTING, USUAL.0)).to_string();
         let patience = PATIENCE.min(has(PATIENCE_SETTING, USUAL.1)).to_string();
         let settings = [(BUDGET_SETTING.to_owned(), &*budget), (PATIENCE_SETTING.to_owned(), &*patience)];
         if let Err(error) = namespace::set(node, &settings) {
-            tracing::warn!(%error, "the memory for fragments stays as it is");
+            tracing::warn!(%error, "setting the memory for fragments failed");
         }
     }
     let share = Share::new(has(BUDGET_SETTING, USUAL.0), has(PATIENCE_SETTING, USUAL.1));
@@ -78,11 +78,11 @@ pub fn memory() -> u64 {
     nix::sys::sysinfo::sysinfo().map_or(0, |info| info.ram_total())
 }
 
-fn wanted_budget(memory: u64) -> u64 {
+fn desired_budget(memory: u64) -> u64 {
     (memory / MEMORY_SHARE).clamp(BUDGET.0, BUDGET.1)
 }
 
-/// Fragments of a pod: so many at once, and so many more in a second.
+/// The limit of a pod's fragments: a burst, and a rate per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     burst: u64,
@@ -91,20 +91,20 @@ struct Share {
 
 impl Share {
     fn new(budget: u64, patience: u64) -> Share {
-        // Half of them at once, and the other half while the first ones are waited for.
+        // Half of them at once, and the other half during the timeout of the first.
         let half = budget / PODS / COST / 2;
-        Share { burst: half.max(LEAST.0), rate: (half / patience.max(1)).max(LEAST.1) }
+        Share { burst: half.max(MINIMUM.0), rate: (half / patience.max(1)).max(MINIMUM.1) }
     }
 }
 
 fn script(table: &str, bridge: &str, share: Share) -> String {
     let Share { burst, rate } = share;
-    // Before fragments are put together (-400).
+    // Before reassembly (-400).
     format!(
         "add table ip {table}\n\
          delete table ip {table}\n\
          add table ip {table}\n\
-         add set ip {table} pods {{ type ipv4_addr; size {MOST_PODS}; flags dynamic; }}\n\
+         add set ip {table} pods {{ type ipv4_addr; size {MAX_PODS}; flags dynamic; }}\n\
          add chain ip {table} from-pods {{ type filter hook prerouting priority -450; policy accept; }}\n\
          add rule ip {table} from-pods iifname != {bridge:?} accept\n\
          add rule ip {table} from-pods ip frag-off and 0x3fff == 0 accept\n\
@@ -120,12 +120,12 @@ mod tests {
     #[test]
     fn the_shares_of_all_pods_fit_into_the_budget() {
         for memory in [1 << 30, 4 << 30, 24 << 30, 1 << 40] {
-            let budget = wanted_budget(memory);
+            let budget = desired_budget(memory);
             let share = Share::new(budget, PATIENCE);
             let all = (share.burst + share.rate * PATIENCE) * COST * PODS;
             assert!(all <= budget, "{all} of {budget}");
             assert!(share.burst >= 90, "a datagram of 64 KiB and its answer: {share:?}");
         }
-        assert_eq!(Share::new(USUAL.0, USUAL.1), Share { burst: LEAST.0, rate: LEAST.1 });
+        assert_eq!(Share::new(USUAL.0, USUAL.1), Share { burst: MINIMUM.0, rate: MINIMUM.1 });
     }
 }

@@ -1,8 +1,8 @@
 //! The guard: packets for pod and service addresses stay on this cluster's devices.
 //!
-//! Two independent walls. Routes of last resort (`unreachable`, worst metric) catch what no better route of ours takes, so
-//! the machine's default route is never asked. And a chain at the very end of the packet's way drops what is about to leave
-//! by another device, whatever route chose it. Both stand before the first pod address exists and go after the last.
+//! Two independent barriers. Routes of last resort (`unreachable`, worst metric) match what no better route matches, so the
+//! machine's default route is never used. And a chain at the end of the packet's path drops what would leave by another device, by
+//! whichever route. Both exist before the first pod address and are removed after the last.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) fn table(id: &str) -> String {
     format!("kemudi-guard-{id}")
 }
 
-/// Puts the guard up, or changes it in one step. `devices` are those that may carry the ranges, besides `lo`.
+/// Creates the guard, or changes it in one step. `devices` may carry the ranges, besides `lo`.
 pub(crate) async fn raise(
     namespace: Option<&Path>,
     netlink: &Netlink,
@@ -32,7 +32,7 @@ pub(crate) async fn raise(
     nft::apply(namespace, &script(&table(id), ranges, devices)).await
 }
 
-/// Takes the guard down. The last thing a purge does.
+/// Removes the guard: the last step of a purge.
 pub(crate) async fn lower(namespace: Option<&Path>, netlink: &Netlink, id: &str, ranges: &[Cidr]) -> Result<()> {
     let table = table(id);
     nft::apply(namespace, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
@@ -47,7 +47,7 @@ fn script(table: &str, ranges: &[Cidr], devices: &[String]) -> String {
     let devices: Vec<String> =
         std::iter::once("\"lo\"".to_owned()).chain(devices.iter().map(|d| format!("{d:?}"))).collect();
     let (ranges, devices) = (ranges.join(", "), devices.join(", "));
-    // After source translation, with the device that is really taken.
+    // After source translation, with the final device.
     format!(
         "add table ip {table}\n\
          delete table ip {table}\n\

@@ -1,12 +1,12 @@
-//! Ports of the node that lead to pods.
+//! Host ports: ports of the node that are forwarded to pods.
 //!
-//! A packet to an address of the node is looked up by address, protocol and port, then by protocol and port alone; so one port may lead
-//! to several pods, by different addresses of the node or protocols. Services come after. **Invariant**: what leads to a pod is in the
-//! file before it is in the rules, and goes with the pod's address.
+//! A packet to an address of the node is looked up by address, protocol and port, then by protocol and port alone; so one port may
+//! be forwarded to several pods, by different addresses of the node or protocols. Services come after. **Invariant**: a port is in
+//! the file before it is in the rules, and is released with the pod's address.
 //!
-//! Clients on the node's loopback reach pods as from the node's address on the bridge. For that the bridge lets packets of loopback
-//! addresses pass (`route_localnet`), as long as there are such ports; packets that a pod made for them are dropped before anything looks
-//! at them, here and in [`crate::ports`].
+//! Clients on the node's loopback reach pods with the node's address on the bridge as source. For that the bridge accepts packets of
+//! loopback addresses (`route_localnet`) while host ports exist; such packets from pods are dropped first, here and in
+//! [`crate::ports`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,24 +16,25 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::services::{Flows, Protocol};
+use crate::conntrack::Flows;
+use crate::protocol::Protocol;
 use crate::{Error, Result};
 
 const VERSION: u32 = 1;
 
-/// One port of the node that leads to a pod.
+/// A port of the node that is forwarded to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostPort {
-    /// Of the node; `None` for all of them.
+    /// Address of the node; `None` for all of them.
     pub address: Option<Ipv4Addr>,
     pub protocol: Protocol,
     pub port: u16,
-    /// Of the pod.
+    /// Port of the pod.
     pub target: u16,
 }
 
 impl HostPort {
-    /// Whether both cannot be on one node.
+    /// Whether a node cannot have both.
     pub fn conflicts(&self, other: &HostPort) -> bool {
         let same_address = self.address.is_none() || other.address.is_none() || self.address == other.address;
         same_address && (self.protocol, self.port) == (other.protocol, other.port)
@@ -46,7 +47,7 @@ impl std::fmt::Display for HostPort {
     }
 }
 
-/// Which pod has which ports, kept in a file.
+/// The host ports of pods, kept in a file.
 pub struct Table {
     path: PathBuf,
     state: State,
@@ -60,7 +61,7 @@ struct State {
 }
 
 impl Table {
-    /// Pods that `known` does not know are left out.
+    /// Reads the table without pods for which `known` is false.
     pub fn open(path: PathBuf, known: impl Fn(&str) -> bool) -> Result<Table> {
         let corrupt = |message: String| Error::Corrupt { path: path.clone(), message };
         let mut state = match std::fs::read(&path) {
@@ -79,7 +80,7 @@ impl Table {
         self.state.pods.is_empty()
     }
 
-    /// Makes `ports` those of the pod. Whether that changes anything. An error if another pod has one of them.
+    /// Sets the ports of a pod. Returns whether they changed. Errors if another pod has one of them.
     pub fn set(&mut self, pod: &str, ports: &[HostPort]) -> Result<bool> {
         if self.state.pods.get(pod).map_or(&[][..], Vec::as_slice) == ports {
             return Ok(false);
@@ -106,7 +107,7 @@ impl Table {
         with_address.flat_map(|(ports, address)| ports.iter().map(move |p| (*p, address)))
     }
 
-    /// Where UDP packets may go.
+    /// The destinations of UDP packets, with their pods.
     pub fn flows(&self, pods: &BTreeMap<String, Ipv4Addr>) -> Flows {
         let mut flows = Flows::default();
         for (port, pod) in self.entries(pods).filter(|(p, _)| p.protocol == Protocol::Udp) {
@@ -119,7 +120,7 @@ impl Table {
         flows
     }
 
-    /// Commands that make the rules anew; without ports there are none.
+    /// Commands that replace the rules; without ports there are none.
     pub fn script(&self, table: &str, bridge: &str, pods: &BTreeMap<String, Ipv4Addr>) -> String {
         let mut script = format!("add table ip {table}\ndelete table ip {table}\n");
         let (mut by_address, mut by_port, mut own) = (String::new(), String::new(), String::new());

@@ -1,4 +1,4 @@
-//! Which pod has which address, kept in a file.
+//! Addresses of pods, kept in a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,10 +11,10 @@ use crate::address::Cidr;
 use crate::{Error, Result};
 
 const VERSION: u32 = 1;
-/// Pods get addresses from so many at the beginning of the range: enough for any node, and few enough to be listed in packet rules.
-const MOST: u32 = 4094;
+/// Pods get one of the first addresses of the range, up to this number: enough for any node, and few enough for packet rules.
+const MAXIMUM: u32 = 4094;
 
-/// **Invariant**: an address that was given out is in the file before anyone uses it.
+/// **Invariant**: an assigned address is in the file before it is used.
 pub struct Ipam {
     path: PathBuf,
     state: State,
@@ -26,12 +26,12 @@ struct State {
     range: Cidr,
     /// Pod id → address.
     pods: BTreeMap<String, Ipv4Addr>,
-    /// Where to look next: an address just freed is not given out at once, for the sake of those who still remember it.
+    /// The next candidate. A released address is not assigned again at once, since clients may still use it.
     next: u32,
 }
 
 impl Ipam {
-    /// A file for another range is taken over without its pods.
+    /// Reads the table. One for another range is read without its pods.
     pub fn open(path: PathBuf, range: Cidr) -> Result<Ipam> {
         let fresh = State { version: VERSION, range, pods: BTreeMap::new(), next: 0 };
         let corrupt = |message: String| Error::Corrupt { path: path.clone(), message };
@@ -55,7 +55,7 @@ impl Ipam {
         range.nth(1).filter(|_| range.size() >= 4).ok_or(Error::Exhausted(range))
     }
 
-    /// The addresses that pods may get or have.
+    /// The addresses that pods may have.
     pub fn addresses(&self) -> BTreeSet<Ipv4Addr> {
         let range = self.state.range;
         let usable = (0..usable(range)).filter_map(|index| range.nth(index + 2));
@@ -70,7 +70,7 @@ impl Ipam {
         &self.state.pods
     }
 
-    /// The pod's address, a new one if it has none.
+    /// The pod's address; assigns one if it has none.
     pub fn allocate(&mut self, pod: &str) -> Result<Ipv4Addr> {
         if let Some(address) = self.get(pod) {
             return Ok(address);
@@ -108,9 +108,9 @@ impl Ipam {
     }
 }
 
-/// How many pods a range has addresses for: without the network address, the gateway and the broadcast address.
+/// Number of addresses of a range for pods: without the network address, the gateway and the broadcast address.
 fn usable(range: Cidr) -> u32 {
-    u32::try_from(range.size().saturating_sub(3)).unwrap_or(u32::MAX).min(MOST)
+    u32::try_from(range.size().saturating_sub(3)).unwrap_or(u32::MAX).min(MAXIMUM)
 }
 
 fn write(path: &Path, state: &State) -> io::Result<()> {
@@ -135,7 +135,7 @@ mod tests {
         let new = ipam.allocate("new").unwrap();
         let all = ipam.addresses();
         assert!(all.contains(&new) && all.contains(&Ipv4Addr::new(10, 9, 9, 9)));
-        assert_eq!(all.len(), MOST as usize + 1);
+        assert_eq!(all.len(), MAXIMUM as usize + 1);
         assert_eq!(all.first(), Some(&Ipv4Addr::new(10, 0, 0, 2)));
     }
 

@@ -1,16 +1,17 @@
 //! Pod network and packet rules on plain Linux: a bridge and a pair of interfaces per pod by netlink, services by nftables.
 //!
-//! **Invariants.** Packets for pod or service addresses never leave by a device that is not ours, whatever rules are being
-//! changed or gone: [`guard`] is put up before anything else and taken down last. A pod sends as itself or not at all, and its
-//! neighbours on the bridge hear nothing that the node has not routed (`ports`). It fills the table of connections with no more than
-//! its share ([`flows`](mod@flows)), and the memory for unfinished packets as well ([`fragments`]). Everything made in the kernel carries the
-//! network's id in its name or is a port of its bridge, and `purge` removes exactly that. All of it lives in one network namespace
-//! (the machine's, or one given by path), so that several nodes fit on one machine.
+//! **Invariants.** Packets for pod or service addresses never leave by a device of others, even while rules change: [`guard`] is
+//! created first and removed last. A pod sends only with its own addresses, and its neighbours on the bridge get only what the node
+//! has routed (`ports`). It fills at most its share of the table of connections ([`flows`](mod@flows)), and of the memory for
+//! fragments ([`fragments`]). Everything made in the kernel carries the network's id in its name or is a port of its bridge, and
+//! `purge` removes exactly that. All of it lives in one network namespace (the machine's, or one given by path), so that several
+//! nodes fit on one machine.
 //!
 //! Left out: Kubernetes kinds; IPv6; the tunnel between nodes.
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
 
 mod address;
+mod conntrack;
 mod flows;
 mod fragments;
 pub mod guard;
@@ -21,15 +22,15 @@ pub mod namespace;
 mod nft;
 mod pods;
 mod ports;
+mod protocol;
 mod services;
 
 pub use address::Cidr;
 pub use host_ports::HostPort;
 pub use pods::{Attachment, Options, PodNetwork};
 pub use ports::interface;
-pub use services::{
-    Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, Protocol, ServicePort, ServiceRules,
-};
+pub use protocol::Protocol;
+pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Progress, ServicePort, ServiceRules};
 
 /// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +53,7 @@ pub enum Error {
         #[source]
         source: rtnetlink::Error,
     },
-    /// `nft` refused a transaction, of which then nothing is in force.
+    /// `nft` refused a transaction, and nothing of it applies.
     #[error("nft: {message}")]
     Nft { message: String },
     #[error("the node's port {port} leads to another pod already ({pod})")]
@@ -77,7 +78,7 @@ impl Error {
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The tag in the names of what we make: short, since an interface's name has 15 bytes.
+/// Checks an id, which is part of names: short, since names of interfaces have at most 15 bytes.
 pub(crate) fn check_id(id: &str) -> Result<()> {
     let fits = (1..=8).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     if fits {

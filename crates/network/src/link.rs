@@ -1,4 +1,4 @@
-//! The few netlink requests that a pod network is made of.
+//! The netlink requests of a pod network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -42,7 +42,7 @@ pub enum RouteKind {
         to: Cidr,
         metric: u32,
     },
-    /// Straight out of a device, with the source address to prefer.
+    /// A route to a device, with the preferred source address.
     Device {
         to: Cidr,
         device: u32,
@@ -87,7 +87,7 @@ impl Netlink {
         }
     }
 
-    /// Index of a device that must be there.
+    /// Index of a device, which must exist.
     pub async fn index(&self, name: &str) -> Result<u32> {
         let missing = || Error::io(format!("interface {name}"))(io::Error::from_raw_os_error(libc::ENODEV));
         Ok(self.device(name).await?.ok_or_else(missing)?.index)
@@ -105,7 +105,7 @@ impl Netlink {
         self.0.link().set(message).execute().await.map_err(Error::netlink(format!("marking bridge {name}")))
     }
 
-    /// Makes a pair: `name` here, on the bridge; `peer` in the namespace, with the hardware address.
+    /// Creates a pair: `name` here, on the bridge; `peer` in the namespace, with the hardware address.
     pub async fn add_pair(
         &self,
         name: &str,
@@ -126,12 +126,12 @@ impl Netlink {
         self.0.link().add(outer.build()).execute().await.map_err(fail)
     }
 
-    /// Makes a bridge port that of one hardware address: nothing is learnt there, frames from another address are dropped
-    /// (`locked`, Linux 5.16; older kernels ignore it), frames to the address go there and those to nobody in particular do not.
+    /// Restricts a bridge port to one hardware address: no learning, frames from other addresses are dropped (`locked`, Linux 5.16;
+    /// older kernels ignore it), frames to the address go to this port, and flooded frames do not.
     pub async fn lock_port(&self, index: u32, address: [u8; 6], neighbours: Neighbours) -> Result<()> {
         let port = LinkBridgePort::new(index)
-            // Where `br_netfilter` is on, a packet whose destination a rule has changed is bridged, not routed, and may have
-            // to go out where it came in: a pod that reaches itself through a service.
+            // With `br_netfilter`, a packet whose destination a rule has changed is bridged, not routed, and may have to leave by
+            // the port where it arrived: a pod that reaches itself through a service.
             .hairpin(true)
             .isolated(neighbours == Neighbours::Isolated)
             .learning(false)
@@ -148,13 +148,13 @@ impl Netlink {
         entry.flags(NeighbourFlags::Controller).replace().execute().await.map_err(fail())
     }
 
-    /// Says for good which hardware address an IP address has behind a device: no answer of anybody changes it.
+    /// Sets a permanent neighbour entry: the hardware address of an IP address behind a device. ARP does not change it.
     pub async fn set_neighbour(&self, device: u32, address: Ipv4Addr, hardware: [u8; 6]) -> Result<()> {
         let request = self.0.neighbours().add(device, IpAddr::V4(address)).link_layer_address(&hardware);
         request.replace().execute().await.map_err(Error::netlink(format!("neighbour {address}")))
     }
 
-    /// Fine if it is gone.
+    /// No error if it is gone.
     pub async fn delete_neighbour(&self, device: u32, address: Ipv4Addr) -> Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Inet;
@@ -168,7 +168,7 @@ impl Netlink {
         }
     }
 
-    /// Gives an interface another name. It is down for a moment where the kernel renames no interface that is up.
+    /// Renames an interface. It is down for a moment if the kernel cannot rename one that is up.
     pub async fn rename(&self, index: u32, name: &str) -> Result<()> {
         let renamed = || LinkUnspec::new_with_index(index).name(name);
         let fail = || Error::netlink(format!("renaming an interface to {name}"));
@@ -187,13 +187,13 @@ impl Netlink {
         self.0.link().set(message).execute().await.map_err(Error::netlink("bringing an interface up"))
     }
 
-    /// Gives an interface a hardware address, which then is its own: a bridge no longer takes that of a port.
+    /// Sets the hardware address of an interface. A bridge then does not adopt that of a port.
     pub async fn set_hardware_address(&self, index: u32, address: [u8; 6]) -> Result<()> {
         let message = LinkUnspec::new_with_index(index).address(address.to_vec()).build();
         self.0.link().set(message).execute().await.map_err(Error::netlink("setting a hardware address"))
     }
 
-    /// Fine if it is gone.
+    /// No error if it is gone.
     pub async fn delete(&self, index: u32) -> Result<()> {
         match self.0.link().del(index).execute().await {
             Err(e) if errno(&e) != Some(libc::ENODEV) => Err(Error::netlink("deleting an interface")(e)),
@@ -211,7 +211,7 @@ impl Netlink {
         request.execute().await.map_err(Error::netlink(format!("route {kind:?}")))
     }
 
-    /// Fine if it is gone.
+    /// No error if it is gone.
     pub async fn delete_route(&self, kind: RouteKind) -> Result<()> {
         match self.0.route().del(route(kind)).execute().await {
             Err(e) if errno(&e) != Some(libc::ESRCH) => Err(Error::netlink(format!("deleting route {kind:?}"))(e)),

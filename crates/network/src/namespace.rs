@@ -1,4 +1,4 @@
-//! Network namespaces as files, entered by threads that end afterwards: a thread of a pool must never change its own.
+//! Network namespaces as files. Threads that end afterwards enter them: a thread of a pool must never change its own.
 
 use std::fs::File;
 use std::io;
@@ -20,12 +20,12 @@ pub fn run_in<T: Send>(namespace: Option<&Path>, work: impl FnOnce() -> io::Resu
     })
 }
 
-/// Makes a namespace, binds it to `path` and runs `work` in it before anyone else knows it.
+/// Creates a namespace, binds it to `path` and runs `work` in it.
 pub fn create<T: Send>(path: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
     bind(path, None, work)
 }
 
-/// The same with a namespace that is there already, if one is given.
+/// The same with an existing namespace, if one is given.
 pub(crate) fn bind<T: Send>(
     path: &Path,
     namespace: Option<&OwnedFd>,
@@ -51,7 +51,7 @@ pub(crate) fn bind<T: Send>(
     })
 }
 
-/// Unbinds a namespace; the kernel frees it when its last process and socket are gone. Fine if it does not exist.
+/// Unbinds a namespace; the kernel frees it when its last process and socket are gone. No error if it does not exist.
 pub fn remove(path: &Path) -> Result<()> {
     while umount2(path, MntFlags::MNT_DETACH).is_ok() {}
     match std::fs::remove_file(path) {
@@ -60,13 +60,13 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a namespace is bound there, and not just a file left by a machine that went down.
+/// Whether a namespace is bound there. After a crash of the machine only the file may be left.
 pub fn exists(path: &Path) -> bool {
     const NSFS_MAGIC: i64 = 0x6e73_6673;
     nix::sys::statfs::statfs(path).is_ok_and(|s| s.filesystem_type().0 == NSFS_MAGIC)
 }
 
-/// A number among the settings of a namespace, given as a path below /proc/sys/net. `None` where the kernel does not tell.
+/// Reads a number from the settings of a namespace, a path below /proc/sys/net. `None` if it cannot be read.
 pub(crate) fn get(namespace: Option<&Path>, name: &str) -> Option<u64> {
     let path = PathBuf::from("/proc/sys/net").join(name);
     run_in(namespace, || std::fs::read_to_string(&path)).ok()?.trim().parse().ok()

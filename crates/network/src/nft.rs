@@ -1,4 +1,4 @@
-//! Running `nft`: a script is one transaction, in force whole or not at all.
+//! Runs `nft`. A script is one transaction, which applies as a whole or not at all.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,13 +10,13 @@ use tokio::process::Command;
 
 use crate::{Error, Result};
 
-/// Applies a script in a network namespace (`None`: ours). Quotes what nft said when it refuses.
+/// Applies a script in a network namespace (`None`: that of the process). An error has the message of nft.
 pub async fn apply(namespace: Option<&Path>, script: &str) -> Result<()> {
     run(namespace, &["-f", "-"], script).await.map(drop)
 }
 
-/// Applies a script that some kernels cannot carry out: those that refuse `probe` as well. Returns whether it is in force; if not, the
-/// warning `otherwise` is logged.
+/// Applies a script that some kernels do not support, which refuse `probe` as well. Returns whether it applies; if not, logs the
+/// warning `otherwise`.
 pub async fn apply_where_possible(
     namespace: Option<&Path>,
     script: &str,
@@ -24,7 +24,7 @@ pub async fn apply_where_possible(
     otherwise: &'static str,
 ) -> Result<bool> {
     let Err(error) = apply(namespace, script).await else { return Ok(true) };
-    // An error in rules that the kernel could have is none to go on with.
+    // An error in rules that the kernel supports is returned.
     let Err(missing) = apply(namespace, probe).await else { return Err(error) };
     tracing::warn!(error = %missing, "{otherwise}");
     Ok(false)
@@ -40,7 +40,7 @@ pub async fn tables(namespace: Option<&Path>) -> Result<Vec<(String, String)>> {
     Ok(text.lines().filter_map(parse).collect())
 }
 
-/// What is in a table, as nft prints it; empty if there is no such table.
+/// The content of a table, as nft prints it; empty if the table does not exist.
 pub async fn list(namespace: Option<&Path>, family: &str, table: &str) -> Result<String> {
     if !tables(namespace).await?.iter().any(|(f, t)| f == family && t == table) {
         return Ok(String::new());
@@ -69,7 +69,7 @@ async fn run(namespace: Option<&Path>, args: &[&str], input: &str) -> Result<Str
     let mut stdin = child.stdin.take();
     let write = async {
         if let Some(stdin) = &mut stdin {
-            // nft may stop reading at an error, which it then explains.
+            // nft may stop reading at an error, which its message explains.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         drop(stdin.take());
@@ -83,7 +83,7 @@ async fn run(namespace: Option<&Path>, args: &[&str], input: &str) -> Result<Str
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `/usr/sbin` is not in everyone's PATH.
+/// `/usr/sbin` may be missing in PATH.
 fn program() -> PathBuf {
     let found = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"].into_iter().map(PathBuf::from).find(|p| p.exists());
     found.unwrap_or_else(|| "nft".into())

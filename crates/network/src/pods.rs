@@ -1,10 +1,9 @@
 //! Pod addresses and interfaces.
 //!
-//! A pod has one interface, `eth0`, with a /32 address; everything, pods of the same node too, is reached through the node
-//! (the bridge's address), so that every packet passes the node's rules and answers take the way back that connection
-//! tracking expects, without `br_netfilter`. Hardware addresses, the bridge's too, are made from IP addresses, so nobody's memory
-//! of an address that is used again is wrong, and the node's does not change when pods come and go. What a pod may send is in
-//! [`crate::ports`].
+//! A pod has one interface, `eth0`, with a /32 address; everything, pods of the same node too, is reached through the node (the
+//! bridge's address), so that every packet passes the node's rules and answers take the path that connection tracking expects,
+//! without `br_netfilter`. Hardware addresses, also of the bridge, derive from IP addresses, so neighbour entries stay right when an
+//! address is used again, and the node's address does not change with its pods. [`crate::ports`] limits what a pod may send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,24 +15,24 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
+use crate::conntrack::{Flows, forget_pods, forget_stale};
 use crate::fragments::Settings;
 use crate::host_ports::{self, HostPort};
 use crate::ipam::Ipam;
 use crate::link::{Device, Neighbours, Netlink, RouteKind};
 use crate::ports::{self, Rules, hardware_address};
-use crate::services::{Flows, forget_pods, forget_stale};
 use crate::{Error, Result, check_id, flows, fragments, guard, namespace, nft};
 
-/// How a node's pod network is laid out.
+/// The options of a node's pod network.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Tag of everything made in the kernel: up to eight lower-case letters and digits, unique on the machine.
     pub id: String,
-    /// Where the table of addresses lies.
+    /// Directory of the table of addresses.
     pub state_directory: PathBuf,
-    /// Where the pods' namespaces are bound; one file per pod.
+    /// Directory of the pods' namespaces; one file per pod.
     pub namespace_directory: PathBuf,
-    /// The node's own namespace; `None` is that of the process.
+    /// The node's namespace; `None` is that of the process.
     pub node_namespace: Option<PathBuf>,
     /// Addresses of this node's pods.
     pub pod_range: Cidr,
@@ -44,10 +43,10 @@ pub struct Options {
     pub more_devices: Vec<String>,
     /// `None`: the kernel's default.
     pub mtu: Option<u32>,
-    /// Pods may talk to the outside, with the node's address. Without it such packets are not forwarded.
+    /// Whether pods may send out of the cluster, with the node's address. Otherwise such packets are not forwarded.
     pub masquerade: bool,
-    /// Lets the machine forward between all of its devices (`ip_forward`), which node ports reached from other machines and
-    /// masquerading need. The setting stays when the network is purged.
+    /// Enables forwarding between all devices of the machine (`ip_forward`), which masquerading and node ports need. The setting
+    /// stays when the network is purged.
     pub forward: bool,
 }
 
@@ -70,7 +69,7 @@ impl Options {
     }
 }
 
-/// A pod's place in the network.
+/// The network of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     pub address: Ipv4Addr,
@@ -94,15 +93,15 @@ struct Inner {
     ipam: Mutex<Ipam>,
     /// Locked before the addresses.
     host_ports: Mutex<host_ports::Table>,
-    /// Addresses whose connections are to be forgotten.
+    /// Addresses whose connections have to be deleted.
     leaving: Mutex<BTreeSet<Ipv4Addr>>,
-    /// Held while connections are forgotten; locked before `leaving`.
+    /// Held while connections are deleted; locked before `leaving`.
     forgetting: Mutex<()>,
 }
 
 impl PodNetwork {
-    /// Puts up the guard, then the bridge, or takes over what an earlier process left. Pods that were attached stay so, and get what
-    /// an earlier version did not give them.
+    /// Creates the guard, then the bridge, or adopts those of an earlier process. Attached pods stay attached, and get settings that
+    /// an earlier version did not set.
     pub async fn open(options: Options) -> Result<PodNetwork> {
         check_id(&options.id)?;
         let gateway = Ipam::gateway(options.pod_range)?;
@@ -131,7 +130,7 @@ impl PodNetwork {
         flows::limit(node, &options.id, &bridge_name, settings).await?;
         match netlink.device(&bridge_name).await? {
             Some(device) if device.alias != Some(options.alias()) => return Err(Error::Foreign(bridge_name)),
-            // Made by a version that gave it no address of its own.
+            // An earlier version did not set its hardware address.
             Some(device) => netlink.set_hardware_address(device.index, hardware_address(gateway)).await?,
             None => {
                 let (address, alias) = (hardware_address(gateway), options.alias());
@@ -141,8 +140,8 @@ impl PodNetwork {
         let bridge = netlink.index(&bridge_name).await?;
         netlink.add_address(bridge, gateway, 32).await?;
         netlink.up(bridge).await?;
-        // So that the node itself has a way, and a source address, for service addresses; rules turn them into endpoints
-        // before anything is sent, and refuse those that they do not know.
+        // Gives the node a route and a source address for service addresses. Rules translate them to endpoints before anything is
+        // sent, and refuse unknown ones.
         netlink.replace_route(way(options.service_range, bridge, gateway)).await?;
         let mut settings = vec![
             (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
@@ -156,7 +155,7 @@ impl PodNetwork {
             settings.insert(0, ("ipv4/ip_forward".into(), "1"));
         }
         namespace::set(node, &settings)?;
-        // Without rules only the bridge can keep ports apart, where it is not to deliver from one to the other itself.
+        // Without rules only the bridge can isolate ports, unless it has to deliver between them itself.
         let neighbours = match rules {
             Rules::Missing if !ports::bridged_packets_are_filtered(node) => Neighbours::Isolated,
             _ => Neighbours::Reachable,
@@ -173,7 +172,7 @@ impl PodNetwork {
             forgetting: Mutex::default(),
         };
         inner.adopt().await?;
-        // An earlier version had one way for all addresses, of which those without a pod are asked for on the bridge.
+        // An earlier version had one route for all addresses, with ARP requests for those without a pod.
         inner.netlink.delete_route(way(inner.options.pod_range, bridge, gateway)).await?;
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
@@ -182,19 +181,19 @@ impl PodNetwork {
         self.inner.gateway
     }
 
-    /// Makes the pod's namespace with its interface, or gives what it has. `pod` is a file name.
+    /// Creates the pod's namespace with its interface, or returns the existing one. `pod` is a file name.
     pub async fn attach(&self, pod: &str) -> Result<Attachment> {
         self.attach_namespace(pod, None).await
     }
 
-    /// The same, but what is made its namespace is the one given, if any: that of a pod with a user namespace belongs to it.
+    /// The same with `namespace` as the pod's, if it is given: that of a pod with a user namespace belongs to the latter.
     pub async fn attach_namespace(&self, pod: &str, namespace: Option<&OwnedFd>) -> Result<Attachment> {
         let inner = &self.inner;
         if pod.is_empty() || pod.starts_with('.') || pod.contains('/') {
             return Err(Error::Invalid { field: "pod id", message: format!("{pod:?}") });
         }
         let path = inner.options.namespace_directory.join(pod);
-        // One at a time is enough for the address; the kernel takes the rest in parallel.
+        // Addresses are assigned one at a time; the rest runs in parallel.
         let (address, known) = {
             let mut ipam = inner.ipam.lock().await;
             let known = ipam.get(pod).is_some() && namespace::exists(&path);
@@ -213,28 +212,28 @@ impl PodNetwork {
         }
     }
 
-    /// Makes `ports` those that lead to an attached pod, in place of what it had. An error if another pod has one of them.
+    /// Replaces the host ports of an attached pod. Errors if another pod has one of them.
     pub async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
         self.inner.publish(pod, ports).await
     }
 
-    /// Takes the pod's interface, namespace, connections and address away; fine if it has none.
+    /// Removes the pod's interface, namespace, connections and address. No error if it has none.
     pub async fn detach(&self, pod: &str) -> Result<()> {
         self.inner.detach(&[pod.to_owned()]).await
     }
 
-    /// Every pod that has an address.
+    /// The addresses of all pods.
     pub async fn attached(&self) -> BTreeMap<String, Ipv4Addr> {
         self.inner.ipam.lock().await.pods().clone()
     }
 
-    /// Detaches every pod that is not among `keep` (what a node that crashed has left).
+    /// Detaches every pod that is not in `keep` (left by a crash of the node).
     pub async fn retain(&self, keep: impl Fn(&str) -> bool) -> Result<()> {
         let pods: Vec<String> = self.attached().await.into_keys().filter(|p| !keep(p)).collect();
         self.inner.detach(&pods).await
     }
 
-    /// Removes what a network with these options has made, the guard last. Works on what an interrupted purge left.
+    /// Removes everything of a network with these options, the guard last. Works after an interrupted purge.
     pub async fn purge(options: &Options) -> Result<()> {
         check_id(&options.id)?;
         let node = options.node_namespace.as_deref();
@@ -269,8 +268,8 @@ impl PodNetwork {
 }
 
 impl Inner {
-    /// Brings ports of an earlier process up to date: their names, what passes them, and the node's memory of who is there. A port that
-    /// no pod in the table has is removed, since nothing says what may pass it.
+    /// Updates ports of an earlier process: their names, settings and neighbour entries. A port without a pod in the table is
+    /// removed, since its allowed addresses are unknown.
     async fn adopt(&self) -> Result<()> {
         let devices = self.netlink.devices().await?;
         let ports = devices.iter().filter(|d| d.controller == Some(self.bridge));
@@ -289,7 +288,7 @@ impl Inner {
             }
         }
         for (name, index) in ports.into_iter().filter(|(name, _)| name.starts_with("km")) {
-            tracing::info!(interface = name, "removing a port of no pod");
+            tracing::info!(interface = name, "removing a bridge port without a pod");
             self.netlink.delete(index).await?;
         }
         Ok(())
@@ -300,13 +299,13 @@ impl Inner {
         for pod in pods {
             addresses.extend(self.disconnect(pod).await?);
         }
-        // Nothing leads to the addresses any more, and nobody else has them yet.
+        // The addresses have no routes any more, and are not assigned again yet.
         self.forget(addresses).await;
         let mut ipam = self.ipam.lock().await;
         pods.iter().try_for_each(|pod| ipam.release(pod))
     }
 
-    /// Takes away what a pod has in the kernel; gives its address.
+    /// Removes what a pod has in the kernel. Returns its address.
     async fn disconnect(&self, pod: &str) -> Result<Option<Ipv4Addr>> {
         self.publish(pod, &[]).await?;
         let address = self.ipam.lock().await.get(pod);
@@ -321,8 +320,8 @@ impl Inner {
         Ok(address)
     }
 
-    /// Forgets the connections of addresses; those of pods that go at the same time with one look at the table. Where the kernel
-    /// cannot do it, they end by their timeouts.
+    /// Deletes the connections of addresses, with one listing of the table for pods that are detached at the same time. If the
+    /// kernel does not support it, they time out.
     async fn forget(&self, addresses: BTreeSet<Ipv4Addr>) {
         if addresses.is_empty() {
             return;
@@ -339,12 +338,12 @@ impl Inner {
         let node = self.options.node_namespace.clone();
         match tokio::task::spawn_blocking(move || forget_pods(node.as_deref(), &all)).await {
             Ok(Ok(0)) | Err(_) => {}
-            Ok(Ok(count)) => tracing::debug!(count, "forgot connections of pods that are gone"),
-            Ok(Err(error)) => tracing::warn!(%error, "cannot look for connections of pods that are gone"),
+            Ok(Ok(count)) => tracing::debug!(count, "deleted connections of deleted pods"),
+            Ok(Err(error)) => tracing::warn!(%error, "deleting connections of deleted pods failed; they time out"),
         }
     }
 
-    /// Makes a port that of the pod with this address, and the pod the one that the node knows under it.
+    /// Restricts a port to the pod with this address, and sets the pod's neighbour entry and route.
     async fn secure(&self, port: u32, address: Ipv4Addr) -> Result<()> {
         let hardware = hardware_address(address);
         self.netlink.lock_port(port, hardware, self.neighbours).await?;
@@ -352,7 +351,7 @@ impl Inner {
         self.netlink.replace_route(self.way_to(address)?).await
     }
 
-    /// Each pod has a route of its own: an address without one is unreachable at once, and nobody is asked for it.
+    /// The route of a pod. An address without one is unreachable at once, without ARP requests.
     fn way_to(&self, address: Ipv4Addr) -> Result<RouteKind> {
         Ok(way(format!("{address}/32").parse()?, self.bridge, self.gateway))
     }
@@ -373,13 +372,13 @@ impl Inner {
         if flows != Flows::default() {
             let forget = move || forget_stale(node.as_deref(), &flows);
             if let Ok(Err(error)) = tokio::task::spawn_blocking(forget).await {
-                tracing::warn!(%error, "cannot look for UDP flows to pods that are gone");
+                tracing::warn!(%error, "deleting UDP flows to deleted pods failed; they time out");
             }
         }
         Ok(())
     }
 
-    /// The node's side of a pod's pair, if it is there.
+    /// The node's side of a pod's pair, if it exists.
     async fn port(&self, pod: &str, address: Ipv4Addr) -> Result<Option<Device>> {
         for name in [ports::interface(address), ports::former_interface(pod)] {
             let found = self.netlink.device(&name).await?;
@@ -401,13 +400,13 @@ impl Inner {
         let fail = || Error::io(attachment.namespace.display().to_string());
         let given = namespace.map(OwnedFd::try_clone).transpose().map_err(fail())?;
         let (path, runtime) = (attachment.namespace.clone(), tokio::runtime::Handle::current());
-        // A pod hears no redirects: that its neighbours are on the same bridge is none of its business.
+        // A pod accepts no redirects to its neighbours on the bridge.
         let mut settings: Vec<_> = ["accept_redirects", "accept_source_route"]
             .into_iter()
             .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0")))
             .collect();
         settings.extend(no_ipv6("default"));
-        // The kernel takes its time to make a namespace.
+        // Creating a namespace takes time in the kernel.
         let made = tokio::task::spawn_blocking(move || {
             namespace::bind(&path, given.as_ref(), move || {
                 namespace::write_settings(&settings)?;
@@ -430,18 +429,18 @@ impl Inner {
     }
 }
 
-/// The way to a range behind the bridge.
+/// The route to a range behind the bridge.
 fn way(to: Cidr, bridge: u32, gateway: Ipv4Addr) -> RouteKind {
     RouteKind::Device { to, device: bridge, source: Some(gateway), metric: 0 }
 }
 
-/// Whether clients on the node's loopback reach pods by ports of the node. (Pods reach what listens there by no way of writing a packet.)
+/// Whether clients on the node's loopback reach pods by host ports. (No packet of a pod reaches servers on the loopback.)
 fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, &'static str) {
     (format!("ipv4/conf/{bridge}/route_localnet"), if ports.is_empty() { "0" } else { "1" })
 }
 
-/// Keeps a device (or those to come, `default`) from IPv6, of which pods have no addresses: a pod that announces itself as a router
-/// would become that of the node and of its neighbours. Nothing where the kernel has no IPv6.
+/// Settings that disable IPv6 on a device (or on new ones, `default`): a pod that sends router advertisements would become the
+/// router of the node and its neighbours. Empty if the kernel has no IPv6.
 fn no_ipv6(device: &str) -> Vec<(String, &'static str)> {
     if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
         return Vec::new();
@@ -453,8 +452,8 @@ fn no_ipv6(device: &str) -> Vec<(String, &'static str)> {
         .collect()
 }
 
-/// Who may talk to the outside, and how. What is sent to a service that does not exist is refused, since to ask for it on the bridge would
-/// cost the node an entry in its table of neighbours for each address.
+/// The rules for packets to and from addresses out of the cluster. Packets to unknown service addresses are refused, since ARP
+/// requests for them would fill the node's table of neighbours.
 fn script(options: &Options) -> String {
     let Options { pod_range, cluster_range, service_range, masquerade, .. } = options;
     let (table, bridge) = (options.table(), options.bridge());
@@ -474,7 +473,7 @@ fn script(options: &Options) -> String {
         ));
     }
     if !*masquerade {
-        // Answers to connections from outside (node ports) may still go.
+        // Answers to connections from outside (node ports) are still forwarded.
         script.push_str(&format!(
             "add chain ip {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\
              add rule ip {table} forward {outside} ct state new reject with icmp type admin-prohibited\n"

@@ -1,16 +1,16 @@
-//! What a pod may send and receive on the bridge: frames between its own addresses and the node, and nothing else.
+//! Limits what a pod may send and receive on the bridge to frames between its own addresses and the node.
 //!
-//! A pod reaches everything through the node, so its port takes frames only from the pod's hardware address with the pod's IP
-//! address, and only for the bridge itself. **Invariant**: no frame of a pod reaches another pod's port unrouted, none changes which
-//! port or hardware address the node takes for a pod's, and no packet of a pod has another source address than its own.
+//! A pod reaches everything through the node, so its port accepts frames only from the pod's hardware address with the pod's IP
+//! address, and only to the bridge itself. **Invariant**: no frame of a pod reaches another pod's port unrouted or changes the
+//! node's entry of another pod, and no packet of a pod has another source address than its own.
 //!
-//! A port's name and its hardware address are made of the pod's IP address. So what may pass is known before any pod exists: one set of
+//! A port's name and its hardware address derive from the pod's IP address. So the rules are known before any pod exists: one set of
 //! (port, hardware address, IP address) for the whole range, loaded once, looked up per frame before `br_netfilter` and connection
-//! tracking see it. Ports are not `isolated` from each other: where `br_netfilter` is on, the bridge itself delivers packets whose
+//! tracking see it. Ports are not `isolated` from each other: with `br_netfilter`, the bridge itself delivers packets whose
 //! destination a service rule has changed.
 //!
-//! The settings of the port (`locked`, no learning, no flooding, a static entry) and the permanent neighbour entry of the node hold
-//! without the rules, too. Where the kernel has no packet filter for bridges, they are all there is: see [`Rules::Missing`].
+//! The settings of the port (`locked`, no learning, no flooding, a static entry) and the permanent neighbour entry of the node apply
+//! without the rules, too. If the kernel has no packet filter for bridges, they are the only protection: see [`Rules::Missing`].
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,12 +23,12 @@ use crate::{Result, namespace, nft};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
     Active,
-    /// Only hardware addresses are checked: pods can send from false source addresses and, where ports are not isolated, tell their
-    /// neighbours false hardware addresses.
+    /// Only hardware addresses are checked: pods can forge source addresses and, if ports are not isolated, send false ARP replies
+    /// to their neighbours.
     Missing,
 }
 
-/// A hardware address made from an IP address: the same for everyone who has that address after one another.
+/// The hardware address derived from an IP address: the same for all pods that have the address successively.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [0x0a, 0x58, a, b, c, d]
@@ -39,7 +39,7 @@ pub fn interface(address: Ipv4Addr) -> String {
     format!("km{:08x}", u32::from(address))
 }
 
-/// The name that earlier versions gave it: `km` and a hash of the pod's id.
+/// The name in earlier versions: `km` and a hash of the pod's id.
 pub fn former_interface(pod: &str) -> String {
     let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     format!("km{:013x}", hash & 0xf_ffff_ffff_ffff)
@@ -71,7 +71,7 @@ pub async fn remove(node: Option<&Path>, table: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether packets on bridges pass the rules for routed packets (`br_netfilter`), as far as can be seen now.
+/// Whether packets on bridges pass the rules for routed packets (`br_netfilter`), as far as this can be read.
 pub fn bridged_packets_are_filtered(node: Option<&Path>) -> bool {
     let read = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
     namespace::run_in(node, read).is_ok_and(|value| value.trim() == "1")

@@ -1,4 +1,4 @@
-//! Pods that want to fill the node's table of connections, in which every other pod's must find room.
+//! Pods that try to fill the node's table of connections.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;
@@ -7,14 +7,14 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use network::*;
-use node::{Node, OUTSIDE, ask, serve};
+use node::{Node, OUTSIDE, read_reply, serve};
 
 fn setting(node: &Node, name: &str) -> u32 {
     let path = format!("/proc/sys/net/netfilter/{name}");
     namespace::run_in(Some(&node.node), || std::fs::read_to_string(&path)).unwrap().trim().parse().unwrap()
 }
 
-/// Begins `count` connections to nobody, each from a port of its own or to another one.
+/// Opens `count` connections to closed ports, each from another port or to another one.
 fn flood(pod: &Path, from: Ipv4Addr, to: &[Ipv4Addr], count: u32) {
     namespace::run_in(Some(pod), || {
         let mut left = count;
@@ -26,7 +26,7 @@ fn flood(pod: &Path, from: Ipv4Addr, to: &[Ipv4Addr], count: u32) {
                         return Ok(());
                     }
                     left -= 1;
-                    // What comes back of it (that nobody is there) is told with a later packet.
+                    // An error that comes back is returned with a later packet.
                     let _ = socket.send_to(b"x", (*to, port));
                 }
             }
@@ -58,8 +58,8 @@ async fn no_pod_fills_the_table_of_connections() {
             scope.spawn(|| flood(&pod.namespace, pod.address, &to, share * 4));
         }
     });
-    assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
-    assert_eq!(ask(&node.node, server.address, 80).unwrap(), format!("server {}", network.gateway()));
+    assert_eq!(read_reply(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
+    assert_eq!(read_reply(&node.node, server.address, 80).unwrap(), format!("server {}", network.gateway()));
     let filled = count();
     assert!(filled < share * 9 / 4, "two pods began {filled} of {max} connections");
     assert!(filled > share * 3 / 2, "each had its share: {filled} of {max}");
@@ -69,8 +69,8 @@ async fn no_pod_fills_the_table_of_connections() {
     flood(&one.namespace, one.address, &to, share * 2);
     let now = count();
     assert!(now < share * 9 / 4, "{now} of {max} connections after a restart");
-    assert!(ask(&one.namespace, server.address, 80).is_err(), "only its own connections are dropped");
-    assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
+    assert!(read_reply(&one.namespace, server.address, 80).is_err(), "only its own connections are dropped");
+    assert_eq!(read_reply(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
     drop(network);
     node.finish().await;
 }
@@ -128,7 +128,7 @@ async fn connections_of_a_pod_go_with_it() {
     for pod in &pods {
         begin(pod, server.address, EACH);
         begin(&friend, pod.address, EACH);
-        ask(&pod.namespace, server.address, 80).unwrap();
+        read_reply(&pod.namespace, server.address, 80).unwrap();
     }
     assert!(count() >= others + 5 * one_pods, "{} connections", count());
     network.detach("a").await.unwrap();
@@ -143,7 +143,7 @@ async fn connections_of_a_pod_go_with_it() {
     network.retain(|pod| ["f", "s"].contains(&pod)).await.unwrap();
     let left = count();
     assert!((others..others + 5).contains(&left), "{left} connections, {others} of others");
-    assert_eq!(ask(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
+    assert_eq!(read_reply(&friend.namespace, server.address, 80).unwrap(), format!("server {}", friend.address));
     drop(network);
     node.finish().await;
 }

@@ -1,4 +1,5 @@
-//! A pod with `NET_RAW` that sends parts of packets whose other parts never come: the node keeps them for a while, with one budget for all.
+//! A pod with `NET_RAW` that sends fragments of packets that never complete: the node keeps them for a while, with one budget for
+//! all.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use network::*;
-use node::{NODE, Node, ask, serve};
+use node::{NODE, Node, read_reply, serve};
 
 fn port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: if protocol == Protocol::Udp { 90 } else { 80 } }
@@ -38,9 +38,9 @@ fn exchange(socket: &UdpSocket, to: Ipv4Addr, port: u16) -> Option<String> {
     Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// Who answers, without the address it sees the client as.
+/// The name of the server that answers, without the client's address.
 fn who(namespace: &Path, to: Ipv4Addr, port: u16) -> Option<String> {
-    ask(namespace, to, port).ok()?.split(' ').next().map(str::to_owned)
+    read_reply(namespace, to, port).ok()?.split(' ').next().map(str::to_owned)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +86,7 @@ async fn a_port_leads_to_the_pod_of_its_address_and_protocol() {
     let again = PodNetwork::open(node.options.clone()).await.unwrap();
     check("by the rules of a second process");
 
-    // Another pod takes the place of one that is gone, for a client that keeps its port too.
+    // Another pod replaces a deleted one, also for a client that keeps its port.
     let old = socket(&node.outside);
     assert_eq!(exchange(&old, NODE, 5432).as_deref(), Some("udp"));
     again.detach("udp").await.unwrap();

@@ -1,4 +1,4 @@
-//! A pod that looks for neighbours where there are none: whom the node asks for takes room in a table of the whole machine.
+//! A pod that sends to addresses without neighbours, for which the node would need entries in a table of the whole machine.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;
@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use network::*;
-use node::{Node, ask, serve};
+use node::{Node, read_reply, serve};
 
-/// Datagrams to every address of the ranges: nobody is there.
+/// Sends datagrams to every address of the ranges, which are unused.
 fn scan(namespace: &Path, ranges: &[Cidr]) {
     namespace::run_in(Some(namespace), || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -31,24 +31,24 @@ async fn no_pod_fills_the_table_of_neighbours() {
     serve(&server.namespace, 80, "server");
     let ranges = [node.options.pod_range, node.options.service_range, node.options.cluster_range];
     // Those of pods are permanent, and do not count in the kernel's bound.
-    let asked = || {
+    let requested = || {
         let all = node.ip(&node.node, &format!("neigh show dev {}", node.options.bridge()));
         all.lines().filter(|l| !l.contains("PERMANENT")).count()
     };
-    // A packet to an address that nobody has fails at once (the kernel answers a few of them in a second).
+    // A packet to an unused address fails at once (the kernel answers a few per second).
     let nobody = node.options.pod_range.nth(200).unwrap();
     for to in [nobody, node.options.service_range.nth(77).unwrap()] {
         let begun = tokio::time::Instant::now();
-        let error = ask(&pod.namespace, to, 80).unwrap_err();
+        let error = read_reply(&pod.namespace, to, 80).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{to}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(1), "{to} after {:?}", begun.elapsed());
     }
     for from in [&pod.namespace, &node.node] {
         scan(from, &ranges);
-        assert_eq!(asked(), 0);
+        assert_eq!(requested(), 0);
     }
-    assert_eq!(ask(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
-    // One that goes takes its way with it, and the next one with its address has one; another process finds them.
+    assert_eq!(read_reply(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
+    // A detached pod loses its route, the next one with its address gets one, and another process adopts them.
     let way = |of: Ipv4Addr| node.ip(&node.node, &format!("route show {of}/32"));
     assert!(way(server.address).contains(&node.options.bridge()));
     let former = format!("{} dev {} src {}", node.options.pod_range, node.options.bridge(), network.gateway());
@@ -62,7 +62,7 @@ async fn no_pod_fills_the_table_of_neighbours() {
         "",
         "of an earlier version"
     );
-    assert_eq!(ask(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
+    assert_eq!(read_reply(&pod.namespace, server.address, 80).unwrap(), format!("server {}", pod.address));
     network.detach("s").await.unwrap();
     assert_eq!(way(server.address).trim(), "");
     drop(network);

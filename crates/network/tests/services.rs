@@ -1,4 +1,4 @@
-//! Services as packets meet them, and what happens to packets nobody wants.
+//! Services for packets, and packets without a service.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;
@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use network::*;
-use node::{NODE, Node, OUTSIDE, OWN_PORT, ask, leaked, send, serve};
+use node::{NODE, Node, OUTSIDE, OWN_PORT, leaked, read_reply, send, serve};
 
 const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 
@@ -48,7 +48,7 @@ async fn a_service_spreads_over_its_endpoints_and_follows_them() {
     rules.apply(std::slice::from_ref(&both)).await.unwrap();
 
     let names = |from: &std::path::Path, to, port| -> BTreeSet<String> {
-        (0..40).map(|_| ask(from, to, port).unwrap().split(' ').next().unwrap().to_owned()).collect()
+        (0..40).map(|_| read_reply(from, to, port).unwrap().split(' ').next().unwrap().to_owned()).collect()
     };
     let all = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
     assert_eq!(names(&client.namespace, WEB, 80), all, "from a pod");
@@ -57,7 +57,7 @@ async fn a_service_spreads_over_its_endpoints_and_follows_them() {
     assert_eq!(names(&node.outside, NODE, 30080), all, "node port from outside");
     assert_eq!(names(&node.node, NODE, 30080), all, "node port from the node");
     assert_eq!(names(&client.namespace, NODE, 30080), all, "node port from a pod");
-    let seen = ask(&client.namespace, WEB, 80).unwrap();
+    let seen = read_reply(&client.namespace, WEB, 80).unwrap();
     assert!(seen.ends_with(&client.address.to_string()), "pods see who asks: {seen}");
 
     rules.apply(&[web(&[(b.address, true)])]).await.unwrap();
@@ -68,10 +68,10 @@ async fn a_service_spreads_over_its_endpoints_and_follows_them() {
 
     // No endpoints: refused at once, from everywhere.
     rules.apply(&[web(&[])]).await.unwrap();
-    assert!(refused(ask(&client.namespace, WEB, 80)));
-    assert!(refused(ask(&node.node, WEB, 80)));
-    assert!(refused(ask(&node.outside, NODE, 30080)));
-    assert!(refused(ask(&client.namespace, WEB, 81)), "a port nobody has");
+    assert!(refused(read_reply(&client.namespace, WEB, 80)));
+    assert!(refused(read_reply(&node.node, WEB, 80)));
+    assert!(refused(read_reply(&node.outside, NODE, 30080)));
+    assert!(refused(read_reply(&client.namespace, WEB, 81)), "a port nobody has");
 
     // A second process replaces what the first one left, and a foreign change does not stop it.
     let rules = ServiceRules::open(node.service_options()).unwrap();
@@ -104,20 +104,20 @@ async fn policies_external_addresses_and_affinity() {
     node.ip(&node.outside, &format!("route add {external} via {NODE}"));
     for (to, port) in [(NODE, 30080), (external, 80)] {
         for _ in 0..10 {
-            assert_eq!(ask(&node.outside, to, port).unwrap(), format!("a {OUTSIDE}"));
+            assert_eq!(read_reply(&node.outside, to, port).unwrap(), format!("a {OUTSIDE}"));
         }
     }
     let internal = ServicePort { internal_policy: Policy::Local, ..web(&[(a.address, false), (b.address, true)]) };
     rules.apply(&[internal]).await.unwrap();
     for _ in 0..10 {
-        assert_eq!(ask(&client.namespace, WEB, 80).unwrap(), format!("b {}", client.address));
+        assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), format!("b {}", client.address));
     }
 
     let affinity = Affinity::ClientIp(Duration::from_secs(600));
     rules.apply(&[ServicePort { affinity, ..web(&[(a.address, true), (b.address, true)]) }]).await.unwrap();
-    let first = ask(&client.namespace, WEB, 80).unwrap();
+    let first = read_reply(&client.namespace, WEB, 80).unwrap();
     for _ in 0..20 {
-        assert_eq!(ask(&client.namespace, WEB, 80).unwrap(), first);
+        assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), first);
     }
     // A change elsewhere does not make it forget.
     let mut other = web(&[(a.address, true)]);
@@ -125,12 +125,12 @@ async fn policies_external_addresses_and_affinity() {
     let same = ServicePort { affinity, ..web(&[(a.address, true), (b.address, true)]) };
     rules.apply(&[same, other]).await.unwrap();
     for _ in 0..20 {
-        assert_eq!(ask(&client.namespace, WEB, 80).unwrap(), first);
+        assert_eq!(read_reply(&client.namespace, WEB, 80).unwrap(), first);
     }
     node.finish().await;
 }
 
-/// Who may write services may write any address into their status.
+/// Users that may write services may write any address into their status.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_service_takes_what_the_node_serves() {
     let node = Node::new();
@@ -159,12 +159,12 @@ async fn no_service_takes_what_the_node_serves() {
             (&a.namespace, network.gateway()),
         ];
         for (from, to) in places {
-            let answer = ask(from, to, OWN_PORT).unwrap();
+            let answer = read_reply(from, to, OWN_PORT).unwrap();
             assert!(answer.starts_with("node "), "{} to {to}: {answer}", from.display());
         }
     }
     // Other ports of its address are the service's, as in Kubernetes.
-    assert!(ask(&node.outside, NODE, 81).unwrap().starts_with("thief "));
+    assert!(read_reply(&node.outside, NODE, 81).unwrap().starts_with("thief "));
     node.finish().await;
 }
 
@@ -186,7 +186,7 @@ async fn clients_stay_where_they_are_while_it_is_there_and_they_come() {
         ..web(&pods.iter().map(|p| (*p, true)).collect::<Vec<_>>())
     };
     let who = || {
-        let answer = ask(&client.namespace, WEB, 80).unwrap();
+        let answer = read_reply(&client.namespace, WEB, 80).unwrap();
         names.iter().position(|n| answer.starts_with(n)).unwrap()
     };
     let stays = |at: usize, why: &str| (0..20).for_each(|_| assert_eq!(who(), at, "{why}"));
@@ -205,7 +205,7 @@ async fn clients_stay_where_they_are_while_it_is_there_and_they_come() {
     rules.apply(&[sticky(&pods, 700)]).await.unwrap();
     stays(second, "the former one is back");
 
-    // Who comes again in time is remembered for longer, and who does not is forgotten.
+    // The affinity of a client that sends in time is extended, and ends otherwise.
     let elements = || node.nft(&format!("list table ip kemudi-{}", node.options.id)).matches("expires").count();
     assert_eq!(elements(), 1);
     rules.apply(&[web(&[(pods[0], true)])]).await.unwrap();
@@ -224,7 +224,7 @@ async fn clients_stay_where_they_are_while_it_is_there_and_they_come() {
     node.finish().await;
 }
 
-/// An object in our table that nobody knows of stands in the way of one service.
+/// An unknown object in the table conflicts with one service.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_the_way_of_one_service_is_replaced() {
     let node = Node::new();
@@ -251,7 +251,7 @@ async fn what_is_in_the_way_of_one_service_is_replaced() {
     others.push(service);
     rules.apply(&others).await.unwrap();
     for service in &others {
-        assert!(ask(&node.node, service.cluster_ip, 80).unwrap().starts_with("a "), "{}", service.name);
+        assert!(read_reply(&node.node, service.cluster_ip, 80).unwrap().starts_with("a "), "{}", service.name);
     }
     node.finish().await;
 }
@@ -273,7 +273,7 @@ async fn cluster_addresses_never_leave_by_the_default_route() {
             }
         }
     };
-    // Something else of the machine may speak (address resolution); cluster addresses are looked for by name.
+    // Other packets of the machine may appear (address resolution), so cluster addresses are matched.
     let seen = "add table ip seen; add chain ip seen in { type filter hook prerouting priority -400; }; \
                 add rule ip seen in ip daddr { 10.0.0.0/8 } counter";
     let net = format!("--net={}", node.outside.display());
@@ -328,17 +328,17 @@ async fn udp_clients_that_keep_their_port_follow_the_endpoints() {
     let socket =
         namespace::run_in(Some(&client.namespace), || std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let ask = || {
+    let read_reply = || {
         socket.send_to(b"?", (WEB, 80)).unwrap();
         let mut buffer = [0; 1];
         socket.recv(&mut buffer).map(|_| char::from(buffer[0]))
     };
     rules.apply(&[dns(&[])]).await.unwrap();
-    assert!(ask().is_err(), "nobody is there yet");
+    assert!(read_reply().is_err(), "nobody is there yet");
     for (pod, name) in [(&a, 'a'), (&b, 'b'), (&a, 'a')] {
         rules.apply(&[dns(&[(pod.address, true)])]).await.unwrap();
-        assert_eq!(ask().unwrap(), name);
-        assert_eq!(ask().unwrap(), name);
+        assert_eq!(read_reply().unwrap(), name);
+        assert_eq!(read_reply().unwrap(), name);
     }
     node.finish().await;
 }
@@ -374,13 +374,13 @@ async fn a_thousand_services_are_one_transaction_and_a_change_is_small() {
     let begin = tokio::time::Instant::now();
     rules.apply(&services).await.unwrap();
     println!("one of them changed: {:?}", begin.elapsed());
-    assert_eq!(ask(&node.node, services[500].cluster_ip, 80).unwrap().split(' ').next(), Some("one"));
+    assert_eq!(read_reply(&node.node, services[500].cluster_ip, 80).unwrap().split(' ').next(), Some("one"));
     node.finish().await;
 }
 
 /// The largest share of a namespace, written and changed; others' transactions come between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_with_very_many_endpoints_holds_up_nobody() {
+async fn a_namespace_with_many_endpoints_does_not_delay_others() {
     let node = Node::new();
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     let one = network.attach("one").await.unwrap();
@@ -418,7 +418,7 @@ async fn a_namespace_with_very_many_endpoints_holds_up_nobody() {
         };
         tokio::select! { () = write => {}, () = others => {} }
         println!("two transactions of others take at most {:?}", longest.lock().unwrap());
-        assert!(ask(&node.node, WEB, 80).unwrap().starts_with("one "));
+        assert!(read_reply(&node.node, WEB, 80).unwrap().starts_with("one "));
     }
     assert!(*longest.lock().unwrap() < Duration::from_secs(5));
     // What comes while much is being written does not wait for the rest of it, however often that changes.
@@ -433,7 +433,7 @@ async fn a_namespace_with_very_many_endpoints_holds_up_nobody() {
     next = all(900);
     next.push(newcomer.clone());
     assert_eq!(rules.apply_next(&next).await.unwrap(), Progress::Partial);
-    assert!(ask(&node.node, newcomer.cluster_ip, 80).unwrap().starts_with("one "));
+    assert!(read_reply(&node.node, newcomer.cluster_ip, 80).unwrap().starts_with("one "));
     rules.apply(&next).await.unwrap();
     assert_eq!(rules.apply_next(&next).await.unwrap(), Progress::Complete);
     let begin = tokio::time::Instant::now();

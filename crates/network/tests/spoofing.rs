@@ -1,4 +1,4 @@
-//! A pod with `NET_RAW` that wants to be somebody else: hardware addresses, ARP, source addresses.
+//! A pod with `NET_RAW` that forges addresses: hardware addresses, ARP, source addresses.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod node;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use network::*;
 use node::frames::{Attack, FALSE, Wire};
-use node::{Node, ask, serve};
+use node::{Node, read_reply, serve};
 
 const PORT: u16 = 5999;
 
@@ -72,14 +72,14 @@ async fn attack(node: &Node, network: &PodNetwork) {
         for to in [server.address, gateway] {
             lost += u32::from(!exchange(&theirs, to, format!("secret {round}").as_bytes()));
         }
-        let asked = ask(&friend.namespace, server.address, 80);
-        lost += u32::from(asked.ok() != Some(format!("server {}", friend.address)));
+        let requested = read_reply(&friend.namespace, server.address, 80);
+        lost += u32::from(requested.ok() != Some(format!("server {}", friend.address)));
         plan.false_sources(PORT).iter().for_each(|f| wire.send(f));
-        // What the attacker may: it is heard under its own name, after everything else.
+        // Afterwards the attacker can still send with its own address.
         for to in [server.address, friend.address, gateway] {
             lost += u32::from(!exchange(&own, to, b"own"));
         }
-        overheard += wire.overheard(attacker.address).len();
+        overheard += wire.received_for_others(attacker.address).len();
     }
     let false_ones: Vec<_> = received
         .iter()
@@ -123,9 +123,9 @@ async fn with_bridge_filter(value: &'static str) {
         external_policy: Policy::Cluster,
     };
     rules.apply(&[service]).await.unwrap();
-    assert_eq!(ask(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.address));
-    assert!(ask(&server.namespace, ip, 8080).unwrap().starts_with("server "));
-    assert!(ask(&node.node, ip, 8080).unwrap().starts_with("server "));
+    assert_eq!(read_reply(&friend.namespace, ip, 8080).unwrap(), format!("server {}", friend.address));
+    assert!(read_reply(&server.namespace, ip, 8080).unwrap().starts_with("server "));
+    assert!(read_reply(&node.node, ip, 8080).unwrap().starts_with("server "));
     // An address that is used again is its new owner's.
     network.detach("server").await.unwrap();
     assert!(!node.ip(&node.node, "neigh show nud permanent").contains(&server.address.to_string()));
@@ -133,12 +133,12 @@ async fn with_bridge_filter(value: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_nobody_else() {
+async fn pods_cannot_forge_addresses() {
     with_bridge_filter("0").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_nobody_else_where_bridges_are_filtered() {
+async fn pods_cannot_forge_addresses_with_bridge_filter() {
     with_bridge_filter("1").await;
 }
 

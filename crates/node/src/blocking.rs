@@ -1,8 +1,8 @@
-//! Work that waits for the kernel or a disk, away from the threads that serve all pods.
+//! Runs blocking work (kernel calls, disks) away from the threads that serve all pods.
 
 use std::panic::resume_unwind;
 
-/// Runs `work` on a thread that may block and returns its result; a panic goes on here. Work that has begun is not cancelled.
+/// Runs `work` on a thread that may block and returns its result. Panics are propagated. Work that has begun is not cancelled.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,

@@ -1,5 +1,5 @@
-//! What the agent counts: `/metrics` and `/metrics/probes` of the kubelet, under upstream's names
-//! (`pkg/kubelet/metrics/metrics.go`, `pkg/kubelet/prober`).
+//! The agent's metrics: `/metrics` and `/metrics/probes` of the kubelet, under upstream's names (`pkg/kubelet/metrics/metrics.go`,
+//! `pkg/kubelet/prober`).
 
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,10 +80,10 @@ const HEALTHZ: &str = "healthz";
 
 const RESULTS: [&str; 2] = ["successful", "failed"];
 
-/// Methods that are counted under their names.
+/// HTTP methods that are labels; others are counted together.
 const METHODS: [&str; 8] = ["OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"];
 
-/// A pod, as metrics name it.
+/// The labels of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodLabels {
     pub name: String,
@@ -99,9 +99,9 @@ pub(crate) struct Known {
     /// The pods of the node, once the agent runs.
     pub pods: RwLock<Option<Informer<Whole>>>,
     begun: Instant,
-    /// The same as others know time.
+    /// When the agent was made, on the monotonic clock.
     started: String,
-    /// When the agent's loop came round last, in milliseconds since `begun`; 0 before its first round.
+    /// When the agent's loop ran last, in milliseconds since `begun`; 0 before its first iteration.
     beat: AtomicU64,
 }
 
@@ -126,24 +126,24 @@ impl Known {
         &self.started
     }
 
-    /// The agent's loop came round.
+    /// Records an iteration of the agent's loop.
     pub fn beat(&self) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.beat.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// How long ago the loop came round; `None` before it has begun.
+    /// How long ago the last iteration of the loop was; `None` before the first.
     pub fn since_beat(&self) -> Option<Duration> {
         let beat = Some(self.beat.load(Ordering::Relaxed)).filter(|b| *b > 0)?;
         Some(self.begun.elapsed().saturating_sub(Duration::from_millis(beat)))
     }
 
-    /// A pod runs, so long after it was seen first.
+    /// Records that a pod runs, and how long after the agent saw it first.
     pub fn pod_started(&self, after: Duration) {
         self.agent.histogram(&POD_START, &[]).observe(after.as_secs_f64());
     }
 
-    /// A container was to start; `error` is the reason why it did not.
+    /// Records the start of a container; `error` is the reason if it failed.
     pub fn container_started(&self, kind: &str, error: Option<&str>) {
         self.agent.counter(&STARTED, &[kind]).inc();
         if let Some(code) = error {
@@ -151,7 +151,7 @@ impl Known {
         }
     }
 
-    /// A container ended.
+    /// Records the end of a container.
     pub fn container_ended(&self, kind: &str, exit_code: i32, reason: &str) {
         self.agent.counter(&TERMINATED, &[kind, &exit_code.to_string(), reason]).inc();
     }
@@ -179,7 +179,7 @@ impl Known {
         self.probes.histogram(&PROBE_SECONDS, &labels).observe(took.as_secs_f64());
     }
 
-    /// Forgets the probes of a pod that is gone.
+    /// Removes the metrics of the probes of a pod that is gone.
     pub fn forget<'a>(&self, pod: &PodLabels, containers: impl Iterator<Item = &'a str>) {
         for container in containers {
             for kind in [Kind::Startup, Kind::Liveness, Kind::Readiness].map(Kind::title) {
@@ -221,7 +221,7 @@ impl Known {
     }
 }
 
-/// A request that is being answered.
+/// A request in flight.
 pub(crate) struct InFlight<'a> {
     known: &'a Known,
     labels: [String; 4],

@@ -1,8 +1,8 @@
-//! The program of the built-in demo image: an HTTP server that tells about itself, or a sleeper.
+//! The program of the built-in demo image: an HTTP server that describes itself, or a program that sleeps.
 //!
-//! Threads and the standard library only, since it shares its pages with nothing in its container. On SIGTERM the server says so
-//! and keeps serving while requests come, for [`LINGER`] at least: endpoints are taken away a moment after a pod is told to end,
-//! and a rolling update must lose no request.
+//! It uses threads and the standard library only, since it shares its pages with nothing in its container. On SIGTERM the server
+//! logs a line and keeps serving while requests arrive, for [`LINGER`] at least: endpoints are removed a moment after a pod gets its
+//! signal, and a rolling update must not lose a request.
 //!
 //! ```text
 //! demo-app [--port N]      /healthz  /hostname  /env  /exit?code=N  anything else is echoed
@@ -63,7 +63,7 @@ fn parse_port(args: &[String]) -> io::Result<u16> {
     Ok(port)
 }
 
-/// A descriptor that becomes readable when the program is told to end.
+/// A descriptor that becomes readable when the program gets SIGTERM.
 fn signals() -> io::Result<SignalFd> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGTERM);
@@ -84,7 +84,7 @@ fn sleep(seconds: Option<&String>) -> io::Result<()> {
     wait(&[PollFd::new(signals.as_fd(), PollFlags::POLLIN)], limit).map(drop)
 }
 
-/// Which descriptors are ready; none when the time is over.
+/// Which descriptors are ready; none after the timeout.
 fn wait(fds: &[PollFd<'_>], limit: PollTimeout) -> io::Result<Vec<bool>> {
     let mut fds = fds.to_vec();
     loop {
@@ -136,7 +136,7 @@ fn serve(port: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns when no request has come for [`LINGER`], at the latest after five times that once nothing is under way.
+/// Returns when no request has arrived for [`LINGER`]; after five times that, as soon as no request is in flight.
 fn linger(state: &State) {
     const TICK: u16 = 100;
     let ticks = LINGER.as_millis() as u32 / u32::from(TICK);
@@ -175,12 +175,12 @@ fn connection(stream: TcpStream, state: &State) {
         let mut writer = stream;
         while let Some(request) = read(&mut reader, &mut writer)? {
             state.in_flight.fetch_add(1, Ordering::SeqCst);
-            // A server that is ending asks its clients to come back to another one.
+            // A server that is ending asks its clients to connect to another one.
             let close = request.header("connection").is_some_and(|c| c.eq_ignore_ascii_case("close"))
                 || request.line.ends_with("HTTP/1.0")
                 || state.ending.load(Ordering::SeqCst);
             let answered = answer(&request, close, &mut writer);
-            // Probes go on to the end; they are nobody's request.
+            // Probes do not count as requests, since they continue to the end.
             if !request.line.contains(" /healthz ") {
                 state.served.fetch_add(1, Ordering::SeqCst);
             }
@@ -252,7 +252,7 @@ fn read(reader: &mut BufReader<TcpStream>, writer: &mut TcpStream) -> io::Result
     Ok(Some(request))
 }
 
-/// Answers; `Some` is the code to exit with.
+/// Writes the response. `Some` is the code to exit with.
 fn answer(request: &Request, close: bool, writer: &mut TcpStream) -> io::Result<Option<i32>> {
     let mut words = request.line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or("/"));

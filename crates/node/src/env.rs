@@ -1,7 +1,7 @@
 //! The environment of a container: its own variables, those of config maps and secrets, and those of services.
 //!
-//! Follows kubelet's `makeEnvironmentVariables` and `envvars.FromServices`. Errors are messages for people: the container waits
-//! with `CreateContainerConfigError`.
+//! Follows kubelet's `makeEnvironmentVariables` and `envvars.FromServices`. Errors are shown to users: the container waits with
+//! `CreateContainerConfigError`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use crate::fields::{self, Place};
-use crate::objects::{Data, Kind, Objects};
+use crate::fields::{self, NodeInfo};
+use crate::objects::{Data, Kind, Objects, Reference};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -30,22 +30,22 @@ pub enum Error {
     TooLong(#[from] TooLong),
 }
 
-/// Bytes that the environment, the command and the arguments of a container may take together: the most that a kernel gives a program
-/// (`execve`). The runtime knows how much this one gives, mostly a third of it.
-pub const MOST_BYTES: usize = 6 << 20;
+/// Bytes of the environment, command and arguments of a container together: the largest limit that a kernel can have (`execve`). The
+/// runtime checks the limit of this kernel, mostly a third of it.
+pub const MAX_BYTES: usize = 6 << 20;
 
-/// What is put together for a container grows beyond its bound, as variables do that double one another.
+/// A text exceeds its limit, for example through variables that double each other.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("argument list too long: environment, command and arguments take more than {0} bytes")]
 pub struct TooLong(usize);
 
-/// What is left of a bound.
-pub struct Room {
+/// A limit on bytes, and what remains of it.
+pub struct Budget {
     most: usize,
     left: usize,
 }
 
-impl Room {
+impl Budget {
     pub fn new(most: usize) -> Self {
         Self { most, left: most }
     }
@@ -60,14 +60,14 @@ impl Room {
     }
 }
 
-/// The environment, and names that were skipped because they cannot be names of variables, by where they came from.
+/// The variables, and by their source the keys that were skipped because they are no valid names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     pub variables: Vec<(String, String)>,
     pub skipped: Vec<(String, Vec<String>)>,
 }
 
-/// Where config maps and secrets come from; the agent's [`Objects`], or a table in tests.
+/// A source of config maps and secrets: the agent's [`Objects`], or a table in tests.
 #[async_trait::async_trait]
 pub trait Source: Send + Sync {
     async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error>;
@@ -80,12 +80,12 @@ impl Source for Objects {
     }
 }
 
-/// Bytes of data that are kept for what else refers to them, and those that are read in all.
-const KEPT: usize = 32 << 20;
-const MOST_READ: usize = 256 << 20;
+/// Bytes that a [`CachedSource`] keeps, and bytes that it reads in all.
+const MAX_KEPT: usize = 32 << 20;
+const MAX_READ: usize = 256 << 20;
 
-/// A source for one use: what many variables or files refer to is read once, and everything together has a bound.
-pub struct Once<'a> {
+/// A source for one container or pod. It reads an object once for all that refer to it, and limits what is read in all.
+pub struct CachedSource<'a> {
     source: &'a dyn Source,
     seen: Mutex<Seen>,
 }
@@ -97,30 +97,30 @@ struct Seen {
     read: usize,
 }
 
-impl<'a> Once<'a> {
+impl<'a> CachedSource<'a> {
     pub fn new(source: &'a dyn Source) -> Self {
         Self { source, seen: Mutex::default() }
     }
 }
 
 #[async_trait::async_trait]
-impl Source for Once<'_> {
-    /// All of one namespace.
+impl Source for CachedSource<'_> {
+    /// All calls must be for the same namespace.
     async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Data>>, crate::objects::Error> {
         let key = (kind, name.to_owned());
         if let Some(known) = self.seen.lock().data.get(&key) {
             return Ok(known.clone());
         }
         let data = self.source.data(kind, namespace, name).await?;
-        // Reading one may take long.
+        // Decoding an object may take long.
         tokio::task::yield_now().await;
         let size = 64 + data.iter().flat_map(|d| d.iter()).map(|(k, v)| 64 + k.len() + v.len()).sum::<usize>();
         let mut seen = self.seen.lock();
         seen.read += size;
-        if seen.read > MOST_READ {
-            return Err(crate::objects::Error::TooMuch(MOST_READ >> 20));
+        if seen.read > MAX_READ {
+            return Err(crate::objects::Error::TooMuch(MAX_READ >> 20));
         }
-        if seen.kept + size <= KEPT {
+        if seen.kept + size <= MAX_KEPT {
             seen.kept += size;
             seen.data.insert(key, data.clone());
         }
@@ -128,7 +128,7 @@ impl Source for Once<'_> {
     }
 }
 
-/// Keeps the order in which variables were first set.
+/// Variables in the order in which they were first set.
 #[derive(Default)]
 struct Variables {
     list: Vec<(String, String)>,
@@ -151,18 +151,18 @@ impl Variables {
     }
 }
 
-/// The environment of a container. `source` is asked once for each object.
+/// Builds the environment of a container. `services` are the variables of services.
 pub async fn build(
     pod: &Pod,
     container: &Container,
     source: &dyn Source,
     services: &BTreeMap<String, String>,
-    place: &Place,
+    node: &NodeInfo,
 ) -> Result<Environment, Error> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let source = Once::new(source);
+    let source = CachedSource::new(source);
     let mut out = Variables::default();
-    let mut room = Room::new(MOST_BYTES);
+    let mut budget = Budget::new(MAX_BYTES);
     let mut skipped = Vec::new();
     for from in container.env_from.iter().flatten() {
         let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
@@ -180,7 +180,7 @@ pub async fn build(
         let mut bad = Vec::new();
         for (key, value) in &*data {
             let key = format!("{prefix}{key}");
-            room.take(key.len() + value.len())?;
+            budget.take(key.len() + value.len())?;
             if meta::names::env_var_name(&key).is_empty() {
                 out.set(&key, String::from_utf8_lossy(value).into_owned());
             } else {
@@ -195,8 +195,8 @@ pub async fn build(
     for e in container.env.iter().flatten() {
         let Some(from) = &e.value_from else {
             let lookup = |name: &str| out.get(name).or_else(|| services.get(name).map(String::as_str));
-            let value = expand(e.value.as_deref().unwrap_or_default(), lookup, &mut room)?;
-            room.take(e.name.len())?;
+            let value = expand(e.value.as_deref().unwrap_or_default(), lookup, &mut budget)?;
+            budget.take(e.name.len())?;
             out.set(&e.name, value);
             continue;
         };
@@ -206,9 +206,9 @@ pub async fn build(
             (None, None) => None,
         };
         let value = if let Some(r) = &from.field_ref {
-            fields::field(pod, &r.field_path, place)?
+            fields::field(pod, &r.field_path, node)?
         } else if let Some(r) = &from.resource_field_ref {
-            fields::resource(pod, &container.name, r, place)?
+            fields::resource(pod, &container.name, r, node)?
         } else if let Some((kind, title, name, key, optional)) = key_ref {
             let optional = optional == Some(true);
             match source.data(kind, namespace, name).await? {
@@ -226,12 +226,12 @@ pub async fn build(
         } else {
             return Err(Error::Source(e.name.clone()));
         };
-        room.take(e.name.len() + value.len())?;
+        budget.take(e.name.len() + value.len())?;
         out.set(&e.name, value);
     }
     for (name, value) in services {
         if out.get(name).is_none() {
-            room.take(name.len() + value.len())?;
+            budget.take(name.len() + value.len())?;
             out.set(name, value.clone());
         }
     }
@@ -240,12 +240,15 @@ pub async fn build(
 
 /// Replaces `$(NAME)` where the name is known; `$$` stands for `$` (`third_party/forked/golang/expansion`).
 ///
-/// # Errors
-/// When the result takes more than there is room for.
-pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &mut Room) -> Result<String, TooLong> {
+/// # Errors When the result exceeds the budget.
+pub fn expand<'a>(
+    text: &str,
+    lookup: impl Fn(&str) -> Option<&'a str>,
+    budget: &mut Budget,
+) -> Result<String, TooLong> {
     let mut out = String::new();
     let mut push = |piece: &str| {
-        room.take(piece.len())?;
+        budget.take(piece.len())?;
         out.push_str(piece);
         Ok(())
     };
@@ -273,7 +276,38 @@ pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>, room: &m
     Ok(out)
 }
 
-/// A service, as variables tell of it.
+/// The objects that variables of the pod's containers read.
+pub fn references(pod: &Pod) -> BTreeSet<Reference> {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let mut out = BTreeSet::new();
+    let mut add = |kind, name: &str| {
+        out.insert(Reference { kind, namespace: namespace.clone(), name: name.to_owned() });
+    };
+    let Some(spec) = &pod.spec else { return BTreeSet::new() };
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| (&c.env, &c.env_from));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| (&c.env, &c.env_from));
+    for (env, env_from) in containers.chain(ephemeral) {
+        for e in env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            if let Some(r) = &e.config_map_key_ref {
+                add(Kind::ConfigMap, &r.name);
+            }
+            if let Some(r) = &e.secret_key_ref {
+                add(Kind::Secret, &r.name);
+            }
+        }
+        for e in env_from.iter().flatten() {
+            if let Some(r) = &e.config_map_ref {
+                add(Kind::ConfigMap, &r.name);
+            }
+            if let Some(r) = &e.secret_ref {
+                add(Kind::Secret, &r.name);
+            }
+        }
+    }
+    out
+}
+
+/// The fields of a service that variables show.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceView {
@@ -297,17 +331,18 @@ struct ServicePort {
     port: i32,
 }
 
-/// Variables for the services a pod sees, each with its namespace and name: those of its namespace, which come first and win, and the
-/// API's own. No further service is asked for once there are more variables than a container may have.
-pub fn of_services<'a>(
+/// Variables of the services that a pod sees: those of its namespace, and that of the API. `services` are pairs of namespace and
+/// name with the service; the first of a name wins. Errors, without reading further services, when the variables exceed the limit of
+/// a container.
+pub fn service_variables<'a>(
     services: impl Iterator<Item = (&'a str, &'a str, &'a ServiceView)>,
     namespace: &str,
     links: bool,
 ) -> Result<BTreeMap<String, String>, TooLong> {
     let mut out = BTreeMap::new();
-    let mut room = Room::new(MOST_BYTES);
+    let mut budget = Budget::new(MAX_BYTES);
     let mut set = |name: String, value: String| {
-        room.take(name.len() + value.len())?;
+        budget.take(name.len() + value.len())?;
         out.insert(name, value);
         Ok(())
     };

@@ -10,7 +10,7 @@ impl Source for Table {
     }
 }
 
-/// One object of a megabyte for every name, and how often it was read.
+/// A source with an object of a megabyte for every name, which counts reads.
 #[derive(Default)]
 struct Large(std::sync::atomic::AtomicUsize);
 
@@ -26,11 +26,11 @@ async fn with_large(container: serde_json::Value) -> (usize, Result<Environment,
     let source = Large::default();
     let pod = Pod::default();
     let container = serde_json::from_value(container).unwrap();
-    let got = build(&pod, &container, &source, &BTreeMap::new(), &Place::default()).await;
+    let got = build(&pod, &container, &source, &BTreeMap::new(), &NodeInfo::default()).await;
     (source.0.into_inner(), got)
 }
 
-/// Fifteen hundred variables from one config map, none of which came out, stopped a node for minutes.
+/// 1,500 variables from one large config map stopped a node for minutes.
 #[tokio::test]
 async fn an_object_is_read_once_for_all_variables() {
     let variable = |i: usize, name: String| {
@@ -64,7 +64,7 @@ async fn env(container: serde_json::Value) -> Result<Environment, Error> {
     .unwrap();
     let services = BTreeMap::from([("SVC_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned())]);
     let c = pod.spec.as_ref().unwrap().containers[0].clone();
-    build(&pod, &c, &table(), &services, &Place::default()).await
+    build(&pod, &c, &table(), &services, &NodeInfo::default()).await
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn variables_come_from_everywhere_in_order() {
     ]}))
     .await
     .unwrap();
-    let want = [
+    let expected = [
         ("P_A", "2"),
         ("X", "1-10.0.0.1-$(NOPE)-$(P_A)-$"),
         ("Y", "2"),
@@ -92,15 +92,15 @@ async fn variables_come_from_everywhere_in_order() {
     // A name may be anything printable without '='.
     let own: Vec<_> =
         got.variables.iter().filter(|(k, _)| k != "P_bad key").map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    assert_eq!(own, want);
+    assert_eq!(own, expected);
     assert!(
         got.skipped.iter().any(|(from, names)| from == "ConfigMap ns/cm" && names.contains(&"P_also=bad".to_owned()))
     );
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said() {
-    let check = async |c, want: &str| assert_eq!(env(c).await.unwrap_err().to_string(), want);
+async fn reports_missing_objects_and_keys() {
+    let check = async |c, expected: &str| assert_eq!(env(c).await.unwrap_err().to_string(), expected);
     let key =
         |r: &str, name, key| json!({"name": "c", "env": [{"name": "A", "valueFrom": {r: {"name": name, "key": key}}}]});
     check(key("configMapKeyRef", "none", "k"), "configmap \"none\" not found").await;
@@ -110,7 +110,7 @@ async fn what_is_missing_is_said() {
 
 /// Clauses: K01
 #[test]
-fn services_are_told_in_variables() {
+fn sets_variables_of_services() {
     let service = |ns: &'static str, name: &'static str, ip: &str, ports: serde_json::Value| {
         let view = serde_json::from_value(json!({"spec": {"clusterIP": ip, "ports": ports}})).unwrap();
         (ns, name, view)
@@ -124,7 +124,7 @@ fn services_are_told_in_variables() {
         service("a", "headless", "None", json!([{"port": 1}])),
         service("b", "other", "10.96.0.3", json!([{"port": 1}])),
     ];
-    let got = of_services(list.iter().map(seen), "a", true).unwrap();
+    let got = service_variables(list.iter().map(seen), "a", true).unwrap();
     let check = |k: &str, v: &str| assert_eq!(got.get(k).map(String::as_str), Some(v), "{k}");
     check("REDIS_PRIMARY_SERVICE_HOST", "10.96.0.2");
     check("REDIS_PRIMARY_SERVICE_PORT", "6379");
@@ -133,19 +133,19 @@ fn services_are_told_in_variables() {
     check("REDIS_PRIMARY_PORT_6379_TCP_ADDR", "10.96.0.2");
     check("KUBERNETES_SERVICE_PORT_HTTPS", "443");
     assert!(!got.keys().any(|k| k.starts_with("HEADLESS") || k.starts_with("OTHER")));
-    let without = of_services(list.iter().map(seen), "a", false).unwrap();
+    let without = service_variables(list.iter().map(seen), "a", false).unwrap();
     assert!(without.keys().all(|k| k.starts_with("KUBERNETES")) && !without.is_empty());
-    // Very many ports are more than a container may have; what comes after them is not asked for.
+    // A service with too many ports is an error; services after it are not read.
     let ports: serde_json::Value = (1..20_000).map(|port| json!({"port": port, "name": format!("p{port}")})).collect();
-    let mut asked = 0;
+    let mut read = 0;
     let names = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
     let many = names.map(|name| service("a", name, "10.96.0.4", ports.clone()));
-    let many = many.iter().map(seen).inspect(|_| asked += 1);
-    assert_eq!(of_services(many, "a", true), Err(TooLong(MOST_BYTES)));
-    assert!(asked < 9, "{asked}");
+    let many = many.iter().map(seen).inspect(|_| read += 1);
+    assert_eq!(service_variables(many, "a", true), Err(TooLong(MAX_BYTES)));
+    assert!(read < 9, "{read}");
 }
 
-/// Variables that double one another are as long as the whole memory after forty of them.
+/// Forty variables that double each other would fill all memory.
 #[tokio::test]
 async fn what_is_put_together_is_bounded() {
     let doubled = |i: usize| match i {
@@ -161,6 +161,6 @@ async fn what_is_put_together_is_bounded() {
     assert!(error.to_string().starts_with("argument list too long"), "{error}");
     let long = "v".repeat(1 << 20);
     let text = "$(V)".repeat(9);
-    assert_eq!(expand(&text, |_| Some(&long), &mut Room::new(9 << 20)).map(|t| t.len()), Ok(9 << 20));
-    assert_eq!(expand(&text, |_| Some(&long), &mut Room::new(8 << 20)), Err(TooLong(8 << 20)));
+    assert_eq!(expand(&text, |_| Some(&long), &mut Budget::new(9 << 20)).map(|t| t.len()), Ok(9 << 20));
+    assert_eq!(expand(&text, |_| Some(&long), &mut Budget::new(8 << 20)), Err(TooLong(8 << 20)));
 }

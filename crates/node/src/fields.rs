@@ -1,12 +1,12 @@
-//! What a pod may learn about itself: `fieldRef` and `resourceFieldRef`, for environment variables and files.
+//! Fields of a pod that its containers may read: `fieldRef` and `resourceFieldRef`, for variables and files.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector, ResourceRequirements};
 
-/// What the agent knows besides the pod.
+/// The values that do not come from the pod.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct NodeInfo {
     pub node_name: String,
     pub host_ip: String,
     pub pod_ip: Option<String>,
@@ -56,7 +56,7 @@ fn lines(map: Option<&BTreeMap<String, String>>) -> String {
 }
 
 /// The value of a field path.
-pub fn field(pod: &Pod, path: &str, place: &Place) -> Result<String, Error> {
+pub fn field(pod: &Pod, path: &str, node: &NodeInfo) -> Result<String, Error> {
     let m = &pod.metadata;
     let one = |map: &Option<BTreeMap<String, String>>, key: &str| {
         map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default()
@@ -75,17 +75,17 @@ pub fn field(pod: &Pod, path: &str, place: &Place) -> Result<String, Error> {
         "metadata.uid" => m.uid.clone().unwrap_or_default(),
         "metadata.labels" => lines(m.labels.as_ref()),
         "metadata.annotations" => lines(m.annotations.as_ref()),
-        "spec.nodeName" => place.node_name.clone(),
+        "spec.nodeName" => node.node_name.clone(),
         "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
-        "status.hostIP" | "status.hostIPs" => place.host_ip.clone(),
-        "status.podIP" | "status.podIPs" if host_network => place.host_ip.clone(),
-        "status.podIP" | "status.podIPs" => place.pod_ip.clone().unwrap_or_default(),
+        "status.hostIP" | "status.hostIPs" => node.host_ip.clone(),
+        "status.podIP" | "status.podIPs" if host_network => node.host_ip.clone(),
+        "status.podIP" | "status.podIPs" => node.pod_ip.clone().unwrap_or_default(),
         _ => return Err(Error::Path(path.to_owned())),
     })
 }
 
 /// The value of a resource of a container (`own` if the selector names none).
-pub fn resource(pod: &Pod, own: &str, selector: &ResourceFieldSelector, place: &Place) -> Result<String, Error> {
+pub fn resource(pod: &Pod, own: &str, selector: &ResourceFieldSelector, node: &NodeInfo) -> Result<String, Error> {
     let name = selector.container_name.as_deref().filter(|n| !n.is_empty()).unwrap_or(own);
     let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
     let mut all: Vec<(&str, Option<&ResourceRequirements>)> =
@@ -93,7 +93,7 @@ pub fn resource(pod: &Pod, own: &str, selector: &ResourceFieldSelector, place: &
     all.extend(pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten()).map(|c| (c.name.as_str(), None)));
     let (_, resources) = all.into_iter().find(|(n, _)| *n == name).ok_or_else(|| Error::Container(name.to_owned()))?;
     let divisor = selector.divisor.as_ref().map(|d| d.0.as_str());
-    crate::resources::field(resources, &selector.resource, divisor, |n| place.allocatable.get(n).cloned())
+    crate::resources::field(resources, &selector.resource, divisor, |n| node.allocatable.get(n).cloned())
         .ok_or_else(|| Error::Resource(selector.resource.clone()))
 }
 
@@ -110,13 +110,13 @@ mod tests {
             "spec": {"serviceAccountName": "sa", "containers": [{"name": "c"}]}
         }))
         .unwrap();
-        let place = Place {
+        let node = NodeInfo {
             node_name: "node".into(),
             host_ip: "192.0.2.1".into(),
             pod_ip: Some("10.0.0.2".into()),
-            ..Place::default()
+            ..NodeInfo::default()
         };
-        let check = |path: &str, want: &str| assert_eq!(field(&pod, path, &place).unwrap(), want, "{path}");
+        let check = |path: &str, expected: &str| assert_eq!(field(&pod, path, &node).unwrap(), expected, "{path}");
         check("metadata.name", "p");
         check("metadata.labels['b']", "2");
         check("metadata.labels['none']", "");
@@ -127,6 +127,6 @@ mod tests {
         check("spec.serviceAccountName", "sa");
         check("status.podIP", "10.0.0.2");
         check("status.hostIP", "192.0.2.1");
-        assert_eq!(field(&pod, "spec.nope", &place), Err(Error::Path("spec.nope".into())));
+        assert_eq!(field(&pod, "spec.nope", &node), Err(Error::Path("spec.nope".into())));
     }
 }

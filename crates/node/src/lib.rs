@@ -1,36 +1,40 @@
-//! The node agent: registers its node, runs the pods bound to it, and tells the API what becomes of them.
+//! The node agent: registers its node, runs the pods bound to it, and reports their status.
 //!
-//! [`Agent`] is made from [`Options`] and run; [`Handle`] answers what the kubelet's HTTP service answers (logs, exec, attach,
-//! port forwarding, statistics, metrics) and decides who may ask for it. [`demo`] is the program inside the built-in image.
+//! [`Agent`] is made from [`Options`] and run; [`Handle`] serves the kubelet's HTTP API (logs, exec, attach, port forwarding,
+//! statistics, metrics) and authorizes its clients. [`demo`] is the program inside the built-in image.
 //!
-//! **Invariants.** All it knows about pods it can find again in the API and in the runtime, so it may be stopped and started at
-//! any time without touching a container. It speaks to the API through [`client::Client`] alone, as `system:node:NAME`.
+//! **Invariants.** The agent can find everything that it knows about pods again in the API and the runtime, so it may be stopped and
+//! started at any time without touching a container. It uses the API through [`client::Client`] alone, as `system:node:NAME`.
 //!
-//! Left out: device plugins, in-place resizing, storage drivers, static pods.
+//! Left out: device plugins, storage drivers, static pods.
 
 mod admission;
 mod agent;
 mod blocking;
 mod counts;
 pub mod demo;
+mod dispatch;
 mod env;
 mod fields;
 mod node;
 mod objects;
+mod options;
+mod orphans;
 pub mod pod;
 mod probe;
 pub mod resources;
 mod server;
+mod shared;
 mod spdy;
 mod volumes;
 
-pub use agent::{Agent, Error, Host, Options};
-pub use pod::container::SeccompDefault;
+pub use agent::{Agent, Error};
+pub use options::{Host, Options, SeccompDefault};
 pub use pod::files::DnsOptions;
 pub use pod::sysctls::{Allowlist, Error as SysctlError};
 pub use server::{Body, Handle, Sender};
 
-/// The runtime's time as the API's.
+/// Converts a time of the runtime.
 pub(crate) fn instant(t: runtime::Timestamp) -> jiff::Timestamp {
     let nanos = i32::try_from(t.nanos).unwrap_or(0);
     i64::try_from(t.secs).ok().and_then(|s| jiff::Timestamp::new(s, nanos).ok()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)

@@ -1,6 +1,6 @@
-//! The node object: what the machine has, how it is, and that the agent lives.
+//! The node object and its lease: capacity, conditions and heartbeats.
 //!
-//! The status is sent when it changes and every five minutes; the lease every ten seconds (kubelet's defaults).
+//! The status is written when it changes and every five minutes, the lease is renewed every ten seconds (kubelet's defaults).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,30 +10,32 @@ use std::time::Duration;
 use client::{Error, Patch, Recorder, Regarding, Severity, WriteOptions};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use runtime::image::Image;
 use serde_json::{Value, json};
 
-use crate::agent::Options;
+use crate::blocking::blocking;
 use crate::counts::Known;
+use crate::options::Options;
+use crate::resources::is_extended;
 
 pub const HEARTBEAT: Duration = Duration::from_secs(10);
 pub const LEASE_SECONDS: i32 = 40;
 pub const STATUS_PERIOD: Duration = Duration::from_secs(300);
 /// Below these the node is under pressure (kubelet's default hard eviction thresholds).
-const LEAST_MEMORY: u64 = 100 << 20;
-const LEAST_DISK_PERCENT: u64 = 10;
-const LEAST_INODES_PERCENT: u64 = 5;
+const MIN_MEMORY: u64 = 100 << 20;
+const MIN_DISK_PERCENT: u64 = 10;
+const MIN_INODES_PERCENT: u64 = 5;
 
-/// What this node can do of what v1.36 declares, in the order of the names (`k8s.io/component-helpers/nodedeclaredfeatures`): streams come
-/// to it as WebSockets. Left out, because it cannot: resizing, and rules that restart a whole pod.
+/// The features of v1.36 that this node declares, in the order of their names (`k8s.io/component-helpers/nodedeclaredfeatures`):
+/// streams come to it as WebSockets. Left out, because it cannot: resizing, and rules that restart a whole pod.
 const FEATURES: [&str; 1] = ["ExtendWebSocketsToKubelet"];
-/// Images that are told of, and names of each (kubelet's `--node-status-max-images` and its own limit).
-const MOST_IMAGES: usize = 50;
-const MOST_NAMES: usize = 5;
+/// Images in the status, and names of each (kubelet's `--node-status-max-images` and its own limit).
+const MAX_IMAGES: usize = 50;
+const MAX_NAMES: usize = 5;
 
-/// What the machine has.
+/// The capacity of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub cpus: u64,
@@ -73,12 +75,12 @@ impl Capacity {
         out
     }
 
-    /// What pods may use: less what is kept back so that eviction is in time.
+    /// The resources for pods: the capacity without the thresholds of eviction.
     pub fn allocatable(&self) -> BTreeMap<String, String> {
         let mut out = self.capacity();
         let taken: u64 = self.hugepages.values().sum();
-        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(LEAST_MEMORY + taken) / 1024));
-        let disk = self.disk / 100 * (100 - LEAST_DISK_PERCENT);
+        out.insert("memory".into(), format!("{}Ki", self.memory.saturating_sub(MIN_MEMORY + taken) / 1024));
+        let disk = self.disk / 100 * (100 - MIN_DISK_PERCENT);
         out.insert("ephemeral-storage".into(), disk.to_string());
         out
     }
@@ -95,7 +97,7 @@ pub fn file(path: &str) -> String {
     std::fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
 }
 
-/// The words of Go for this machine.
+/// Go's name of this machine's architecture.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -110,7 +112,7 @@ fn os_image() -> String {
     name.map_or_else(|| "Linux".to_owned(), |n| n.trim_matches('"').to_owned())
 }
 
-/// How the machine is.
+/// Which resources of the machine are under pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pressure {
     memory: bool,
@@ -120,10 +122,10 @@ struct Pressure {
 
 impl Pressure {
     fn read(data_dir: &Path) -> Self {
-        let memory = meminfo("MemAvailable").is_ok_and(|m| m < LEAST_MEMORY);
+        let memory = meminfo("MemAvailable").is_ok_and(|m| m < MIN_MEMORY);
         let disk = nix::sys::statvfs::statvfs(data_dir).is_ok_and(|s| {
-            s.blocks_available() * 100 < s.blocks() * LEAST_DISK_PERCENT
-                || s.files_available() * 100 < s.files() * LEAST_INODES_PERCENT
+            s.blocks_available() * 100 < s.blocks() * MIN_DISK_PERCENT
+                || s.files_available() * 100 < s.files() * MIN_INODES_PERCENT
         });
         let most = most_pids().unwrap_or(u64::MAX);
         let now = file("/proc/loadavg").split(['/', ' ']).nth(4).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
@@ -131,18 +133,18 @@ impl Pressure {
     }
 }
 
-/// How many processes and threads the machine can have.
+/// The limit of processes and threads of the machine.
 pub fn most_pids() -> Option<u64> {
     ["pid_max", "threads-max"].iter().filter_map(|f| file(&format!("/proc/sys/kernel/{f}")).parse().ok()).min()
 }
 
-/// How many processes and threads all pods together may have: what they leave lets the machine and the node agent go on beside a
-/// pod that forks without end. `None` where the machine does not tell its own limit.
+/// The limit of processes and threads of all pods together. The rest keeps the machine and the agent alive beside a pod that forks
+/// endlessly. `None` if the limit of the machine is unknown.
 pub fn pids_for_pods() -> Option<i64> {
     i64::try_from(most_pids()? / 10 * 9).ok()
 }
 
-/// `(type, status, reason, message)`, in kubelet's order and words.
+/// `(type, status, reason, message)` of the conditions, as kubelet orders and phrases them.
 fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str); 4] {
     [
         match p.memory {
@@ -163,22 +165,56 @@ fn conditions(p: Pressure) -> [(&'static str, bool, &'static str, &'static str);
     ]
 }
 
-/// Whether a resource is an extended one: of a domain that is not Kubernetes' own (`v1helper.IsExtendedResourceName`).
-pub fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
-}
-
-/// The largest ones first, with their digests before their tags.
+/// The images of the status: the largest first, digests before tags.
 fn images(mut all: Vec<Image>) -> Vec<Value> {
     all.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
-    all.truncate(MOST_IMAGES);
-    let told = |i: Image| {
+    all.truncate(MAX_IMAGES);
+    let entries = |i: Image| {
         let (mut names, tags): (Vec<_>, Vec<_>) = i.names.into_iter().partition(|n| n.contains('@'));
         names.extend(tags);
-        names.truncate(MOST_NAMES);
+        names.truncate(MAX_NAMES);
         json!({"names": names, "sizeBytes": i.size})
     };
-    all.into_iter().map(told).collect()
+    all.into_iter().map(entries).collect()
+}
+
+/// The status of the node, read from the machine. Blocks.
+fn status(
+    o: &Options,
+    capacity: BTreeMap<String, String>,
+    allocatable: BTreeMap<String, Value>,
+    old: &[NodeCondition],
+) -> Value {
+    let now = meta::time::format(o.clock.now());
+    let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir))
+        .into_iter()
+        .map(|(kind, is, reason, message)| {
+            let status = if is { "True" } else { "False" };
+            let kept = old.iter().find(|c| c.type_ == kind && c.status == status);
+            let since = kept.and_then(|c| c.last_transition_time.as_ref()).map(|t| meta::time::format(t.0));
+            json!({"type": kind, "status": status, "reason": reason, "message": message,
+                "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
+        })
+        .collect();
+    let images = images(o.host.images());
+    let (runtime, version) = o.runtime.version();
+    let kernel = file("/proc/sys/kernel/osrelease");
+    json!({
+        "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
+            {"type": "Hostname", "address": o.node_name}],
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "conditions": conditions,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
+        "images": images,
+        "declaredFeatures": FEATURES,
+        "nodeInfo": {
+            "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
+            "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),
+            "containerRuntimeVersion": format!("{runtime}://{version}"), "kubeletVersion": o.version,
+            "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": architecture(),
+        },
+    })
 }
 
 pub struct Reporter {
@@ -193,13 +229,13 @@ impl Reporter {
         Self { options, capacity, recorder, known }
     }
 
-    /// Registers the node and keeps its status and lease fresh, for ever.
+    /// Registers the node, then keeps its status and lease up to date, for ever.
     pub async fn run(&self) {
         let mut wait = Duration::from_millis(100);
         let mut node = loop {
             match self.register().await {
                 Ok(node) => break node,
-                Err(error) => tracing::warn!(%error, "the node cannot be registered yet"),
+                Err(error) => tracing::warn!(%error, "registering the node failed; it is tried again"),
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(Duration::from_secs(7));
@@ -217,42 +253,46 @@ impl Reporter {
         loop {
             ticks.tick().await;
             self.known.beat();
-            // Others change the node too: its resources, for example.
+            // Other clients change the node too, for example its extended resources.
             match self.options.client.api::<Node>().get_opt(&self.options.node_name).await {
                 Ok(Some(now)) => node = now,
                 Ok(None) => sent = None,
-                Err(error) => tracing::debug!(%error, "the node cannot be read"),
+                Err(error) => tracing::debug!(%error, "reading the node failed"),
             }
-            let status = self.status(&node);
+            let status = self.status(&node).await;
             let due = sent.is_none_or(|at| at.elapsed() >= STATUS_PERIOD);
             if due || self.differs(&node, &status) {
                 match self.send(&status).await {
                     Ok(n) => {
-                        self.tell_changes(&node, &n);
+                        self.emit_condition_changes(&node, &n);
                         node = n;
                         sent = Some(tokio::time::Instant::now());
                     }
-                    // Someone deleted the node while its agent lives.
+                    // The node was deleted while its agent runs.
                     Err(e) if e.is_not_found() => match self.register().await {
                         Ok(n) => {
                             node = n;
                             sent = None;
                             ticks.reset_immediately();
                         }
-                        Err(error) => tracing::warn!(%error, "the node cannot be registered again"),
+                        Err(error) => {
+                            tracing::warn!(%error, "registering the deleted node again failed; it is tried again")
+                        }
                     },
-                    Err(error) => tracing::warn!(%error, "the node's status was not taken"),
+                    Err(error) => {
+                        tracing::warn!(%error, "the API did not accept the node's status; it is reported again")
+                    }
                 }
             }
             match self.renew(lease.take(), &node).await {
                 Ok(l) => lease = Some(l),
-                Err(error) => tracing::warn!(%error, "the node's lease was not renewed"),
+                Err(error) => tracing::warn!(%error, "renewing the node's lease failed; it is tried again"),
             }
         }
     }
 
     fn regarding(&self) -> Regarding {
-        // As kubelet does, the name stands for the uid, which it does not know when it starts.
+        // The UID is the name, as in kubelet's events: it does not know the UID when it starts.
         let name = self.options.node_name.clone();
         Regarding { kind: "Node".into(), uid: name.clone(), name, ..Regarding::default() }
     }
@@ -268,7 +308,7 @@ impl Reporter {
         out
     }
 
-    /// Creates the node, or takes over the one that is there.
+    /// Creates the node, or adopts an existing one.
     async fn register(&self) -> Result<Node, Error> {
         let api = self.options.client.api::<Node>();
         let name = &self.options.node_name;
@@ -281,9 +321,9 @@ impl Reporter {
             },
         }))
         .map_err(|source| Error::Encode { what: "Node", source })?;
-        // The status goes with it, so that the node is ready at once.
+        // Created with its status, the node is ready at once.
         let mut with_status = node.clone();
-        let status = self.status(&node);
+        let status = self.status(&node).await;
         with_status.status = serde_json::from_value(status).ok();
         match api.create(&WriteOptions::default(), &with_status).await {
             Err(e) if e.is_already_exists() => {
@@ -294,44 +334,16 @@ impl Reporter {
         }
     }
 
-    /// The status as it is now, with times of transitions kept from `before`.
-    fn status(&self, before: &Node) -> Value {
-        let o = &self.options;
-        let now = meta::time::format(o.clock.now());
-        let old = before.status.as_ref().and_then(|s| s.conditions.as_ref());
-        let conditions: Vec<Value> = conditions(Pressure::read(&o.data_dir))
-            .into_iter()
-            .map(|(kind, is, reason, message)| {
-                let status = if is { "True" } else { "False" };
-                let kept = old.into_iter().flatten().find(|c| c.type_ == kind && c.status == status);
-                let since = kept.and_then(|c| c.last_transition_time.as_ref()).map(|t| meta::time::format(t.0));
-                json!({"type": kind, "status": status, "reason": reason, "message": message,
-                    "lastHeartbeatTime": now, "lastTransitionTime": since.unwrap_or_else(|| now.clone())})
-            })
-            .collect();
-        let images = images(o.host.images());
-        let (runtime, version) = o.runtime.version();
-        let kernel = file("/proc/sys/kernel/osrelease");
-        json!({
-            "addresses": [{"type": "InternalIP", "address": o.node_ip.to_string()},
-                {"type": "Hostname", "address": o.node_name}],
-            "capacity": self.capacity.capacity(),
-            "allocatable": self.allocatable(before),
-            "conditions": conditions,
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": o.port}},
-            "images": images,
-            "declaredFeatures": FEATURES,
-            "nodeInfo": {
-                "machineID": file("/etc/machine-id"), "systemUUID": file("/sys/class/dmi/id/product_uuid"),
-                "bootID": file("/proc/sys/kernel/random/boot_id"), "kernelVersion": kernel, "osImage": os_image(),
-                "containerRuntimeVersion": format!("{runtime}://{version}"), "kubeletVersion": o.version,
-                "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": architecture(),
-            },
-        })
+    /// The current status, with the transition times of `before` where nothing changed.
+    async fn status(&self, before: &Node) -> Value {
+        let (options, allocatable, capacity) =
+            (self.options.clone(), self.allocatable(before), self.capacity.capacity());
+        let old = before.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        blocking(move || status(&options, capacity, allocatable, &old)).await
     }
 
-    /// What pods may use, of the machine and of the extended resources that others have added to the node's capacity. What they took from
-    /// there again is `null`, which removes it.
+    /// The allocatable resources: those of the machine, and the extended ones that other clients have added to the capacity. One
+    /// that they have removed is `null`.
     fn allocatable(&self, before: &Node) -> BTreeMap<String, Value> {
         let own = self.capacity.allocatable();
         let status = before.status.clone().unwrap_or_default();
@@ -342,7 +354,7 @@ impl Reporter {
         theirs.chain(own.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())))).collect()
     }
 
-    /// Whether the API has something else, heartbeats aside.
+    /// Whether `status` differs from the one in the API, heartbeats aside.
     fn differs(&self, node: &Node, status: &Value) -> bool {
         let without_times = |mut v: Value| {
             for c in v["conditions"].as_array_mut().into_iter().flatten() {
@@ -352,9 +364,9 @@ impl Reporter {
             v
         };
         let has = without_times(serde_json::to_value(&node.status).unwrap_or_default());
-        let want = without_times(status.clone());
-        want.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
-            // Others' conditions and resources stand beside ours.
+        let new = without_times(status.clone());
+        new.as_object().into_iter().flatten().any(|(key, value)| match key.as_str() {
+            // Conditions and resources of other clients stay.
             "conditions" => {
                 let empty = Vec::new();
                 let theirs = has[key].as_array().unwrap_or(&empty);
@@ -373,8 +385,8 @@ impl Reporter {
         api.patch_subresource(&self.options.node_name, "status", &WriteOptions::default(), &patch).await
     }
 
-    /// An event for every condition that turned.
-    fn tell_changes(&self, before: &Node, after: &Node) {
+    /// Emits an event for every condition that changed.
+    fn emit_condition_changes(&self, before: &Node, after: &Node) {
         let list = |n: &Node| n.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         let old = list(before);
         for c in list(after) {
@@ -453,9 +465,9 @@ mod tests {
         assert!(c.allocatable()["ephemeral-storage"].parse::<u64>().unwrap() < c.disk);
     }
 
-    /// Issue 3: a node says which images it has, and no more than a kubelet.
+    /// The status lists no more images than kubelet's.
     #[test]
-    fn images_are_told_by_size_and_not_all() {
+    fn reports_the_largest_images() {
         let image = |n: u64, names: &[&str]| Image {
             id: format!("sha256:{n:04}"),
             names: names.iter().map(|s| (*s).to_owned()).collect(),
@@ -465,13 +477,13 @@ mod tests {
         };
         let mut all: Vec<Image> = (1..=60).map(|n| image(n, &[])).collect();
         all.push(image(1000, &["a:1", "a:2", "a:3", "a:4", "a:5", "b@sha256:1"]));
-        let told = images(all);
-        assert_eq!((told.len(), &told[1]["sizeBytes"], &told[49]["sizeBytes"]), (50, &json!(60), &json!(12)));
-        assert_eq!(told[0], json!({"names": ["b@sha256:1", "a:1", "a:2", "a:3", "a:4"], "sizeBytes": 1000}));
+        let entries = images(all);
+        assert_eq!((entries.len(), &entries[1]["sizeBytes"], &entries[49]["sizeBytes"]), (50, &json!(60), &json!(12)));
+        assert_eq!(entries[0], json!({"names": ["b@sha256:1", "a:1", "a:2", "a:3", "a:4"], "sizeBytes": 1000}));
     }
 
     #[test]
-    fn pressure_is_told_in_kubelets_words() {
+    fn reports_pressure_as_kubelet() {
         let calm = conditions(Pressure { memory: false, disk: false, pids: false });
         assert!(calm.iter().all(|(kind, is, ..)| *is == (*kind == "Ready")));
         let bad = conditions(Pressure { memory: true, disk: true, pids: true });

@@ -1,4 +1,4 @@
-//! The config maps and secrets that pods of this node refer to, each watched only while some pod does.
+//! The config maps and secrets that pods of this node reference, each watched while a pod references it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{ApiResource, Informer, Informers, Key, Scope};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As messages name it.
+    /// The kind in messages.
     pub fn noun(self) -> &'static str {
         match self {
             Self::ConfigMap => "configmap",
@@ -49,34 +49,34 @@ impl Reference {
     }
 }
 
-/// No view: who reads these caches decodes the whole object, once.
+/// A cache without views: its users decode whole objects.
 pub type Whole = ();
 
-/// How long a first answer is waited for.
+/// How long a read waits for the first list.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No answer: the server is not in reach, or refuses.
+    /// The server cannot be reached, or denies the request.
     #[error("failed to sync {0} cache: timed out waiting for the condition")]
     NotSynced(&'static str),
-    /// What a pod refers to takes more than so many MiB.
+    /// The objects that a pod references exceed this many MiB.
     #[error("the config maps and secrets that the pod refers to take more than {0} MiB")]
     TooMuch(usize),
     #[error("{kind} \"{namespace}/{name}\" cannot be read: {source}")]
     Decode { kind: &'static str, namespace: String, name: String, source: client::Error },
 }
 
-/// Content of a config map or a secret.
+/// The data of a config map or secret.
 pub type Data = BTreeMap<String, Bytes>;
 
 struct Held {
     informer: Informer<Whole>,
-    /// Uids of the pods that refer to it.
+    /// UIDs of the pods that reference it.
     users: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Called with the uid of a pod that refers to something that changed.
+/// Called with the UID of a pod that references an object that changed.
 pub type Changed = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub struct Objects {
@@ -90,10 +90,10 @@ impl Objects {
         Self { informers, changed, held: Mutex::default() }
     }
 
-    /// Makes a pod's references known, and forgets those it has no more.
+    /// Sets what a pod references. Starts watches that are new and stops those without a pod.
     pub fn register(&self, uid: &str, references: &BTreeSet<Reference>) {
         let mut held = self.held.lock();
-        for r in references {
+        for r in references.iter().filter(|r| !r.name.is_empty()) {
             let h = held.entry(r.clone()).or_insert_with(|| {
                 let informer = self.informers.informer::<Whole>(&r.kind.resource(), &r.scope());
                 let users: Arc<Mutex<BTreeSet<String>>> = Arc::default();
@@ -120,12 +120,12 @@ impl Objects {
         });
     }
 
-    /// The pod is gone.
+    /// Removes the references of a pod that is gone.
     pub fn forget(&self, uid: &str) {
         self.register(uid, &BTreeSet::new());
     }
 
-    /// What it holds now; `None` if it does not exist. It must have been registered.
+    /// The data of an object; `None` if it does not exist. Errors if no pod has registered it.
     pub async fn data(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Data>, Error> {
         let reference = Reference { kind, namespace: namespace.into(), name: name.into() };
         let informer = self.held.lock().get(&reference).map(|h| h.informer.clone());
@@ -152,54 +152,4 @@ impl Objects {
             }
         }))
     }
-}
-
-/// Everything a pod refers to.
-pub fn references(pod: &Pod) -> BTreeSet<Reference> {
-    let mut out = BTreeSet::new();
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let mut add = |kind, name: &str| {
-        if !name.is_empty() {
-            out.insert(Reference { kind, namespace: namespace.clone(), name: name.to_owned() });
-        }
-    };
-    let Some(spec) = &pod.spec else { return out };
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let sets = containers.map(|c| (&c.env, &c.env_from));
-    let sets = sets.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.env, &c.env_from)));
-    for (env, env_from) in sets {
-        for e in env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
-            if let Some(r) = &e.config_map_key_ref {
-                add(Kind::ConfigMap, &r.name);
-            }
-            if let Some(r) = &e.secret_key_ref {
-                add(Kind::Secret, &r.name);
-            }
-        }
-        for e in env_from.iter().flatten() {
-            if let Some(r) = &e.config_map_ref {
-                add(Kind::ConfigMap, &r.name);
-            }
-            if let Some(r) = &e.secret_ref {
-                add(Kind::Secret, &r.name);
-            }
-        }
-    }
-    for v in spec.volumes.iter().flatten() {
-        if let Some(s) = &v.config_map {
-            add(Kind::ConfigMap, &s.name);
-        }
-        if let Some(s) = &v.secret {
-            add(Kind::Secret, s.secret_name.as_deref().unwrap_or_default());
-        }
-        for s in v.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            if let Some(s) = &s.config_map {
-                add(Kind::ConfigMap, &s.name);
-            }
-            if let Some(s) = &s.secret {
-                add(Kind::Secret, &s.name);
-            }
-        }
-    }
-    out
 }

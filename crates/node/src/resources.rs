@@ -1,4 +1,4 @@
-//! From requests and limits to cgroup values, quality of service and the out-of-memory score.
+//! Cgroup settings, quality of service and out-of-memory score from requests and limits.
 //!
 //! Follows kubelet's `pkg/kubelet/cm` and `qos`: CPU shares are 1024 per core and at least 2, the quota is per 100 ms and at
 //! least 1 ms. Left out: swap.
@@ -69,7 +69,7 @@ pub fn qos(spec: &PodSpec) -> Qos {
             let positive = |side| amount(resources, side, name).filter(|q| q.sign() > 0).map(|q| q.nano_value());
             let (request, limit) = (positive(Side::Requests), positive(Side::Limits));
             any |= request.is_some() || limit.is_some();
-            // A request that is not given is the limit (defaulting fills it in on the server).
+            // A missing request equals the limit (the server fills it in).
             guaranteed &= limit.is_some() && (request.is_none() || request == limit);
         }
     }
@@ -88,7 +88,7 @@ fn quota(milli: i64) -> i64 {
     (milli * PERIOD as i64 / 1000).max(1000)
 }
 
-/// What a container's cgroup is set to.
+/// The settings of a container's cgroup.
 pub fn container(resources: Option<&ResourceRequirements>) -> Resources {
     let get = |side, name| amount(resources, side, name);
     let cpu_limit = get(Side::Limits, "cpu").map(|q| q.milli_value()).filter(|m| *m > 0);
@@ -118,8 +118,8 @@ fn page_size(bytes: i64) -> String {
     }
 }
 
-/// What the pod's cgroup is set to: the sum of its containers (the largest of the regular init containers where that is more),
-/// with a limit only where every container has one.
+/// The settings of a pod's cgroup: the sum of its containers (the largest of the regular init containers where that is more), with a
+/// limit only where every container has one.
 pub fn pod(spec: &PodSpec, pids_limit: Option<i64>) -> Resources {
     let total = |side, name: &str, value: fn(&Quantity) -> i64| -> Option<i64> {
         if let Some(q) = amount(spec.resources.as_ref(), side, name) {
@@ -165,8 +165,8 @@ pub fn is_sidecar(c: &Container) -> bool {
     c.restart_policy.as_deref() == Some("Always")
 }
 
-/// The out-of-memory score (kubelet `qos.GetContainerOOMScoreAdjust`): the less of its node a burstable container asked for,
-/// the sooner it goes.
+/// The out-of-memory score (kubelet `qos.GetContainerOOMScoreAdjust`): the smaller the part of the node's memory that a burstable
+/// container requests, the sooner it is killed.
 pub fn oom_score_adj(spec: &PodSpec, c: Option<&ResourceRequirements>, node_memory: u64) -> i32 {
     // Node-critical pods.
     if spec.priority.unwrap_or(0) >= 2_000_001_000 {
@@ -208,6 +208,11 @@ pub fn field(
     Some((if v > 0 { (v + d - 1) / d } else { v / d }).to_string())
 }
 
+/// Whether a resource is an extended one: with a domain other than Kubernetes' own (`v1helper.IsExtendedResourceName`).
+pub fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn classes_follow_requests_and_limits() {
-        let check = |c, want: Qos| assert_eq!(qos(&spec(c)), want);
+        let check = |c, expected: Qos| assert_eq!(qos(&spec(c)), expected);
         check(json!([{"name": "a"}]), Qos::BestEffort);
         let full = json!({"cpu": "1", "memory": "1Gi"});
         check(json!([{"name": "a", "resources": {"limits": full, "requests": full}}]), Qos::Guaranteed);

@@ -2,7 +2,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if runtime::shim::wanted() {
+    if runtime::shim::is_requested() {
         return runtime::shim::main();
     }
     let args: Vec<String> = std::env::args().skip(1).collect();

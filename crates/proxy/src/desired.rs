@@ -1,4 +1,4 @@
-//! What the kernel is to do for the services there are.
+//! The desired packet rules for the services.
 
 use client::Meta;
 use network::{Affinity, Endpoint, Policy, Protocol, ServicePort};
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Services with one of these labels, and slices with the second, are left to other proxies.
+/// Labels of services that other proxies handle; the second is also one of slices.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// A service, as the proxy sees it.
+/// The fields of a service that the proxy uses.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct View {
@@ -44,7 +44,7 @@ struct Port {
     node_port: u16,
 }
 
-/// An endpoint slice, as the proxy sees it.
+/// The fields of an endpoint slice that the proxy uses.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Slice {
@@ -72,20 +72,20 @@ struct Conditions {
 #[serde(default)]
 struct SlicePort {
     name: Option<String>,
-    /// Whoever writes a slice may put any number here.
+    /// Not validated: clients may write any number.
     port: Option<i64>,
     protocol: Option<String>,
 }
 
-/// Most endpoints of one port of a service, as many as an Endpoints object of Kubernetes has. Of more, those on this node and then some of
-/// every slice are taken.
+/// Maximum of endpoints of one service port, as of an Endpoints object. Of more, those on this node and then some of every slice are
+/// used.
 const ENDPOINTS: usize = 1000;
-/// Most endpoints, addresses and ports of all services of one namespace together.
+/// Maximum of endpoints, addresses and ports of all services of one namespace together.
 const PARTS: usize = 20_000;
-/// Most ports of all services of one namespace that remember their clients, for each of which the kernel keeps a table.
+/// Maximum of ports with session affinity of one namespace, each of which has a table in the kernel.
 const WITH_AFFINITY: usize = 128;
 
-/// What the kernel is to do, and what is too much.
+/// The desired rules, and what exceeds the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     pub ports: Vec<ServicePort>,
@@ -93,26 +93,26 @@ pub struct Desired {
     pub excess: BTreeMap<String, Excess>,
 }
 
-/// What a namespace has in excess of its share.
+/// What exceeds the share of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Excess {
-    /// Of ports that have too many.
+    /// Endpoints left out of ports that have too many.
     pub endpoints: usize,
-    /// That have no rules.
+    /// Ports without rules.
     pub ports: usize,
-    /// That do not remember their clients.
+    /// Ports without session affinity.
     pub affinities: usize,
 }
 
-/// What a namespace has so far.
+/// What a namespace uses so far.
 #[derive(Default)]
 struct Taken {
     parts: usize,
     with_affinity: usize,
 }
 
-/// The ports of all services with what is behind them. Ready endpoints first; those that are ending but still serve only where no
-/// other is left, as upstream does.
+/// The ports of all services with their endpoints: the ready ones, or, without any, those that terminate but still serve, as
+/// upstream.
 pub fn desired<'a>(
     services: impl Iterator<Item = (&'a Meta, &'a View)>,
     slices: impl Iterator<Item = (&'a Meta, &'a Slice)>,
@@ -143,7 +143,7 @@ pub fn desired<'a>(
             let found = PARTS.checked_sub(parts).map(|room| (room, endpoints(&own, port, node)));
             let Some((endpoints, more)) = found.filter(|(room, (e, _))| e.len() <= *room).map(|(_, found)| found)
             else {
-                // Those that follow are not even looked at.
+                // Further ports are not read.
                 taken.parts = PARTS;
                 excess.ports += 1;
                 continue;
@@ -214,7 +214,7 @@ fn external(service: &View) -> Vec<Ipv4Addr> {
     service.spec.external_ips.iter().map(String::as_str).chain(balancer).filter_map(|ip| ip.parse().ok()).collect()
 }
 
-/// A slice with the numbers of its ports by name and protocol.
+/// A slice with its port numbers by name and protocol.
 struct Numbered<'a> {
     slice: &'a Slice,
     numbers: HashMap<(&'a str, &'a str), Option<i64>>,
@@ -231,13 +231,13 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The endpoints of a port, and how many more it has.
+/// The endpoints of a port, and the number of those left out.
 fn endpoints(slices: &[Numbered], port: &Port, node: &str) -> (Vec<Endpoint>, usize) {
     let (mut ready, mut ending) = (Vec::new(), Vec::new());
     for Numbered { slice, numbers } in slices {
         let number = numbers.get(&(&*port.name, &*port.protocol)).and_then(|n| u16::try_from((*n)?).ok());
         let Some(number) = number.filter(|n| *n > 0) else { continue };
-        // Each with its place in its slice.
+        // Each with its index in its slice.
         for (place, e) in slice.endpoints.iter().flatten().enumerate() {
             let Some(address) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
             let endpoint = Endpoint { address, port: number, local: e.node_name.as_deref() == Some(node) };
@@ -255,7 +255,7 @@ fn endpoints(slices: &[Numbered], port: &Port, node: &str) -> (Vec<Endpoint>, us
     out.dedup();
     let more = out.len().saturating_sub(ENDPOINTS);
     if more > 0 {
-        // Those of this node, then the first of every slice, the second of every slice…
+        // Local ones first, then the first of every slice, the second of every slice…
         let mut by_turns: Vec<_> = found.into_iter().map(|(place, e)| (!e.local, place, e)).collect();
         by_turns.sort();
         let mut chosen = BTreeSet::new();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_endpoints_serve_only_when_nobody_else_does() {
+    fn terminating_endpoints_serve_only_without_ready_ones() {
         let ready = json!({"ready": true});
         let ending = json!({"ready": false, "serving": true, "terminating": true});
         let down = json!({"ready": false, "serving": false});

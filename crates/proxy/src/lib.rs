@@ -1,7 +1,8 @@
 //! The service proxy: Services and EndpointSlices become packet rules.
 //!
-//! [`desired`] is a pure function from what the API says to what the kernel is to do; [`run`] keeps the kernel there, many changes
-//! in one transaction. What a namespace gets is bounded: what it has in excess is left out, and logged. Left out: session affinity for more than client addresses, IPv6.
+//! [`desired`] is a pure function from objects of the API to rules; [`run`] applies them, many changes in one transaction. The rules
+//! of a namespace are limited: what exceeds the limits is left out, and logged. Left out: session affinity for more than client
+//! addresses, IPv6.
 
 mod desired;
 
@@ -19,15 +20,15 @@ use supervisor::panics::{Everything, caught};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Changes that come together are written together.
+/// How long changes are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(10);
-/// After a failed transaction.
+/// The delay after a failed transaction.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A namespace that has too much is named in the log so often at most.
+/// The minimum time between log lines about a namespace that exceeds its limits.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 pub struct Options {
-    /// As `system:kube-proxy`.
+    /// A client that authenticates as `system:kube-proxy`.
     pub informers: Informers,
     pub rules: Arc<ServiceRules>,
     pub node_name: String,
@@ -55,7 +56,7 @@ async fn follow(options: Options) {
     }
     changed.notify_one();
     let mut warned = BTreeMap::new();
-    // Whether the kernel had everything once.
+    // Whether everything was applied once.
     let mut is_synced = false;
     loop {
         if options.shutdown.race(changed.notified()).await.is_none() {
@@ -65,7 +66,7 @@ async fn follow(options: Options) {
             return;
         }
         let work = async {
-            let Desired { ports: wanted, excess } = {
+            let Desired { ports, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
                 desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
             };
@@ -82,14 +83,16 @@ async fn follow(options: Options) {
                     );
                 }
             }
-            let written = options.rules.apply_next(&wanted).await;
-            written.inspect_err(|e| tracing::error!("writing the rules of {} service ports: {e}", wanted.len()))
+            let written = options.rules.apply_next(&ports).await;
+            written.inspect_err(|e| {
+                tracing::error!("writing the rules of {} service ports failed; it is tried again: {e}", ports.len())
+            })
         };
         let started = Instant::now();
         match caught("service-proxy", Everything, work).await {
             Ok(Ok(Progress::Complete)) => is_synced = true,
-            // The rest is worked on with what has changed meanwhile. Who else waits for the kernel has as much time between: namespaces may
-            // change very much all the time.
+            // The rest is applied together with newer changes. The pause gives other users of the kernel as much time, since
+            // namespaces may change all the time.
             Ok(Ok(Progress::Partial)) => {
                 let pause = if is_synced { started.elapsed().min(AGAIN) } else { Duration::ZERO };
                 if options.shutdown.race(tokio::time::sleep(pause)).await.is_none() {

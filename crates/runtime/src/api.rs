@@ -1,4 +1,4 @@
-//! The runtime as its users see it: the trait, what goes in, and what comes out.
+//! The interface of the runtime: the trait, its requests, and its results.
 //!
 //! The calls follow the CRI: a pod (sandbox) first, then containers in it, which are created, started, stopped and
 //! removed. All calls are idempotent where the CRI asks for it (stop and remove of something that is gone succeed).
@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast;
 
-use crate::cgroup::Usage;
-
 /// Wall-clock time since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp {
@@ -22,7 +20,7 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// Where timestamps come from.
+/// The source of timestamps.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -44,11 +42,11 @@ pub enum Error {
     /// The container's process could not be started (upstream reason `StartError`, exit code 128).
     #[error("failed to start container {container:?}: {message}")]
     Start { container: String, message: String },
-    /// A program that was to run in a container could not be started.
+    /// A command could not be started in a container.
     #[error("failed to exec in container {container:?}: {message}")]
     Exec { container: String, message: String },
-    #[error("container {container:?} is {state:?}, not {wanted}")]
-    State { container: String, state: ContainerState, wanted: &'static str },
+    #[error("container {container:?} is {state:?}, not {expected}")]
+    State { container: String, state: ContainerState, expected: &'static str },
     #[error("command {command:?} timed out after {after:?}")]
     Timeout { command: String, after: Duration },
     #[error("the shim of pod {pod:?} is gone")]
@@ -98,7 +96,7 @@ pub struct Resources {
     pub cpu_shares: Option<u64>,
     /// Microseconds per period; -1 means no quota.
     pub cpu_quota: Option<i64>,
-    /// Microseconds; 100 000 unless told.
+    /// Microseconds; 100 000 by default.
     pub cpu_period: Option<u64>,
     pub cpuset_cpus: Option<String>,
     pub cpuset_mems: Option<String>,
@@ -123,7 +121,7 @@ pub struct PodConfig {
     pub netns: Option<PathBuf>,
     pub pid: PidMode,
     pub host_ipc: bool,
-    /// What the users of the pod are on the host. The network namespace must belong to a user namespace with these ids (see
+    /// The ids on the host of the pod's users. The network namespace must belong to a user namespace with these ids (see
     /// [`crate::user_namespace::network`]). `None`: they are the host's users.
     pub user_namespace: Option<IdRange>,
     /// Sysctls by dotted name. Unsafe ones must have been refused before.
@@ -190,7 +188,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind that the mode of a file (`st_mode`) says.
+    /// The kind of file in a mode (`st_mode`).
     pub fn from_mode(mode: u32) -> Self {
         match mode & libc::S_IFMT {
             libc::S_IFDIR => Self::Directory,
@@ -221,7 +219,7 @@ impl std::fmt::Display for FileKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     pub source: MountSource,
-    /// What the source must be when it is mounted; anything if `None`.
+    /// The required kind of the source when it is mounted; any if `None`.
     #[serde(default)]
     pub kind: Option<FileKind>,
     /// Absolute path in the container; created if missing, symlinks resolved inside the container. Not below /proc, but for
@@ -269,7 +267,7 @@ pub struct Security {
     /// `None`: the primary group of the user in the image's /etc/passwd, else 0.
     pub run_as_group: Option<u32>,
     pub supplemental_groups: Vec<u32>,
-    /// Do not add the groups that the image's /etc/group gives the user (`supplementalGroupsPolicy: Strict`).
+    /// Do not add the user's groups in the image's /etc/group (`supplementalGroupsPolicy: Strict`).
     pub strict_groups: bool,
     pub privileged: bool,
     /// Names without `CAP_`, or `ALL`.
@@ -324,7 +322,7 @@ pub enum ContainerState {
     Created,
     Running,
     Exited,
-    /// The state files are there, but nobody knows how the process ended (its shim was killed).
+    /// How the process ended is unknown, since its shim was killed.
     Unknown,
 }
 
@@ -345,7 +343,7 @@ pub struct Container {
     /// 128 + signal when a signal ended it; 128 when it could not be started.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
-    /// Upstream's words: `Completed`, `Error`, `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
+    /// As in upstream's status: `Completed`, `Error`, `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
     pub reason: Option<String>,
     pub message: Option<String>,
     /// Host file that holds the termination message, if the container asked for one.
@@ -355,7 +353,7 @@ pub struct Container {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What happened, in order per pod. After `Lagged` on the channel, list again.
+/// An event, in order per pod. After `Lagged` on the channel, list again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     ContainerStarted {
@@ -382,8 +380,8 @@ pub struct TerminalSize {
 pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// A command being run in a container. Streams that were not asked for are `None`; with a terminal, stderr is part of
-/// stdout. Dropping the session leaves the command to itself (its streams are closed); see [`ExecControl::kill`].
+/// A command being run in a container. Streams that were not requested are `None`; with a terminal, stderr is part of stdout.
+/// Dropping the session closes the streams, but the command keeps running; see [`ExecControl::kill`].
 pub struct ExecSession {
     pub stdin: Option<Writer>,
     pub stdout: Option<Reader>,
@@ -400,7 +398,7 @@ pub struct PodRecords {
 
 #[async_trait]
 pub trait ExecControl: Send + Sync {
-    /// Waits for the command and gives its exit code (128 + signal when a signal ended it).
+    /// Waits for the command and returns its exit code (128 + signal when a signal ended it).
     async fn wait(&mut self) -> Result<i32>;
     /// Changes the size of the terminal; without a terminal nothing happens.
     fn resizer(&self) -> Resizer;
@@ -442,22 +440,22 @@ pub struct Stats {
     pub usage: Usage,
 }
 
-/// What a node agent asks of a container runtime.
+/// A container runtime, as a node agent uses it.
 #[async_trait]
 pub trait Runtime: Send + Sync {
     /// Name and version, e.g. `("kemudi", "0.1.0")`.
     fn version(&self) -> (String, String);
     async fn run_pod(&self, config: PodConfig) -> Result<Pod>;
-    /// Kills what still runs in the pod and frees its namespaces. The network namespace stays the caller's.
+    /// Kills what still runs in the pod and frees its namespaces, except the network namespace, which belongs to the caller.
     async fn stop_pod(&self, pod: &str) -> Result<()>;
     /// Stops the pod if needed and removes it with its containers (log files stay).
     async fn remove_pod(&self, pod: &str) -> Result<()>;
     async fn list_pods(&self) -> Result<Vec<Pod>>;
-    /// What there is of the pod with a UID. It costs nothing for the other pods, unlike a listing.
+    /// The sandboxes and containers of the pod with a UID. Unlike a listing, its cost does not depend on other pods.
     async fn pod_records(&self, uid: &str) -> Result<PodRecords>;
     async fn pod_status(&self, pod: &str) -> Result<Pod>;
 
-    /// Gives the container's id.
+    /// Creates a container and returns its id.
     async fn create_container(&self, pod: &str, config: ContainerConfig) -> Result<String>;
     async fn start_container(&self, container: &str) -> Result<()>;
     /// Sends the stop signal, and SIGKILL after `grace`; returns when the container has exited.
@@ -468,12 +466,12 @@ pub trait Runtime: Send + Sync {
     async fn list_containers(&self) -> Result<Vec<Container>>;
     /// Changes limits of a running container.
     async fn update_container(&self, container: &str, resources: Resources) -> Result<()>;
-    /// The log file was moved away: open a new one.
+    /// Opens a new log file after the old one was moved away.
     async fn reopen_log(&self, container: &str) -> Result<()>;
 
     async fn exec(&self, container: &str, request: ExecRequest) -> Result<ExecSession>;
-    /// Of standard output and standard error, what goes beyond `most` bytes each is dropped. On timeout the command is killed and
-    /// [`Error::Timeout`] returned.
+    /// Runs a command and returns its output, at most `most` bytes each of standard output and standard error. On timeout the
+    /// command is killed and [`Error::Timeout`] returned.
     async fn exec_sync(
         &self,
         container: &str,
@@ -481,8 +479,8 @@ pub trait Runtime: Send + Sync {
         timeout: Option<Duration>,
         most: u64,
     ) -> Result<ExecResult>;
-    /// With `stdin` (which only a container that takes input has), the end of that input ends the session, as containerd
-    /// has it; only a container that takes input once and has no terminal hears the end itself and is listened to until its own.
+    /// With `stdin` (only for a container with `stdin`), the end of the input ends the session, as in containerd. With `stdin_once`
+    /// and no terminal, the container gets the end of the input and the session lasts until the container ends.
     async fn attach(&self, container: &str, stdin: bool) -> Result<AttachSession>;
 
     async fn container_stats(&self, container: &str) -> Result<Stats>;
@@ -490,4 +488,25 @@ pub trait Runtime: Send + Sync {
     async fn container_layer(&self, container: &str) -> Result<(u64, u64)>;
     async fn pod_stats(&self, pod: &str) -> Result<Stats>;
     fn subscribe(&self) -> broadcast::Receiver<Event>;
+}
+
+/// Usage of the processes of a cgroup and of the cgroups below it. Bytes and nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_nanoseconds: u64,
+    pub cpu_user: u64,
+    pub cpu_system: u64,
+    pub memory: u64,
+    /// Usage less inactive file pages, as upstream reports it.
+    pub working_set: u64,
+    pub rss: u64,
+    /// Pages of files.
+    pub cache: u64,
+    pub swap: u64,
+    pub memory_limit: Option<u64>,
+    /// Cumulative.
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Processes and threads.
+    pub pids: u64,
 }

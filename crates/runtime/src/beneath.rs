@@ -1,10 +1,10 @@
-//! Paths below a directory in which a container may write, walked by descriptors and never checked as text.
+//! Resolves paths below a directory in which a container may write, by descriptors and never as text.
 //!
-//! [`Directory`] resolves a path with `openat2`, so the kernel refuses what leads out at the moment of the walk. What it
-//! returns is a descriptor: whatever is renamed or linked afterwards, the descriptor stays what was found. `trees` removes and counts
-//! whole trees, `mounts` knows what is mounted in them.
+//! [`Directory`] resolves a path with `openat2`, so the kernel refuses a path that leads out while it resolves it. The result is a
+//! descriptor of the file that was found, whatever is renamed or linked afterwards. `trees` removes and counts trees, `mounts` finds
+//! mounts in them.
 //!
-//! The path of the directory itself is trusted: nobody but root may write in its parents.
+//! The path of the directory itself is trusted: only root may write in its parents.
 
 mod mounts;
 mod trees;
@@ -27,12 +27,12 @@ use nix::unistd::symlinkat;
 
 /// Links that one path may follow, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// How often a path is walked anew while others rename something on it, as in runc.
+/// How often a path is resolved again while other processes rename files on it, as in runc.
 const MAX_TRIES: usize = 128;
-/// How often something is looked at anew that others exchange meanwhile.
+/// How often a file is opened again while other processes replace it.
 const MAX_EXCHANGES: usize = 16;
 
-/// What a symbolic link on the way may do. No mode follows the links of `/proc` that stand for open files.
+/// How symbolic links in a path are handled. No mode follows the links of `/proc` to open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     /// Any link is an error.
@@ -54,7 +54,7 @@ impl Links {
     }
 }
 
-/// What [`Directory::make`] creates at the end of a path where nothing is.
+/// What [`Directory::make`] creates at a path that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaf {
     Directory,
@@ -67,7 +67,7 @@ pub enum Leaf {
 pub struct Directory {
     fd: OwnedFd,
     links: Links,
-    /// What else is refused.
+    /// Further flags of `openat2`.
     also: ResolveFlag,
 }
 
@@ -82,13 +82,13 @@ impl Directory {
         Self { fd, links, also: ResolveFlag::empty() }
     }
 
-    /// Paths that lead through a mount point are errors too (`EXDEV`).
+    /// Refuses paths that lead through a mount point too (`EXDEV`).
     pub fn without_mounts(self) -> Self {
         Self { also: ResolveFlag::RESOLVE_NO_XDEV, ..self }
     }
 
-    /// Opens `path`. `flags` are those of `open(2)`; close-on-exec is always set. Errors are the kernel's: `EXDEV` if the path
-    /// leads out of the directory, `ELOOP` for a link that is refused.
+    /// Opens `path`. `flags` are those of `open(2)`; close-on-exec is always set. Errors are the kernel's: `EXDEV` if the path leads
+    /// out of the directory, `ELOOP` for a refused link.
     pub fn open_at(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
         let path = match self.links {
             Links::Root => path,
@@ -107,25 +107,26 @@ impl Directory {
         Err(exchanged())
     }
 
-    /// A descriptor for `path` that gives no access by itself (`O_PATH`).
+    /// Opens `path` without access to its content (`O_PATH`).
     pub fn resolve(&self, path: &Path) -> io::Result<OwnedFd> {
         self.open_at(path, OFlag::O_PATH, Mode::empty())
     }
 
-    /// Opens a regular file for reading. Never waits: a named pipe in its place is an error, as is any other kind of file.
+    /// Opens a regular file for reading. Never blocks: a named pipe is an error, as is any other kind of file.
     pub fn read(&self, path: &Path) -> io::Result<File> {
         let file =
             File::from(self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?);
         regular(file)
     }
 
-    /// A directory below, with the same rules.
+    /// Opens a directory below, with the same rules.
     pub fn directory(&self, path: &Path) -> io::Result<Self> {
         let fd = self.open_at(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?;
         Ok(Self { fd, links: self.links, also: self.also })
     }
 
-    /// Makes a directory that must not exist. What is opened is a directory, though another one if somebody has exchanged it meanwhile.
+    /// Creates a directory that must not exist, and opens it. The result is another directory if a process has replaced it
+    /// meanwhile.
     pub fn make_directory(&self, name: &OsStr, mode: Mode) -> io::Result<Self> {
         mkdirat(&self.fd, name, mode)?;
         let made = self.directory(Path::new(name))?;
@@ -134,18 +135,18 @@ impl Directory {
         Ok(made)
     }
 
-    /// Makes a regular file that must not exist, for its owner only, and opens it for writing.
+    /// Creates a regular file that must not exist, for its owner only, and opens it for writing.
     pub fn create(&self, path: &Path) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
         Ok(self.open_at(path, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
     }
 
-    /// Where the link of this name leads.
+    /// The target of the link with this name.
     pub fn read_link(&self, name: &OsStr) -> io::Result<OsString> {
         Ok(readlinkat(&self.fd, name)?)
     }
 
-    /// Makes a symbolic link in the place of whatever has the name, by way of a link of another name. `most` as for
+    /// Replaces the entry `name` by a symbolic link, which is first made with the name `temporary`. `most` as for
     /// [`Directory::remove`].
     pub fn put_link(&self, target: &Path, name: &OsStr, temporary: &OsStr, most: usize) -> io::Result<()> {
         for _ in 0..MAX_EXCHANGES {
@@ -156,7 +157,7 @@ impl Directory {
             }
             match renameat(&self.fd, temporary, &self.fd, name) {
                 Err(Errno::EISDIR) => self.remove(name, most)?,
-                // Somebody has taken or replaced the link, or has put something in that stays.
+                // Another process has removed or replaced the link, or keeps adding entries.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::EEXIST) => {}
                 moved => return Ok(moved?),
             }
@@ -164,18 +165,18 @@ impl Directory {
         Err(exchanged())
     }
 
-    /// Gives an entry of the directory another name, in the place of a file that has it.
+    /// Renames an entry of the directory and replaces a file with the new name.
     pub fn rename(&self, name: &OsStr, other: &OsStr) -> io::Result<()> {
         Ok(renameat(&self.fd, name, &self.fd, other)?)
     }
 
-    /// Removes what has this name in the directory, of whatever kind, and all that is in it; links are not followed. Nothing happens
-    /// if it is not there. Errors if more than `most` entries would go, and if something is mounted there.
+    /// Removes the entry with this name, with all that is in it; links are not followed. Does nothing if it does not exist. Errors
+    /// for more than `most` entries, and if something is mounted there.
     pub fn remove(&self, name: &OsStr, most: usize) -> io::Result<()> {
         trees::remove_any(&self.fd, name, most)
     }
 
-    /// The names in the directory and whether they are symbolic links. Errors if there are more than `most`.
+    /// The entries of the directory: names, and whether they are symbolic links. Errors if there are more than `most`.
     pub fn entries(&self, most: usize) -> io::Result<Vec<(OsString, bool)>> {
         let mut found = Vec::new();
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -197,8 +198,8 @@ impl Directory {
         Ok(found)
     }
 
-    /// A descriptor (`O_PATH`) for `path`. Missing directories on the way are made with `mode`, and `leaf` at the end; so is
-    /// what a dangling link names. What exists stays as it is, of whatever kind.
+    /// Opens `path` (`O_PATH`) and creates missing directories on the way with `mode`, and `leaf` at the end, also at the target of
+    /// a dangling link. Existing files do not change, whatever their kind.
     pub fn make(&self, path: &Path, leaf: Leaf, mode: Mode) -> io::Result<OwnedFd> {
         match self.resolve(path) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
@@ -232,10 +233,10 @@ impl Directory {
             let last = i + 1 == parts.len();
             match make_entry(at.as_fd(), name, if last { leaf } else { Leaf::Directory }, mode) {
                 Ok(fd) => at = fd,
-                // Somebody was faster, or it is a link, which the next walk refuses.
+                // Another process was faster, or it is a link, which the next try refuses.
                 Err(Errno::EEXIST) if self.links == Links::Refuse => return Ok(Made::Link(path.to_owned())),
                 Err(Errno::EEXIST) => {
-                    // A link to nothing, or somebody was faster.
+                    // A dangling link, or another process was faster.
                     let before = known.parent().unwrap_or(Path::new(""));
                     let mut instead = match readlinkat(&at, name) {
                         Ok(link) if self.links == Links::Inside && Path::new(&link).is_absolute() => {
@@ -257,16 +258,16 @@ impl Directory {
 
 enum Made {
     Entry(OwnedFd),
-    /// The walk begins again: the path goes through a link and continues here, or somebody else made an entry meanwhile.
+    /// Resolve again: the path leads through a link and continues here, or another process made an entry meanwhile.
     Link(PathBuf),
 }
 
-/// Makes an entry that must not exist, and opens it (`O_PATH`).
+/// Creates an entry that must not exist, and opens it (`O_PATH`).
 fn make_entry(parent: BorrowedFd, name: &OsStr, leaf: Leaf, mode: Mode) -> nix::Result<OwnedFd> {
     match leaf {
         Leaf::Directory => {
             mkdirat(parent, name, mode)?;
-            // Whatever the umask is; not through the path, which may be another directory by now.
+            // Sets the mode regardless of the umask, by descriptor, since the path may be another directory by now.
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             fchmod(openat(parent, name, flags, Mode::empty())?, mode)?;
         }
@@ -296,13 +297,13 @@ fn regular(file: File) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
 }
 
-/// Opens the regular file at an absolute path without a link on the way, for reading. Never waits.
+/// Opens the regular file at an absolute path for reading. Links in the path are refused. Never blocks.
 pub fn read_file(path: &Path) -> io::Result<File> {
     Directory::open(Path::new("/"), Links::Refuse)?.read(path)
 }
 
-/// Makes a directory that only its owner can enter (0700), or takes the permissions of all others from one that is there. Its
-/// parent must exist. Errors if it belongs to another user.
+/// Creates a directory with mode 0700, or sets that mode of an existing one. Its parent must exist. Errors if it belongs to another
+/// user.
 pub fn make_private(path: &Path) -> io::Result<()> {
     match nix::unistd::mkdir(path, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => {}
@@ -339,11 +340,11 @@ mod tests {
 
     #[test]
     fn links_lead_nowhere_else() {
-        let outside = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
         let root = tempfile::tempdir().unwrap();
         let at = |p: &str| root.path().join(p);
         std::fs::create_dir_all(at("a/b")).unwrap();
-        symlink(outside.path(), at("absolute")).unwrap();
+        symlink(elsewhere.path(), at("absolute")).unwrap();
         symlink("../..", at("a/up")).unwrap();
         symlink("../a/b", at("a/within")).unwrap();
         symlink("/a/b", at("rooted")).unwrap();
@@ -366,7 +367,7 @@ mod tests {
             assert_eq!(made.is_ok(), path == "none", "{path}: {made:?}");
         }
         assert_eq!(code(inside.make(Path::new("absolute/new"), Leaf::Directory, MODE)), Some(libc::EXDEV));
-        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0, "nothing was made outside");
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing was made outside");
 
         let as_root = Directory::open(root.path(), Links::Root).unwrap();
         assert!(same(&as_root.resolve(Path::new("/rooted")).unwrap(), &at("a/b")));
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(code(inside.make(Path::new("etc/rooted"), Leaf::File, MODE)), Some(libc::EXDEV));
     }
 
-    /// Pods that start at once make the same directory for their logs.
+    /// Pods that start at the same time create the same directory of logs.
     #[test]
     fn many_may_make_the_same_directory() {
         let root = tempfile::tempdir().unwrap();
@@ -431,14 +432,14 @@ mod tests {
 
     #[test]
     fn entries_go_whatever_they_are() {
-        let (outside, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::fs::write(outside.path().join("file"), "x").unwrap();
+        let (elsewhere, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(elsewhere.path().join("file"), "x").unwrap();
         let at = |p: &str| root.path().join(p);
         let directory = Directory::open(root.path(), Links::Refuse).unwrap().without_mounts();
-        symlink(outside.path(), at("link")).unwrap();
+        symlink(elsewhere.path(), at("link")).unwrap();
         nix::unistd::mkfifo(&at("pipe"), MODE).unwrap();
         std::fs::create_dir_all(at("tree/below")).unwrap();
-        symlink(outside.path(), at("tree/below/link")).unwrap();
+        symlink(elsewhere.path(), at("tree/below/link")).unwrap();
         std::fs::write(at("file"), "x").unwrap();
         assert_eq!(directory.entries(4).unwrap().iter().filter(|(_, link)| *link).count(), 1);
         directory.entries(3).unwrap_err();
@@ -455,12 +456,12 @@ mod tests {
             assert_eq!(directory.read_link(OsStr::new("name")).unwrap(), target);
             directory.entries(1).unwrap();
         }
-        symlink(outside.path(), at("out")).unwrap();
+        symlink(elsewhere.path(), at("out")).unwrap();
         assert_eq!(code(directory.directory(Path::new("out"))), Some(libc::ENOTDIR));
         assert_eq!(code(directory.create(Path::new("out/new"))), Some(libc::ELOOP));
-        symlink(outside.path().join("new"), at("new")).unwrap();
+        symlink(elsewhere.path().join("new"), at("new")).unwrap();
         directory.create(Path::new("new")).unwrap_err();
-        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 1);
         let everything = Directory::open(Path::new("/"), Links::Refuse).unwrap().without_mounts();
         assert_eq!(code(everything.directory(Path::new("proc/self"))), Some(libc::EXDEV));
     }

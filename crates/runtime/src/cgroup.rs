@@ -1,13 +1,13 @@
-//! Control groups by plain file access, v1, v2 and the hybrid of both.
+//! Control groups by file access: v1, v2 and the hybrid of both.
 //!
 //! A cgroup is named by a path relative to the hierarchies' roots (`PREFIX/burstable/pod1`); on v1 it is one directory per
-//! controller. Controllers that a host lacks are skipped: what is missing is told by [`Hierarchies::controllers`].
+//! controller. Controllers that a host lacks are skipped; [`Hierarchies::controllers`] returns the existing ones.
 //!
 //! **Invariant.** A container's limits are those of a cgroup that its processes are not in: they live in [`PROCESSES`] below it,
 //! which is the root of their cgroup namespace. A container that makes a user namespace may mount the hierarchies from that root
 //! downwards, as the owner of its files (root of the container is root of the host where the pod has no user namespace), and on v2
-//! only the mount option `nsdelegate` of the host would stop it. What it changes there holds for itself, below limits that it does
-//! not reach. The cgroup below has the same limits, for programs that read them.
+//! only the mount option `nsdelegate` of the host would stop it. What it changes there applies to itself, below limits that it
+//! cannot reach. The cgroup below has the same limits, for programs that read them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::api::Resources;
+use crate::api::{Resources, Usage};
 use crate::beneath::{each_directory, remove_directories};
 use crate::devices;
-use crate::spec::CgroupDirectory;
+use serde::{Deserialize, Serialize};
 
-/// Controllers of v1. A container is placed in all of them, used or not, and in named hierarchies (`systemd`): where it stayed at the
-/// root, a cgroup namespace would show it the machine's own cgroups, and a user namespace would let it mount them.
+/// Controllers of v1. A container is placed in all of them, used or not, and in named hierarchies (`systemd`). At the root of one,
+/// it would see the machine's own cgroups through its cgroup namespace, and could mount them in a user namespace.
 const V1_CONTROLLERS: &[&str] = &[
     "cpu",
     "cpuacct",
@@ -42,12 +42,12 @@ const V1_CONTROLLERS: &[&str] = &[
     "misc",
 ];
 const NAMED: &str = "name=";
-/// Controllers that limits are set for.
+/// Controllers with limits.
 const LIMITING: &[&str] = &["cpu", "cpuset", "memory", "pids", "hugetlb"];
-/// Cgroups within each other below a pod's, and all of them: enough for a container that manages containers, or a whole node.
-const MOST_DEPTH: u32 = 32;
-const MOST_DESCENDANTS: u32 = 2048;
-/// The cgroup below a container's, where its processes live, in hierarchies that limit.
+/// Maximum depth and number of cgroups below a pod's: enough for a container that runs containers, or a node.
+const MAX_DEPTH: u32 = 32;
+const MAX_DESCENDANTS: u32 = 2048;
+/// The cgroup of a container's processes, below that with its limits.
 const PROCESSES: &str = "processes";
 
 /// The devices that the processes of a cgroup may open.
@@ -70,7 +70,7 @@ impl Hierarchy {
         self.controllers.iter().any(|c| LIMITING.contains(&c.as_str()))
     }
 
-    /// Makes a directory below an existing cgroup, unless it is there.
+    /// Creates a cgroup below an existing one, unless it exists.
     fn make_below(&self, parent: &Path, name: &str) -> io::Result<PathBuf> {
         if self.v2 {
             enable_controllers(parent);
@@ -81,8 +81,8 @@ impl Hierarchy {
             _ => {}
         }
         if !self.v2 && self.controllers.iter().any(|c| c == "cpuset") {
-            // v1: a new cpuset is empty and takes no process until it has processors and memory. Who made it may not have
-            // come to that yet.
+            // v1: a new cpuset is empty and accepts no process until it has processors and memory. Another process may have created
+            // it and not set them yet.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 let own = directory.join(file);
                 if std::fs::read(&own)?.trim_ascii().is_empty() {
@@ -93,7 +93,7 @@ impl Hierarchy {
         Ok(directory)
     }
 
-    /// Sets limits of a cgroup and of the one where its processes live, if it has one.
+    /// Sets limits of a cgroup and of the one below it with its processes, if it exists.
     fn set(&self, directory: &Path, resources: &Resources) -> io::Result<()> {
         let settings = if self.v2 { v2_settings(resources) } else { v1_settings(resources) };
         let below = Some(directory.join(PROCESSES)).filter(|d| d.exists());
@@ -108,7 +108,7 @@ impl Hierarchy {
             };
             match (write(directory), &below) {
                 (Ok(()), Some(below)) => write(below)?,
-                // v1 takes less processor than the cgroup below has only after that one has been limited.
+                // v1 accepts a quota below that of the inner cgroup only after the inner one is lowered.
                 (Err(_), Some(below)) => write(below).and_then(|()| write(directory))?,
                 (result, None) => result?,
             }
@@ -146,7 +146,7 @@ impl Hierarchies {
                 }
                 _ => continue,
             };
-            // One may be mounted in several places.
+            // A hierarchy may be mounted several times.
             let known = |h: &Hierarchy| h.v2 == hierarchy.v2 && h.controllers == hierarchy.controllers;
             if !found.iter().any(known) {
                 found.push(hierarchy);
@@ -170,7 +170,7 @@ impl Hierarchies {
         }
     }
 
-    /// The directories a cgroup has, whether they exist or not.
+    /// The directories of a cgroup, whether they exist or not.
     pub fn directories(&self, path: &str) -> Vec<CgroupDirectory> {
         let name = |h: &Hierarchy| match self.0.len() {
             1 if h.v2 => String::new(),
@@ -181,8 +181,8 @@ impl Hierarchies {
         self.0.iter().map(of).collect()
     }
 
-    /// Whether containers see the hierarchy: on a hybrid host v1 has the limits, and programs that find v2 look for theirs there. (A
-    /// container is placed in v2 all the same, see [`V1_CONTROLLERS`].) As runc has it.
+    /// Whether containers see the hierarchy: on a hybrid host v1 has the limits, and programs that find v2 would look for their
+    /// limits there. (A container is placed in v2 all the same, see [`V1_CONTROLLERS`].) As runc does it.
     fn is_seen(&self, hierarchy: &Hierarchy) -> bool {
         !hierarchy.v2 || !self.0.iter().any(|h| !h.v2 && h.limits())
     }
@@ -198,7 +198,7 @@ impl Hierarchies {
         directories
     }
 
-    /// Makes a cgroup and its parents, and sets limits.
+    /// Creates a cgroup with its parents, and sets its limits.
     pub fn create(&self, path: &str, resources: &Resources) -> io::Result<()> {
         for hierarchy in &self.0 {
             let mut directory = hierarchy.mount.clone();
@@ -209,11 +209,11 @@ impl Hierarchies {
         self.update(path, resources)
     }
 
-    /// Makes the cgroup of a container whose processes may open the devices of a plain container only, or any.
+    /// Creates the cgroup of a container whose processes may open only the devices of a plain container, or any.
     pub(crate) fn create_container(&self, path: &str, resources: &Resources, devices: Devices) -> io::Result<()> {
         self.create(path, &Resources::default())?;
         if devices == Devices::Plain {
-            // Before there is a cgroup below it: v1 does not take everything away later.
+            // Before the cgroup below is created: v1 cannot remove all permissions later.
             self.restrict_devices(path)?;
         }
         for hierarchy in self.0.iter().filter(|h| h.limits()) {
@@ -222,17 +222,17 @@ impl Hierarchies {
         self.update(path, resources)
     }
 
-    /// Bounds the cgroups that may be made below an existing one, where the kernel can (v2).
+    /// Limits the cgroups that may be created below an existing one, if the kernel supports it (v2).
     pub fn bound_descendants(&self, path: &str) -> io::Result<()> {
         self.0.iter().filter(|h| h.v2).try_for_each(|h| bound_descendants(&h.mount.join(path)))
     }
 
-    /// Whether [`Hierarchies::restrict_devices`] does something on this host.
+    /// Whether [`Hierarchies::restrict_devices`] has an effect on this host.
     pub fn can_restrict_devices(&self) -> bool {
         self.controllers().contains("devices") || self.0.iter().any(|h| h.v2) && devices::programs_work()
     }
 
-    /// Lets processes of an existing cgroup open the devices of a plain container only.
+    /// Restricts the processes of an existing cgroup to the devices of a plain container.
     fn restrict_devices(&self, path: &str) -> io::Result<()> {
         let v1 = self.0.iter().find(|h| h.controllers.iter().any(|c| c == "devices"));
         match v1.or(self.0.iter().find(|h| h.v2)) {
@@ -247,7 +247,7 @@ impl Hierarchies {
         self.0.iter().try_for_each(|h| h.set(&h.mount.join(path), resources))
     }
 
-    /// Removes a cgroup with everything below it; processes must have gone.
+    /// Removes a cgroup with everything below it. Its processes must have ended.
     pub fn remove(&self, path: &str) -> io::Result<()> {
         for directory in self.directories(path) {
             remove_tree(&directory.directory)?;
@@ -296,29 +296,8 @@ impl Hierarchies {
 
 /// Units of processor time in v1's files, per second (`USER_HZ`).
 const TICKS: u64 = 100;
-/// From here on v1 means that there is no limit.
+/// From this value on, v1 means that there is no limit.
 const NO_LIMIT: u64 = 1 << 62;
-
-/// What the processes of a cgroup, and of those below it, use and have used. Bytes and nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    pub cpu_nanoseconds: u64,
-    pub cpu_user: u64,
-    pub cpu_system: u64,
-    pub memory: u64,
-    /// Usage less inactive file pages, as upstream reports it.
-    pub working_set: u64,
-    pub rss: u64,
-    /// Pages of files.
-    pub cache: u64,
-    pub swap: u64,
-    pub memory_limit: Option<u64>,
-    /// Cumulative.
-    pub page_faults: u64,
-    pub major_page_faults: u64,
-    /// Processes and threads.
-    pub pids: u64,
-}
 
 impl Usage {
     fn read_memory(&mut self, at: &Path, v2: bool) {
@@ -353,7 +332,7 @@ impl Fields {
     }
 }
 
-/// How often the kernel killed a process for lack of memory, from whichever of the directories counts it.
+/// How often the kernel killed a process for lack of memory, from the directory that has the counter.
 pub fn oom_kills(directories: &[CgroupDirectory]) -> u64 {
     directories
         .iter()
@@ -372,7 +351,7 @@ pub fn enter(directories: &[CgroupDirectory]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a process that joins stands still: it, or a cgroup above it, is frozen.
+/// Whether a process that joins the cgroup stops: it, or a cgroup above it, is frozen.
 pub fn is_frozen(directories: &[CgroupDirectory]) -> bool {
     directories.iter().any(|CgroupDirectory { directory, .. }| {
         let read = |file: &str| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
@@ -382,11 +361,11 @@ pub fn is_frozen(directories: &[CgroupDirectory]) -> bool {
     })
 }
 
-/// Lets every process in a cgroup and below it go on that was frozen, by whomever: a frozen one does not end.
+/// Thaws every frozen process in a cgroup and below it, since a frozen one does not end.
 fn thaw(directory: &Path) {
     each(directory, &mut |at| {
         for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
-            // The root has none, or it is gone.
+            // The root has no such file, or the cgroup is gone.
             if let Ok(file) = openat(at, file, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty()) {
                 let _ = File::from(file).write_all(value.as_bytes());
             }
@@ -394,11 +373,11 @@ fn thaw(directory: &Path) {
     });
 }
 
-/// Visits a cgroup and those below it, which its processes may have made as deep as they like.
+/// Visits a cgroup and those below it, whose depth its processes may choose.
 fn each(directory: &Path, visit: &mut dyn FnMut(BorrowedFd)) {
     match each_directory(directory, visit) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(directory = %directory.display(), "walking through control groups: {e}");
+            tracing::debug!(directory = %directory.display(), "walking through control groups failed: {e}");
         }
         _ => {}
     }
@@ -422,7 +401,7 @@ pub fn kill_all(directories: &[CgroupDirectory]) {
     }
 }
 
-/// Removes a cgroup directory with those below it; what is gone is gone.
+/// Removes a cgroup directory with those below it. Missing ones are no error.
 pub fn remove_tree(directory: &Path) -> io::Result<()> {
     remove_directories(directory)
         .map_err(|e| io::Error::new(e.kind(), format!("removing {}: {e}", directory.display())))
@@ -435,7 +414,7 @@ fn parse_mount(line: &str) -> Option<(&str, &str, &str)> {
     Some((mount, right.next()?, right.nth(1)?))
 }
 
-/// Best effort: a controller that cannot be delegated shows when a limit is written.
+/// Best effort: for a controller that cannot be delegated, writing a limit fails later.
 fn enable_controllers(directory: &Path) {
     let available = std::fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
     let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
@@ -447,7 +426,7 @@ fn enable_controllers(directory: &Path) {
 }
 
 fn bound_descendants(directory: &Path) -> io::Result<()> {
-    for (file, most) in [("cgroup.max.depth", MOST_DEPTH), ("cgroup.max.descendants", MOST_DESCENDANTS)] {
+    for (file, most) in [("cgroup.max.depth", MAX_DEPTH), ("cgroup.max.descendants", MAX_DESCENDANTS)] {
         let path = directory.join(file);
         let opened = File::options().write(true).open(&path);
         match opened.and_then(|mut f| f.write_all(most.to_string().as_bytes())) {
@@ -523,6 +502,22 @@ fn number(path: &Path) -> u64 {
 
 fn field(path: &Path, name: &str) -> u64 {
     Fields::read(path).get(name)
+}
+
+/// The directory of a cgroup in one hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupDirectory {
+    /// Name of the hierarchy below /sys/fs/cgroup; empty if it is the only one (v2).
+    pub name: String,
+    pub directory: PathBuf,
+    /// Whether containers see it.
+    #[serde(default = "seen")]
+    pub seen: bool,
+}
+
+/// Records of earlier versions lack the field.
+fn seen() -> bool {
+    true
 }
 
 #[cfg(test)]
@@ -603,7 +598,7 @@ mod tests {
         assert_eq!(seen(&[unified]), [named("", true)]);
     }
 
-    /// Who is root in a user namespace of its own makes cgroups below its own, deeper than any path may be long.
+    /// Root of a user namespace can create cgroups deeper than the maximum length of a path.
     #[test]
     fn deep_groups_are_visited_and_removed() {
         let all = Hierarchies::detect().unwrap();

@@ -1,8 +1,8 @@
 //! Descriptors that a program inherits: its three streams, and nothing else.
 //!
-//! **Invariant.** Nothing of ours is passed on by accident. The server marks what its parent left open, the shim closes
-//! everything but its socket before it does anything else, and the helper of a start closes what it does not need before it enters
-//! a namespace of the container, and all but the streams, the report and what the child waits at before it makes the child.
+//! **Invariant.** No descriptor is inherited by accident. The server marks what its parent left open, and the shim first closes
+//! everything but its socket. The helper of a start closes what it does not need before it enters a namespace of the container, and
+//! all but the streams, the report and the gate before it creates the child.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -22,13 +22,13 @@ fn range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Re
     }
 }
 
-/// Marks every descriptor above standard error close-on-exec, whoever opened it.
+/// Marks every descriptor above standard error close-on-exec.
 pub fn close_on_exec() -> io::Result<()> {
     range(FIRST, libc::c_uint::MAX, CLOSE_ON_EXEC)
 }
 
-/// Closes every descriptor above standard error but those in `keep`. Only for a process that uses no other descriptor
-/// afterwards, whatever values that own one it still holds: the shim when it starts, and its forked children.
+/// Closes every descriptor above standard error but those in `keep`. Only for a process that uses no other descriptor afterwards,
+/// although it may still have values that own one: the shim when it starts, and its forked children.
 pub(crate) fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
     let mut keep: Vec<libc::c_uint> = keep.iter().filter_map(|fd| libc::c_uint::try_from(*fd).ok()).collect();
     keep.retain(|fd| *fd >= FIRST);

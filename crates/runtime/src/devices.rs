@@ -30,7 +30,7 @@ const fn character(major: u32, minor: Option<u32>) -> Rule {
     Rule { kind: Kind::Character, major: Some(major), minor, access: ALL }
 }
 
-/// As the CRI runtimes have it: nodes may be made, which opens nothing, and the devices in a container's /dev may be used.
+/// As in CRI runtimes: device nodes may be created, which opens none, and the devices in a container's /dev may be used.
 const RULES: &[Rule] = &[
     Rule { kind: Kind::Character, major: None, minor: None, access: MAKE },
     Rule { kind: Kind::Block, major: None, minor: None, access: MAKE },
@@ -54,7 +54,7 @@ pub(crate) fn restrict_v1(cgroup: &Path) -> io::Result<()> {
     };
     write("devices.deny", "a")?;
     RULES.iter().try_for_each(|rule| match write("devices.allow", &line(rule)) {
-        // The cgroup above, of whoever runs us, does not allow it either.
+        // The cgroup of the agent does not allow it either.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         result => result,
     })
@@ -105,11 +105,11 @@ fn program() -> Vec<u64> {
         op(LOAD_WORD, 5, 1, 8, 0),
     ];
     for rule in RULES {
-        // Tests that jump over what is left of the rule when they fail: register and value.
+        // Comparisons of a register with a value, which skip the rest of the rule if they fail.
         let mut tests = vec![(2, rule.kind as u32)];
         let mut body = Vec::new();
         if rule.access != ALL {
-            // What is asked for besides what the rule allows must be nothing.
+            // No access beyond that of the rule may be requested.
             body = vec![op(MOVE, 1, 3, 0, 0), op(AND, 1, 0, 0, !rule.access & ALL)];
             tests.push((1, 0));
         }
@@ -201,7 +201,7 @@ mod tests {
             Cgroup(path)
         }
 
-        /// Whether a process in the cgroup can do what the script does.
+        /// Whether a process in the cgroup can run the script.
         fn can(&self, script: &str) -> bool {
             let procs = self.0.join("cgroup.procs");
             let mut command = Command::new("/bin/busybox");

@@ -1,4 +1,4 @@
-//! What this host lets us do. Read once at start; requests are clamped to it and the rest is said as data.
+//! The limits of this host, read once at start. Requests are clamped to them; the rest is reported.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ pub const CAPABILITIES: &[&str] = &[
     "CHECKPOINT_RESTORE",
 ];
 
-/// What a container has unless it asks for more or less, as the CRI runtimes have it.
+/// The default capabilities of a container, as in CRI runtimes.
 const DEFAULT_CAPABILITIES: &[&str] = &[
     "CHOWN",
     "DAC_OVERRIDE",
@@ -71,19 +71,19 @@ const DEFAULT_CAPABILITIES: &[&str] = &[
     "AUDIT_WRITE",
 ];
 
-/// What `execve` takes, in bytes.
+/// Limits of `execve`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgumentLimits {
     /// One argument or variable with the NUL that ends it (`MAX_ARG_STRLEN` of the kernel).
     pub one: usize,
-    /// All of them with a pointer to each (`bprm_stack_limits` in the kernel's `fs/exec.c`).
+    /// All arguments and variables with a pointer to each (`bprm_stack_limits` in the kernel's `fs/exec.c`).
     pub all: usize,
 }
 
 impl ArgumentLimits {
     fn read() -> std::io::Result<ArgumentLimits> {
         let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|size| usize::try_from(size).ok()).unwrap_or(4096);
-        // Containers have the limit of our stack, since nobody changes it.
+        // Containers inherit the stack limit of this process.
         let stack = usize::try_from(getrlimit(Resource::RLIMIT_STACK)?.0).unwrap_or(usize::MAX);
         Ok(ArgumentLimits { one: 32 * page, all: (stack / 4).clamp(128 << 10, 6 << 20) })
     }
@@ -91,19 +91,19 @@ impl ArgumentLimits {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostLimits {
-    /// Capabilities (without `CAP_`) in our bounding set.
+    /// Capabilities (without `CAP_`) in the bounding set of this process.
     pub capabilities: BTreeSet<String>,
-    /// Known capabilities that are missing: a privileged container will not have them either.
+    /// Missing capabilities, which privileged containers do not have either.
     pub missing_capabilities: BTreeSet<String>,
-    /// Most open files a process may have.
+    /// The hard limit of open files.
     pub max_open_files: u64,
     pub arguments: ArgumentLimits,
-    /// Lowest `oom_score_adj` we can give.
+    /// The lowest `oom_score_adj` that this process can set.
     pub lowest_oom_score_adj: i32,
     /// `v1`, `v2`, `hybrid` or `none`.
     pub cgroup_version: String,
     pub cgroup_controllers: BTreeSet<String>,
-    /// Whether cgroups can say which devices may be opened.
+    /// Whether cgroups can restrict devices.
     pub device_rules: bool,
     /// Why pods cannot have user namespaces of their own; `None` if they can.
     pub no_user_namespaces: Option<String>,
@@ -131,7 +131,7 @@ impl HostLimits {
             std::fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0);
         let hierarchies = Hierarchies::detect()?;
         Ok(HostLimits {
-            // Without the capability the kernel keeps the lowest value a privileged process ever set, usually our own.
+            // Without the capability, the limit is the lowest value that a privileged process has set, usually the current one.
             lowest_oom_score_adj: if capabilities.contains("SYS_RESOURCE") { -1000 } else { own },
             max_open_files: getrlimit(Resource::RLIMIT_NOFILE)?.1,
             arguments: ArgumentLimits::read()?,
@@ -146,7 +146,7 @@ impl HostLimits {
         })
     }
 
-    /// Plain sentences, one per thing that will not work here; empty on a full root host.
+    /// Sentences for users, one per missing privilege; empty with all privileges.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         if !self.root {
@@ -195,7 +195,7 @@ impl HostLimits {
                 .collect()
         };
         let (add, drop) = (parse(add)?, parse(drop)?);
-        // ALL comes first on either side, so that single names can take back from it (as the CRI runtimes do).
+        // ALL is applied first, so that single names can override it (as CRI runtimes do).
         if add.contains("ALL") {
             set = all();
         }

@@ -1,8 +1,8 @@
 //! Containers on plain Linux: shims, namespaces, cgroups, mounts and images.
 //!
-//! [`Runtime`] is what a node agent needs, in the words of the container runtime interface (CRI), so that a CRI daemon can
-//! stand behind it as well. [`Embedded`] is the runtime that lives in this binary: one small shim process per pod holds
-//! the pod's namespaces, is the parent of its containers and writes their logs and state files.
+//! [`Runtime`] is what a node agent needs, in terms of the container runtime interface (CRI), so that a CRI daemon could implement
+//! it as well. [`Embedded`] is the runtime in this binary: one small shim process per pod holds the pod's namespaces, is the parent
+//! of its containers and writes their logs and state files.
 //!
 //! **Invariants.** A container outlives the agent: nothing that keeps it running lives in the agent's process. Code that
 //! forks runs only in the shim, which has one thread. Everything created in the kernel lies under the root directory or
@@ -22,16 +22,18 @@ pub mod image;
 pub mod memory;
 pub mod open_files;
 mod program;
+mod records;
 pub mod rotation;
 pub mod seccomp;
 pub mod shim;
 mod spec;
+mod sys;
 pub mod sysctl;
 pub mod terminals;
 pub mod user_namespace;
 mod wire;
 
-/// What agent, shim and the start of a container say to each other.
+/// The messages between agent, shim and the start of a container.
 pub mod protocol {
     pub use crate::shim::{ReportPacket, read_report};
     pub use crate::spec::{Message, Request};

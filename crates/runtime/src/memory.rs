@@ -1,28 +1,28 @@
-//! What the program itself takes of memory.
+//! The memory of this program.
 
 use nix::sys::mman::{MmapAdvise, madvise};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-/// Overwrites what has served its purpose, so that a copy of this process does not hold it.
+/// Overwrites bytes that are not needed any more, so that a copy of this process does not contain them.
 pub(crate) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
-    // Nobody reads them again, which the compiler is not to know.
+    // A volatile write, since the compiler would remove one that is never read.
     std::hint::black_box(bytes);
 }
 
-/// Unmaps this program's code, most of which only the start has run. What is run again is mapped again from the page cache,
-/// and the rest no longer counts as resident. Gives back how many mappings were let go.
+/// Drops the pages of this program's code, most of which only the start has run. Code that runs again is mapped again from the page
+/// cache; the rest is not resident any more. Returns the number of mappings.
 pub fn let_go_of_code() -> std::io::Result<usize> {
     let program = std::env::current_exe()?;
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let mine = maps.lines().filter(|l| program.to_str().is_some_and(|p| l.ends_with(p))).filter_map(code);
-    // SAFETY: code is never written to, relocations included (it is position independent), so that its pages are always those
-    // of the file: whoever comes to one that is gone, be it this thread, gets it again from there.
+    // SAFETY: code is never written to, relocations included (it is position independent), so its pages equal those of the file,
+    // from which the kernel maps them again.
     Ok(mine.filter(|(start, length)| unsafe { madvise(*start, *length, MmapAdvise::MADV_DONTNEED) }.is_ok()).count())
 }
 
-/// The place of a mapping that is run and not written to: `7f00-7f10 r-xp … /path`.
+/// The range of an executable mapping that is not writable: `7f00-7f10 r-xp … /path`.
 fn code(line: &str) -> Option<(NonNull<c_void>, usize)> {
     let mut words = line.split(' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -42,7 +42,7 @@ mod tests {
     fn code_comes_back() {
         assert_eq!(let_go_of_code().unwrap(), 1);
         assert_eq!(code("1000-3000 r-xp 0 08:01 7 /bin/x").unwrap().1, 0x2000);
-        // What is relocated was written to, and must not be fetched from the file.
+        // Relocated pages differ from the file.
         assert!(code("1000-3000 r--p 0 08:01 7 /bin/x").is_none() && code("").is_none());
     }
 }

@@ -1,9 +1,9 @@
-//! The limit of open files: the server uses all it may, its containers get what the process began with.
+//! The limit of open files: the server uses its hard limit, and containers get the limit with which the process started.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::sync::OnceLock;
 
-/// The soft limit this process began with, once it was raised.
+/// The soft limit with which this process started, once it was raised.
 static BEFORE: OnceLock<u64> = OnceLock::new();
 
 /// Raises the soft limit of this process to its hard limit, and returns it.
@@ -14,7 +14,7 @@ pub fn raise() -> nix::Result<u64> {
     Ok(hard)
 }
 
-/// What a shim is to set for itself and its containers.
+/// The soft limit that a shim sets for itself and its containers.
 pub(crate) fn before() -> Option<u64> {
     BEFORE.get().copied()
 }

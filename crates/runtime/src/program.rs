@@ -1,8 +1,8 @@
 //! The program that shims run, as a read-only mount of its file.
 //!
-//! A process that runs our program shows it as `/proc/PID/exe`, also where a container sees that process for a moment, or makes the
-//! kernel run it (`#!/proc/self/exe`). Through this mount the file cannot be opened for writing, whoever tries. It is attached
-//! nowhere and ends with the last process that runs the program from it.
+//! `/proc/PID/exe` leads to the program of a process, also if a container sees that process for a moment, or makes the kernel run it
+//! (`#!/proc/self/exe`). Through this mount nobody can open the file for writing. It is attached nowhere and ends with the last
+//! process that runs the program from it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
-use crate::shim::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
+use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
 pub struct Program {
     mount: OwnedFd,
@@ -25,7 +25,7 @@ impl Program {
         Ok(Program { mount })
     }
 
-    /// Where this process, and a child of it until it runs the program, finds the file.
+    /// The path of the file for this process, and for a child until it runs the program.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.mount.as_raw_fd()).into()
     }
@@ -37,7 +37,7 @@ mod tests {
     use std::fs::File;
     use std::process::{Command, Stdio};
 
-    /// CVE-2019-5736: who may look at a process keeps its program open, and writes to it when it is not run any more.
+    /// CVE-2019-5736: a process that may inspect another one opens its program, and writes to it when it is not running any more.
     #[test]
     fn a_program_that_was_run_cannot_be_written_afterwards() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Rotation of container logs: a log that has grown to [`MAX_SIZE`] is moved beside its place (`0.log.20261120-235959.000000007`)
-//! and begun anew, and of all its files the newest [`MAX_FILES`] are kept, as kubelet does with its defaults.
+//! Rotation of container logs: a log that has grown to [`MAX_SIZE`] is renamed (`0.log.20261120-235959.000000007`) and a new file is
+//! started. The newest [`MAX_FILES`] files are kept, as kubelet does with its defaults.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,20 +10,20 @@ use crate::beneath::{Directory, Links};
 
 /// Bytes of a log file (`containerLogMaxSize`).
 pub const MAX_SIZE: u64 = 10 << 20;
-/// Files of a log, the one that is written to among them (`containerLogMaxFiles`).
+/// Files of a log, including the current one (`containerLogMaxFiles`).
 pub const MAX_FILES: usize = 5;
 
-/// Entries of a directory of logs that are looked at: a container has those of two attempts.
+/// Maximum entries of a directory of logs: a container has logs of two attempts.
 const MAX_ENTRIES: usize = 10_000;
 
-/// The files that were moved away from `log`, oldest first. Empty if the directory cannot be read.
+/// The rotated files of `log`, oldest first. Empty if the directory cannot be read.
 pub fn rotated(log: &Path) -> Vec<PathBuf> {
     let (Some(parent), Some(name)) = (log.parent(), log.file_name()) else { return Vec::new() };
     let names = open(parent).and_then(|directory| names(&directory, name)).unwrap_or_default();
     names.into_iter().map(|name| parent.join(name)).collect()
 }
 
-/// Removes a log with the files that were moved away from it.
+/// Removes a log with its rotated files.
 pub fn remove(log: &Path) {
     let (Some(parent), Some(name)) = (log.parent(), log.file_name()) else { return };
     let Ok(directory) = open(parent) else { return };
@@ -32,14 +32,14 @@ pub fn remove(log: &Path) {
     }
 }
 
-/// Moves the file `name` in `directory` away, and removes the oldest ones beyond [`MAX_FILES`]. `time` is the moment in RFC 3339, with
+/// Renames the file `name` in `directory`, and removes the oldest ones beyond [`MAX_FILES`]. `time` is in RFC 3339, with
 /// nanoseconds.
 pub(crate) fn rotate(directory: &Directory, name: &OsStr, time: &str) -> io::Result<()> {
     let stamp: String = time.chars().filter(|c| c.is_ascii_digit() || matches!(c, 'T' | '.')).collect();
     let mut away = name.to_owned();
     away.push(".");
     away.push(stamp.replace('T', "-"));
-    // Those that go make room for what comes.
+    // The oldest are removed before the new file is added.
     let old = names(directory, name)?;
     for name in &old[..(old.len() + 2).saturating_sub(MAX_FILES).min(old.len())] {
         directory.remove(name, 1)?;

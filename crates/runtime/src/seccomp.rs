@@ -1,7 +1,7 @@
 //! System call filters in classic BPF, compiled from OCI profiles without a shared library.
 //!
-//! A filter is one list of comparisons, numbers in ascending order under a binary search, so that a call is judged in a
-//! dozen steps. Calls of another architecture than ours are refused: a 32-bit entry would pass a list of 64-bit numbers.
+//! A filter is one list of comparisons, numbers in ascending order under a binary search, so a call is decided in a dozen steps.
+//! Calls of another architecture are refused: a 32-bit entry would pass a list of 64-bit numbers.
 //!
 //! Left out: notifications to an agent (`SCMP_ACT_NOTIFY` is refused) and profiles' `architectures` beyond our own.
 
@@ -27,17 +27,17 @@ impl Program {
 
     /// Installs the filter on the calling thread, for good.
     pub(crate) fn install(&self) -> std::io::Result<()> {
-        crate::shim::install_seccomp(&self.0)
+        crate::sys::install_seccomp(&self.0)
     }
 
-    /// Whether a system call with these arguments is carried out under the filter.
+    /// Whether the filter allows a system call with these arguments.
     pub(crate) fn allows(&self, call: libc::c_long, arguments: [u64; 6]) -> bool {
         let number = u32::try_from(call).ok();
         let action = number.and_then(|number| self.action(number, arguments));
         matches!(action, Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG))
     }
 
-    /// Interprets the filter as the kernel does. `None` if it is not one that [`compile`] makes.
+    /// Interprets the filter as the kernel does. `None` for a filter that [`compile`] does not generate.
     fn action(&self, number: u32, arguments: [u64; 6]) -> Option<u32> {
         let mut data = [0u8; 64];
         data[..4].copy_from_slice(&number.to_le_bytes());
@@ -49,7 +49,7 @@ impl Program {
         loop {
             let i = self.0.get(at)?;
             let (code, jt, jf, k) = ((i >> 48) as u16, (i >> 40) as u8, (i >> 32) as u8, *i as u32);
-            // Jumps go forwards only.
+            // Jumps only go forward.
             at += 1;
             let branch = |condition: bool| usize::from(if condition { jt } else { jf });
             match code {
@@ -109,7 +109,7 @@ struct Entry {
     excludes: Option<Condition>,
 }
 
-/// When an entry applies at all (Docker's extension of the format).
+/// Conditions of an entry (Docker's extension of the format).
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Condition {
     #[serde(default)]
@@ -128,7 +128,7 @@ struct Argument {
     op: String,
 }
 
-/// What one rule says of a call: the action if all comparisons hold.
+/// A rule for a call: the action if all comparisons hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     action: u32,
@@ -153,8 +153,8 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// `None` where nothing is to be filtered. `capabilities` are those of the container, by number: some calls are allowed to
-/// who may use them anyway.
+/// Compiles a profile; `None` if nothing is filtered. `capabilities` are those of the container, by number: some calls are allowed
+/// with a capability.
 pub fn compile(profile: &Seccomp, capabilities: &[u8]) -> Option<Result<Program, Error>> {
     match profile {
         Seccomp::Unconfined => None,
@@ -175,7 +175,7 @@ fn from_json(text: &str, capabilities: &[u8]) -> Result<Program, Error> {
         if !applies(entry, capabilities) {
             continue;
         }
-        // Names of other kernels and machines are in every profile; calls we do not know keep the default action.
+        // Profiles contain names of other kernels and machines; unknown calls get the default action.
         for number in entry.names.iter().filter_map(|n| names::number(n)) {
             rules.entry(number).or_default().push(rule.clone());
         }
@@ -225,7 +225,7 @@ fn comparison(argument: &Argument) -> Result<Comparison, Error> {
         "SCMP_CMP_LE" => (Operator::LessOrEqual, argument.value, u64::MAX),
         "SCMP_CMP_GT" => (Operator::Greater, argument.value, u64::MAX),
         "SCMP_CMP_GE" => (Operator::GreaterOrEqual, argument.value, u64::MAX),
-        // Here `value` is the mask and `valueTwo` what must come out.
+        // Here `value` is the mask and `valueTwo` the expected result.
         "SCMP_CMP_MASKED_EQ" => (Operator::Equal, argument.value_two, argument.value),
         other => return Err(Error::Comparison(other.to_owned())),
     };
@@ -305,7 +305,7 @@ fn judge(body: &mut Vec<u64>, rules: &[Rule], default: u32) {
     let (conditional, plain): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|r| !r.comparisons.is_empty());
     // Several conditional rules for one call are alternatives.
     for rule in conditional {
-        // Built from the end, so that every failed test knows how far the next rule is.
+        // Built from the end, so that the distance to the next rule is known.
         let mut tests = vec![op(RETURN, 0, 0, rule.action)];
         for comparison in rule.comparisons.iter().rev() {
             let mut test = compare(comparison, tests.len());
@@ -317,12 +317,12 @@ fn judge(body: &mut Vec<u64>, rules: &[Rule], default: u32) {
     body.push(op(RETURN, 0, 0, plain.last().map_or(default, |r| r.action)));
 }
 
-/// Falls through if the comparison holds, else jumps over the `rest` instructions that follow.
+/// Continues if the comparison holds, else jumps over the `rest` instructions that follow.
 fn compare(c: &Comparison, rest: usize) -> Vec<u64> {
     let offset = ARGUMENTS + 8 * c.argument;
     let (high, low) = ((c.value >> 32) as u32, c.value as u32);
     let (mask_high, mask_low) = ((c.mask >> 32) as u32, c.mask as u32);
-    // Little endian, as both machines we know are: the low half comes first.
+    // Little endian, as both supported machines: the low half comes first.
     let mut out = vec![op(LOAD, 0, 0, offset + 4)];
     if mask_high != u32::MAX {
         out.push(op(AND, 0, 0, mask_high));

@@ -1,8 +1,8 @@
-//! What agent and shim agree on: files below the pod directory, and the messages over the shim's socket.
+//! The protocol of agent and shim: files below the pod directory, and messages over the shim's socket.
 //!
 //! ```text
 //! ROOT/pods/POD/pod.json                      PodRecord, written by the agent
-//! ROOT/pods/POD/shim.json                     ShimRecord, written by the shim once the pod stands
+//! ROOT/pods/POD/shim.json                     ShimRecord, written by the shim when the pod is ready
 //! ROOT/pods/POD/shim.sock                     the shim's socket
 //! ROOT/pods/POD/{hostname,hosts,resolv.conf}  bound into the containers
 //! ROOT/pods/POD/shm                           the pod's /dev/shm
@@ -10,21 +10,17 @@
 //! ROOT/pods/POD/containers/ID/state.json      StateRecord, written by the shim (by the agent if there is none)
 //! ROOT/pods/POD/containers/ID/{upper,work,rootfs}
 //! ```
-//! Every file carries [`VERSION`] and is replaced atomically. A reader accepts its own version and those before it.
+//! Every file is a versioned record ([`crate::records`]).
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerConfig, ContainerState, IdRange, Mount, PodConfig, Timestamp};
-use crate::memory::wipe;
+use crate::cgroup::CgroupDirectory;
+use crate::records::VERSION;
 use crate::seccomp::Program;
-
-pub const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PodRecord {
@@ -33,7 +29,7 @@ pub struct PodRecord {
     pub created_at: Timestamp,
     /// The pod's cgroup, relative to the hierarchies' roots.
     pub cgroup: String,
-    /// Where process 1 of a pid namespace of the pod's own lives: a cgroup below the pod's.
+    /// The cgroup below the pod's of process 1 of the pod's pid namespace, if it has one.
     #[serde(default)]
     pub reaper_cgroups: Vec<CgroupDirectory>,
 }
@@ -42,29 +38,13 @@ pub struct PodRecord {
 pub struct ShimRecord {
     pub version: u32,
     pub pid: i32,
-    /// Field 22 of /proc/PID/stat: with the pid it names one process for as long as the machine runs.
+    /// Field 22 of /proc/PID/stat: with the pid it identifies a process until the next boot.
     pub start_time: u64,
-    /// `boot_id` of the kernel, since pid and start time may meet again after a reboot.
+    /// `boot_id` of the kernel, since pid and start time may occur again after a reboot.
     pub boot: String,
 }
 
-/// The directory of a cgroup in one hierarchy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CgroupDirectory {
-    /// Name of the hierarchy below /sys/fs/cgroup; empty if it is all there is (v2).
-    pub name: String,
-    pub directory: PathBuf,
-    /// Whether containers see it.
-    #[serde(default = "seen")]
-    pub seen: bool,
-}
-
-/// Records of earlier versions do not tell.
-fn seen() -> bool {
-    true
-}
-
-/// A container as the shim needs it: everything resolved, nothing to look up but the user.
+/// A container for the shim: everything is resolved except the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContainerRecord {
     pub version: u32,
@@ -101,8 +81,8 @@ pub struct ContainerRecord {
     pub weight: usize,
 }
 
-/// What the agent keeps in memory of a [`ContainerRecord`]: nothing that grows with the environment, the arguments or the mounts. The
-/// rest is read from the file by whoever needs it.
+/// The part of a [`ContainerRecord`] that the agent keeps in memory, without environment, arguments and mounts. The rest is read
+/// from the file when it is needed.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ContainerSummary {
     pub id: String,
@@ -118,7 +98,7 @@ pub struct ContainerSummary {
     pub weight: usize,
 }
 
-/// Of a [`ContainerConfig`].
+/// The part of a [`ContainerConfig`] that the agent keeps in memory.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigSummary {
@@ -157,15 +137,15 @@ impl ContainerRecord {
     }
 }
 
-/// The layers of a container's image, of a [`ContainerRecord`].
+/// The layers in a [`ContainerRecord`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct ContainerLayers {
     pub id: String,
     pub layers: Vec<String>,
 }
 
-/// What the shim itself needs of a [`ContainerRecord`]. It keeps no more: every process that enters a container is a copy of it, and what
-/// it knew of other containers could be found there.
+/// The part of a [`ContainerRecord`] that the shim keeps in memory. It keeps no more, since every process that enters a container is
+/// a copy of it, in which data of other containers could be found.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ShimContainer {
     pub id: String,
@@ -212,7 +192,7 @@ impl StateRecord {
     }
 }
 
-/// What a new shim finds on the socket it was born with.
+/// The first message on the socket of a new shim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Birth {
     /// The pod's directory.
@@ -221,7 +201,7 @@ pub struct Birth {
     pub open_files: Option<u64>,
 }
 
-/// Agent → shim. `seq` comes back in the [`Reply`].
+/// Agent → shim. The reply has the same `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub seq: u64,
@@ -279,67 +259,13 @@ pub enum Message {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Notice {
-    /// The first message of a new shim on the socket it was born with.
+    /// The first message of a new shim on its inherited socket.
     Ready,
     Failed(String),
     State(StateRecord),
     ExecExited {
         exit_code: i32,
     },
-}
-
-/// Reads a versioned record. `Ok(None)` if the file does not exist. Nothing of the file stays in memory but the record.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
-    let mut bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
-    };
-    let record = parse(&bytes);
-    wipe(&mut bytes);
-    record.map(Some)
-}
-
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    serde_json::from_slice::<Version>(bytes).map_err(|e| e.to_string())?.check()?;
-    serde_json::from_slice(bytes).map_err(|e| e.to_string())
-}
-
-#[derive(Deserialize)]
-struct Version {
-    version: u32,
-}
-
-impl Version {
-    fn check(&self) -> Result<(), String> {
-        match self.version {
-            version if version > VERSION => Err(format!("has version {version}, this program knows up to {VERSION}")),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Reads a part of a versioned record; the file is never in memory as one. `Ok(None)` if it does not exist.
-pub fn read_part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
-    let open = || std::fs::File::open(path).map(BufReader::new);
-    let file = match open() {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
-    };
-    serde_json::from_reader::<_, Version>(file).map_err(|e| e.to_string())?.check()?;
-    let file = open().map_err(|e| e.to_string())?;
-    serde_json::from_reader(file).map(Some).map_err(|e| e.to_string())
-}
-
-/// Replaces a file in one step. Not synced: after a crash of the machine the containers are gone anyway.
-pub fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let bytes = serde_json::to_vec(value)?;
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(&bytes)?;
-    std::fs::rename(&temporary, path)
 }
 
 /// Start time of a process in clock ticks since boot, `None` if there is no such process (or it is a zombie).

@@ -1,4 +1,4 @@
-//! Kernel parameters of a pod: which of them belong to a namespace, and so may be set for one pod alone.
+//! Kernel parameters of pods: which of them belong to a namespace and can be set for one pod.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub fn dotted(name: &str) -> String {
     }
 }
 
-/// The namespace of a parameter, by its name with dots or the beginning of one; `None` if it holds for the whole machine.
+/// The namespace of a parameter, by its name with dots or the beginning of one; `None` if it affects the whole machine.
 pub fn namespace(dotted: &str) -> Option<Namespace> {
     const PREFIXES: [(&str, Namespace); 4] = [
         ("kernel.shm", Namespace::Ipc),

@@ -1,8 +1,8 @@
-//! User namespaces of pods: root inside is a user without any privilege outside.
+//! User namespaces of pods: their root is an unprivileged user of the host.
 //!
-//! **Invariant.** A pod's user namespace owns its network, IPC, UTS, mount, cgroup and pid namespaces, so that the pod's root may
-//! do in them what root may, and nothing elsewhere. It is made together with the network namespace, which is bound to a file and
-//! keeps it; whoever needs it asks the network namespace for its owner.
+//! **Invariant.** A pod's user namespace owns its network, IPC, UTS, mount, cgroup and pid namespaces, so the pod's root has
+//! privileges in them only. It is created together with the network namespace, which is bound to a file and keeps it; the kernel
+//! returns the owner of the network namespace.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,15 +15,15 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
 
 use crate::api::IdRange;
-use crate::shim::sys;
+use crate::sys;
 
-/// Makes a network namespace that belongs to a new user namespace: the ids from 0 upwards inside are those of `range` outside.
-/// Both exist as long as the descriptor, or a file that it is bound to. Fine to call from a process with threads.
+/// Creates a network namespace that belongs to a new user namespace, whose ids from 0 on are those of `range` on the host. Both
+/// exist as long as the descriptor, or a file to which it is bound. The process may have threads. Blocks.
 pub fn network(range: IdRange) -> io::Result<OwnedFd> {
     Holder::start(range, libc::CLONE_NEWNET)?.open("net")
 }
 
-/// A process that does nothing but be in new namespaces.
+/// A process that only waits in new namespaces.
 struct Holder(i32);
 
 impl Holder {
@@ -83,7 +83,7 @@ pub(crate) fn owner(namespace: BorrowedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Becomes the root of a user namespace, and nobody outside of it. The process must have one thread.
+/// Becomes the root of a user namespace, without privileges elsewhere. The process must have one thread.
 pub(crate) fn enter(users: BorrowedFd) -> io::Result<()> {
     setns(users, CloneFlags::CLONE_NEWUSER)?;
     setgroups(&[])?;
@@ -106,7 +106,7 @@ pub(crate) fn check(range: IdRange) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether this host can give pods user namespaces, and map the users of files in `directories`; if not, why.
+/// Errors with the reason if this host does not support user namespaces for pods, or cannot map users of files in `directories`.
 pub(crate) fn probe(directories: &[&Path]) -> Result<(), String> {
     let range = IdRange { first: 65536, length: 65536 };
     let network = network(range).map_err(|e| format!("none can be made: {e}"))?;

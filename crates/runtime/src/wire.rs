@@ -25,7 +25,7 @@ pub fn send(socket: BorrowedFd, bytes: &[u8], fds: &[RawFd], flags: MsgFlags) ->
     }
 }
 
-/// Receives one packet into `buffer`, giving its length (0: the other side is gone) and the descriptors that came with it.
+/// Receives one packet into `buffer`. Returns its length (0: the other side is gone) and its descriptors.
 pub fn receive(socket: BorrowedFd, buffer: &mut [u8], flags: MsgFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
     let packet = receive_into(socket, buffer, flags, cmsg_space!([RawFd; MAX_FDS]))?;
     let packet = packet.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "packet too large"))?;
@@ -36,7 +36,7 @@ pub fn receive(socket: BorrowedFd, buffer: &mut [u8], flags: MsgFlags) -> io::Re
 pub struct Signed {
     pub length: usize,
     pub fds: Vec<OwnedFd>,
-    /// The sender's process id as this process knows it. The kernel says it. `None` when the other side is gone.
+    /// The sender's process id in this pid namespace, from the kernel. `None` when the other side is gone.
     pub sender: Option<i32>,
 }
 
@@ -47,8 +47,8 @@ pub enum Room {
     ForNone,
 }
 
-/// Receives one packet on a socket with `SO_PASSCRED`, in which anybody may write. `None` for one that is too large or brings what there is
-/// no room for: nothing of it is taken.
+/// Receives one packet on a socket with `SO_PASSCRED`, to which any process may write. `None` for one that is too large or has too
+/// many descriptors, which is discarded.
 pub fn receive_signed(
     socket: BorrowedFd,
     buffer: &mut [u8],
@@ -62,7 +62,7 @@ pub fn receive_signed(
     receive_into(socket, buffer, flags, control)
 }
 
-/// `control`: room for what comes beside the bytes. `None` for a packet that does not fit.
+/// `control`: the buffer for control messages. `None` for a packet that does not fit.
 fn receive_into(
     socket: BorrowedFd,
     buffer: &mut [u8],
@@ -78,12 +78,12 @@ fn receive_into(
                 Err(e) => return Err(e.into()),
             };
         let mut packet = Signed { length: message.bytes, fds: Vec::new(), sender: None };
-        // Fails if there was no room: then the kernel has installed nothing. (Where there is room for one, only those send who send one.)
+        // Fails if the buffer is too small: then the kernel has installed no descriptor.
         let Ok(items) = message.cmsgs() else { return Ok(None) };
         for item in items {
             match item {
                 ControlMessageOwned::ScmCredentials(credentials) => packet.sender = Some(credentials.pid()),
-                // SAFETY: the kernel has just installed these descriptors for us; nobody else knows them.
+                // SAFETY: the kernel has just installed these descriptors for us; and they have no other owner.
                 ControlMessageOwned::ScmRights(raw) => {
                     packet.fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
                 }

@@ -97,8 +97,8 @@ pub fn park() -> ! {
 /// What a stopped process may do.
 fn held(pid: i32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let wanted = ["Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
-    let lines = status.lines().filter(|l| wanted.iter().any(|w| l.starts_with(w)));
+    let fields = ["Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
+    let lines = status.lines().filter(|l| fields.iter().any(|w| l.starts_with(w)));
     lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(",")).collect::<Vec<_>>().join(" ")
 }
 
@@ -168,7 +168,7 @@ fn send(socket: &OwnedFd, text: &str) -> bool {
     unsafe { libc::send(socket.as_raw_fd(), text.as_ptr().cast(), text.len(), libc::MSG_NOSIGNAL) > 0 }
 }
 
-/// Makes a user namespace in which it may mount control groups, raises every limit it finds there, and takes `megabytes` of memory.
+/// Creates a user namespace in which it may mount control groups, raises every limit there, and uses `megabytes` of memory.
 pub fn raise_limits(megabytes: usize) {
     if let Err(e) = unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP) {
         println!("no namespaces: {e}");
@@ -204,7 +204,7 @@ pub fn raise_limits(megabytes: usize) {
     println!("took {} bytes", std::hint::black_box(memory).len());
 }
 
-/// Makes files and directories that nobody may remove, in each of the directories.
+/// Creates immutable files and directories in each of the directories.
 pub fn immutable(directories: &[&str]) {
     const IMMUTABLE: libc::c_int = 0x10;
     for directory in directories {

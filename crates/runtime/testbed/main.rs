@@ -1,4 +1,4 @@
-//! The process that the tests start as shim, and whose file is their demo image.
+//! The process that the tests start as shim; its file is their demo image.
 #![allow(unsafe_code, clippy::unwrap_used)] // system calls; what fails here fails its test
 
 mod attacks;
@@ -7,7 +7,7 @@ mod quotas;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if runtime::shim::wanted() {
+    if runtime::shim::is_requested() {
         return runtime::shim::main();
     }
     let args: Vec<String> = std::env::args().skip(1).collect();

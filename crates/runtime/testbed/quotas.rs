@@ -20,7 +20,7 @@ fn add_key(name: &str, payload: &[u8]) -> io::Result<()> {
     if added < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes all bytes of keys that its user may have, and again when some are given back.
+/// Uses up the quota of keys of its user, and again when some are released.
 pub fn fill_keys() {
     let payload = vec![0u8; 32 << 10];
     let (mut keys, mut size, mut grown) = (0, payload.len() - 1, 0);
@@ -30,7 +30,7 @@ pub fn fill_keys() {
             Ok(()) => (keys, grown) = (keys + 1, size),
             Err(_) if size > 1 => size /= 2,
             Err(_) => {
-                // Changed for a larger one, the last key takes the last bytes.
+                // A larger last key uses the last bytes.
                 while grown + 1 < payload.len() && add_key(&format!("k{}", keys - 1), &payload[..grown + 1]).is_ok() {
                     grown += 1;
                 }
@@ -63,7 +63,7 @@ pub fn deep_cgroups() {
     println!("deep 1000");
 }
 
-/// Sends descriptors that nobody receives until the kernel takes no more.
+/// Sends descriptors without a receiver until the kernel refuses them.
 pub fn descriptors_in_flight() {
     const AT_ONCE: usize = 250;
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -32,7 +32,7 @@ async fn a_pod_runs_logs_executes_and_stops() {
     let id = host.start("a", shell("main", script)).await;
     let status = host.runtime.container_status(&id).await.unwrap();
     assert_eq!(status.state, ContainerState::Running);
-    host.said(&id, "stderr F err").await;
+    host.wait_for_output(&id, "stderr F err").await;
     assert_eq!(sh(&host, &id, "hostname; echo $PPID; exit 7").await, (7, "host-a\n0\n".into()));
 
     host.runtime.stop_container(&id, Duration::from_secs(10)).await.unwrap();
@@ -62,14 +62,14 @@ async fn a_container_that_ignores_the_signal_is_killed() {
     let mut config = shell("usr1", "trap 'exit 42' USR1; echo ready; while :; do sleep 0.1; done");
     config.stop_signal = Some("SIGUSR1".into());
     let id = host.start("a", config).await;
-    host.said(&id, "ready").await; // process 1 does not get a signal it has no handler for
+    host.wait_for_output(&id, "ready").await; // process 1 does not get a signal it has no handler for
     host.runtime.stop_container(&id, Duration::from_secs(20)).await.unwrap();
     assert_eq!(host.ended(&id).await.exit_code, Some(42));
     host.finish().await;
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn reports_why_a_start_failed() {
     let mut host = Host::new().await;
     host.pod("a").await;
     for (name, command, message) in [
@@ -115,7 +115,7 @@ async fn what_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn files_and_mounts_are_where_they_were_asked_for() {
+async fn files_and_mounts_are_where_requested() {
     let mut host = Host::new().await;
     let data = host.directory.path().join("data");
     std::fs::create_dir_all(data.join("sub")).unwrap();
@@ -170,7 +170,7 @@ async fn files_and_mounts_are_where_they_were_asked_for() {
 }
 
 #[tokio::test]
-async fn privileges_are_what_was_asked_for() {
+async fn privileges_are_those_requested() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let script = "id -u; id -g; id -G; grep -E '^(Cap(Eff|Bnd|Amb)|NoNewPrivs|Seccomp):' /proc/self/status; \
@@ -227,7 +227,7 @@ fn control(host: &Host, id: &str, name: &str) -> Vec<String> {
     files.iter().filter_map(|f| Some(std::fs::read_to_string(f).ok()?.trim().to_owned())).collect()
 }
 
-/// Where v1 has the controllers, containers saw the hierarchy of v2 as well, and their programs looked for limits there.
+/// On hybrid hosts, containers saw the hierarchy of v2 as well, and programs read limits there.
 #[tokio::test]
 async fn containers_see_one_version_of_control_groups() {
     let mut host = Host::new().await;
@@ -343,7 +343,7 @@ async fn profiles_may_be_narrow() {
 }
 
 #[tokio::test]
-async fn limits_hold_and_running_out_of_memory_is_told() {
+async fn limits_apply_and_out_of_memory_is_reported() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let (status, _) = host
@@ -390,7 +390,7 @@ async fn processes_of_a_pod_may_be_shared() {
     assert!(text.contains("sleep 1000") && text.contains("trap"), "{text}");
     host.runtime.stop_container(&second, Duration::ZERO).await.unwrap();
     assert_eq!(host.ended(&second).await.exit_code, Some(137));
-    // What it left behind is killed too, and the kernel takes a moment for it.
+    // Processes that it left are killed too, which takes a moment.
     let gone = "for i in $(seq 100); do ps -o pid,args | grep -q '[s]leep 1000' || exit 0; sleep 0.1; done; exit 1";
     assert_eq!(sh(&host, &first, gone).await.0, 0, "what it left behind goes on");
     let mut config = host.pod_config("b");
@@ -534,11 +534,11 @@ async fn logs_can_be_rotated() {
     host.finish().await;
 }
 
-/// A program that writes lines of one byte made its shim write forty times as much, as fast as it could, outside of the pod's limits.
+/// A program that writes lines of one byte made its shim write forty times as much, without a limit.
 #[tokio::test]
 async fn logs_grow_at_a_bounded_rate_and_nothing_is_lost() {
     const LINES: usize = 1_200_000;
-    // In the log each takes 41 bytes; the burst is 32 MiB, the rate 8 MiB a second.
+    // Each line has 41 bytes in the log; the burst is 32 MiB, the rate 8 MiB a second.
     const LEAST: Duration = Duration::from_millis(1500);
     let mut host = Host::new().await;
     let pod = host.pod("a").await;
@@ -566,7 +566,7 @@ async fn logs_grow_at_a_bounded_rate_and_nothing_is_lost() {
     assert!(text.contains("got hello"), "{text:?}");
     let status = host.ended(&id).await;
     assert!(begun.elapsed() >= LEAST, "it took {:?}", begun.elapsed());
-    // Its end comes while there is no room for more: all of it is in the log, and was sent to who listened.
+    // It ends while the budget is used up: all output is in the log, and was sent to attached clients.
     let tail = format!("last-{}", "x".repeat(50_000));
     let all = everything.await.unwrap();
     assert!(all.len() == LINES + tail.len() && all.ends_with(tail.as_bytes()), "{}", all.len());

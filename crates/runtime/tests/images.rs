@@ -203,7 +203,7 @@ async fn bad_archives_are_refused_and_leave_nothing() {
     };
     let error = import(&[layer(&[("file", Some("x"))])], &flip);
     assert!(error.contains("digest is"), "{error}");
-    // Whoever names a layer that is there, without having it, does not get it.
+    // A source that names an existing layer without containing it does not get it.
     let layout = host.directory.path().join("theirs");
     oci_layout(&layout, &[layer(&[("secret", Some("x"))])]);
     images.import(&layout, Some("theirs"), None).unwrap();
@@ -243,7 +243,7 @@ async fn what_an_archive_describes_is_bounded() {
     let labels = json!({"Labels": {"a": "b".repeat(300_000)}});
     assert!(error(import(labels, 1, 1)).contains("a configuration of 300"));
     assert_eq!(images.list(), before);
-    // What nobody needs is not kept, and an equal layer is checked and counted once.
+    // Unneeded parts are not kept, and an equal layer is verified and counted once.
     let ports = json!({"ExposedPorts": {"80/tcp": vec![0; 500_000]}, "Cmd": ["/bin/true"]});
     let made = import(ports, 400, 2).unwrap().remove(0);
     assert_eq!((made.layers.len(), &*made.config.cmd), (1, &["/bin/true".to_owned()][..]));
@@ -305,7 +305,7 @@ fn what_unpacks_to_too_much_is_refused_and_leaves_nothing() {
     let _ = std::fs::remove_dir_all(&layout);
     oci_layout(&layout, &[tail]);
     refused(&images, &layout, Some(2 << 20));
-    // What says that it is large, and has nothing in it.
+    // A file with a large stated size and no content.
     let mut header = tar::Header::new_gnu();
     header.set_path("sparse").unwrap();
     header.set_entry_type(tar::EntryType::GNUSparse);

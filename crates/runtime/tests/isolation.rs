@@ -40,7 +40,7 @@ async fn programs_see_their_streams_and_nothing_else() {
         let mut config = host.pod_config(&name);
         config.pid = mode;
         host.runtime.run_pod(config).await.unwrap();
-        // One with a log, input and somebody attached, so that its shim has much open.
+        // One with a log, input and an attached client, so that its shim has many descriptors.
         let mut config = shell("busy", FOREVER);
         config.stdin = true;
         let busy = host.start(&name, config).await;
@@ -83,7 +83,7 @@ const PROBE: &str = "
     (: < /proc/$P/maps) 2> /dev/null && cat /proc/$P/maps 2> /dev/null | head -n 1
     true";
 
-/// A container that runs an attack of the testbed, with nothing but what it takes to trace.
+/// A container that runs an attack of the testbed, with only the capability to trace.
 fn tracer(name: &str, attack: &[&str]) -> ContainerConfig {
     let mut config = shell(name, "");
     config.image = "demo".into();
@@ -158,7 +158,7 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
         let mut config = tracer("main", &attack);
         (config.security.seccomp, config.security.no_new_privileges) = (seccomp, no_new_privileges);
         let id = host.start(name, config).await;
-        host.said(&id, "ready").await;
+        host.wait_for_output(&id, "ready").await;
         commands_until(&host, &id, &id, "over").await;
         assert_nothing_gained(&host::log(&host.runtime.container_status(&id).await.unwrap()));
     }
@@ -172,11 +172,11 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
     victim.security.seccomp = Seccomp::RuntimeDefault;
     let victim = host.start("shared", victim).await;
     let commands = host.start("shared", tracer("commands", &attack)).await;
-    host.said(&commands, "ready").await;
+    host.wait_for_output(&commands, "ready").await;
     commands_until(&host, &victim, &commands, "over").await;
     assert_nothing_gained(&host::log(&host.runtime.container_status(&commands).await.unwrap()));
     let starts = host.start("shared", tracer("starts", &attack)).await;
-    host.said(&starts, "ready").await;
+    host.wait_for_output(&starts, "ready").await;
     let path = host.runtime.container_status(&starts).await.unwrap().log_path;
     for number in 0..200 {
         if std::fs::read_to_string(&path).unwrap().contains("over") {
@@ -188,7 +188,7 @@ async fn a_process_that_can_be_seized_has_nothing_to_take() {
         let id = host.start("shared", config).await;
         host.ended(&id).await;
     }
-    host.said(&starts, "over").await;
+    host.wait_for_output(&starts, "over").await;
     assert_nothing_gained(&host::log(&host.runtime.container_status(&starts).await.unwrap()));
     host.finish().await;
 }
@@ -209,7 +209,7 @@ async fn the_way_into_a_container_shows_nothing() {
     let debugger = host.start("a", config).await;
     for start in [false, true] {
         let attacker = host.start("a", tracer(&format!("hold-{start}"), &["hold"])).await;
-        host.said(&attacker, "ready").await;
+        host.wait_for_output(&attacker, "ready").await;
         let path = host.runtime.container_status(&attacker).await.unwrap().log_path;
         // Goes on until one is held, which stays as long as its attacker.
         let starts = async {
@@ -270,7 +270,7 @@ async fn nothing_of_ours_is_seized_in_a_user_namespace() {
     let mut config = tracer("main", &["steal", "1", &backwards(SECRET)]);
     config.security.add_capabilities = vec!["ALL".into()];
     let id = host.start("a", config).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     for _ in 0..50 {
         let command = ["/kemudi", "demo-app"].map(str::to_owned).to_vec();
         let result = host.runtime.exec_sync(&id, command, Some(Duration::from_secs(20)), 16 << 20).await.unwrap();
@@ -280,17 +280,17 @@ async fn nothing_of_ours_is_seized_in_a_user_namespace() {
     host.finish().await;
 }
 
-/// Who seizes a process that reports its start may write what it wants: that its process id is that of somebody else, whom the shim would
-/// kill in its place.
+/// A container that controls a process which reports its start may send any report, for example the process id of another process,
+/// which the shim would kill in its place.
 #[tokio::test]
-async fn a_report_names_nobody_else() {
+async fn a_forged_report_kills_no_other_process() {
     let mut host = Host::new().await;
     host.runtime.images().ensure_builtin("demo", &host.options.shim_program).unwrap();
     host.pod("a").await;
     let mut bystander = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let lie = format!("P{}", bystander.id());
     let id = host.start("a", tracer("main", &["hold", &lie, "T", "X", ""])).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     let path = host.runtime.container_status(&id).await.unwrap().log_path;
     while !std::fs::read_to_string(&path).unwrap().contains("holds") {
@@ -316,7 +316,7 @@ async fn a_report_names_nobody_else() {
     host.finish().await;
 }
 
-/// A process that ends before the shim knows of it is missed by nobody, and its number stays its own until then.
+/// A process that ends before the shim knows of it does no harm, and its id is not reused until then.
 #[tokio::test]
 async fn commands_that_are_killed_at_birth_are_answered() {
     let mut host = Host::new().await;
@@ -324,7 +324,7 @@ async fn commands_that_are_killed_at_birth_are_answered() {
     host.pod("a").await;
     let neighbour = host.start("a", shell("neighbour", FOREVER)).await;
     let id = host.start("a", tracer("main", &["kill"])).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     let path = host.runtime.container_status(&id).await.unwrap().log_path;
     while std::fs::read_to_string(&path).unwrap().matches("killed").count() < 20 {
@@ -339,7 +339,7 @@ async fn commands_that_are_killed_at_birth_are_answered() {
     host.finish().await;
 }
 
-/// A container that stops every process it sees also stopped those on their way into others of its pod, and whoever started these
+/// A container that stops every process it sees also stopped those that enter others of its pod, and the callers that started these
 /// waited for ever.
 #[tokio::test]
 async fn starts_that_are_held_up_come_to_an_end() {
@@ -349,7 +349,7 @@ async fn starts_that_are_held_up_come_to_an_end() {
     host.runtime.run_pod(config).await.unwrap();
     let neighbour = host.start("a", shell("neighbour", FOREVER)).await;
     let stopper = host.start("a", shell("stopper", "echo ready; while :; do kill -STOP -1; done")).await;
-    host.said(&stopper, "ready").await;
+    host.wait_for_output(&stopper, "ready").await;
     let late = "did not run within 2 seconds";
     let mut held = [0; 3];
     for number in 0..300 {
@@ -366,7 +366,7 @@ async fn starts_that_are_held_up_come_to_an_end() {
                     held[0] += 1;
                 }
             }
-            // or whoever wants it no more,
+            // or a caller that gives up,
             1 => {
                 let limit = Duration::from_millis(500);
                 if tokio::time::timeout(limit, host.runtime.start_container(&id)).await.is_err() {
@@ -396,7 +396,7 @@ async fn starts_that_are_held_up_come_to_an_end() {
     host.finish().await;
 }
 
-/// Files that CAP_LINUX_IMMUTABLE lets nobody remove, in a volume and in the container's own layer, kept their pod.
+/// Immutable files, in a volume and in the container's own layer, prevented the removal of their pod.
 #[tokio::test]
 async fn immutable_files_keep_no_container() {
     let mut host = Host::new().await;
@@ -443,7 +443,7 @@ async fn limits_cannot_be_raised_from_inside() {
     host.finish().await;
 }
 
-/// The process that makes another may end after it: whoever asked is answered all the same.
+/// The process that creates another may end after it: the caller gets its answer all the same.
 #[tokio::test]
 async fn short_commands_are_answered_each() {
     let mut host = Host::new().await;
@@ -470,13 +470,13 @@ async fn short_commands_are_answered_each() {
     host.finish().await;
 }
 
-/// A container that holds up the start of commands does not collect them: who gives up is heard.
+/// A container that delays the start of commands does not accumulate them: a caller that gives up ends them.
 #[tokio::test]
-async fn commands_that_nobody_waits_for_are_not_started() {
+async fn abandoned_commands_are_not_started() {
     let mut host = Host::new().await;
     host.pod("a").await;
     let id = host.start("a", shell("main", &format!("{LONG_PASSWD}; echo ready; {FOREVER}"))).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     for _ in 0..3 {
         let command = vec!["true".to_owned()];
         let result = host.runtime.exec_sync(&id, command, Some(Duration::from_millis(200)), 16 << 20).await;
@@ -500,7 +500,7 @@ async fn a_container_cannot_hold_up_commands() {
         "rm -f /etc/passwd /etc/group /dev/null; mkfifo /etc/passwd /etc/group; ln -s /etc/passwd /dev/null; echo ready; {FOREVER}"
     );
     let id = host.start("a", shell("main", &script)).await;
-    host.said(&id, "ready").await;
+    host.wait_for_output(&id, "ready").await;
     let (code, text) = sh(&host, &id, "echo 0").await;
     assert_eq!((code, text.as_str()), (0, "0\n"));
     let request = ExecRequest { command: vec!["true".into()], stdout: false, ..ExecRequest::default() };
@@ -509,7 +509,7 @@ async fn a_container_cannot_hold_up_commands() {
     host.finish().await;
 }
 
-/// Keys of whoever started the agent are not for containers.
+/// Containers do not get keys of the agent's session.
 #[tokio::test]
 async fn every_process_has_a_session_keyring_of_its_own() {
     let mut host = Host::new().await;
@@ -560,7 +560,7 @@ async fn the_reaper_of_a_pod_has_nothing_to_take() {
     host.finish().await;
 }
 
-/// The mode, owner and times of a device belong to its node: the nodes of a container are nobody else's.
+/// The mode, owner and times of a device belong to its node: the nodes of a container are its own.
 #[tokio::test]
 async fn devices_of_a_container_are_its_own() {
     let mut host = Host::new().await;

@@ -1,4 +1,4 @@
-//! A container that takes all that the kernel gives to its user: root, where the pod has the host's users. Others go on.
+//! A container that exhausts the kernel's quotas of its user (root, if the pod has the host's users) does not affect others.
 #![allow(clippy::unwrap_used, unsafe_code)] // helpers of tests; one system call
 
 mod host;
@@ -21,7 +21,7 @@ async fn attacker(host: &mut Host, attack: &str) -> String {
     config.security.drop_capabilities = vec!["ALL".into()];
     config.security.no_new_privileges = true;
     let id = host.start("attacker", config).await;
-    host.said(&id, "full after").await;
+    host.wait_for_output(&id, "full after").await;
     id
 }
 
@@ -97,7 +97,7 @@ async fn keys_of_one_container_keep_no_other_from_starting() {
     host.finish().await;
 }
 
-/// The kernel counts descriptors in flight for each user, and takes no more from who has no privilege.
+/// The kernel limits descriptors in flight per user for unprivileged processes.
 #[tokio::test]
 async fn descriptors_in_flight_of_one_container_break_no_terminal() {
     let mut host = Host::new().await;

@@ -26,7 +26,7 @@ async fn containers_outlive_the_agent() {
     let created = host.runtime.create_container("b", shell("created", "echo late")).await.unwrap();
     let before = host.runtime.container_status(&waits).await.unwrap();
 
-    // The first agent goes; one container ends while nobody looks.
+    // The first agent ends; one container ends while no agent runs.
     let options = host.options.clone();
     drop(std::mem::replace(&mut host.runtime, Embedded::open(other_root(&options)).await.unwrap()));
     std::fs::write(flags.join("leaves"), "").unwrap();
@@ -40,7 +40,7 @@ async fn containers_outlive_the_agent() {
     let left = host.runtime.container_status(&leaves).await.unwrap();
     assert_eq!((left.state, left.exit_code), (ContainerState::Exited, Some(4)));
     assert_eq!(log(&left), "done\n");
-    // And all goes on: what was created can be started, what runs can be entered, and its end is heard.
+    // Everything continues: a created container can be started, a running one can be entered, and its end is reported.
     host.runtime.start_container(&created).await.unwrap();
     assert_eq!(log(&host.ended(&created).await), "late\n");
     let result = host.runtime.exec_sync(&waits, vec!["hostname".into()], None, 16 << 20).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_shim_without_a_connection_is_ended_by_its_record() {
     host.finish().await;
 }
 
-/// Cleaning up after shims that ended with the machine's agent may take long, and an attacker can make it so. Nobody waits for it.
+/// Cleaning up after shims that ended with the machine's agent may take long, and an attacker can cause that. Nothing waits for it.
 #[tokio::test]
 async fn what_is_left_is_removed_while_the_agent_works() {
     let mut host = Host::new().await;
@@ -234,7 +234,7 @@ async fn environments_take_no_memory_of_the_agent() {
     let known = host.runtime.container_status(&last).await.unwrap();
     assert_eq!((known.name.as_str(), u64::from(known.attempt)), ("main", CONTAINERS - 1));
     host.runtime.start_container(&last).await.unwrap();
-    host.said(&last, "150").await;
+    host.wait_for_output(&last, "150").await;
     let record = host.options.root.join("pods/a/containers").join(&last).join("config.json");
     let size = std::fs::metadata(record).unwrap().len();
     assert!(size < 16 * VARIABLE as u64, "the environment is recorded once: {size}");
@@ -284,7 +284,7 @@ async fn records_of_the_release_before_are_adopted() {
     host.runtime = Embedded::open(host.options.clone()).await.unwrap();
     host.events = host.runtime.subscribe();
     host.runtime.start_container(&id).await.unwrap();
-    host.said(&id, "b").await;
+    host.wait_for_output(&id, "b").await;
     let status = host.runtime.container_status(&id).await.unwrap();
     assert_eq!((status.name.as_str(), status.labels["l"].as_str()), ("main", "m"));
     let touch = ["/bin/busybox", "touch", "/tmp/end"].map(str::to_owned).to_vec();

@@ -1,4 +1,4 @@
-//! Pods with users of their own: root inside is nobody outside, and everything else works as in other pods.
+//! Pods with users of their own: root inside is an unprivileged user of the host, and everything else works as in other pods.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod host;
@@ -313,7 +313,7 @@ async fn mounts_of_a_pod(mode: PidMode) {
     let script =
         format!("mkdir -p /dev/shm/a /tmp/a; for p in {places}; do mount -t tmpfs x $p || echo failed $p; done");
     assert_eq!(sh(&host, &id, &script).await, "");
-    // Containers of the pod see it where they want it, the one that is started later as well.
+    // Containers of the pod with propagation see it, also one that is started later.
     let mut later = shell("later", FOREVER);
     later.mounts = vec![mount("/both", Propagation::Bidirectional)];
     let later = host.start("a", later).await;
@@ -325,7 +325,7 @@ async fn mounts_of_a_pod(mode: PidMode) {
     let new: Vec<String> = seen().into_iter().filter(|place| !before.contains(place)).collect();
     assert!(new.is_empty(), "mounts of the pod are seen by the host: {new:?}");
     assert!(sh(&host, &id, "mount -o remount,rw,bind /locked; touch /locked/x").await.contains("Read-only"));
-    // Those of the host are still seen by the pod, where it wants them.
+    // The pod still sees mounts of the host, where it requested propagation.
     let of_host = volume.join("of-host");
     nix::mount::mount(Some("y"), &of_host, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     let found = sh(&host, &id, "grep '^y ' /proc/mounts | cut -d ' ' -f 2 | sort").await;

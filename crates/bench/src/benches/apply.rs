@@ -1,4 +1,4 @@
-//! Server-side apply: every connection goes round over its own deployments, and changes them every time.
+//! Server-side apply: every connection applies changes to its own deployments in turn.
 
 use crate::context::{Context, call};
 use crate::load::{Load, drive};

@@ -24,7 +24,7 @@ pub const CONFIG_MAPS: Create = Create {
 
 pub const PODS: Create = Create {
     name: "create-pods",
-    about: "creates of Pods that nobody schedules",
+    about: "creates of Pods that no scheduler binds",
     resource: "pods",
     object: |name, number| objects::pod(name, number, 0),
 };

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 pub struct List;
 
 const PODS: u64 = 10_000;
-/// How often it is listed: an odd number, so that the median is one of them.
+/// Number of lists: odd, so that the median is one of them.
 const LISTS: usize = 21;
 /// With this a pod has about 5 KB.
 const PADDING: usize = 3000;
@@ -53,7 +53,7 @@ impl Bench for List {
     }
 }
 
-/// Makes pods of about 5 KB that nobody schedules.
+/// Creates pods of about 5 KB that no scheduler binds.
 pub async fn fill(cx: &Context, namespace: &str, count: u64) -> Result<(), Error> {
     let load = Load { connections: cx.options.connections_or(64), count, duration: Duration::from_secs(300) };
     let path = format!("/api/v1/namespaces/{namespace}/pods");

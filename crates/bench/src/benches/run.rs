@@ -100,7 +100,7 @@ async fn create(cx: &Context, follower: &Follower, path: &str, i: u64) -> Result
     post(&cx.target()?.client, path, &body).await.map(drop)
 }
 
-/// What of a pod is waited for.
+/// The moment of a pod that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     Bound,
@@ -152,7 +152,7 @@ impl Sent {
     }
 }
 
-/// Watches the pods of a namespace and takes the time at which each reaches a moment.
+/// Watches the pods of a namespace and records when each reaches a moment.
 pub struct Follower {
     sent: Sent,
     events: mpsc::UnboundedReceiver<Result<(String, Instant), String>>,
@@ -161,7 +161,7 @@ pub struct Follower {
     task: JoinHandle<()>,
 }
 
-/// What a [`Follower`] saw.
+/// The result of a [`Follower`].
 pub struct Seen {
     /// From create to the moment, of each pod that reached it.
     pub times: Vec<Duration>,
@@ -203,7 +203,7 @@ impl Follower {
         self.sent.clone()
     }
 
-    /// Waits for one more pod; `false` when none came in time.
+    /// Waits for one more pod; `false` after a timeout.
     async fn next(&mut self, end: Instant) -> bool {
         let before = self.reached.len();
         while self.reached.len() == before && self.error.is_none() {

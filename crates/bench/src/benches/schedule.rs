@@ -1,4 +1,4 @@
-//! The whole way from a pod's create to its binding, on nodes that nobody runs.
+//! The time from a pod's create to its binding, on nodes without agents.
 
 use crate::benches::run::{Follower, Moment};
 use crate::context::{Context, call};
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Schedule;
 
 const PODS: u64 = 2000;
-/// Pods for each of the nodes that are made.
+/// Pods per created node.
 const SHARE: u64 = 100;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Starting: on nothing, and on many pods; and what an idle server uses.
+//! Start with an empty directory and with many pods, and usage of an idle server.
 
 use crate::benches::list::fill;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 pub struct Start;
 
 pub const NAME: &str = "start";
-/// How often it starts on nothing.
+/// Number of starts with an empty directory.
 const STARTS: u64 = 5;
 const PODS: u64 = 10_000;
 /// How long a node may take to become Ready.
@@ -69,7 +69,7 @@ async fn node_ready(cx: &mut Context) -> Result<(), Error> {
     }
 }
 
-/// Leaves the server alone, and reads what it uses at the end: its memory, and its share of a processor in the last half.
+/// Leaves the server idle, then reads its memory, and its share of a processor in the last half of the time.
 async fn idle(cx: &mut Context) -> Result<[Row; 2], Error> {
     let half = cx.options.idle / 2;
     sleep(half).await;

@@ -87,7 +87,7 @@ fn pods_are_nobody_else(s: &Story) {
         for to in [server.address, friend.address, gateway.address] {
             lost += exchange(&mine, to, "own");
         }
-        overheard += wire.overheard(attacker.address).len();
+        overheard += wire.received_for_others(attacker.address).len();
     }
     let believed = believed.map(|b| b.lock().unwrap().clone());
     assert_eq!((lost, overheard, believed), (0, 0, Default::default()), "lost, overheard, and who was believed");

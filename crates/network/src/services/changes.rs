@@ -1,7 +1,7 @@
-//! What is to change, in transactions of bounded size.
+//! Divides changes into transactions of limited size.
 //!
-//! The kernel carries out one transaction at a time, and pods that start or end wait for it. So a transaction has so many parts at most, and
-//! namespaces that change little come first.
+//! The kernel runs one transaction at a time, and pods that start or end wait for it. So the size of a transaction is limited, and
+//! namespaces with few changes come first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::ServicePort;
 /// Service ports by name.
 pub type Ports = BTreeMap<String, Arc<ServicePort>>;
 
-/// Most parts of one transaction, unless one service port alone has more.
+/// Maximum of parts of one transaction, unless one service port alone has more.
 const PARTS: usize = 2000;
 
-/// A service port that is to be as in `port`, or to go.
+/// The change of a service port: to `port`, or its removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub name: String,
@@ -39,7 +39,7 @@ pub fn changes(from: &Ports, to: &Ports) -> Vec<Change> {
     to.keys().chain(gone).filter_map(change).collect()
 }
 
-/// Puts the changes of small namespaces first, and as many together as one transaction may have.
+/// Groups changes to transactions, those of small namespaces first.
 pub fn transactions(mut changes: Vec<Change>) -> Vec<Vec<Change>> {
     let mut totals: BTreeMap<String, usize> = BTreeMap::new();
     for change in &changes {
@@ -64,7 +64,7 @@ pub fn transactions(mut changes: Vec<Change>) -> Vec<Vec<Change>> {
     out
 }
 
-/// Divides a transaction that was refused: by namespaces, or in two where there is only one. Nothing if it cannot be divided.
+/// Divides a refused transaction by namespaces, or a single namespace in two. Empty if it cannot be divided.
 pub fn divide(transaction: Vec<Change>) -> Vec<Vec<Change>> {
     if transaction.len() < 2 {
         return Vec::new();

@@ -1,13 +1,13 @@
-//! Services by nftables: from the desired state, as plain data, to the smallest transactions that bring it about.
+//! Services by nftables: computes small transactions from the desired state.
 //!
-//! One table per node. A packet finds its service port by one look into a map, whose verdict leads to a chain that picks an
-//! endpoint; ports without endpoints are in maps of their own, whose verdict refuses. So the cost of a packet does not
-//! depend on how many services there are, and changing one service touches its chain and its map entries only.
+//! One table per node. One lookup in a map finds the service port of a packet, whose verdict jumps to a chain that picks an
+//! endpoint; ports without endpoints are in other maps, whose verdict refuses. So the cost of a packet does not depend on how many
+//! services there are, and changing one service touches its chain and its map entries only.
 //!
-//! **Invariant**: a service port that the kernel refuses keeps out no other, and no transaction is larger than [`changes`] allows.
+//! **Invariant**: a service port that the kernel refuses does not affect others, and no transaction is larger than [`changes`]
+//! allows.
 
 mod changes;
-mod conntrack;
 mod render;
 mod ruleset;
 
@@ -17,23 +17,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::address::Cidr;
+use crate::conntrack::{Flows, forget_stale};
 use crate::host_ports::HostPort;
+use crate::protocol::Protocol;
 use crate::{Error, Result, check_id, nft};
 use changes::{Change, Ports};
-pub(crate) use conntrack::{Flows, forget_pods, forget_stale};
 use ruleset::Ruleset;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
 
 /// `Local`: only endpoints on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,7 +40,7 @@ pub enum Policy {
 pub enum Affinity {
     #[default]
     None,
-    /// The same client gets the same endpoint until it has been quiet for so long.
+    /// A client keeps its endpoint until it has sent nothing for this time.
     ClientIp(Duration),
 }
 
@@ -76,7 +69,7 @@ pub struct ServicePort {
     pub external_policy: Policy,
 }
 
-/// How far the rules are what is desired.
+/// How far the desired state is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     Complete,
@@ -84,7 +77,7 @@ pub enum Progress {
     Partial,
 }
 
-/// How long a call of [`ServiceRules::apply_next`] begins further transactions.
+/// How long a call of [`ServiceRules::apply_next`] starts further transactions.
 const TURN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -94,51 +87,51 @@ pub struct Options {
     pub node_namespace: Option<PathBuf>,
     pub cluster_range: Cidr,
     pub service_range: Cidr,
-    /// What the node itself serves: no service takes these ports of its addresses.
+    /// Ports that the node itself uses: no service gets them on the node's addresses.
     pub own_ports: Vec<HostPort>,
 }
 
 /// The packet rules of one node.
 pub struct ServiceRules {
     options: Options,
-    /// `None` when what is in force is not known, and then all of it is replaced.
+    /// `None` if the applied state is unknown, and then all of it is replaced.
     applied: Mutex<Option<Applied>>,
 }
 
-/// What is in force.
+/// The applied state.
 #[derive(Default)]
 struct Applied {
-    /// The table is ours; otherwise the first transaction replaces it.
+    /// Whether this process has written the table; otherwise the first transaction replaces it.
     begun: bool,
     ports: Ports,
     rules: Ruleset,
     flows: Flows,
-    /// What the kernel refused. It is tried again, but is no reason to replace everything.
+    /// Changes that the kernel refused. They are tried again, but do not cause a replacement of the table.
     refused: Vec<Change>,
 }
 
 impl ServiceRules {
-    /// Nothing is touched yet: what an earlier process has set up stays in force until the first transaction of
-    /// [`ServiceRules::apply`] replaces it.
+    /// Changes nothing yet: the rules of an earlier process stay until the first transaction of [`ServiceRules::apply`] replaces
+    /// them.
     pub fn open(options: Options) -> Result<ServiceRules> {
         check_id(&options.id)?;
         Ok(ServiceRules { options, applied: Mutex::new(None) })
     }
 
-    /// Brings the rules to `desired`, in one transaction if that is not too large; nothing is sent if nothing changes. On an error what
-    /// could be written is in force, and the next call tries the rest again.
+    /// Applies `desired`, in one transaction if that is not too large; without changes none is sent. After an error a part is
+    /// applied, and the next call tries the rest again.
     pub async fn apply(&self, desired: &[ServicePort]) -> Result<()> {
         while self.apply_next(desired).await? == Progress::Partial {}
         Ok(())
     }
 
-    /// Like [`ServiceRules::apply`], but returns after the first transaction that takes long, so that the caller can come with what is desired
-    /// by then: the changes of small namespaces are first again.
+    /// Like [`ServiceRules::apply`], but returns after the first long transaction, so that the caller can pass a newer desired
+    /// state: changes of small namespaces come first again.
     pub async fn apply_next(&self, desired: &[ServicePort]) -> Result<Progress> {
         let desired = render::without_taken(&self.options, desired);
         let desired: Ports = desired.iter().map(|p| (p.name.clone(), Arc::new(p.clone()))).collect();
         let mut known = self.applied.lock().await;
-        // Nothing is known if this ends before its time.
+        // The state is unknown if this is cancelled.
         let mut applied = known.take().unwrap_or_default();
         let replaced = !applied.begun;
         let first = self.advance(&mut applied, &desired).await;
@@ -148,7 +141,7 @@ impl ServiceRules {
             Err(error) => Some(error).filter(|e| matches!(e, Error::Nft { .. })),
         };
         let (refused, progress) = match unexpected.filter(|_| !replaced) {
-            // Someone else may have changed the table: start over from nothing, once.
+            // Another process may have changed the table: replace all of it, once.
             Some(error) => {
                 tracing::warn!(%error, "a change of the service rules was refused; replacing all of them");
                 applied = Applied::default();
@@ -172,20 +165,21 @@ impl ServiceRules {
         result
     }
 
-    /// Writes what differs from `desired`, until it has taken [`TURN`]. Returns what the kernel refused. An error if it takes nothing at all.
+    /// Writes the differences to `desired`, for [`TURN`] at most. Returns the changes that the kernel refused. Errors if it refuses
+    /// everything.
     async fn advance(&self, applied: &mut Applied, desired: &Ports) -> Result<(Vec<(Change, Error)>, Progress)> {
         let started = Instant::now();
         let (again, new): (Vec<_>, Vec<_>) =
             changes::changes(&applied.ports, desired).into_iter().partition(|c| applied.refused.contains(c));
         let mut work = VecDeque::from(changes::transactions(new));
-        // Each by itself, after all others.
+        // One by one, after all others.
         work.extend(again.into_iter().map(|change| vec![change]));
         if work.is_empty() && !applied.begun {
             self.write(applied, &[]).await?;
         }
         let mut refused = Vec::new();
         while let Some(transaction) = work.pop_front() {
-            // What was refused before is tried to the end, or it would be tried for ever.
+            // Refused changes are all tried, else they would be tried for ever.
             if started.elapsed() >= TURN && transaction.iter().any(|change| !applied.refused.contains(change)) {
                 return Ok((refused, Progress::Partial));
             }
@@ -195,7 +189,7 @@ impl ServiceRules {
                 Err(error) => return Err(error),
             };
             if !applied.begun {
-                // Either this is why, or there will be no rules.
+                // Either this is the reason, or there will be no rules.
                 self.write(applied, &[]).await?;
             } else if !self.is_there().await {
                 return Err(error);
@@ -208,7 +202,7 @@ impl ServiceRules {
         Ok((refused, Progress::Complete))
     }
 
-    /// Whether the table is there: a command that changes nothing then, and is refused otherwise.
+    /// Whether the table exists: a command that changes nothing, and fails without the table.
     async fn is_there(&self) -> bool {
         let command = format!("add chain ip {} services\n", table(&self.options.id));
         nft::apply(self.options.node_namespace.as_deref(), &command).await.is_ok()
@@ -232,7 +226,7 @@ impl ServiceRules {
         Ok(())
     }
 
-    /// Forgets UDP flows to endpoints that are gone, if endpoints have changed.
+    /// Deletes UDP flows to removed endpoints, if endpoints have changed.
     async fn forget_flows(&self, applied: &mut Applied) {
         let flows = render::flows(applied.ports.values().map(|p| &**p));
         if flows == applied.flows {
@@ -245,17 +239,17 @@ impl ServiceRules {
         let namespace = self.options.node_namespace.clone();
         match tokio::task::spawn_blocking(move || forget_stale(namespace.as_deref(), &flows)).await {
             Ok(Ok(0)) | Err(_) => {}
-            Ok(Ok(count)) => tracing::debug!(count, "forgot UDP flows to endpoints that are gone"),
-            Ok(Err(error)) => tracing::warn!(%error, "cannot look for UDP flows to endpoints that are gone"),
+            Ok(Ok(count)) => tracing::debug!(count, "deleted UDP flows to removed endpoints"),
+            Ok(Err(error)) => tracing::warn!(%error, "deleting UDP flows to removed endpoints failed; they time out"),
         }
     }
 
-    /// The rules in force, as nft prints them.
+    /// The applied rules, as nft prints them.
     pub async fn dump(&self) -> Result<String> {
         nft::list(self.options.node_namespace.as_deref(), "ip", &table(&self.options.id)).await
     }
 
-    /// Removes our table and nothing else.
+    /// Removes the table.
     pub async fn purge(options: &Options) -> Result<()> {
         check_id(&options.id)?;
         let table = table(&options.id);

@@ -1,4 +1,4 @@
-//! What the desired services look like as a table.
+//! Renders the desired services as a table of nftables.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,31 +8,20 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::conntrack::Flows;
 use super::ruleset::{Chain, Container, Ruleset};
-use super::{Affinity, Endpoint, Options, Policy, Protocol, ServicePort, table};
+use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
+use crate::conntrack::Flows;
 use crate::host_ports::HostPort;
+use crate::protocol::Protocol;
 
-/// Packets to be sent on with the node's address, so that the answer comes back through it.
+/// The mark of packets to forward with the node's address, so that the answer comes back through it.
 const MARK: u32 = 0x4000;
 
-impl Protocol {
-    /// As `nft` names it.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        }
-    }
-}
-
-/// Clients that one service port remembers; more are served without being remembered. The kernel allocates the table for all of them
-/// at once: 256 KiB.
+/// Clients with affinity of one service port; more get no affinity. The kernel allocates the table for all of them at once: 256 KiB.
 const CLIENTS: u32 = 24_576;
 
-/// The services without those external addresses that no service may have. A user may write any address into a service; these belong to
-/// pods, to the node, to other services, to the links of the machine, or to nobody. (Ports of the node's own: [`exempt`].)
+/// Removes external addresses that no service may have. A user may write any address into a service; these belong to pods, the node,
+/// other services or the machine's links, or are reserved. (For ports of the node itself see [`exempt`].)
 pub fn without_taken<'a>(options: &Options, services: &'a [ServicePort]) -> Cow<'a, [ServicePort]> {
     let taken = |ip: &Ipv4Addr| {
         options.cluster_range.contains(*ip)
@@ -60,7 +49,7 @@ pub fn render<'a>(options: &Options, services: impl IntoIterator<Item = &'a Serv
     out
 }
 
-/// Where UDP packets may go.
+/// The destinations of UDP packets, with their endpoints.
 pub fn flows<'a>(services: impl IntoIterator<Item = &'a ServicePort>) -> Flows {
     let mut flows = Flows::default();
     for service in services.into_iter().filter(|s| s.protocol == Protocol::Udp) {
@@ -79,7 +68,7 @@ fn chain(out: &mut Ruleset, name: &str, declaration: &str, rules: Vec<String>) {
     out.chains.insert(name.to_owned(), Chain { declaration: declaration.to_owned(), rules });
 }
 
-/// What is there without any service.
+/// The table without services.
 fn frame(out: &mut Ruleset, options: &Options) {
     let by_address = "{ type ipv4_addr . inet_proto . inet_service : verdict; }";
     let by_port = "{ type inet_proto . inet_service : verdict; }";
@@ -107,7 +96,7 @@ fn frame(out: &mut Ruleset, options: &Options) {
     let mut check = exempt(options);
     check.push("ip daddr . meta l4proto . th dport vmap @no-endpoint-services".to_owned());
     check.push(format!("{local} @no-endpoint-nodeports"));
-    // Nothing has translated it: there is no such service port.
+    // An untranslated packet: the service port does not exist.
     check.push(format!("ip daddr {service_range} goto refuse"));
     chain(out, "check", "", check);
     for (hook, name) in [("input", "check-input"), ("forward", "check-forward"), ("output", "check-output")] {
@@ -129,8 +118,8 @@ fn frame(out: &mut Ruleset, options: &Options) {
     chain(out, "mark-for-masquerade", "", vec![mark]);
 }
 
-/// Rules that take what the node itself serves past all services, whatever addresses and ports those have: its loopback, and its own
-/// ports on every address that it has at that moment.
+/// Rules that exempt what the node itself serves from all services: its loopback, and its own ports on every address that it has at
+/// the time of the packet.
 fn exempt(options: &Options) -> Vec<String> {
     let port = |p: &HostPort| format!("{} . {}", p.protocol.word(), p.port);
     let (mut everywhere, mut at_address) = (BTreeSet::new(), BTreeSet::new());
@@ -151,7 +140,7 @@ fn exempt(options: &Options) -> Vec<String> {
     rules
 }
 
-/// The chain that picks one of some endpoints, made if it is not there yet.
+/// The chain that picks one of these endpoints, created if it does not exist.
 fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoint>, kind: &str) -> Option<String> {
     let first = endpoints.first()?;
     let name = format!("{kind}-{}", short(&service.name));
@@ -174,17 +163,17 @@ fn picker(out: &mut Ruleset, service: &ServicePort, endpoints: &BTreeSet<Endpoin
         }
         Affinity::ClientIp(timeout) => sticky(out, &name, protocol, endpoints, timeout),
     };
-    // While the rules change, a packet may still see the former rule and no longer its map.
+    // While the rules change, a packet may see the old rule without its map.
     rules.push(format!("meta l4proto {protocol} dnat to {}:{}", first.address, first.port));
     chain(out, &name, "", rules);
     Some(name)
 }
 
-/// Rules that lead a client to the endpoint that it was led to before, with one table of clients for the whole port.
+/// Rules for session affinity: a client gets its previous endpoint, from one table of clients per port.
 ///
-/// A client is remembered with the number of its endpoint; where the number leads is in a second map, so nobody is led to an endpoint that
-/// is gone. Between the two the number stands in the packet's priority, the one field that this neither marks nor routes: packets that are
-/// forwarded get a priority of their own afterwards, and of others only the first of a connection comes here.
+/// The table has the number of a client's endpoint; a second map has the endpoint, so removed endpoints are not used. Between the
+/// two lookups the number is in the packet's priority, a field that affects neither marks nor routes: forwarded packets get another
+/// priority afterwards, and of others only the first of a connection passes here.
 fn sticky(
     out: &mut Ruleset,
     name: &str,
@@ -204,7 +193,7 @@ fn sticky(
     let go = format!("dnat ip addr . port to meta priority map @{ends}");
     let client = format!("ip saddr timeout {seconds}s : meta priority");
     vec![
-        // A rule ends at the first map that does not have what is looked up.
+        // A rule ends at the first map without the key.
         format!(
             "meta l4proto {protocol} meta priority set ip saddr map @{clients} update @{clients} {{ {client} }} {go}"
         ),
@@ -215,7 +204,7 @@ fn sticky(
     ]
 }
 
-/// Endpoints by numbers that stay the same while others come and go.
+/// Endpoints by numbers that do not change with other endpoints.
 fn numbers(endpoints: &BTreeSet<Endpoint>) -> BTreeMap<u32, Endpoint> {
     let mut numbers = BTreeMap::new();
     for endpoint in endpoints {
@@ -243,8 +232,8 @@ fn render_service(out: &mut Ruleset, service: &ServicePort) {
             map.elements.entry(key).or_insert(value); // who came first keeps it
         }
     };
-    // Without any endpoint: refuse. With endpoints, but none here where only those count: drop, so that a balancer that
-    // has not yet heard of it tries another node.
+    // Without any endpoint: refuse. With endpoints, but none here where only those count: drop, so that a load balancer without this
+    // information tries another node.
     let refusal = if all.is_empty() { "goto refuse" } else { "goto discard" }.to_owned();
     let external = !service.external_ips.is_empty() || service.node_port.is_some();
     let inside = if service.internal_policy == Policy::Local { &local } else { &all };
@@ -346,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_addresses_of_the_machine_or_of_nobody() {
+    fn services_do_not_get_reserved_addresses() {
         for address in [
             "127.0.0.1",
             "127.9.9.9",
@@ -367,9 +356,9 @@ mod tests {
         }
     }
 
-    /// Services may have addresses of the node, which nobody knows when the rules are made; its own ports there are its own.
+    /// Services may have addresses of the node, which are unknown when the rules are made; its own ports there are exempt.
     #[test]
-    fn what_the_node_serves_itself_is_looked_up_before_services() {
+    fn own_ports_come_before_services() {
         let out = render(&options(), &[]);
         for name in ["services", "check"] {
             let expect = [
@@ -406,7 +395,7 @@ mod tests {
         assert_eq!(value(local, "no-endpoint-services"), None);
     }
 
-    /// A map goes a moment before the rule that reads it: who is between the two still finds somebody.
+    /// A map is removed a moment before the rule that reads it: packets between the two still get an endpoint.
     #[test]
     fn pickers_end_with_a_rule_that_reads_no_map() {
         for affinity in [Affinity::None, Affinity::ClientIp(Duration::from_secs(10))] {

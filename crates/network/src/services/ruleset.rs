@@ -1,4 +1,4 @@
-//! A table as data, and the commands that lead from one to another.
+//! A table as data, and the commands that change one into another.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,11 +27,11 @@ pub struct Chain {
     pub rules: Vec<String>,
 }
 
-/// Most elements in one command: nft holds a command in memory several times.
+/// Maximum of elements in one command: nft holds a command in memory several times.
 const BATCH: usize = 500;
 
 impl Ruleset {
-    /// The whole table anew, in place of whatever there is.
+    /// Commands that replace the whole table.
     pub fn replacement(&self) -> String {
         let table = &self.table;
         let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
@@ -48,7 +48,7 @@ impl Ruleset {
             let _ = writeln!(script, "{line}");
         };
 
-        // What is referred to comes before what refers to it: declarations, chains, rules, elements…
+        // Objects are created before those that refer to them: declarations, chains, rules, elements…
         for (kind, now, old) in [("map", &self.maps, &before.maps), ("set", &self.sets, &before.sets)] {
             for (name, container) in now {
                 match old.get(name) {
@@ -98,7 +98,7 @@ impl Ruleset {
                 }
             }
         }
-        // …and goes after it: first all rules, since chains may refer to each other.
+        // …and removed after them: first all rules, since chains may refer to each other.
         let gone: Vec<&String> = before.chains.keys().filter(|n| !self.chains.contains_key(*n)).collect();
         for name in &gone {
             say(format_args!("flush chain ip {table} {name}"));

@@ -42,8 +42,8 @@ impl Wire {
         }
     }
 
-    /// IPv4 frames that have come for another address than `own`. (What the bridge itself asks groups is for everybody.)
-    pub fn overheard(&self, own: Ipv4Addr) -> Vec<Vec<u8>> {
+    /// IPv4 frames that have come for another address than `own`. (Multicast queries of the bridge are excluded.)
+    pub fn received_for_others(&self, own: Ipv4Addr) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let mut buffer = [0; 2048];
         while let Ok((length, from)) = recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut buffer) {
@@ -70,7 +70,7 @@ fn ethernet(from: Hardware, to: Hardware, kind: u16, content: &[u8]) -> Vec<u8> 
     frame
 }
 
-/// An answer (or a request) that says where `claimed` is.
+/// An ARP reply (or request) with an address for `claimed`.
 fn arp(from: Hardware, to: Hardware, operation: u8, claimed: Ipv4Addr, asked: Ipv4Addr) -> Vec<u8> {
     let mut content = vec![0, 1, 8, 0, 6, 4, 0, operation];
     content.extend(from);
@@ -99,7 +99,7 @@ fn ip(from: Ipv4Addr, to: Ipv4Addr, id: u16, fragment: u16, content: usize) -> V
     packet
 }
 
-/// A part of a datagram whose other parts never come. `offset` is in bytes, a multiple of 8.
+/// A fragment of a datagram whose other fragments never arrive. `offset` is in bytes, a multiple of 8.
 pub fn fragment(own: Ipv4Addr, gateway: Ipv4Addr, to: Ipv4Addr, id: u16, offset: u16) -> Vec<u8> {
     const MORE: u16 = 0x2000;
     let content = [0; 1480];
@@ -117,7 +117,7 @@ fn udp(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
     packet
 }
 
-/// Who attacks, whom, and over which node.
+/// An attacker, its victims, and their node.
 pub struct Attack {
     pub own: Ipv4Addr,
     pub gateway: Ipv4Addr,
@@ -125,7 +125,7 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// Says that the victims and the gateway are where the attacker is, to everybody, in every way.
+    /// Sends all kinds of ARP frames that claim the addresses of the victims and the gateway.
     pub fn takeover(&self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let everybody = || self.victims.iter().chain([&self.gateway]).copied();

@@ -119,7 +119,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A server in a namespace that tells every client `name`, a space, and the address it sees the client as.
+/// A server in a namespace that sends every client `name`, a space, and the client's address.
 pub fn serve(namespace: &Path, port: u16, name: &'static str) {
     let listener = namespace::run_in(Some(namespace), || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap();
     std::thread::spawn(move || {
@@ -131,8 +131,8 @@ pub fn serve(namespace: &Path, port: u16, name: &'static str) {
     });
 }
 
-/// What the server said, or why there was none.
-pub fn ask(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<String> {
+/// Connects to a server and returns its reply.
+pub fn read_reply(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<String> {
     namespace::run_in(Some(namespace), || {
         let mut stream = TcpStream::connect_timeout(&SocketAddr::from((to, port)), Duration::from_secs(3))?;
         stream.set_read_timeout(Some(Duration::from_secs(3)))?;
@@ -142,7 +142,7 @@ pub fn ask(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<String>
     })
 }
 
-/// Sends a datagram; what comes back if anything does.
+/// Sends a datagram.
 pub fn send(namespace: &Path, to: Ipv4Addr, port: u16) -> std::io::Result<()> {
     namespace::run_in(Some(namespace), || {
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?.send_to(b"x", (to, port)).map(drop)

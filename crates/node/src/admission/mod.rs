@@ -1,12 +1,12 @@
-//! Which pods the node takes.
+//! Admission of pods by the node.
 //!
-//! A pod may be bound to a node by anybody who names it in `spec.nodeName`. So the node holds every pod against what the scheduler
-//! would have checked, with the scheduler's own filters, before anything of it runs (upstream `pkg/kubelet/lifecycle/predicate.go`).
-//! **Invariant.** The requests, host ports and number of the pods that were taken stay within what the node has, whoever bound them;
-//! a pod counts from when it is taken until all of it has ended. What an earlier agent took counts first and is not checked again.
+//! Any client that may create pods can bind one to this node with `spec.nodeName`. So before a pod starts, the node checks it with
+//! the scheduler's own filters (upstream `pkg/kubelet/lifecycle/predicate.go`). **Invariant.** The requests, host ports and number
+//! of admitted pods stay within what the node has, however they were bound. A pod counts from its admission until all of its
+//! containers have ended. Pods that an earlier agent admitted count first and are not checked again.
 //!
-//! A critical pod that only lacks resources is taken, and others end for it (see [`preemption`]); it waits until they have. A pod that
-//! lacks only what pods hold that are over or gone in the API, and have not ended yet, waits for them as well.
+//! A critical pod that lacks only resources is admitted and preempts other pods (see [`preemption`]); it waits until they have
+//! ended. A pod that lacks only what terminating pods still hold waits for them too.
 //!
 //! Left out: static pods, and refusing pods while the node is under pressure.
 
@@ -20,16 +20,16 @@ use scheduler::cluster::{Cluster, NodeEntry};
 use scheduler::resources::Resources;
 use scheduler::{Failure, admission_check, taint};
 
-use crate::node::is_extended;
 use crate::resources::Qos;
+use crate::resources::is_extended;
 use preemption::{Candidate, Need};
 
-/// Why the node does not take a pod, as its status says it.
+/// Why the node rejects a pod: reason and message of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: String,
     pub message: String,
-    /// Nothing but the labels of the node is in the way, which may be newer than what is known of them here.
+    /// Only the labels of the node do not match. The API may have newer ones.
     pub by_labels: bool,
 }
 
@@ -39,36 +39,36 @@ impl Rejection {
     }
 }
 
-/// Why a pod does not get the resources that it is resized to, as its status says it.
+/// Why the node does not grant a resize: the message in the pod's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// They may be there later.
+    /// The resources may become free.
     Deferred(String),
-    /// The node never has as much.
+    /// The node does not have as much.
     Infeasible(String),
 }
 
-/// What a pod that ended for a critical one tells.
+/// Reason and message of a pod that was preempted.
 pub const PREEMPTING: (&str, &str) = ("Preempting", "Preempted in order to admit critical pod");
 
-/// The label that says for which operating system a pod is.
+/// The label with the operating system of a pod.
 const OS_LABEL: &str = "kubernetes.io/os";
 const NODE_AFFINITY: &str = "NodeAffinity";
 
-/// A pod that was taken.
+/// An admitted pod.
 struct Taken {
     pod: Arc<scheduler::pod::Pod>,
     qos: Qos,
-    /// It will have ended soon, so others may wait for what it holds.
+    /// It is terminating, so other pods may wait for what it holds.
     ending: bool,
     preempted: bool,
-    /// It waits for room to be resized.
+    /// Its resize is deferred.
     deferred: bool,
     /// The pods that have to end before this one may start.
     waits_for: BTreeSet<String>,
 }
 
-/// Called with the uid of a pod that has something to do.
+/// Called with the UID of a pod whose worker has something to do.
 type Wake = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub struct Admission {
@@ -80,18 +80,18 @@ pub struct Admission {
 #[derive(Default)]
 struct State {
     node: Option<Arc<NodeEntry>>,
-    /// By uid.
+    /// Admitted pods by UID.
     taken: BTreeMap<String, Taken>,
 }
 
-/// The place of a pod on the node; it is free again when this is dropped.
+/// An admitted pod. What it holds of the node is free again when this is dropped.
 pub struct Admitted {
     admission: Arc<Admission>,
     uid: String,
 }
 
 impl Admitted {
-    /// Whether others have to end before the pod may start.
+    /// Whether other pods have to end before this one may start.
     pub fn waits(&self) -> bool {
         self.admission.state.lock().taken.get(&self.uid).is_some_and(|t| !t.waits_for.is_empty())
     }
@@ -120,17 +120,17 @@ impl Admission {
         Admission { node_name: node_name.to_owned(), wake, state: Mutex::default() }
     }
 
-    /// What the node has and refuses, as the API has it.
+    /// Sets the node, with its allocatable resources and taints, as the API has it.
     pub fn set_node(&self, node: Arc<NodeEntry>) {
         self.state.lock().node = Some(node);
     }
 
-    /// Counts a pod that an earlier agent took.
+    /// Counts a pod that an earlier agent admitted, without checks.
     pub fn adopt(self: &Arc<Self>, pod: Arc<scheduler::pod::Pod>, qos: Qos) -> Admitted {
         self.take(&mut self.state.lock(), pod, qos, BTreeSet::new())
     }
 
-    /// Takes a pod, if there is nothing against it. May make others end.
+    /// Admits a pod, or returns why not. May preempt other pods.
     pub fn admit(self: &Arc<Self>, pod: Arc<scheduler::pod::Pod>, qos: Qos) -> Result<Admitted, Rejection> {
         let mut state = self.state.lock();
         let Some(node) = state.node.clone() else {
@@ -163,28 +163,29 @@ impl Admission {
         Ok(admitted)
     }
 
-    /// Grants a pod that was taken other requests of CPU and memory, if there is room. One that has to wait is woken when there may be.
+    /// Grants an admitted pod other requests of CPU and memory, if they fit. A deferred one is woken when resources become free.
     pub fn resize(&self, pod: Arc<scheduler::pod::Pod>) -> Result<(), Unfit> {
         let mut state = self.state.lock();
         let uid = pod.meta.uid.to_string();
         let Some(node) = state.node.clone() else {
             return Err(Unfit::Deferred("Kubelet cannot get node info.".into()));
         };
-        let (asked, has) = (&pod.view.requests, &node.view.allocatable);
-        for (name, asked, has) in [("memory", asked.memory, has.memory), ("cpu", asked.cpu, has.cpu)] {
-            if asked > has {
-                let message = format!("Node didn't have enough capacity: {name}, requested: {asked}, capacity: {has}");
+        let (requested, has) = (&pod.view.requests, &node.view.allocatable);
+        for (name, requested, has) in [("memory", requested.memory, has.memory), ("cpu", requested.cpu, has.cpu)] {
+            if requested > has {
+                let message =
+                    format!("Node didn't have enough capacity: {name}, requested: {requested}, capacity: {has}");
                 return Err(Unfit::Infeasible(message));
             }
         }
         let Some(own) = state.taken.remove(&uid) else { return Ok(()) };
-        let failures = self.failures(&state, &node, &pod, asked, Counting::All);
+        let failures = self.failures(&state, &node, &pod, requested, Counting::All);
         let short =
             failures.iter().find(|f| matches!(f, Failure::Insufficient(i) if matches!(&*i.resource, "cpu" | "memory")));
         let result = short.map_or(Ok(()), |f| Err(Unfit::Deferred(rejection(f, 1).message)));
         let view = if result.is_ok() { pod } else { own.pod.clone() };
         state.taken.insert(uid.clone(), Taken { pod: view, deferred: result.is_err(), ..own });
-        // It may have become smaller.
+        // Deferred pods may fit if this one has become smaller.
         let waiting: Vec<String> = match result {
             Ok(()) => state.taken.iter().filter(|(_, t)| t.deferred).map(|(uid, _)| uid.clone()).collect(),
             Err(_) => Vec::new(),
@@ -194,14 +195,14 @@ impl Admission {
         result
     }
 
-    /// The pod is over or gone in the API; what is left of it on the node ends.
+    /// Marks a pod as terminating: it has finished or is gone from the API, and its containers end.
     pub fn ends(&self, uid: &str) {
         if let Some(t) = self.state.lock().taken.get_mut(uid) {
             t.ending = true;
         }
     }
 
-    /// Whether the pod has to end for a critical one.
+    /// Whether the pod is preempted.
     pub fn is_preempted(&self, uid: &str) -> bool {
         self.state.lock().taken.get(uid).is_some_and(|t| t.preempted)
     }
@@ -220,7 +221,7 @@ impl Admission {
         Admitted { admission: self.clone(), uid }
     }
 
-    /// Everything that is against the pod.
+    /// Every check that the pod fails.
     fn failures(
         &self,
         state: &State,
@@ -243,7 +244,7 @@ impl Admission {
         failures
     }
 
-    /// The pods that end so that a critical one fits: then no failure is left. What else is against it stays.
+    /// The pods to preempt so that a critical one fits, and then `failures` is empty. Failures other than missing resources stay.
     fn preempt(
         &self,
         state: &State,
@@ -286,14 +287,14 @@ impl Admission {
     }
 }
 
-/// Which pods of the node count.
+/// Which pods count against the node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counting {
     All,
     WithoutEnding,
 }
 
-/// The requests without extended resources that the node does not know: they may be those of the cluster.
+/// The requests without extended resources that the node does not have: the cluster may have them.
 fn known_requests(requests: &Resources, allocatable: &Resources) -> Resources {
     let mut known = requests.clone();
     known.extended.retain(|(name, _)| !is_extended(name) || allocatable.extended.iter().any(|(n, _)| n == name));

@@ -1,4 +1,4 @@
-//! Which pods end so that a critical pod has room: data to data.
+//! Chooses the pods to preempt for a critical one: a pure function.
 //!
 //! As upstream's `pkg/kubelet/preemption`: as few pods of the best quality of service as possible, then of the next one; among pods that
 //! free the same part of what is missing, the one with the smaller requests.
@@ -10,19 +10,19 @@ use crate::resources::Qos;
 
 /// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`).
 const CRITICAL: i64 = 2_000_000_000;
-/// Lowest first.
+/// Quality of service classes, the lowest first.
 const CLASSES: [Qos; 3] = [Qos::BestEffort, Qos::Burstable, Qos::Guaranteed];
 
 pub fn is_critical(priority: i64) -> bool {
     priority >= CRITICAL
 }
 
-/// Whether a pod may end for another one, by their priorities (`types.Preemptable`).
+/// Whether a pod may be preempted by another one, by their priorities (`types.Preemptable`).
 pub fn may_preempt(priority: i64, victim: i64) -> bool {
     is_critical(priority) && !is_critical(victim) || priority > victim
 }
 
-/// A pod that may have to end.
+/// A pod that may be preempted.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub uid: &'a str,
@@ -31,7 +31,7 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// What of a resource it would free.
+    /// How much of a resource it would free.
     fn frees(&self, resource: &str) -> i64 {
         match resource {
             "pods" => 1,
@@ -43,7 +43,7 @@ impl Candidate<'_> {
     }
 }
 
-/// So much of a resource is to be freed.
+/// How much of a resource has to be freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub resource: String,
@@ -56,7 +56,7 @@ impl From<&Insufficient> for Need {
     }
 }
 
-/// What is still to be freed when these have ended.
+/// What still has to be freed after these pods have ended.
 fn remaining(needs: &[Need], ended: &[Candidate<'_>]) -> Vec<Need> {
     let left = |need: &Need| {
         let freed = ended.iter().fold(0i64, |sum, c| sum.saturating_add(c.frees(&need.resource)));
@@ -65,7 +65,7 @@ fn remaining(needs: &[Need], ended: &[Candidate<'_>]) -> Vec<Need> {
     needs.iter().map(left).filter(|need| need.quantity > 0).collect()
 }
 
-/// The part of the needs that a pod leaves: each counts the same, whatever its unit.
+/// The part of the needs that remains after a pod has ended. Every resource has the same weight.
 fn distance(needs: &[Need], candidate: &Candidate<'_>) -> f64 {
     let left = |n: &Need| (n.quantity - candidate.frees(&n.resource)).max(0) as f64 / n.quantity as f64;
     needs.iter().map(|n| left(n).powi(2)).sum()
@@ -89,7 +89,7 @@ fn choose<'a>(mut candidates: Vec<Candidate<'a>>, mut needs: Vec<Need>) -> Resul
     Ok(chosen)
 }
 
-/// The pods to end so that the needs are met. Errors with what all of them together would leave.
+/// The UIDs of the pods to preempt. Errors with the needs that remain if all of them end.
 pub fn victims<'a>(candidates: &[Candidate<'a>], needs: &[Need]) -> Result<Vec<&'a str>, Vec<Need>> {
     let left = remaining(needs, candidates);
     if !left.is_empty() {
@@ -97,7 +97,7 @@ pub fn victims<'a>(candidates: &[Candidate<'a>], needs: &[Need]) -> Result<Vec<&
     }
     let class = |qos: Qos| candidates.iter().copied().filter(|c| c.qos == qos).collect::<Vec<_>>();
     let mut chosen: Vec<Candidate<'a>> = Vec::new();
-    // For each class the lower ones are taken to be gone: it gives only what they cannot.
+    // Each class frees only what all lower classes together cannot.
     for (i, qos) in CLASSES.iter().enumerate().rev() {
         let lower = CLASSES[..i].iter().flat_map(|q| class(*q));
         let gone: Vec<_> = chosen.iter().copied().chain(lower).collect();

@@ -24,8 +24,8 @@ fn node(labels: Value, taints: Value) -> Arc<NodeEntry> {
 
 fn admission() -> (Arc<Admission>, Arc<Mutex<Vec<String>>>) {
     let woken: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = woken.clone();
-    let admission = Admission::new("n", Arc::new(move |uid: &str| told.lock().push(uid.to_owned())));
+    let notified = woken.clone();
+    let admission = Admission::new("n", Arc::new(move |uid: &str| notified.lock().push(uid.to_owned())));
     admission.set_node(node(json!({"zone": "a"}), json!([{"key": "soft", "effect": "NoSchedule"}])));
     (Arc::new(admission), woken)
 }
@@ -69,7 +69,7 @@ fn a_pod_is_held_against_what_the_scheduler_checks() {
         let refused = a.admit(pod("p", 0, spec.clone()), Qos::Burstable).err().unwrap_or_else(|| panic!("{spec}"));
         assert_eq!((refused.reason, refused.message), (reason, message), "{spec}");
     }
-    // An extended resource that no node has may be one of the cluster; taints that only keep new pods away keep out none that are bound.
+    // An extended resource that no node has may be one of the cluster; a NoSchedule taint does not keep out a bound pod.
     let spec = requests(json!({"cpu": "1500m", "example.com/license": 5}));
     drop(a.admit(pod("p", 0, spec), Qos::Burstable).unwrap());
     a.set_node(node(json!({}), json!([{"key": "out", "effect": "NoExecute"}])));
@@ -85,7 +85,7 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
         ["a", "b", "c"].map(|name| a.admit(pod(name, 0, json!({})), Qos::BestEffort).unwrap()).into_iter().collect();
     let refused = a.admit(pod("d", 0, json!({})), Qos::BestEffort).err().unwrap();
     assert_eq!((&*refused.reason, refused.by_labels), ("OutOfpods", false));
-    // The API has forgotten one that has not ended: a pod in its place waits.
+    // A pod that is gone from the API has not ended yet: a pod that needs its resources waits.
     a.ends("c");
     let d = a.admit(pod("d", 0, json!({})), Qos::BestEffort).unwrap();
     assert!(d.waits());
@@ -94,7 +94,7 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
     held.pop();
     assert!(!d.waits());
     assert_eq!(*woken.lock(), ["d"]);
-    // An agent that starts again counts what runs, even if it is too much.
+    // A new agent counts what runs, even if it exceeds the node.
     let more: Vec<_> = ["x", "y"].map(|name| a.adopt(pod(name, 0, json!({})), Qos::BestEffort)).into_iter().collect();
     drop(held);
     let refused = a.admit(pod("e", 0, json!({})), Qos::BestEffort).err().unwrap();
@@ -106,26 +106,27 @@ fn a_place_is_free_when_the_pod_has_ended_and_not_before() {
 #[test]
 fn a_resize_waits_for_room() {
     let (a, woken) = admission();
-    let asks = |name: &str, cpu: &str, memory: &str| pod(name, 0, requests(json!({"cpu": cpu, "memory": memory})));
-    let big = a.admit(asks("big", "1", "3Gi"), Qos::Burstable).unwrap();
-    let _small = a.admit(asks("small", "500m", "1Gi"), Qos::Burstable).unwrap();
+    let requesting =
+        |name: &str, cpu: &str, memory: &str| pod(name, 0, requests(json!({"cpu": cpu, "memory": memory})));
+    let big = a.admit(requesting("big", "1", "3Gi"), Qos::Burstable).unwrap();
+    let _small = a.admit(requesting("small", "500m", "1Gi"), Qos::Burstable).unwrap();
     let infeasible = |name: &str, numbers: &str| {
         Err(Unfit::Infeasible(format!("Node didn't have enough capacity: {name}, requested: {numbers}")))
     };
-    assert_eq!(a.resize(asks("small", "3", "1Gi")), infeasible("cpu", "3000, capacity: 2000"));
-    assert_eq!(a.resize(asks("small", "3", "5Gi")), infeasible("memory", "5368709120, capacity: 4294967296"));
-    assert_eq!(a.resize(asks("small", "1", "1Gi")), Ok(()));
+    assert_eq!(a.resize(requesting("small", "3", "1Gi")), infeasible("cpu", "3000, capacity: 2000"));
+    assert_eq!(a.resize(requesting("small", "3", "5Gi")), infeasible("memory", "5368709120, capacity: 4294967296"));
+    assert_eq!(a.resize(requesting("small", "1", "1Gi")), Ok(()));
     let message =
         "Node didn't have enough resource: memory, requested: 2147483648, used: 3221225472, capacity: 4294967296";
-    assert_eq!(a.resize(asks("small", "1", "2Gi")), Err(Unfit::Deferred(message.into())));
-    // What waits keeps what it has, and looks again when another pod becomes smaller, or ends.
-    let refused = a.admit(asks("third", "1m", "1"), Qos::Burstable).err().unwrap();
+    assert_eq!(a.resize(requesting("small", "1", "2Gi")), Err(Unfit::Deferred(message.into())));
+    // A deferred pod keeps its resources, and is woken when another pod becomes smaller or ends.
+    let refused = a.admit(requesting("third", "1m", "1"), Qos::Burstable).err().unwrap();
     assert_eq!(refused.message, "Node didn't have enough resource: cpu, requested: 1, used: 2000, capacity: 2000");
-    assert_eq!(a.resize(asks("big", "1", "2560Mi")), Ok(()));
+    assert_eq!(a.resize(requesting("big", "1", "2560Mi")), Ok(()));
     assert_eq!(*woken.lock(), ["small"]);
     drop(big);
     assert_eq!(*woken.lock(), ["small", "small"]);
-    assert_eq!(a.resize(asks("small", "1", "2Gi")), Ok(()));
+    assert_eq!(a.resize(requesting("small", "1", "2Gi")), Ok(()));
 }
 
 #[test]

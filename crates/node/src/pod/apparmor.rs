@@ -1,19 +1,19 @@
-//! The AppArmor profile of containers that name none, or the runtime's.
+//! The AppArmor profile of containers without one, and of `RuntimeDefault`.
 //!
-//! It adds to what the mounts of a container refuse already: should a mount be changed, the kernel's files stay closed. Left out:
-//! hosts without `apparmor_parser`, where only profiles that somebody else has loaded can be used.
+//! It protects the kernel's files even if a mount of the container should be changed. Left out: hosts without `apparmor_parser`,
+//! where containers can only use profiles that are loaded already.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Its name in the kernel.
+/// The name of the profile in the kernel.
 pub const DEFAULT: &str = "kemudi-default";
 
-/// Where the program that loads profiles is; not looked for in `PATH`, since it runs as root.
+/// Paths of the program that loads profiles. `PATH` is not searched, since it runs as root.
 const PARSER_DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// Files of the kernel that change or show the whole machine, with what is denied.
+/// Files of the kernel that change or show the whole machine, with the denied permissions.
 const DENIED: &[(&str, &str)] = &[
     ("/proc/sys/**", "wkl"),
     ("/proc/sysrq-trigger", "rwkl"),
@@ -28,15 +28,15 @@ const DENIED: &[(&str, &str)] = &[
     ("/sys/kernel/security/**", "rwkl"),
 ];
 
-/// The profile in AppArmor's language.
+/// The source of the profile.
 fn text() -> String {
     let mut text = format!("profile {DEFAULT} flags=(attach_disconnected,mediate_deleted) {{\n");
-    // Capabilities, files and networks are limited elsewhere.
+    // Other code limits capabilities, files and networks.
     text.push_str("  capability,\n  file,\n  network,\n  umount,\n  deny mount,\n");
     for (path, access) in DENIED {
         text.push_str(&format!("  deny {path} {access},\n"));
     }
-    // Containers see and signal their like; the shim, and the host's root, end them.
+    // Containers may signal each other; the shim and the host may signal containers.
     text.push_str("  signal (receive) peer=unconfined,\n");
     text.push_str(&format!("  signal (send, receive) peer={DEFAULT},\n"));
     text.push_str(&format!("  ptrace (trace, read, tracedby, readby) peer={DEFAULT},\n}}\n"));
@@ -47,7 +47,7 @@ fn parser() -> Option<PathBuf> {
     PARSER_DIRECTORIES.iter().map(|d| Path::new(d).join("apparmor_parser")).find(|p| p.is_file())
 }
 
-/// Loads the profile, in place of one that an earlier agent loaded. Without AppArmor or its program nothing happens.
+/// Loads the profile, or replaces that of an earlier agent. Does nothing without AppArmor or its program.
 pub fn load() -> io::Result<()> {
     let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
     match parser().filter(|_| enabled.is_ok_and(|e| e.starts_with('Y'))) {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_gets_the_profile_and_its_errors_are_told() {
+    fn passes_the_profile_to_the_program_and_returns_its_errors() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let parser = directory.path().join("apparmor_parser");

@@ -1,6 +1,6 @@
-//! How long a container that ended, or a sandbox that was lost, waits before it is started again.
+//! Back-off of containers that ended, and of sandboxes that were lost.
 //!
-//! The first restart comes at once, the next after 10 s, 20 s, … 5 min; a container that ran for ten minutes starts anew
+//! The first restart is immediate, the next ones come after 10 s, 20 s, … 5 min; ten minutes without an end reset the delay
 //! (client-go `flowcontrol.Backoff` as the kubelet uses it).
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Backoffs {
         (!left.is_zero()).then_some((*delay, left))
     }
 
-    /// The container is started again.
+    /// Records that the container is started again.
     pub fn started(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
         let next = match self.0.get(key) {
             Some((delay, updated)) if since(ended, *updated) <= MAX * 2 => (*delay * 2).min(MAX),
@@ -38,7 +38,7 @@ impl Backoffs {
         self.0.insert(key.to_owned(), (next, now));
     }
 
-    /// The delay in force, for messages.
+    /// The current delay, for messages.
     pub fn delay(&self, key: &str) -> Duration {
         self.0.get(key).map_or(INITIAL, |(d, _)| *d)
     }
@@ -48,7 +48,7 @@ impl Backoffs {
     }
 }
 
-/// As Go prints durations of whole seconds: `10s`, `1m20s`, `5m0s`.
+/// Formats whole seconds as Go does: `10s`, `1m20s`, `5m0s`.
 pub fn go_duration(d: Duration) -> String {
     let s = d.as_secs();
     match s {

@@ -1,16 +1,15 @@
-//! From the container of a pod to what the runtime is asked for.
+//! Translates a container of a pod to the configuration of the runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{
-    Container, EphemeralContainer, Pod, PodSecurityContext, SeccompProfile, SecurityContext,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
 use runtime::{ContainerConfig, Mount, Seccomp, Security};
 
-use crate::env::{MOST_BYTES, Room, TooLong, expand};
+use crate::env::{Budget, MAX_BYTES, TooLong, expand};
+use crate::options::SeccompDefault;
 
-/// Labels by which containers and sandboxes are found again.
+/// Labels of containers and sandboxes in the runtime.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -30,34 +29,26 @@ pub enum Error {
     Seccomp { path: PathBuf, source: std::io::Error },
     #[error("invalid security context: {0}")]
     Invalid(&'static str),
-    /// What the node cannot carry out.
+    /// The node does not support a setting.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
-/// The seccomp profile where neither container nor pod names one, as kubelet's `seccompDefault` has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SeccompDefault {
-    #[default]
-    Unconfined,
-    RuntimeDefault,
-}
-
-/// What [`config`] needs besides the pod.
+/// The input of [`config`].
 pub struct Parts<'a> {
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub attempt: u32,
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
-    /// The user of the image, as it says it.
+    /// The user in the configuration of the image.
     pub image_user: &'a str,
     pub node_memory: u64,
-    /// Where `localhost` seccomp profiles lie.
+    /// The directory of `Localhost` seccomp profiles.
     pub seccomp_root: PathBuf,
-    /// The seccomp profile of containers that name none.
+    /// The default seccomp profile.
     pub seccomp_default: SeccompDefault,
     pub host: super::security::Host,
 }
@@ -72,35 +63,13 @@ pub fn labels(pod: &Pod) -> BTreeMap<String, String> {
     ])
 }
 
-/// An ephemeral container as a container: it has the same fields less those it may not have.
-pub fn of_ephemeral(c: &EphemeralContainer) -> Container {
-    Container {
-        args: c.args.clone(),
-        command: c.command.clone(),
-        env: c.env.clone(),
-        env_from: c.env_from.clone(),
-        image: c.image.clone(),
-        image_pull_policy: c.image_pull_policy.clone(),
-        name: c.name.clone(),
-        security_context: c.security_context.clone(),
-        stdin: c.stdin,
-        stdin_once: c.stdin_once,
-        termination_message_path: c.termination_message_path.clone(),
-        termination_message_policy: c.termination_message_policy.clone(),
-        tty: c.tty,
-        volume_mounts: c.volume_mounts.clone(),
-        working_dir: c.working_dir.clone(),
-        ..Container::default()
-    }
-}
-
 pub fn config(parts: Parts<'_>) -> Result<ContainerConfig, Error> {
     let Parts { pod, container: c, attempt, env, .. } = &parts;
     let known: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let mut room = Room::new(MOST_BYTES);
-    room.take(env.iter().map(|(k, v)| k.len() + v.len()).sum())?;
+    let mut budget = Budget::new(MAX_BYTES);
+    budget.take(env.iter().map(|(k, v)| k.len() + v.len()).sum())?;
     let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, TooLong> {
-        list.iter().flatten().map(|t| expand(t, |name| known.get(name).copied(), &mut room)).collect()
+        list.iter().flatten().map(|t| expand(t, |name| known.get(name).copied(), &mut budget)).collect()
     };
     let mut labels = labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
@@ -271,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_refused_where_asked() {
+    fn refuses_root_if_run_as_non_root() {
         let strict = json!({"runAsNonRoot": true});
         assert!(matches!(check(strict.clone(), json!({}), ""), Err(Error::Root { .. })));
         assert!(matches!(check(strict.clone(), json!({}), "0:0"), Err(Error::Root { .. })));
@@ -282,7 +251,7 @@ mod tests {
         assert!(check(json!({}), json!({"runAsUser": -1}), "").is_err());
     }
 
-    /// One that debugs a pod comes when the pod has been taken.
+    /// An ephemeral container is added after the pod was admitted.
     #[test]
     fn a_container_with_what_is_not_carried_out_is_refused() {
         let refused = |c| matches!(check(json!({}), c, ""), Err(Error::Refused(_)));

@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// How names are resolved on this node and in this cluster.
+/// DNS settings of the node and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct DnsOptions {
     /// Address of the cluster's DNS service.
     pub server: Option<String>,
-    /// `cluster.local`.
+    /// The domain of the cluster, for example `cluster.local`.
     pub domain: String,
     /// The node's own resolv.conf, for `dnsPolicy: Default`.
     pub node: String,
@@ -25,7 +25,7 @@ pub fn hostname(pod: &Pod) -> String {
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The full name under a headless service, if the pod has a subdomain.
+/// The pod's fully qualified name under a headless service, if it has a subdomain.
 pub fn fqdn(pod: &Pod, domain: &str) -> Option<String> {
     let sub = pod.spec.as_ref()?.subdomain.as_deref().filter(|s| !s.is_empty())?;
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -150,15 +150,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_are_resolved_as_the_policy_says() {
+    fn resolves_names_by_dns_policy() {
         let options = DnsOptions {
             server: Some("10.96.0.10".into()),
             domain: "cluster.local".into(),
             node: "search example.org\nnameserver 192.0.2.53\n".into(),
         };
-        let check = |spec: serde_json::Value, want: &str| {
+        let check = |spec: serde_json::Value, expected: &str| {
             let pod: Pod = serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
-            assert_eq!(resolv_conf(&pod, &options), want, "{spec}");
+            assert_eq!(resolv_conf(&pod, &options), expected, "{spec}");
         };
         let cluster = "search n.svc.cluster.local svc.cluster.local cluster.local example.org\n\
                        nameserver 10.96.0.10\noptions ndots:5\n";

@@ -1,4 +1,4 @@
-//! `postStart` and `preStop`.
+//! Lifecycle hooks: `postStart` and `preStop`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use runtime::Runtime;
 
-use crate::probe::{Action, Attempt, Names, Redirects, Target};
+use crate::probe::{Action, Attempt, Names, Purpose, Target};
 
-/// A hook without an end of its own.
+/// The timeout of a hook that has none.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Runs a hook to its end; dropping the future leaves it to itself.
+/// Runs a hook to its end. If the future is dropped, a command of the hook keeps running. Errors with a message.
 pub async fn run(
     handler: &LifecycleHandler,
     runtime: &Arc<dyn Runtime>,
@@ -29,7 +29,7 @@ pub async fn run(
     }
     let action = match (&handler.exec, &handler.http_get) {
         (Some(e), _) => Action::Exec(e),
-        (None, Some(h)) => Action::Http(h, Redirects::Accept),
+        (None, Some(h)) => Action::Http(h, Purpose::Hook),
         (None, None) => return Err("invalid handler: it holds no action".into()),
     };
     let target = Target { runtime: &**runtime, container_id, spec, pod_ip, node_namespace, names };

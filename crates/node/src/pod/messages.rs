@@ -28,7 +28,7 @@ fn head(path: &Path, most: u64) -> String {
 
 fn last_lines(path: &Path) -> String {
     let Ok(mut f) = beneath::read_file(path) else { return String::new() };
-    // Every line carries a time and a stream, so read more than is kept.
+    // Read more than is kept, since every line has a time and a stream.
     let size = f.metadata().map_or(0, |m| m.len());
     let from = size.saturating_sub(64 * 1024);
     let mut text = Vec::new();

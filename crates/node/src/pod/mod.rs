@@ -1,12 +1,13 @@
-//! One pod on this node: what is wanted, what is there, what to do, and what to report.
+//! One pod on this node: its specification, its containers, what to do, and its status.
 //!
-//! [`plan`] and [`status`] are pure; [`worker`] is the task that feeds them and acts. Invariant: a worker keeps nothing that
-//! cannot be found again from the API and the runtime, save for back-offs and probe counts.
+//! [`plan`] and [`status`] are pure; [`worker`] is the task that calls them and acts. Invariant: a worker keeps nothing that cannot
+//! be found again from the API and the runtime, save for back-offs and probe counts.
 
 pub(crate) mod apparmor;
 pub mod backoff;
 pub mod container;
 pub mod files;
+mod holds;
 mod hooks;
 mod messages;
 pub mod plan;
@@ -15,10 +16,9 @@ pub mod probes;
 mod pulls;
 pub(crate) mod resize;
 pub mod security;
-mod start;
+pub(crate) mod spec;
 pub(crate) mod starts;
 pub mod status;
-mod stop;
 pub(crate) mod sysctls;
 pub mod users;
 pub(crate) mod worker;

@@ -1,10 +1,10 @@
-//! What to do with a pod now: a pure function of what is wanted and what is there.
+//! The next actions for a pod: a pure function of its specification and its containers.
 //!
-//! Follows kubelet's `computePodActions`: init containers one after the other, sidecars (init containers that restart always)
-//! before what comes after them, app containers together, each restarted by its policy. Invariant: the plan depends on the
-//! present only, so that a new agent goes on where the old one stopped.
+//! Follows kubelet's `computePodActions`: init containers one after the other, sidecars (init containers that restart always) before
+//! what comes after them, app containers together, each restarted by its policy. Invariant: the plan depends on the present only, so
+//! that a new agent continues where the old one stopped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -31,16 +31,18 @@ pub enum Role {
     Ephemeral,
 }
 
-/// What is there.
+/// The observed state of a pod.
 pub struct Seen<'a> {
     pub sandbox: Sandbox,
-    /// Id of the sandbox, to tell containers of an earlier one.
+    /// Id of the sandbox; containers of other sandboxes are old.
     pub sandbox_id: &'a str,
     /// The newest container of each name.
     pub newest: &'a BTreeMap<String, Container>,
-    /// What probes say of running containers, by name.
+    /// Results of the probes of running containers, by name.
     pub health: &'a BTreeMap<String, Health>,
     pub backoffs: &'a Backoffs,
+    /// Ids of the containers that the agent has killed so that they start again.
+    pub killed: &'a BTreeSet<String>,
     pub now: Timestamp,
 }
 
@@ -60,21 +62,21 @@ pub struct Kill {
     pub grace: Option<i64>,
 }
 
-/// What to do, in this order.
+/// The actions, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub kill: Vec<Kill>,
     pub new_sandbox: bool,
     pub start: Vec<Start>,
-    /// Waits for its back-off, with the delay in force.
+    /// Containers that wait for their back-off, with its delay.
     pub backing_off: Vec<(String, Duration)>,
-    /// All is done: end what still runs (sidecars), free the sandbox, keep the records.
+    /// The pod has finished: stop sidecars and the sandbox, keep the records.
     pub finished: bool,
-    /// Look again by then, even if nothing happens.
+    /// Plan again after this time, even without a change.
     pub wake: Option<Duration>,
 }
 
-/// Whether a container that ended is to be started again.
+/// Whether a container that ended with this code starts again.
 pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
     let policy = match c.restart_policy.as_deref() {
         Some(own) => own,
@@ -95,8 +97,13 @@ pub fn restarts(pod: &Pod, c: &Spec, exit_code: i32) -> bool {
     }
 }
 
-fn ended(c: &Container) -> Option<i32> {
+/// The exit code of a container that the agent has killed. Its program may have exited with 0 on the signal, but has not succeeded.
+pub const KILLED: i32 = 137;
+
+/// The exit code of a container that has ended.
+fn exit_code(c: &Container, killed: &BTreeSet<String>) -> Option<i32> {
     match c.state {
+        ContainerState::Exited | ContainerState::Unknown if killed.contains(&c.id) => Some(KILLED),
         ContainerState::Exited => Some(c.exit_code.unwrap_or(128)),
         ContainerState::Unknown => Some(c.exit_code.unwrap_or(137)),
         ContainerState::Created | ContainerState::Running => None,
@@ -122,6 +129,10 @@ pub fn plan(pod: &Pod, seen: &Seen<'_>) -> Plan {
 }
 
 impl Planner<'_> {
+    fn ended(&self, c: &Container) -> Option<i32> {
+        exit_code(c, self.seen.killed)
+    }
+
     /// The container of that name, if it belongs to the present sandbox.
     fn present(&self, name: &str) -> Option<&Container> {
         self.seen.newest.get(name).filter(|c| c.pod == self.seen.sandbox_id && self.seen.sandbox == Sandbox::Ready)
@@ -133,17 +144,21 @@ impl Planner<'_> {
         if self.seen.sandbox != Sandbox::Ready {
             let ran = |c: &Spec| self.seen.newest.contains_key(&c.name);
             let over = |c: &Spec| {
-                self.seen.newest.get(&c.name).and_then(ended).is_some_and(|code| !restarts(self.pod, c, code))
+                self.seen
+                    .newest
+                    .get(&c.name)
+                    .and_then(|c| self.ended(c))
+                    .is_some_and(|code| !restarts(self.pod, c, code))
             };
             let any = spec.containers.iter().any(ran);
-            // A pod that does not restart is not begun again; one whose containers are all over is done.
+            // A pod whose containers do not restart gets no new sandbox.
             if any && (policy == "Never" || spec.containers.iter().all(over)) {
                 self.plan.finished = true;
                 return;
             }
             let failed_init = |c: &Spec| {
                 !is_sidecar(c)
-                    && self.seen.newest.get(&c.name).and_then(ended).is_some_and(|code| code != 0)
+                    && self.seen.newest.get(&c.name).and_then(|c| self.ended(c)).is_some_and(|code| code != 0)
                     && policy == "Never"
             };
             if spec.init_containers.iter().flatten().any(failed_init) {
@@ -182,7 +197,7 @@ impl Planner<'_> {
             if begun {
                 continue;
             }
-            let state = self.present(&c.name).map(|s| (s.state, ended(s)));
+            let state = self.present(&c.name).map(|s| (s.state, self.ended(s)));
             match state {
                 None => {
                     // In a new sandbox an init container that succeeded runs again.
@@ -209,10 +224,10 @@ impl Planner<'_> {
         true
     }
 
-    /// Starts, restarts or kills one container as needed. Whether it has ended for good.
+    /// Starts, restarts or kills one container as needed. Returns whether it has ended for good.
     fn keep_running(&mut self, c: &Spec, role: Role) -> bool {
         let Some(status) = self.present(&c.name) else {
-            let last = self.seen.newest.get(&c.name).and_then(ended);
+            let last = self.seen.newest.get(&c.name).and_then(|c| self.ended(c));
             if let Some(code) = last
                 && !restarts(self.pod, c, code)
             {
@@ -221,20 +236,20 @@ impl Planner<'_> {
             self.start(c, role);
             return false;
         };
-        match ended(status) {
+        match self.ended(status) {
             Some(code) => {
                 if !restarts(self.pod, c, code) {
                     return true;
                 }
                 self.start(c, role);
             }
-            // Left by an agent that stopped between creating and starting it.
+            // An earlier agent ended between creating and starting it.
             None if status.state == ContainerState::Created => self.start(c, role),
             None => {
                 let id = status.id.clone();
                 if let Some(failed) = self.seen.health.get(&c.name).and_then(|h| h.failed) {
                     let what = failed.name();
-                    let again = restarts(self.pod, c, 137);
+                    let again = restarts(self.pod, c, KILLED);
                     let then = if again { ", will be restarted" } else { "" };
                     let message = format!("Container {} failed {what} probe{then}", c.name);
                     let probe = match failed {
@@ -258,7 +273,7 @@ impl Planner<'_> {
     }
 
     fn start(&mut self, c: &Spec, role: Role) {
-        let last = self.seen.newest.get(&c.name).filter(|s| ended(s).is_some());
+        let last = self.seen.newest.get(&c.name).filter(|s| self.ended(s).is_some());
         if let Some(last) = last
             && let Some((delay, left)) = self.seen.backoffs.waiting(&c.name, ended_at(last), self.seen.now)
         {

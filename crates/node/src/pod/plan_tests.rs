@@ -5,7 +5,7 @@ const SANDBOX: &str = "u-0";
 
 fn container(name: &str, state: &str) -> Container {
     let (kind, code) = match state.split_once(':') {
-        Some(("exit", code)) => (ContainerState::Exited, code.parse().ok()),
+        Some(("exit" | "killed", code)) => (ContainerState::Exited, code.parse().ok()),
         _ => (ContainerState::Running, None),
     };
     Container {
@@ -32,7 +32,7 @@ fn container(name: &str, state: &str) -> Container {
 }
 
 /// The plan in short: `+a` starts, `-a` kills, `~a` backs off, `sandbox`, `finished`.
-fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], want: &str) {
+fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], expected: &str) {
     let mut backoffs = Backoffs::default();
     let now = Timestamp::from_second(201).unwrap();
     for (name, state) in there.iter().filter(|(_, s)| s.ends_with('~')) {
@@ -49,14 +49,23 @@ fn check(spec: Value, sandbox: Sandbox, there: &[(&str, &str)], want: &str) {
             ((*n).to_owned(), Health { started: !s.ends_with('?'), ready: true, failed })
         })
         .collect();
-    let seen = Seen { sandbox, sandbox_id: SANDBOX, newest: &newest, health: &health, backoffs: &backoffs, now };
+    let killed = there.iter().filter(|(_, s)| s.starts_with("killed")).map(|(n, _)| format!("id-{n}")).collect();
+    let seen = Seen {
+        sandbox,
+        sandbox_id: SANDBOX,
+        newest: &newest,
+        health: &health,
+        backoffs: &backoffs,
+        killed: &killed,
+        now,
+    };
     let plan = plan(&pod, &seen);
     let mut got: Vec<String> = plan.kill.iter().map(|k| format!("-{}", k.name)).collect();
     got.extend(plan.new_sandbox.then(|| "sandbox".to_owned()));
     got.extend(plan.start.iter().map(|s| format!("+{}", s.name)));
     got.extend(plan.backing_off.iter().map(|(n, _)| format!("~{n}")));
     got.extend(plan.finished.then(|| "finished".to_owned()));
-    assert_eq!(got.join(" "), want, "{spec} {sandbox:?} {there:?}");
+    assert_eq!(got.join(" "), expected, "{spec} {sandbox:?} {there:?}");
 }
 
 fn spec(policy: &str, init: &[&str], app: &[&str]) -> Value {
@@ -70,7 +79,7 @@ fn spec(policy: &str, init: &[&str], app: &[&str]) -> Value {
 
 /// Clauses: P10 P12
 #[test]
-fn what_is_to_be_done() {
+fn plans_follow_upstreams_actions() {
     use Sandbox::{Absent, Dead, Ready};
     let always = || spec("Always", &[], &["a", "b"]);
     check(always(), Absent, &[], "sandbox +a +b");
@@ -87,6 +96,10 @@ fn what_is_to_be_done() {
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "running")], "");
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:1")], "+b");
     check(on_failure(), Ready, &[("a", "exit:0"), ("b", "exit:0")], "finished");
+
+    // Killed by the agent, for a probe or a resize: it has not succeeded, whatever its exit code.
+    check(on_failure(), Ready, &[("a", "killed:0"), ("b", "exit:0")], "+a");
+    check(spec("Never", &[], &["a"]), Ready, &[("a", "killed:0")], "finished");
 
     let never = || spec("Never", &[], &["a", "b"]);
     check(never(), Ready, &[("a", "exit:1"), ("b", "running")], "");

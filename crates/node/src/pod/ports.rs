@@ -1,4 +1,4 @@
-//! Which ports of the node lead to a pod.
+//! The host ports of a pod.
 
 use std::net::Ipv4Addr;
 
@@ -7,8 +7,8 @@ use network::{HostPort, Protocol};
 
 use crate::resources::is_sidecar;
 
-/// The ports that containers of the pod ask for, as upstream's kubelet takes them: of app containers and sidecars. A pod in the node's
-/// network has them anyway. Addresses of IPv6 lead nowhere, since pods have none.
+/// The host ports of app containers and sidecars, as in upstream's kubelet. None for a pod in the node's network, which has its
+/// ports there anyway. IPv6 addresses are ignored, since pods have none.
 pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     if spec.host_network == Some(true) {
         return Vec::new();
@@ -32,7 +32,7 @@ pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
         })
         .collect();
     all.sort();
-    // The same port twice in a pod is for the first.
+    // Of the same port twice in a pod, the first counts.
     let mut kept: Vec<HostPort> = Vec::new();
     for port in all {
         if !kept.iter().any(|k| k.conflicts(&port)) {
@@ -42,9 +42,9 @@ pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     kept
 }
 
-/// The first of these ports that is the node's own.
-pub fn of_node<'a>(wanted: &'a [HostPort], own: &[HostPort]) -> Option<&'a HostPort> {
-    wanted.iter().find(|p| own.iter().any(|o| o.conflicts(p)))
+/// The first of these ports that the node itself uses.
+pub fn used_by_node<'a>(ports: &'a [HostPort], own: &[HostPort]) -> Option<&'a HostPort> {
+    ports.iter().find(|p| own.iter().any(|o| o.conflicts(p)))
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
             let address = last.map(|n| Ipv4Addr::new(192, 0, 2, n));
             HostPort { address, protocol, port, target: port }
         };
-        let taken = |own: &[HostPort]| of_node(&all, own).map(ToString::to_string);
+        let taken = |own: &[HostPort]| used_by_node(&all, own).map(ToString::to_string);
         assert_eq!(taken(&[own(None, Protocol::Tcp, 6443), own(None, Protocol::Tcp, 3)]), Some("0.0.0.0:3/tcp".into()));
         let others = [own(None, Protocol::Tcp, 2), own(None, Protocol::Udp, 3), own(Some(9), Protocol::Udp, 2)];
         assert_eq!(taken(&others), None, "of another protocol or address");

@@ -1,8 +1,8 @@
-//! Probing the containers of one pod: a task per running container, and what is known of its health.
+//! The probes of one pod: a task per running container, and the health of the container.
 //!
-//! Follows kubelet's `prober/worker.go`: a startup probe comes first and alone; delays count from the container's start; a
-//! threshold of equal results in a row changes the verdict. A container that was ready before the agent restarted is taken to
-//! be ready until a probe says otherwise.
+//! Follows kubelet's `prober/worker.go`: a startup probe runs first and alone; delays count from the container's start; a threshold
+//! of equal results in a row changes the result. A container that was ready before the agent restarted stays ready until a probe
+//! fails.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::probe::{Action, Attempt, Names, Redirects, Target};
+use crate::probe::{Action, Attempt, Names, Purpose, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// As messages and metrics name it.
+    /// The kind in messages and metrics.
     pub fn title(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
@@ -44,17 +44,17 @@ impl Kind {
     }
 }
 
-/// What is known of a running container.
+/// The health of a running container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Its startup probe has succeeded, or it has none.
     pub started: bool,
     pub ready: bool,
-    /// The probe for which it is to be killed.
+    /// The probe whose failure ends the container.
     pub failed: Option<Kind>,
 }
 
-/// Counts results until they change the verdict.
+/// Counts equal results in a row.
 #[derive(Clone, Copy, Debug)]
 struct Threshold {
     success: i32,
@@ -64,7 +64,7 @@ struct Threshold {
 }
 
 impl Threshold {
-    fn of(p: &Probe) -> Self {
+    fn new(p: &Probe) -> Self {
         let at_least_one = |n: Option<i32>, default| n.filter(|n| *n > 0).unwrap_or(default);
         Self {
             success: at_least_one(p.success_threshold, 1),
@@ -74,7 +74,7 @@ impl Threshold {
         }
     }
 
-    /// The verdict, once there were enough equal results in a row.
+    /// Counts a result. Returns it once there were enough in a row.
     fn count(&mut self, good: bool) -> Option<bool> {
         self.run = if self.last == Some(good) { self.run.saturating_add(1) } else { 1 };
         self.last = Some(good);
@@ -83,18 +83,18 @@ impl Threshold {
     }
 }
 
-/// What every probe of a pod needs.
+/// What all probes of a pod share.
 pub struct Context {
     pub runtime: Arc<dyn Runtime>,
     pub node_namespace: Option<std::path::PathBuf>,
     pub clock: Arc<dyn meta::Clock>,
     pub pod_ip: Option<IpAddr>,
     pub names: Names,
-    /// Told when a verdict changes.
+    /// Notified when the health of a container changes.
     pub wake: Arc<Notify>,
-    /// Told of every failure and warning: container name, reason of the event, and message.
+    /// Called for every failure and warning: container name, reason of the event, and message.
     pub unhealthy: Arc<dyn Fn(&str, &str, String) + Send + Sync>,
-    /// Told of every attempt: container name, whether it was good, how long it took.
+    /// Called for every attempt: kind, container name, whether it succeeded, and its duration.
     pub probed: Arc<dyn Fn(Kind, &str, bool, Duration) + Send + Sync>,
 }
 
@@ -117,7 +117,8 @@ impl Drop for Probed {
 pub struct Probes(BTreeMap<String, Probed>);
 
 impl Probes {
-    /// Makes sure that a running container is probed. `was_ready` and `was_started` are what an earlier agent said.
+    /// Starts the probes of a running container, unless they run. `was_ready` and `was_started` are from the status that an earlier
+    /// agent reported.
     pub fn watch(
         &mut self,
         context: &Arc<Context>,
@@ -147,17 +148,17 @@ impl Probes {
                 health: health.clone(),
                 born: tokio::time::Instant::now().checked_sub(age),
             };
-            tokio::spawn(run.all())
+            tokio::spawn(run.run_probes())
         });
         self.0.insert(spec.name.clone(), Probed { id: container.id.clone(), health, task });
     }
 
-    /// Ends the probes of what does not run any more.
+    /// Ends the probes of containers for which `running` is false (name and id).
     pub fn retain(&mut self, running: impl Fn(&str, &str) -> bool) {
         self.0.retain(|name, p| running(name, &p.id));
     }
 
-    /// The pod is being ended: liveness and startup do not matter any more, readiness is still told.
+    /// Ends the probes of a container.
     pub fn stop(&mut self, name: &str) {
         self.0.remove(name);
     }
@@ -172,12 +173,12 @@ struct Run {
     spec: Spec,
     id: String,
     health: Arc<Mutex<Health>>,
-    /// When the container started; `None` when that is longer ago than this clock goes back.
+    /// When the container started; `None` if the clock does not reach back so far.
     born: Option<tokio::time::Instant>,
 }
 
 impl Run {
-    async fn all(self) {
+    async fn run_probes(self) {
         if let Some(p) = &self.spec.startup_probe
             && !self.health.lock().started
         {
@@ -209,7 +210,7 @@ impl Run {
         }
     }
 
-    /// Probes until the verdict is final: started or to be killed. Readiness never ends.
+    /// Probes until the container has started or failed. A readiness probe never ends.
     async fn until_settled(&self, kind: Kind, probe: &Probe) {
         let seconds = |n: Option<i32>, default: i32| meta::time::seconds(n.filter(|n| *n > 0).unwrap_or(default));
         let (period, timeout) = (seconds(probe.period_seconds, 10), seconds(probe.timeout_seconds, 1));
@@ -218,19 +219,19 @@ impl Run {
         }
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut threshold = Threshold::of(probe);
+        let mut threshold = Threshold::new(probe);
         loop {
             ticks.tick().await;
             let begun = tokio::time::Instant::now();
-            let result = caught("probe", &self.spec.name, self.once(probe, timeout)).await;
+            let result = caught("probe", &self.spec.name, self.attempt(probe, timeout)).await;
             let result = result.unwrap_or_else(|panicked| Attempt::Failure(panicked.to_string()));
             (self.context.probed)(kind, &self.spec.name, result.is_good(), begun.elapsed());
-            let told = match &result {
+            let event = match &result {
                 Attempt::Success => None,
                 Attempt::Warning(what) => Some(("ProbeWarning", format!("{} probe warning: {what}", kind.title()))),
                 Attempt::Failure(why) => Some(("Unhealthy", format!("{} probe failed: {why}", kind.title()))),
             };
-            if let Some((reason, message)) = told {
+            if let Some((reason, message)) = event {
                 (self.context.unhealthy)(&self.spec.name, reason, message);
             }
             let Some(verdict) = threshold.count(result.is_good()) else { continue };
@@ -243,10 +244,10 @@ impl Run {
         }
     }
 
-    async fn once(&self, probe: &Probe, timeout: Duration) -> Attempt {
+    async fn attempt(&self, probe: &Probe, timeout: Duration) -> Attempt {
         let action = match (&probe.exec, &probe.http_get, &probe.tcp_socket, &probe.grpc) {
             (Some(a), ..) => Action::Exec(a),
-            (_, Some(a), ..) => Action::Http(a, Redirects::Follow),
+            (_, Some(a), ..) => Action::Http(a, Purpose::Probe),
             (_, _, Some(a), _) => Action::Tcp(a),
             (_, _, _, Some(a)) => Action::Grpc(a),
             _ => return Attempt::Failure("missing probe handler".into()),
@@ -268,9 +269,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_need_equal_results_in_a_row() {
+    fn results_need_equal_results_in_a_row() {
         let mut t =
-            Threshold::of(&Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Probe::default() });
+            Threshold::new(&Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Probe::default() });
         let got: Vec<_> =
             [false, false, true, false, false, false, true, true].into_iter().map(|g| t.count(g)).collect();
         assert_eq!(got, [None, None, None, None, None, Some(false), None, Some(true)]);

@@ -1,4 +1,4 @@
-//! When an image that could not be pulled is tried again: after 10 s, 20 s, … 5 min (kubelet `images/image_manager.go`).
+//! Back-off of image pulls that failed: after 10 s, 20 s, … 5 min (kubelet `images/image_manager.go`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use super::backoff::{INITIAL, MAX};
 
-/// From a failed pull to when the container says that it backs off.
+/// How long after a failed pull the container reports its back-off.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// How often the node looks meanwhile whether the image was imported.
+/// How often the node checks meanwhile whether the image was imported.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// The failed pulls of a pod, by image.
@@ -24,25 +24,25 @@ struct Failed {
 }
 
 impl Pulls {
-    /// The error of the last pull of `image`, as long as the next one has to wait.
+    /// The error of the last pull of `image`, while it backs off.
     pub(super) fn backs_off(&self, image: &str, now: Timestamp) -> Option<&str> {
         self.0.get(image).filter(|f| f.until > now).map(|f| f.error.as_str())
     }
 
-    /// Notes that a pull of `image` failed. The next one waits twice as long as the one before.
+    /// Records that a pull of `image` failed. The delay of the next one doubles.
     pub(super) fn failed(&mut self, image: &str, error: &str, now: Timestamp) {
         let delay = self.0.get(image).map_or(INITIAL, |f| (f.delay * 2).min(MAX));
         let failed = Failed { until: now + delay, delay, error: error.to_owned() };
         self.0.insert(image.to_owned(), failed);
     }
 
-    /// How long until the container is looked at again.
+    /// How long until the next check.
     pub(super) fn next_look(&self, image: &str, first: bool, now: Timestamp) -> Duration {
         let longest = if first { FIRST_LOOK } else { LOOK };
         self.0.get(image).map_or(longest, |f| meta::time::left(now, f.until).min(longest))
     }
 
-    /// The image is there.
+    /// Forgets the failures of an image that is present.
     pub(super) fn forget(&mut self, image: &str) {
         self.0.remove(image);
     }

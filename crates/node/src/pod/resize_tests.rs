@@ -18,13 +18,13 @@ fn an_agent_that_starts_again_takes_what_was_reported() {
     let small = json!({"requests": {"cpu": "100m"}});
     let p = pod(json!({"requests": {"cpu": "2"}}), small.clone());
     let allocation = Allocation::of_status(&p);
-    assert!(!allocation.is_asked_by(&p));
+    assert!(!allocation.is_desired_by(&p));
     let allocated = allocation.apply(&p);
     assert_eq!(allocated.spec.unwrap().containers[0].resources, Some(requirements(small)));
-    assert!(Allocation::of_spec(&p).is_asked_by(&p));
+    assert!(Allocation::of_spec(&p).is_desired_by(&p));
     // The same amount written differently is no resize.
     let p = pod(json!({"requests": {"cpu": "0.1"}}), json!({"requests": {"cpu": "100m"}}));
-    assert!(Allocation::of_status(&p).is_asked_by(&p));
+    assert!(Allocation::of_status(&p).is_desired_by(&p));
 }
 
 #[test]
@@ -45,7 +45,16 @@ fn control_groups_are_widened_first() {
 }
 
 #[test]
-fn events_tell_what_is_asked_for() {
+fn memory_limits_stay_above_usage() {
+    assert_eq!([lowered(Some(9), Some(5)), lowered(None, Some(5))], [Some(5), Some(5)]);
+    assert_eq!([lowered(Some(5), Some(5)), lowered(Some(5), Some(9)), lowered(Some(5), None)], [None, None, None]);
+    assert_eq!(check_usage("pod", 5, 5), Ok(()));
+    let message = "attempting to set pod memory limit (5) below current usage (6)";
+    assert_eq!(check_usage("pod", 5, 6), Err(message.to_owned()));
+}
+
+#[test]
+fn events_have_the_desired_resources() {
     let p = pod(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}), Value::Null);
     assert_eq!(
         message("Deferred", &p, Some(3), Some("no room")),

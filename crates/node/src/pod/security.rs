@@ -1,26 +1,27 @@
-//! What this node does with the fields of a pod that its isolation depends on, and which pods it refuses for one of them.
+//! Fields of a pod that affect its isolation: what this node does with each, and which pods it refuses.
 //!
-//! **Invariant.** No such field is ignored: admission trusts what it reads there (Pod Security relaxes its rules for a pod with a user
-//! namespace of its own). Each has a row in [`FIELDS`], which a test holds against the schema, and a pod that sets one which
-//! this node cannot carry out is refused before anything of it runs, as kubelet's admit handlers refuse pods.
+//! **Invariant.** No such field is ignored, since admission plugins rely on them (Pod Security relaxes its rules for a pod with a
+//! user namespace). Each has a row in [`FIELDS`], which a test compares with the schema. A pod that sets one which this node does
+//! not support is refused before it starts, as kubelet's admit handlers do it.
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec};
 
 use super::apparmor::DEFAULT;
-use super::container::of_ephemeral;
+use super::spec::all_containers;
 use super::sysctls::{self, Allowlist};
-use crate::agent::Options;
+use crate::options::Options;
+use crate::volumes;
 
-/// What becomes of a field.
+/// How a field is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
-    /// Carried out, by whom.
+    /// Implemented by this code.
     Done(&'static str),
-    /// A pod that sets it to anything but its default is refused, under the conditions and with the reason of [`refusal`].
+    /// A pod with a value other than the default is refused by [`refusal`], under this condition.
     Refused(&'static str),
-    /// Nothing is to be done, and why.
+    /// Ignored, for this reason.
     Nothing(&'static str),
 }
 use Handling::{Done, Nothing, Refused};
@@ -30,19 +31,19 @@ const WINDOWS: Handling =
     Nothing("of Windows; ignored by upstream's kubelet on Linux; a pod of another system is refused");
 const SELINUX: Handling = Refused("only where SELinux is enabled; ignored by upstream's runtimes elsewhere");
 
-/// Fields by path. `containers[]` stands for containers of every kind; a path also stands for what lies below it.
+/// Fields by path. `containers[]` are containers of every kind; a path includes the fields below it.
 pub const FIELDS: &[(&str, Handling)] = &[
     ("automountServiceAccountToken", Done("the admission plugin ServiceAccount, which adds the volume or does not")),
-    ("hostIPC", Done("start::try_sandbox")),
-    ("hostNetwork", Done("start::try_sandbox")),
-    ("hostPID", Done("start::try_sandbox")),
-    ("hostUsers", Done("start::try_sandbox; a pod is refused where the host cannot do it")),
+    ("hostIPC", Done("worker::sandbox")),
+    ("hostNetwork", Done("worker::sandbox")),
+    ("hostPID", Done("worker::sandbox")),
+    ("hostUsers", Done("worker::sandbox; a pod is refused where the host cannot do it")),
     ("os", Refused("when it is not Linux")),
     ("resources", Done("resources::pod")),
     ("runtimeClassName", Refused("always: this node has one runtime and no handlers")),
     ("serviceAccount", Nothing("an old name of serviceAccountName")),
     ("serviceAccountName", Done("volumes::token")),
-    ("shareProcessNamespace", Done("start::try_sandbox")),
+    ("shareProcessNamespace", Done("worker::sandbox")),
     ("volumes", Done("volumes; a pod with a volume of another kind waits with an event")),
     ("securityContext.appArmorProfile", Refused("unless the host has AppArmor and the profile (apparmor::load)")),
     ("securityContext.fsGroup", Done("volumes; container::security")),
@@ -83,27 +84,27 @@ pub const FIELDS: &[(&str, Handling)] = &[
     ("containers[].volumeMounts[].subPathExpr", Done("volumes::mounts")),
 ];
 
-/// Why a pod is not run on this node, as its status says it.
+/// Why this node does not run a pod: reason and message of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: &'static str,
     pub message: String,
 }
 
-/// What the host can enforce.
+/// What the host supports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// The loaded profiles; `None` without AppArmor.
+    /// The loaded AppArmor profiles; `None` without AppArmor.
     pub apparmor: Option<BTreeSet<String>>,
     pub selinux: bool,
-    /// Why pods cannot have user namespaces of their own; `None` if they can.
+    /// Why pods cannot have user namespaces; `None` if they can.
     pub no_user_namespaces: Option<String>,
-    /// Volumes of one pod that are file systems in memory; `None` if the kernel does not tell how many mounts there can be.
+    /// The maximum of volumes in memory of a pod; `None` if the kernel's limit of mounts is unknown.
     pub most_in_memory: Option<usize>,
 }
 
 impl Host {
-    /// Profiles come and go, so this is read when it is needed.
+    /// Reads the state of the host. Profiles change, so it is read when it is needed. Blocks.
     pub fn read(options: &Options) -> Host {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let enabled = text("/sys/module/apparmor/parameters/enabled").starts_with('Y');
@@ -120,30 +121,25 @@ impl Host {
     }
 }
 
-/// One per line, with its mode: `name (enforce)`.
+/// Parses the list of loaded profiles, one per line: `name (enforce)`.
 fn profiles(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(|l| l.rsplit_once(" (")).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Volumes of a pod, each of which containers mount: 100,000 mounts are what the kernel lets them see (`fs.mount-max`).
-const MOST_VOLUMES: usize = 512;
-/// The part of the mounts that the machine can have which all pods together take for volumes in memory. Every container begins with a
-/// copy of the machine's mounts: with so many it takes 20 ms.
+/// The maximum of volumes of a pod. Containers mount each of them, and the kernel allows 100,000 mounts (`fs.mount-max`).
+const MAX_VOLUMES: usize = 512;
+/// Volumes in memory of all pods take one of this many parts of the kernel's mounts. A container starts with a copy of the machine's
+/// mounts, which then takes 20 ms.
 const MOUNTS_SHARE: usize = 8;
-/// Volumes in memory that a pod has on any node.
-const LEAST_IN_MEMORY: usize = 16;
+/// Volumes in memory that a pod may have on any node.
+const MIN_IN_MEMORY: usize = 16;
 
-/// How many volumes in memory one of `pods` pods may have.
+/// How many volumes in memory each of `pods` pods may have.
 fn in_memory(mounts: usize, pods: u32) -> usize {
-    (mounts / MOUNTS_SHARE / pods.max(1) as usize).clamp(LEAST_IN_MEMORY, MOST_VOLUMES)
+    (mounts / MOUNTS_SHARE / pods.max(1) as usize).clamp(MIN_IN_MEMORY, MAX_VOLUMES)
 }
 
-fn is_in_memory(volume: &Volume) -> bool {
-    let empty = volume.empty_dir.as_ref().and_then(|e| e.medium.as_deref());
-    volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some() || empty == Some("Memory")
-}
-
-/// Whether this node has to refuse the pod. Reasons and messages are kubelet's where it has them.
+/// Why this node refuses the pod; `None` if it does not. Reasons and messages are kubelet's where it has them.
 pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
     let refused = |reason, message: &str| Some(Refusal { reason, message: message.to_owned() });
@@ -158,12 +154,12 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
         let message = format!("Cannot run pod with runtimeClassName {class:?}: this node has no runtime handlers");
         return Some(Refusal { reason: "RuntimeClassNotSupported", message });
     }
-    let volumes = spec.volumes.as_ref().map_or(0, Vec::len);
-    if volumes > MOST_VOLUMES {
-        let message = format!("Pod has {volumes} volumes: this node mounts at most {MOST_VOLUMES} for one pod");
+    let count = spec.volumes.as_ref().map_or(0, Vec::len);
+    if count > MAX_VOLUMES {
+        let message = format!("Pod has {count} volumes: this node mounts at most {MAX_VOLUMES} for one pod");
         return Some(Refusal { reason: "TooManyVolumes", message });
     }
-    let in_memory = spec.volumes.iter().flatten().filter(|v| is_in_memory(v)).count();
+    let in_memory = volumes::count_in_memory(pod);
     if let Some(most) = host.most_in_memory.filter(|most| in_memory > *most) {
         let message = format!("Pod has {in_memory} volumes in memory: this node mounts at most {most} for one pod");
         return Some(Refusal { reason: "TooManyVolumes", message });
@@ -171,15 +167,10 @@ pub fn refusal(pod: &Pod, host: &Host, sysctls: &Allowlist) -> Option<Refusal> {
     if let Some(message) = sysctls.refuse(spec) {
         return Some(Refusal { reason: sysctls::FORBIDDEN, message });
     }
-    containers(spec).into_iter().find_map(|c| container_refusal(spec, &c, host))
+    all_containers(spec).into_iter().find_map(|c| container_refusal(spec, &c, host))
 }
 
-fn containers(spec: &PodSpec) -> Vec<Container> {
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(of_ephemeral);
-    spec.init_containers.iter().flatten().chain(&spec.containers).cloned().chain(ephemeral).collect()
-}
-
-/// The same for one container: one that debugs a pod comes when the pod runs already.
+/// Why this node refuses a container. Ephemeral containers are added while the pod runs.
 pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<Refusal> {
     let own = c.security_context.as_ref();
     if let Err(why) = apparmor(spec, c, host) {
@@ -187,7 +178,7 @@ pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<R
     }
     let proc_mount = own.and_then(|s| s.proc_mount.as_deref()).unwrap_or("Default");
     if proc_mount != "Default" && (proc_mount != "Unmasked" || spec.host_users != Some(false)) {
-        // With the host's users it would open the host.
+        // Without a user namespace it would expose the host.
         let message = format!("Cannot use procMount {proc_mount}: hostUsers is not false");
         return Some(Refusal { reason: "ProcMountNotSupported", message });
     }
@@ -200,14 +191,14 @@ pub fn container_refusal(spec: &PodSpec, c: &Container, host: &Host) -> Option<R
     None
 }
 
-/// The AppArmor profile that a container's program runs under; `None` leaves it to the host.
+/// The AppArmor profile of a container; `None` leaves it to the host.
 pub fn apparmor(spec: &PodSpec, c: &Container, host: &Host) -> Result<Option<String>, String> {
     let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
     let own = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
     let privileged = c.security_context.as_ref().and_then(|s| s.privileged) == Some(true);
     let default = host.apparmor.as_ref().is_some_and(|loaded| loaded.contains(DEFAULT));
     let Some(AppArmorProfile { type_, localhost_profile }) = own.or(of_pod) else {
-        // As the CRI runtimes have it.
+        // As CRI runtimes do it.
         return Ok((default && !privileged).then(|| DEFAULT.to_owned()));
     };
     match (type_.as_str(), &host.apparmor) {
@@ -233,7 +224,7 @@ mod tests {
     use schema::Schema;
     use serde_json::{Value, json};
 
-    /// Fields of a pod's spec and of a container on which no isolation depends.
+    /// Fields of pods and containers that do not affect isolation.
     const OTHERS: &[&str] = &[
         "activeDeadlineSeconds",
         "affinity",
@@ -284,7 +275,7 @@ mod tests {
         "containers[].tty",
         "containers[].workingDir",
     ];
-    /// Those whose own fields are looked at one by one.
+    /// Objects whose fields have rows of their own.
     const PARENTS: &[&str] =
         &["containers[]", "securityContext", "containers[].securityContext", "containers[].volumeMounts[]"];
 
@@ -311,7 +302,7 @@ mod tests {
         }
     }
 
-    /// A field that a new version brings is a decision of somebody.
+    /// Each field of a new version needs a decision.
     #[test]
     fn every_field_of_the_schema_is_in_the_table() {
         let spec = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec").unwrap();
@@ -336,7 +327,7 @@ mod tests {
         json!({"containers": [{"name": "c", "securityContext": context}]})
     }
 
-    /// Eleven pods with 10,000 volumes each left no mount for anybody.
+    /// Eleven pods with 10,000 volumes each exhausted the mounts of the machine.
     #[test]
     fn pods_with_very_many_volumes_are_refused() {
         let volumes = |n: usize| -> Value {
@@ -347,7 +338,7 @@ mod tests {
         assert_eq!(check(json!({"volumes": volumes(513)}), &Host::default()), Some(("TooManyVolumes", message)));
     }
 
-    /// All pods that a node takes leave the machine most of its mounts.
+    /// A full node leaves the machine most of its mounts.
     #[test]
     fn volumes_in_memory_leave_the_machine_its_mounts() {
         for (mounts, pods, most) in [(100_000, 110, 113), (100_000, 1000, 16), (100_000, 10, 512), (0, 0, 16)] {
@@ -370,7 +361,7 @@ mod tests {
         assert_eq!(check(volumes(one_more), &host), Some(("TooManyVolumes", message)));
     }
 
-    /// A value for every row that says so is refused, and its default is not.
+    /// A value of every refused row is refused, and its default is not.
     #[test]
     fn what_is_not_carried_out_is_refused() {
         let host = Host { selinux: true, ..Host::default() };
@@ -415,7 +406,7 @@ mod tests {
             assert_eq!(check(bad, &host).map(|r| r.0), Some(reason), "{path}");
             assert_eq!(check(good, &host), None, "{path}");
         }
-        // Kubelet's own words, and containers of every kind.
+        // Messages of kubelet, for containers of every kind.
         for kind in ["initContainers", "ephemeralContainers"] {
             let spec = json!({kind: [{"name": "x", "securityContext": {"appArmorProfile": profile}}]});
             let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";

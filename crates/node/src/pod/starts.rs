@@ -1,9 +1,8 @@
-//! How many pods of a node start at a time.
+//! Limits how many pods of a node start at a time.
 //!
-//! Starting one takes threads that may block and processors, both of which a server in the same process needs. **Invariant.** No more
-//! than [`Starts::new`] says are at work on a start, however many pods are bound. Namespaces that wait take turns, and the pods of one
-//! get places in the order of asking: a namespace with many pods makes others wait for no more than a turn. Nothing but starts waits
-//! here: deletions, probes and commands do not.
+//! A start takes blocking threads and processor time, which an API server in the same process needs as well. **Invariant.** No more
+//! pods than [`Starts::new`] allows start at a time. Waiting namespaces take turns, and the pods of a namespace are served in order,
+//! so a namespace with many pods delays others by one turn at most. Only starts wait here: deletions, probes and commands do not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,35 +12,35 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// A start that takes longer goes on without its place: what holds it up may be the pod's own doing.
-const MOST: Duration = Duration::from_secs(10);
-/// Starts for each processor: part of each is waiting for the kernel.
-const FOR_PROCESSOR: usize = 2;
-const LEAST: usize = 4;
+/// A start that takes longer continues without its permit: the pod itself may delay it.
+const MAX_TIME: Duration = Duration::from_secs(10);
+/// Starts per processor: a start waits for the kernel part of the time.
+const PER_PROCESSOR: usize = 2;
+const MINIMUM: usize = 4;
 
 #[derive(Clone)]
 pub struct Starts(Arc<Mutex<Queue>>);
 
 struct Queue {
     free: usize,
-    /// By namespace, in the order of asking; none is empty.
+    /// Waiting pods by namespace, in the order of their requests; no queue is empty.
     waiting: BTreeMap<String, VecDeque<oneshot::Sender<Permit>>>,
-    /// The namespaces that wait, the next one first.
+    /// The waiting namespaces, the next one first.
     turns: VecDeque<String>,
 }
 
-/// A place among the pods that start, until it is dropped.
-pub struct Place {
+/// Permission to start something of a pod, until it is dropped.
+pub struct StartPermit {
     timer: AbortHandle,
 }
 
-impl Drop for Place {
+impl Drop for StartPermit {
     fn drop(&mut self) {
         self.timer.abort();
     }
 }
 
-/// Goes to who is next, or back, when it is dropped.
+/// Passed to the next waiting pod, or freed, when it is dropped.
 struct Permit(Option<Arc<Mutex<Queue>>>);
 
 impl Drop for Permit {
@@ -51,7 +50,7 @@ impl Drop for Permit {
             let Some(next) = queue.lock().next_or_free() else { return };
             match next.send(Permit(Some(queue.clone()))) {
                 Ok(()) => return,
-                // Who asked waits no more; the one after it is next.
+                // That pod does not wait any more; try the next one.
                 Err(mut permit) => permit.0 = None,
             }
         }
@@ -59,7 +58,7 @@ impl Drop for Permit {
 }
 
 impl Queue {
-    /// Who gets the place that has become free; nobody waits if there is none.
+    /// The pod that gets a permit that has become free. If no pod waits, the permit is free.
     fn next_or_free(&mut self) -> Option<oneshot::Sender<Permit>> {
         while let Some(namespace) = self.turns.pop_front() {
             let Some(waiting) = self.waiting.get_mut(&namespace) else { continue };
@@ -89,27 +88,27 @@ impl Queue {
 
 impl Starts {
     pub fn new(processors: usize) -> Starts {
-        let free = (processors * FOR_PROCESSOR).max(LEAST);
+        let free = (processors * PER_PROCESSOR).max(MINIMUM);
         Starts(Arc::new(Mutex::new(Queue { free, waiting: BTreeMap::new(), turns: VecDeque::new() })))
     }
 
-    /// A place if there is one now.
-    pub fn try_place(&self) -> Option<Place> {
+    /// A permit, if one is free.
+    pub fn try_acquire(&self) -> Option<StartPermit> {
         let mut queue = self.0.lock();
         queue.free = queue.free.checked_sub(1)?;
         drop(queue);
         Some(hold(Permit(Some(self.0.clone()))))
     }
 
-    /// A place for a pod of this namespace, when it is its turn.
-    pub async fn place(&self, namespace: &str) -> Place {
+    /// Waits for a permit for a pod of this namespace.
+    pub async fn acquire(&self, namespace: &str) -> StartPermit {
         loop {
-            if let Some(place) = self.try_place() {
-                return place;
+            if let Some(permit) = self.try_acquire() {
+                return permit;
             }
             let turn = {
                 let mut queue = self.0.lock();
-                // One may have become free just now.
+                // A permit may have become free meanwhile.
                 if queue.free > 0 { None } else { Some(queue.wait(namespace)) }
             };
             if let Some(turn) = turn
@@ -121,13 +120,13 @@ impl Starts {
     }
 }
 
-/// The permit lives in a task that ends in time, or with the place.
-fn hold(permit: Permit) -> Place {
+/// A task holds the permit until the limit of time, or until the [`StartPermit`] is dropped.
+fn hold(permit: Permit) -> StartPermit {
     let task = tokio::spawn(async move {
         let _permit = permit;
-        tokio::time::sleep(MOST).await;
+        tokio::time::sleep(MAX_TIME).await;
     });
-    Place { timer: task.abort_handle() }
+    StartPermit { timer: task.abort_handle() }
 }
 
 #[cfg(test)]
@@ -136,23 +135,23 @@ mod tests {
 
     struct Waiting {
         starts: Starts,
-        held: Vec<Place>,
+        held: Vec<StartPermit>,
         order: Arc<Mutex<Vec<&'static str>>>,
-        tasks: Vec<tokio::task::JoinHandle<Place>>,
+        tasks: Vec<tokio::task::JoinHandle<StartPermit>>,
     }
 
     impl Waiting {
-        /// All places are held, and these pods wait, in this order; a pod begins with the letter of its namespace.
+        /// All permits are held, and these pods wait, in this order. The first letter of a pod is its namespace.
         async fn new(pods: &[&'static str]) -> Waiting {
             let starts = Starts::new(1);
-            let held = (0..LEAST).map(|_| starts.try_place().unwrap()).collect();
-            assert!(starts.try_place().is_none());
+            let held = (0..MINIMUM).map(|_| starts.try_acquire().unwrap()).collect();
+            assert!(starts.try_acquire().is_none());
             let order: Arc<Mutex<Vec<&'static str>>> = Arc::default();
             let mut tasks = Vec::new();
             for &pod in pods {
                 let (starts, order) = (starts.clone(), order.clone());
                 tasks.push(tokio::spawn(async move {
-                    let place = starts.place(&pod[..1]).await;
+                    let place = starts.acquire(&pod[..1]).await;
                     order.lock().push(pod);
                     place
                 }));
@@ -173,35 +172,35 @@ mod tests {
         let mut w = Waiting::new(&["a1", "a2", "a3"]).await;
         w.free_one().await;
         assert_eq!(*w.order.lock(), ["a1"]);
-        // Those that never come to an end keep nobody waiting longer.
-        tokio::time::sleep(MOST + Duration::from_secs(1)).await;
+        // Starts that never end do not delay others for longer.
+        tokio::time::sleep(MAX_TIME + Duration::from_secs(1)).await;
         assert_eq!(*w.order.lock(), ["a1", "a2", "a3"]);
         drop((w.held, w.tasks));
     }
 
-    /// A namespace with many pods made those of all others wait for all of its own.
+    /// Pods of other namespaces waited for all pods of a namespace with many.
     #[tokio::test(start_paused = true)]
     async fn namespaces_take_turns() {
         let mut w = Waiting::new(&["a1", "a2", "a3", "a4", "b1", "c1", "b2"]).await;
-        for _ in 0..LEAST {
+        for _ in 0..MINIMUM {
             w.free_one().await;
         }
         assert_eq!(*w.order.lock(), ["a1", "b1", "c1", "a2"]);
-        tokio::time::sleep(MOST + Duration::from_secs(1)).await;
+        tokio::time::sleep(MAX_TIME + Duration::from_secs(1)).await;
         assert_eq!(w.order.lock()[4..], ["b2", "a3", "a4"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_no_more_is_passed_over() {
+    async fn skips_pods_that_do_not_wait_any_more() {
         let mut w = Waiting::new(&["a1", "b1", "a2"]).await;
         w.tasks[0].abort();
         w.tasks[1].abort();
         w.free_one().await;
         assert_eq!(*w.order.lock(), ["a2"]);
-        // All places come back.
+        // All permits become free again.
         drop((std::mem::take(&mut w.held), w.tasks.pop()));
-        tokio::time::sleep(MOST + Duration::from_secs(1)).await;
-        let all: Vec<_> = std::iter::from_fn(|| w.starts.try_place()).collect();
-        assert_eq!(all.len(), LEAST);
+        tokio::time::sleep(MAX_TIME + Duration::from_secs(1)).await;
+        let all: Vec<_> = std::iter::from_fn(|| w.starts.try_acquire()).collect();
+        assert_eq!(all.len(), MINIMUM);
     }
 }

@@ -1,10 +1,10 @@
 //! The status of a pod: a pure function of its spec, its containers and what probes and the worker found.
 //!
-//! Follows kubelet's `generateAPIPodStatus`, `getPhase` and `status/generate.go`, words included, since clients and people read
-//! them. Invariant: the same input gives the same status, times of transitions are kept where nothing changed, and a phase that
-//! is final stays.
+//! Follows kubelet's `generateAPIPodStatus`, `getPhase` and `status/generate.go`, including their messages, which clients read.
+//! Invariant: the same input gives the same status, times of transitions are kept where nothing changed, and a final phase does not
+//! change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -14,42 +14,34 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{Container, ContainerState};
 
-use super::plan::restarts;
+use super::plan::{KILLED, restarts};
 use super::probes::Health;
-use super::resize;
+use super::resize::{self, ResizeCondition};
 use crate::admission::PREEMPTING;
 use crate::resources::{is_sidecar, qos};
 
-/// Why a container does not run yet.
+/// Why a container waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub reason: String,
     pub message: String,
 }
 
-/// A condition that a pod has while it is resized.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResizeCondition {
-    pub kind: &'static str,
-    pub reason: Option<&'static str>,
-    pub message: Option<String>,
-    /// Of the specification that asked for it.
-    pub generation: Option<i64>,
-}
-
-/// What the status is made from.
+/// The input of [`status`].
 pub struct Facts<'a> {
-    /// With the resources that are allocated to it.
+    /// The pod with its allocated resources.
     pub pod: &'a Pod,
-    /// The resources that running containers have, by their ids, where those are not the allocated ones.
+    /// The actual resources of running containers, by container id.
     pub actuated: &'a BTreeMap<String, ResourceRequirements>,
     pub resizing: &'a [ResizeCondition],
     /// The newest container of each name.
     pub newest: &'a BTreeMap<String, Container>,
-    /// The one before it.
+    /// The container before it.
     pub previous: &'a BTreeMap<String, Container>,
     pub waiting: &'a BTreeMap<String, Waiting>,
     pub health: &'a BTreeMap<String, Health>,
+    /// Ids of the containers that the agent has killed so that they start again.
+    pub killed: &'a BTreeSet<String>,
     /// Termination messages by container id.
     pub messages: &'a BTreeMap<String, String>,
     pub sandbox_ready: bool,
@@ -58,21 +50,21 @@ pub struct Facts<'a> {
     pub now: Timestamp,
     /// Why the agent ended the pod (`DeadlineExceeded`, `Evicted`), with the message.
     pub failed: Option<(&'a str, &'a str)>,
-    /// Nothing of the pod runs any more and nothing will.
-    pub over: bool,
+    /// The pod has ended: nothing of it runs or will run.
+    pub has_ended: bool,
     pub details: Details,
 }
 
-/// How much a status repeats of the specification.
+/// How much of the specification a status repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Details {
     #[default]
     All,
-    /// Neither resources nor mounts of the containers, and no messages: for a pod that would be too large with them.
+    /// Without resources, mounts and messages of containers, which would make the pod too large.
     Few,
 }
 
-/// What no container id can be told for: ended while nobody looked.
+/// The reason of a container that ended unobserved.
 const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
 
 fn time(t: Timestamp) -> Time {
@@ -83,8 +75,8 @@ fn at(t: Option<runtime::Timestamp>) -> Option<Time> {
     t.map(|t| time(crate::instant(t)))
 }
 
-/// What a container asked to have mounted, and whether read-only holds below as well.
-fn mounts(asked: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>> {
+/// The volume mounts of a container, and whether read-only is recursive.
+fn mounts(requested: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>> {
     let status = |m: &VolumeMount| {
         let below = matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
         let below = if below { "Enabled" } else { "Disabled" };
@@ -96,11 +88,14 @@ fn mounts(asked: Option<&Vec<VolumeMount>>) -> Option<Vec<VolumeMountStatus>> {
             ..VolumeMountStatus::default()
         }
     };
-    asked.filter(|all| !all.is_empty()).map(|all| all.iter().map(status).collect())
+    requested.filter(|all| !all.is_empty()).map(|all| all.iter().map(status).collect())
 }
 
+const RUNTIME_PREFIX: &str = "kemudi://";
+
+/// The id of a container as the status shows it.
 pub fn container_id(id: &str) -> String {
-    format!("kemudi://{id}")
+    format!("{RUNTIME_PREFIX}{id}")
 }
 
 /// The exit code of a container that ended, and the reason.
@@ -118,10 +113,10 @@ pub fn end(c: &Container) -> (i32, &str) {
 impl Facts<'_> {
     fn terminated(&self, c: &Container) -> State {
         let (code, reason) = end(c);
-        // What the runtime says comes first, as upstream.
-        let said = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
-        let said: Vec<&str> = said.map(String::as_str).filter(|m| !m.is_empty()).collect();
-        let message = Some(said.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
+        // The reason of the runtime wins, as upstream.
+        let messages = [c.message.as_ref(), self.messages.get(&c.id)].into_iter().flatten();
+        let messages: Vec<&str> = messages.map(String::as_str).filter(|m| !m.is_empty()).collect();
+        let message = Some(messages.join(": ")).filter(|m| !m.is_empty() && self.details == Details::All);
         State {
             terminated: Some(ContainerStateTerminated {
                 container_id: Some(container_id(&c.id)),
@@ -131,7 +126,7 @@ impl Facts<'_> {
                 reason: Some(reason.to_owned()),
                 // Upstream's runtimes fold the signal into the exit code and leave this out.
                 signal: None,
-                // One that never ran started when time began, as with upstream's runtimes.
+                // A container that never ran started at the epoch, as with upstream's runtimes.
                 started_at: at(c.started_at).or(Some(Time(jiff::Timestamp::UNIX_EPOCH))),
             }),
             ..State::default()
@@ -148,7 +143,7 @@ impl Facts<'_> {
         }
     }
 
-    /// The status of one container. `ready_rule` says what readiness means for it.
+    /// The status of one container. `ready_rule` defines its readiness.
     fn container(&self, name: &str, image: &str, spec: Option<&Spec>, default_reason: &str) -> ContainerStatus {
         let newest = self.newest.get(name);
         let health = self.health.get(name).copied().unwrap_or_default();
@@ -189,8 +184,8 @@ impl Facts<'_> {
             ContainerState::Exited | ContainerState::Unknown => {
                 let ended = self.terminated(c);
                 match waiting {
-                    // It is to come back: what it waits for is its state, how it ended its last one.
-                    Some(w) if !self.over => {
+                    // It will start again: its state is why it waits, and its last state how it ended.
+                    Some(w) if !self.has_ended => {
                         out.state = Some(Self::waiting_state(&w.reason, Some(&w.message)));
                         out.last_state = Some(ended);
                     }
@@ -211,7 +206,7 @@ impl Facts<'_> {
             .map(|c| {
                 let mut s = self.container(&c.name, &image(&c.image), Some(c), "PodInitializing");
                 if !is_sidecar(c) {
-                    // Ready means done.
+                    // An init container is ready when it has succeeded.
                     s.ready = exit_code(&s) == Some(0);
                 }
                 s
@@ -245,7 +240,13 @@ fn is_running(s: &ContainerStatus) -> bool {
 }
 
 /// The phase by upstream's table (`getPhase`).
-fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: bool) -> &'static str {
+fn phase(
+    pod: &Pod,
+    init: &[ContainerStatus],
+    app: &[ContainerStatus],
+    killed: &BTreeSet<String>,
+    has_ended: bool,
+) -> &'static str {
     let Some(spec) = &pod.spec else { return "Pending" };
     let policy = spec.restart_policy.as_deref().unwrap_or("Always");
     let mut pending_init = 0;
@@ -253,7 +254,7 @@ fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: boo
     for (c, s) in spec.init_containers.iter().flatten().zip(init) {
         let code = exit_code(s).or_else(|| Some(s.last_state.as_ref()?.terminated.as_ref()?.exit_code));
         if is_sidecar(c) {
-            if !s.started.unwrap_or(false) && !over {
+            if !s.started.unwrap_or(false) && !has_ended {
                 pending_init += 1;
             }
         } else {
@@ -272,6 +273,8 @@ fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: boo
         } else if let Some(code) = exit_code(s) {
             stopped += 1;
             succeeded += i32::from(code == 0);
+            let id = s.container_id.as_deref().and_then(|id| id.strip_prefix(RUNTIME_PREFIX));
+            let code = if id.is_some_and(|id| killed.contains(id)) { KILLED } else { code };
             restartable |= restarts(pod, c, code);
         } else if s.last_state.as_ref().is_some_and(|l| l.terminated.is_some()) {
             stopped += 1;
@@ -294,12 +297,12 @@ fn phase(pod: &Pod, init: &[ContainerStatus], app: &[ContainerStatus], over: boo
         return "Running";
     }
     if stopped > 0 {
-        if restartable && !over {
+        if restartable && !has_ended {
             return "Running";
         }
         let sidecars = spec.init_containers.iter().flatten().zip(init).any(|(c, s)| is_sidecar(c) && is_running(s));
         if sidecars {
-            // They are still being ended; the pod is over when they are.
+            // Sidecars are still ending; the pod has ended after them.
             return "Running";
         }
         return if stopped == succeeded { "Succeeded" } else { "Failed" };
@@ -394,13 +397,13 @@ fn ready(pod: &Pod, containers: &Verdict) -> Verdict {
 pub const CONDITIONS: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// The status to report. Conditions of others are not in it.
+/// The status to report, without conditions of other clients.
 pub fn status(facts: &Facts<'_>) -> PodStatus {
     let pod = facts.pod;
     let old = pod.status.as_ref();
     let (init, app, ephemeral) = facts.statuses();
     let was = old.and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
-    let mut phase = phase(pod, &init, &app, facts.over);
+    let mut phase = phase(pod, &init, &app, facts.killed, facts.has_ended);
     if facts.failed.is_some() || was == "Failed" {
         phase = "Failed";
     } else if was == "Succeeded" {
@@ -442,7 +445,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     }
     let some = |v: Vec<ContainerStatus>| (!v.is_empty()).then_some(v);
     let host = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
-    // An address that was told stays while the pod is ending, as its last one.
+    // A reported address stays while the pod terminates.
     let pod_ip = match (facts.pod_ip, host) {
         (_, true) => Some(facts.host_ip.to_owned()),
         (Some(ip), _) => Some(ip.to_owned()),
@@ -470,8 +473,8 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     }
 }
 
-/// The strategic merge patch that brings `old` to `new`, or nothing if they agree. Conditions are merged by type, so that those
-/// of others stay; a field that goes is `null`.
+/// The strategic merge patch from `old` to `new`; `None` if they are equal. Conditions are merged by type, so those of other clients
+/// stay; a removed field is `null`.
 pub fn patch(uid: &str, old: Option<&PodStatus>, new: &PodStatus) -> Option<serde_json::Value> {
     use serde_json::{Map, Value, json};
     let object = |s: Option<&PodStatus>| match s.map(serde_json::to_value) {
@@ -492,7 +495,7 @@ pub fn patch(uid: &str, old: Option<&PodStatus>, new: &PodStatus) -> Option<serd
                     for gone in b.and_then(Value::as_object).into_iter().flat_map(Map::keys) {
                         c.entry(gone.clone()).or_insert(Value::Null);
                     }
-                    // What the server writes as null is as good as absent.
+                    // A field that the server writes as null is absent.
                     let same = b.is_some_and(|b| c.iter().all(|(k, v)| b.get(k).unwrap_or(&Value::Null) == v));
                     (!same).then_some(Value::Object(c))
                 })

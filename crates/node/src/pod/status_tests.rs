@@ -2,7 +2,7 @@ use super::*;
 use serde_json::{Value, json};
 
 fn container(name: &str, state: &str) -> Container {
-    let code = state.strip_prefix("exit:").and_then(|c| c.parse::<i32>().ok());
+    let code = state.split_once(':').map(|(_, c)| c).and_then(|c| c.parse::<i32>().ok());
     Container {
         id: format!("id-{name}"),
         pod: "u-0".into(),
@@ -26,7 +26,7 @@ fn container(name: &str, state: &str) -> Container {
     }
 }
 
-fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool) -> PodStatus {
+fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], has_ended: bool) -> PodStatus {
     let pod: Pod = serde_json::from_value(pod).unwrap();
     let newest = there.iter().map(|(n, s)| ((*n).to_owned(), container(n, s.trim_end_matches('?')))).collect();
     let health = there
@@ -37,6 +37,7 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         .iter()
         .map(|(n, r)| ((*n).to_owned(), Waiting { reason: (*r).to_owned(), message: "m".into() }))
         .collect();
+    let killed = there.iter().filter(|(_, s)| s.starts_with("killed")).map(|(n, _)| format!("id-{n}")).collect();
     status(&Facts {
         pod: &pod,
         actuated: &BTreeMap::new(),
@@ -45,13 +46,14 @@ fn make(pod: Value, there: &[(&str, &str)], waiting: &[(&str, &str)], over: bool
         previous: &BTreeMap::new(),
         waiting: &waiting,
         health: &health,
+        killed: &killed,
         messages: &BTreeMap::new(),
         sandbox_ready: true,
         pod_ip: Some("10.0.0.1"),
         host_ip: "192.0.2.1",
         now: Timestamp::from_second(300).unwrap(),
         failed: None,
-        over,
+        has_ended,
         details: Details::All,
     })
 }
@@ -65,9 +67,9 @@ fn pod(policy: &str, init: &[&str], app: &[&str]) -> Value {
 /// Clauses: P06
 #[test]
 fn phases_follow_upstreams_table() {
-    let check = |policy: &str, init: &[&str], there: &[(&str, &str)], waiting: &[(&str, &str)], want: &str| {
+    let check = |policy: &str, init: &[&str], there: &[(&str, &str)], waiting: &[(&str, &str)], expected: &str| {
         let s = make(pod(policy, init, &["a", "b"]), there, waiting, false);
-        assert_eq!(s.phase.as_deref(), Some(want), "{policy} {init:?} {there:?} {waiting:?}");
+        assert_eq!(s.phase.as_deref(), Some(expected), "{policy} {init:?} {there:?} {waiting:?}");
     };
     let none: &[(&str, &str)] = &[];
     check("Always", &[], none, none, "Pending");
@@ -78,6 +80,7 @@ fn phases_follow_upstreams_table() {
     check("Always", &[], &[("a", "running"), ("b", "exit:1")], &[("b", "CrashLoopBackOff")], "Running");
     check("OnFailure", &[], &[("a", "exit:0"), ("b", "exit:1")], none, "Running");
     check("OnFailure", &[], &[("a", "exit:0"), ("b", "exit:0")], none, "Succeeded");
+    check("OnFailure", &[], &[("a", "exit:0"), ("b", "killed:0")], none, "Running");
     check("Never", &[], &[("a", "exit:0"), ("b", "exit:1")], none, "Failed");
     check("Never", &[], &[("a", "exit:0"), ("b", "exit:0")], none, "Succeeded");
     check("Never", &[], &[("a", "exit:1"), ("b", "running")], none, "Running");

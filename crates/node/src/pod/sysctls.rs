@@ -3,11 +3,10 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use runtime::sysctl::{Namespace, dotted, namespace};
 
-/// The reason of a pod that is refused.
+/// The reason in the status of a refused pod.
 pub const FORBIDDEN: &str = "SysctlForbidden";
 
-/// Parameters that change nothing outside the pod and cost it nothing of others, with the oldest kernel that keeps them per
-/// namespace.
+/// Safe parameters, which affect only the pod, with the oldest kernel that has them per namespace.
 const SAFE: [(&str, (u32, u32)); 12] = [
     ("kernel.shm_rmid_forced", (0, 0)),
     ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -35,7 +34,7 @@ pub enum Error {
     Name(String),
 }
 
-/// The parameters that pods of a node may set.
+/// The kernel parameters that pods of a node may set.
 #[derive(Clone, Debug, Default)]
 pub struct Allowlist {
     names: Vec<(String, Namespace)>,
@@ -43,8 +42,8 @@ pub struct Allowlist {
 }
 
 impl Allowlist {
-    /// The safe ones of this kernel and those that match `more`: names, or beginnings of names with a `*` at the end
-    /// (`--allowed-unsafe-sysctls`). Errors if one of them holds for the whole machine.
+    /// The safe parameters of this kernel, and those that match `more`: names, or prefixes that end with `*`
+    /// (`--allowed-unsafe-sysctls`). Errors if one of them is not per namespace.
     pub fn new(more: &[String], kernel: &str) -> Result<Self, Error> {
         let running = kernel_version(kernel);
         let safe = SAFE.iter().filter(|(_, since)| running >= *since).map(|(name, _)| (*name).to_owned());
@@ -68,13 +67,13 @@ impl Allowlist {
         Ok(list)
     }
 
-    /// What is allowed besides the safe ones, as it was given.
+    /// The patterns of `--allowed-unsafe-sysctls`.
     pub fn unsafe_patterns(&self) -> Vec<String> {
         let names = self.names.iter().map(|(n, _)| n).filter(|n| SAFE.iter().all(|(safe, _)| safe != n)).cloned();
         names.chain(self.prefixes.iter().map(|(p, _)| format!("{p}*"))).collect()
     }
 
-    /// Why the pod is refused; `None` if it may set what it asks for.
+    /// Why the pod is refused; `None` if it may set its parameters.
     pub fn refuse(&self, spec: &PodSpec) -> Option<String> {
         let sysctls = spec.security_context.as_ref()?.sysctls.as_deref()?;
         let (host_net, host_ipc) = (spec.host_network == Some(true), spec.host_ipc == Some(true));
@@ -93,13 +92,13 @@ impl Allowlist {
     }
 }
 
-/// `6.18.5-cloud` → (6, 18); what is no version is older than all.
+/// `6.18.5-cloud` → (6, 18); an invalid version is older than all.
 fn kernel_version(release: &str) -> (u32, u32) {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|p| p.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// A name, or the beginning of one with a `*` at the end.
+/// A name, or a prefix that ends with `*`.
 fn is_pattern(text: &str) -> bool {
     let body = text.strip_suffix('*').unwrap_or(text);
     let open = text.ends_with('*');

@@ -1,7 +1,7 @@
-//! The users of pods with a user namespace: a range of the host's ids for each, as kubelet's user namespace manager has it.
+//! The users of pods with a user namespace: a range of the host's ids for each, as kubelet's user namespace manager assigns them.
 //!
-//! **Invariant.** Two pods that have files on this node have no id in common, and neither has one with the host (ids below
-//! 65536). So a range is written into the pod's directory before it is used, and given back when that directory is gone.
+//! **Invariant.** Pods with files on this node share no id with each other or with the host (ids below 65536). So a range is written
+//! to the pod's directory before it is used, and released after that directory is gone.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use runtime::IdRange;
 use serde::{Deserialize, Serialize};
 
-/// Ids of one pod; ranges begin at multiples of it.
+/// Number of ids of a pod; ranges start at multiples of it.
 const LENGTH: u32 = 65536;
-/// The last but one, since the very last id of all means none.
+/// The last range, without the one whose last id means no id.
 const LAST: u32 = 65534;
-/// In a pod's directory.
+/// File in a pod's directory.
 const FILE: &str = "userns";
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum Error {
 
 #[derive(Default)]
 struct Ranges {
-    /// Their numbers, by uid: `n` is the range from `n * LENGTH` on.
+    /// Numbers of ranges by the UIDs of pods: range `n` starts at `n * LENGTH`.
     of_pods: BTreeMap<String, u32>,
 }
 
@@ -48,7 +48,7 @@ impl Ranges {
         self.of_pods.get(uid).copied().map(range)
     }
 
-    /// Takes the first free range.
+    /// Assigns the first free range.
     fn allocate(&mut self, uid: &str) -> Option<IdRange> {
         let mut taken: Vec<u32> = self.of_pods.values().copied().collect();
         taken.sort_unstable();
@@ -58,7 +58,7 @@ impl Ranges {
         Some(range(number))
     }
 
-    /// Takes a range that was given before; an error if it cannot have been.
+    /// Records a range that an earlier agent assigned. Errors if it is invalid or that of another pod.
     fn record(&mut self, uid: &str, given: IdRange) -> Result<(), &'static str> {
         let number = given.first / LENGTH;
         if given.length != LENGTH || !given.first.is_multiple_of(LENGTH) || !(1..=LAST).contains(&number) {
@@ -74,7 +74,7 @@ impl Ranges {
     }
 }
 
-/// As kubelet writes it.
+/// The format of kubelet's file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mappings {
@@ -122,13 +122,13 @@ fn write(directory: &Path, given: IdRange) -> Result<(), Error> {
 
 /// The ranges of this node's pods.
 pub struct Users {
-    /// The pods' directories, by uid.
+    /// The directory with those of pods, named by UID.
     root: PathBuf,
     ranges: Mutex<Ranges>,
 }
 
 impl Users {
-    /// Reads what earlier agents gave. A file that cannot be read is an error: its range would be given again.
+    /// Reads the ranges that earlier agents assigned. Errors if a file cannot be read, since its range would be assigned again.
     pub fn open(root: PathBuf) -> Result<Users, Error> {
         let mut ranges = Ranges::default();
         for entry in fs::read_dir(&root).into_iter().flatten().flatten() {
@@ -141,7 +141,7 @@ impl Users {
         Ok(Users { root, ranges: Mutex::new(ranges) })
     }
 
-    /// The range of a pod, whose directory is there.
+    /// The range of a pod, whose directory must exist. Assigns one if it has none. Blocks.
     pub fn range(&self, uid: &str) -> Result<IdRange, Error> {
         let mut ranges = self.ranges.lock();
         if let Some(given) = ranges.get(uid) {
@@ -155,7 +155,7 @@ impl Users {
         Ok(given)
     }
 
-    /// The pod's directory is gone, and so is every file of its users.
+    /// Releases the range of a pod whose directory is gone. Blocks.
     pub fn release(&self, uid: &str) {
         self.ranges.lock().of_pods.remove(uid);
     }

@@ -1,5 +1,5 @@
-//! `grpc`: the health checking protocol (`grpc.health.v1.Health/Check`) over plain HTTP/2, written by hand: one string goes
-//! out, one enum comes back.
+//! `grpc`: the health checking protocol (`grpc.health.v1.Health/Check`) over plain HTTP/2, encoded by hand: the request is one
+//! string, the answer one enum.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::GRPCAction;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Target;
+use super::target::Target;
 
 const SERVING: u64 = 1;
-/// The longest answer that is read, of which seven bytes are wanted; what may come before it is read, and its headers.
+/// Maximum length of the answer, which needs seven bytes, of data before it is read, and of its headers.
 const ANSWER: usize = 4 << 10;
 const WINDOW: u32 = 64 << 10;
 const HEADERS: u32 = 16 << 10;
@@ -27,7 +27,7 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
             .connect(&host, port)
             .await
             .map_err(|e| format!("error: connection error: desc = \"transport: Error while dialing: {e}\""))?;
-        ask(stream, &format!("{host}:{port}"), &service).await
+        call(stream, &format!("{host}:{port}"), &service).await
     };
     match tokio::time::timeout(timeout, work).await.map_err(|_| late())?? {
         SERVING => Ok(()),
@@ -38,19 +38,19 @@ pub(super) async fn check(target: &Target<'_>, a: &GRPCAction, timeout: Duration
     }
 }
 
-/// Asks over a connection: the status in the answer.
-async fn ask<S>(stream: S, authority: &str, service: &str) -> Result<u64, String>
+/// Sends the request over a connection and returns the status in the answer.
+async fn call<S>(stream: S, authority: &str, service: &str) -> Result<u64, String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let said = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
+    let error = |e: hyper::Error| format!("error: health rpc probe failed: {e}");
     let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_header_list_size(HEADERS)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(said)?;
+        .map_err(error)?;
     let request = http::Request::post(format!("http://{authority}/grpc.health.v1.Health/Check"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -58,7 +58,7 @@ where
         .body(Full::new(encode(service)))
         .map_err(|e| e.to_string())?;
     let call = async {
-        let response = sender.send_request(request).await.map_err(said)?;
+        let response = sender.send_request(request).await.map_err(error)?;
         let head = response.headers().clone();
         let body = Limited::new(response.into_body(), ANSWER).collect().await;
         let body = body.map_err(|e| format!("error: health rpc probe failed: {e}"))?;
@@ -129,7 +129,7 @@ mod tests {
             hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(server), answer),
         );
-        let why = ask(client, "pod", "").await.unwrap_err();
+        let why = call(client, "pod", "").await.unwrap_err();
         assert_eq!(why, "error: health rpc probe failed: length limit exceeded");
     }
 

@@ -1,11 +1,11 @@
-//! Why a container has no log, or nothing to connect to, in the kubelet's words, which clients match
-//! (`pkg/kubelet`, `validateContainerLogStatus`).
+//! Errors of containers without a log, or without a process. Clients match kubelet's messages (`pkg/kubelet`,
+//! `validateContainerLogStatus`).
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::{Error, Handle};
 
-/// The error for a container that the runtime does not have, by what the pod's status says of it.
+/// The error for a container that the runtime does not have, from the status of its pod.
 pub(super) async fn no_log(handle: &Handle, ns: &str, pod: &str, name: &str) -> Error {
     match handle.options.client.api::<Pod>().namespace(ns).get_opt(pod).await {
         Ok(Some(p)) if !has_container(&p, name) => {
@@ -13,7 +13,7 @@ pub(super) async fn no_log(handle: &Handle, ns: &str, pod: &str, name: &str) -> 
         }
         Ok(Some(p)) => Error::BadRequest(why(&p, name)),
         Ok(None) => Error::NotFound(format!("pod {pod:?} does not exist")),
-        // A node may not look at what is not its own.
+        // A node may not read pods of other nodes.
         Err(e) if e.is_forbidden() => Error::NotFound(format!("pod {pod:?} does not exist")),
         Err(e) => Error::Internal(e.to_string()),
     }
@@ -55,9 +55,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_waits_says_for_what() {
+    fn explains_containers_without_logs() {
         let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
-        for (status, want) in [
+        for (status, expected) in [
             (json!({}), "container \"c\" in pod \"p\" is not available"),
             (
                 json!({"state": waiting("PodInitializing")}),
@@ -90,7 +90,7 @@ mod tests {
                 one.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
                 let statuses = if status == json!({}) { json!([]) } else { json!([one]) };
                 let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}, "status": {list: statuses}});
-                assert_eq!(why(&serde_json::from_value(pod).unwrap(), "c"), want);
+                assert_eq!(why(&serde_json::from_value(pod).unwrap(), "c"), expected);
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Who may call the agent: the owner of a client certificate, or the holder of a token that the API server knows, if the API
-//! server says that they may (`pkg/kubelet/server/auth.go`, delegated authentication and authorization). Nobody else.
+//! Authentication and authorization of the agent's clients: by client certificate or TokenReview, then SubjectAccessReview
+//! (`pkg/kubelet/server/auth.go`). All other requests are denied.
 //!
-//! Invariants: what is remembered is bounded, and what senders without credentials cause never takes the room of what is known of
-//! others. Reviews are made a few at a time, and fewer for one address.
+//! Invariants: caches are bounded, and requests without valid credentials evict no results of others. Few reviews run at a time, and
+//! fewer for one address.
 
 use client::KeyedLimit;
 use std::collections::{HashMap, VecDeque};
@@ -26,23 +26,23 @@ use tokio::time::Instant;
 use super::target::{Target, verb};
 use super::{Body, text};
 
-/// How long answers are believed (`authentication.webhook.cacheTTL` and the like).
+/// How long results of reviews are cached (`authentication.webhook.cacheTTL` and the like).
 pub(super) const TOKENS: Duration = Duration::from_secs(2 * 60);
 pub(super) const ALLOWED: Duration = Duration::from_secs(5 * 60);
 pub(super) const DENIED: Duration = Duration::from_secs(30);
-/// Answers that are remembered, of each kind.
+/// Cached results of each kind.
 const REMEMBERED: usize = 4096;
-/// No token is longer.
+/// Maximum length of a token.
 const LONGEST_TOKEN: usize = 16 << 10;
-/// Tokens that are reviewed at a time, those of one address, and how long one waits for its turn.
+/// Token reviews at a time, those of one address, and how long one waits for its turn.
 const REVIEWS: usize = 16;
 const REVIEWS_PER_ADDRESS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
-    /// The owner of the client certificate, if the cluster's authority signed it.
+    /// The user of the client certificate, if the cluster's certificate authority signed it.
     pub user: Option<User>,
     pub address: Option<IpAddr>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Access {
     by_address: Arc<KeyedLimit<IpAddr>>,
 }
 
-/// Answers, each for a while; the oldest ones go when there are too many.
+/// A cache whose entries expire. The oldest ones are evicted when there are too many.
 struct Remembered<K, V> {
     time: Duration,
     inner: Mutex<(HashMap<K, (V, Instant)>, VecDeque<(K, Instant)>)>,
@@ -84,7 +84,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
         order.push_back((key, until));
         while order.front().is_some_and(|(_, until)| *until <= now || order.len() > REMEMBERED) {
             let Some((oldest, until)) = order.pop_front() else { break };
-            // One that was asked for again since stays.
+            // An entry that was renewed since stays.
             if map.get(&oldest).is_some_and(|(_, u)| *u == until) {
                 map.remove(&oldest);
             }
@@ -94,7 +94,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
 
 enum Authentication {
     User(Arc<User>),
-    Nobody,
+    Failed,
     Busy,
 }
 
@@ -112,7 +112,7 @@ impl Access {
         }
     }
 
-    /// The name of who sends the request and may do so, or the refusal. Takes the token out of the request.
+    /// Returns the name of the authorized user, or the error to answer. Removes the token from the request.
     pub async fn admit(&self, parts: &mut Parts, sender: &Sender) -> Result<String, Response<Body>> {
         let token = bearer(parts);
         parts.headers.remove(AUTHORIZATION);
@@ -121,7 +121,7 @@ impl Access {
             (None, None) => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
             (None, Some(token)) => match self.authenticate(&token, sender.address).await {
                 Authentication::User(user) => user,
-                Authentication::Nobody => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
+                Authentication::Failed => return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized".into())),
                 Authentication::Busy => {
                     let why = "too many tokens of this address are being reviewed, please try again later";
                     return Err(text(StatusCode::TOO_MANY_REQUESTS, why.into()));
@@ -134,7 +134,7 @@ impl Access {
                 Ok(true) => return Ok(user.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(user = user.name, %error, "a request cannot be authorized");
+                    tracing::warn!(user = user.name, %error, "the API server did not review an access; the request is denied");
                     let why = format!(
                         "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
                         user.name
@@ -150,14 +150,14 @@ impl Access {
 
     async fn authenticate(&self, token: &str, address: Option<IpAddr>) -> Authentication {
         if token.is_empty() || token.len() > LONGEST_TOKEN {
-            return Authentication::Nobody;
+            return Authentication::Failed;
         }
         let key: Hash256 = Sha256::digest(token.as_bytes()).into();
         if let Some(user) = self.users.get(&key) {
             return Authentication::User(user);
         }
         if self.strangers.get(&key).is_some() {
-            return Authentication::Nobody;
+            return Authentication::Failed;
         }
         let turn = address.map(|a| self.by_address.acquire(a));
         if matches!(turn, Some(None)) {
@@ -174,11 +174,11 @@ impl Access {
             }
             Ok(None) => {
                 self.strangers.insert(key, ());
-                Authentication::Nobody
+                Authentication::Failed
             }
             Err(error) => {
-                tracing::warn!(%error, "a token cannot be reviewed");
-                Authentication::Nobody
+                tracing::warn!(%error, "the API server did not review a token; the request is denied");
+                Authentication::Failed
             }
         }
     }

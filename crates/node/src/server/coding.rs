@@ -1,4 +1,4 @@
-//! Channels over WebSocket: each message begins with the number of its channel, as a byte, or as a digit before base64
+//! Channels over WebSocket: a message starts with the number of its channel, as a byte, or as a digit before base64
 //! (`k8s.io/apimachinery/pkg/util/httpstream/wsstream`).
 
 use base64::Engine;
@@ -13,7 +13,7 @@ pub(super) enum Coding {
 }
 
 impl Coding {
-    pub(super) fn of(protocol: &str) -> Self {
+    pub(super) fn new(protocol: &str) -> Self {
         if protocol.contains("base64") { Self::Base64 } else { Self::Binary }
     }
 
@@ -32,7 +32,7 @@ impl Coding {
         }
     }
 
-    /// The channel and the data of a message. `None` if it has none, or cannot be decoded.
+    /// Decodes the channel and the data of a message. `None` if it is empty or invalid.
     pub(super) fn read(self, message: Message) -> Option<(u8, Vec<u8>)> {
         match (self, message) {
             (_, Message::Binary(b)) => Some((*b.first()?, b.get(1..)?.to_vec())),

@@ -1,14 +1,14 @@
-//! `/configz`: how the agent is set up, as a `KubeletConfiguration` (`k8s.io/kubelet/config/v1beta1`). Only what the agent goes by.
+//! `/configz`: the configuration of the agent as a `KubeletConfiguration` (`k8s.io/kubelet/config/v1beta1`). Only fields that the
+//! agent uses.
 
 use http::Response;
 use serde_json::json;
 
 use super::access::{ALLOWED, DENIED, TOKENS};
 use super::{Body, json};
-use crate::agent::Options;
 use crate::node::{HEARTBEAT, LEASE_SECONDS, STATUS_PERIOD};
+use crate::options::{Options, SeccompDefault};
 use crate::pod::backoff::go_duration;
-use crate::pod::container::SeccompDefault;
 
 pub(super) fn serve(options: &Options) -> Response<Body> {
     let dns: Vec<&String> = options.dns.server.iter().collect();

@@ -1,6 +1,6 @@
-//! Port forwarding. Over SPDY, a pair of streams per connection, data and error, joined by a number; SPDY itself over the
-//! connection or, from clients since v1.31, inside WebSocket messages. Over WebSocket alone (`v4.channel.k8s.io`,
-//! `v4.base64.channel.k8s.io`), two channels per port, each beginning with the port's number.
+//! Port forwarding. Over SPDY, a pair of streams per connection, data and error, joined by a number; SPDY itself over the connection
+//! or, from clients since v1.31, inside WebSocket messages. Over WebSocket alone (`v4.channel.k8s.io`, `v4.base64.channel.k8s.io`),
+//! two channels per port, each of which starts with the port's number.
 
 use client::{KeyedLimit, Permit};
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::coding::Coding;
 use super::{Body, Error, Handle, Query, upgrade};
+use crate::blocking::blocking;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
 use crate::spdy::{Session, Stream};
 
@@ -34,7 +35,7 @@ pub(super) async fn serve(
 ) -> Result<Response<Body>, Error> {
     let spdy = upgrade::is_spdy(&request);
     let mut ports = Vec::new();
-    for list in Query::of(&request).all("port").iter().chain(&Query::of(&request).all("ports")) {
+    for list in Query::parse(&request).get_all("port").iter().chain(&Query::parse(&request).get_all("ports")) {
         for p in list.split(',') {
             let port: u16 = p.parse().map_err(|_| Error::BadRequest(format!("port: {p:?} is not a port")))?;
             ports.push(port);
@@ -52,15 +53,18 @@ pub(super) async fn serve(
         .filter(|p| p.state == PodState::Ready && is(p, POD_NAMESPACE, ns) && is(p, POD_NAME, pod))
         .max_by_key(|p| p.created_at);
     let Some(found) = found else { return Err(Error::Internal(format!("pod not found (\"{pod}_{ns}\")"))) };
-    let target =
-        Target { namespace: found.config.netns.clone(), of: ns.to_owned(), forwarded: handle.forwarded.clone() };
+    let target = Target {
+        namespace: found.config.netns.clone(),
+        namespace_name: ns.to_owned(),
+        forwarded: handle.forwarded.clone(),
+    };
     if spdy {
         return upgrade::spdy(request, &[SPDY], move |session, _| pairs(session, target));
     }
     upgrade::take_over(request, PROTOCOLS, move |socket, protocol| async move {
         match protocol {
             TUNNEL => unwrap(socket, target).await,
-            _ => run(socket, Coding::of(protocol), ports, target).await,
+            _ => run(socket, Coding::new(protocol), ports, target).await,
         }
     })
 }
@@ -69,10 +73,10 @@ const SPDY: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const PROTOCOLS: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
 
-/// Serves the SPDY connection that is inside a WebSocket.
+/// Serves a SPDY connection inside a WebSocket.
 async fn unwrap(socket: upgrade::Socket, target: Target) {
-    let (outside, inside) = tokio::io::duplex(64 * 1024);
-    let (mut from, mut to) = tokio::io::split(outside);
+    let (client_end, server_end) = tokio::io::duplex(64 * 1024);
+    let (mut from, mut to) = tokio::io::split(client_end);
     let (mut sink, mut incoming) = socket.split();
     let send = async {
         let mut block = vec![0; 32 * 1024];
@@ -95,19 +99,19 @@ async fn unwrap(socket: upgrade::Socket, target: Target) {
     tokio::select! {
         () = send => {}
         () = receive => {}
-        () = pairs(Session::start(inside), target) => {}
+        () = pairs(Session::start(server_end), target) => {}
     }
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
     let _ = sink.send(Message::Close(Some(normal))).await;
 }
 
-/// Streams that wait for the other one of their pair, and how long they may (upstream's `streamCreationTimeout`).
+/// Streams that wait for the other stream of their pair, and how long they wait (upstream's `streamCreationTimeout`).
 const UNPAIRED: usize = 128;
 const OPENING: Duration = Duration::from_secs(30);
-/// Bytes that are read from the pod at a time.
+/// Size of a read from the pod, in bytes.
 const BLOCK: usize = 32 * 1024;
 
-/// Joins the two streams of each connection and serves them.
+/// Pairs the two streams of each connection and serves them.
 async fn pairs(mut session: Session, target: Target) {
     let mut waiting: BTreeMap<String, (Instant, Stream)> = BTreeMap::new();
     let mut running = JoinSet::new();
@@ -118,7 +122,7 @@ async fn pairs(mut session: Session, target: Target) {
             alone.output.reset().await;
         }
         let kind = s.header("streamtype").to_owned();
-        // The oldest clients say no number: the streams follow each other, the error's first.
+        // The oldest clients send no number: the error stream comes first, then the data stream.
         let request = match (s.header("requestid"), kind.as_str()) {
             ("", "data") => s.id.saturating_sub(2).to_string(),
             ("", _) => s.id.to_string(),
@@ -158,7 +162,7 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
                 let _ = to.shutdown().await;
             };
             let down = async {
-                // A connection that is silent holds no memory.
+                // An idle connection holds no buffer.
                 while from.readable().await.is_ok() {
                     let mut block = vec![0; BLOCK];
                     match from.try_read(&mut block) {
@@ -167,7 +171,7 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
                         _ => break,
                     }
                 }
-                // The client waits for both before it ends its half.
+                // The client waits for the end of both before it ends its half.
                 output.finish().await;
                 error.output.finish().await;
             };
@@ -182,27 +186,29 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
     }
 }
 
-/// Connections that are forwarded at a time, in all and to the pods of one namespace.
+/// Forwarded connections at a time: in all, and to pods of one namespace.
 pub(super) const FORWARDED: usize = 2048;
 pub(super) const FORWARDED_EACH: usize = 512;
 
-/// The pod to which connections go.
+/// The pod to which connections are forwarded.
 #[derive(Clone)]
 struct Target {
-    /// Of its network.
+    /// Its network namespace.
     namespace: Option<PathBuf>,
-    /// The namespace of the API that it is in.
-    of: String,
+    /// Its namespace in the API.
+    namespace_name: String,
     forwarded: Arc<KeyedLimit<String>>,
 }
 
 impl Target {
     /// Connects to the pod's loopback, from inside its network.
     async fn connect(&self, port: u16) -> std::io::Result<(TcpStream, Permit<String>)> {
-        let Some(share) = self.forwarded.acquire(self.of.clone()) else {
+        let Some(share) = self.forwarded.acquire(self.namespace_name.clone()) else {
             return Err(std::io::Error::other("too many connections are being forwarded to this namespace"));
         };
-        let socket = network::namespace::run_in(self.namespace.as_deref(), TcpSocket::new_v4)?;
+        let namespace = self.namespace.clone();
+        // It waits for a thread that enters the namespace.
+        let socket = blocking(move || network::namespace::run_in(namespace.as_deref(), TcpSocket::new_v4)).await?;
         Ok((socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?, share))
     }
 }

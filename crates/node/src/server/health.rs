@@ -1,4 +1,4 @@
-//! `/healthz`: whether the agent lives (`k8s.io/apiserver/pkg/server/healthz`).
+//! `/healthz`: health checks of the agent (`k8s.io/apiserver/pkg/server/healthz`).
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use super::{Body, Error, Query, text};
 use crate::counts::Known;
 
-/// The agent's loop comes round every ten seconds.
+/// The maximum age of the last iteration of the agent's loop, which runs every ten seconds.
 const LATE: Duration = Duration::from_secs(2 * 60);
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
@@ -18,28 +18,29 @@ fn check(known: &Known, name: &str) -> Result<(), &'static str> {
     if late { Err("sync Loop took longer than expected") } else { Ok(()) }
 }
 
-/// All checks, but for those that the query excludes.
-pub(super) fn all(known: &Known, query: &Query) -> Response<Body> {
-    let excluded = query.all("exclude");
-    let (mut told, mut failed) = (String::new(), false);
+/// Runs all checks without those that the query excludes.
+pub(super) fn check_all(known: &Known, query: &Query) -> Response<Body> {
+    let excluded = query.get_all("exclude");
+    let (mut report, mut failed) = (String::new(), false);
     for name in CHECKS {
         let _ = match check(known, name) {
-            _ if excluded.iter().any(|e| e == name) => writeln!(told, "[+]{name} excluded: ok"),
-            Ok(()) => writeln!(told, "[+]{name} ok"),
+            _ if excluded.iter().any(|e| e == name) => writeln!(report, "[+]{name} excluded: ok"),
+            Ok(()) => writeln!(report, "[+]{name} ok"),
             Err(_) => {
                 failed = true;
-                writeln!(told, "[-]{name} failed: reason withheld")
+                writeln!(report, "[-]{name} failed: reason withheld")
             }
         };
     }
     if failed {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, told + "healthz check failed\n");
+        return text(StatusCode::INTERNAL_SERVER_ERROR, report + "healthz check failed\n");
     }
     let verbose = query.get("verbose").is_some();
-    text(StatusCode::OK, if verbose { told + "healthz check passed\n" } else { "ok".into() })
+    text(StatusCode::OK, if verbose { report + "healthz check passed\n" } else { "ok".into() })
 }
 
-pub(super) fn one(known: &Known, name: &str) -> Result<Response<Body>, Error> {
+/// Runs the check `name`.
+pub(super) fn check_one(known: &Known, name: &str) -> Result<Response<Body>, Error> {
     if !CHECKS.contains(&name) {
         return Err(Error::NotFound("404 page not found\n".into()));
     }

@@ -1,4 +1,4 @@
-//! Log files of containers: from the end, since a time, on and on.
+//! Serves log files of containers: the last lines, since a time, and following.
 
 use std::fs::Metadata;
 use std::io::SeekFrom;
@@ -23,19 +23,19 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::{Body, Error, Handle, Query, absent, stream, upgrade};
-use crate::agent::Options;
 use crate::blocking::blocking;
+use crate::options::Options;
 
-/// How often a file that is followed is looked at.
+/// How often a followed file is checked for new lines.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often a file is looked at while its client reads nothing.
+/// How often a file is checked while its client does not read.
 const LOOK_STALLED: Duration = Duration::from_secs(1);
 const BLOCK: usize = 64 * 1024;
-/// Pieces that wait for a client.
+/// Pieces that may wait for a client.
 const WAITING: usize = 4;
 
 #[derive(Clone, Debug, Default)]
-struct Wanted {
+struct LogQuery {
     follow: bool,
     timestamps: bool,
     tail: Option<usize>,
@@ -43,8 +43,8 @@ struct Wanted {
     limit: Option<usize>,
 }
 
-impl Wanted {
-    fn of(q: &Query, now: Timestamp) -> Result<Self, Error> {
+impl LogQuery {
+    fn parse(q: &Query, now: Timestamp) -> Result<Self, Error> {
         let positive = |name: &str| -> Result<Option<usize>, Error> {
             match q.number(name)? {
                 None => Ok(None),
@@ -78,8 +78,8 @@ pub(super) async fn serve(
     name: &str,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
-    let q = &Query::of(&request);
-    let wanted = Wanted::of(q, handle.options.clock.now())?;
+    let q = &Query::parse(&request);
+    let query = LogQuery::parse(q, handle.options.clock.now())?;
     let mut all = handle.containers(ns, pod, name).await?;
     let newest = all.pop();
     let container = if q.flag("previous") {
@@ -102,10 +102,10 @@ pub(super) async fn serve(
             let (options, id) = (options.clone(), id.clone());
             async move { runs(&options, &id).await }.boxed()
         };
-        match send(&path, &wanted, &sender, &runs).await {
-            // A container that wrote nothing may have no file.
+        match send(&path, &query, &sender, &runs).await {
+            // A container without output may have no file.
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), "reading a log: {e}");
+                tracing::warn!(path = %path.display(), "reading a log failed: {e}");
                 Err(e)
             }
             _ => Ok(()),
@@ -145,7 +145,7 @@ async fn messages(
         sink.send(Message::Close(Some(end))).await?;
         sink.close().await
     };
-    // A client says nothing but that it goes.
+    // The only message of a client is its close.
     let gone = async {
         while let Some(Ok(m)) = incoming.next().await.filter(|m| !matches!(m, Ok(Message::Close(_)))) {
             drop(m)
@@ -153,23 +153,23 @@ async fn messages(
     };
     tokio::select! {
         sent = send => if let Err(error) = sent {
-            tracing::debug!(%error, "sending a log");
+            tracing::debug!(%error, "sending a log failed");
         },
         () = gone => {}
     }
 }
 
-/// Renders lines of the file as they are wanted.
+/// Renders lines of the file according to the query.
 struct Renderer {
     timestamps: bool,
     since: Option<Timestamp>,
     left: Option<usize>,
-    /// The line before was cut into parts, and this is where it goes on.
+    /// The line before was partial, and this one continues it.
     partial: bool,
 }
 
 impl Renderer {
-    /// Adds a line of the file. `false` when the limit is reached.
+    /// Renders a line of the file into `out`. Returns `false` when the limit of bytes is reached.
     fn line(&mut self, line: &[u8], out: &mut BytesMut) -> bool {
         let mut parts = line.splitn(4, |b| *b == b' ');
         let (Some(time), Some(_), Some(tag), Some(content)) = (parts.next(), parts.next(), parts.next(), parts.next())
@@ -205,7 +205,7 @@ impl Renderer {
     }
 }
 
-/// Where the last `lines` lines begin. `None` if `over` said before that the client has left.
+/// The offset of the last `lines` lines. `None` if `over` returned true, since the client has left.
 async fn tail_start(file: &mut File, lines: usize, over: impl Fn() -> bool) -> std::io::Result<Option<u64>> {
     let size = file.metadata().await?.len();
     if lines == 0 {
@@ -219,7 +219,7 @@ async fn tail_start(file: &mut File, lines: usize, over: impl Fn() -> bool) -> s
         file.seek(SeekFrom::Start(start)).await?;
         file.read_exact(part).await?;
         for (i, b) in part.iter().enumerate().rev() {
-            // The newline that ends the file ends its last line.
+            // The newline at the end of the file belongs to the last line.
             if *b == b'\n' && start + i as u64 + 1 < size {
                 seen += 1;
                 if seen == lines {
@@ -238,8 +238,8 @@ async fn tail_start(file: &mut File, lines: usize, over: impl Fn() -> bool) -> s
 /// Whether the container of a log runs.
 type Runs = dyn Fn() -> BoxFuture<'static, bool> + Send + Sync;
 
-/// Waits for room for a piece. `None` if the client has left or, while it read nothing, the file was removed: who holds it keeps its
-/// place on the disk.
+/// Waits until a piece can be sent. `None` if the client has left, or if the file was removed while the client did not read: an open
+/// file would keep its blocks on the disk.
 async fn room<'a>(sender: &'a mpsc::Sender<Bytes>, file: &File) -> std::io::Result<Option<mpsc::Permit<'a, Bytes>>> {
     loop {
         match tokio::time::timeout(LOOK_STALLED, sender.reserve()).await {
@@ -250,18 +250,18 @@ async fn room<'a>(sender: &'a mpsc::Sender<Bytes>, file: &File) -> std::io::Resu
     }
 }
 
-async fn send(path: &Path, wanted: &Wanted, sender: &mpsc::Sender<Bytes>, runs: &Runs) -> std::io::Result<()> {
+async fn send(path: &Path, query: &LogQuery, sender: &mpsc::Sender<Bytes>, runs: &Runs) -> std::io::Result<()> {
     let path = PathBuf::from(path);
     let mut file = loop {
         match open(&path).await {
             Ok(f) => break f,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && wanted.follow && runs().await => {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && query.follow && runs().await => {
                 tokio::time::sleep(LOOK).await;
             }
             Err(e) => return Err(e),
         }
     };
-    let mut at = match wanted.tail {
+    let mut at = match query.tail {
         Some(n) => match tail_start(&mut file, n, || sender.is_closed()).await? {
             Some(start) => start,
             None => return Ok(()),
@@ -269,20 +269,19 @@ async fn send(path: &Path, wanted: &Wanted, sender: &mpsc::Sender<Bytes>, runs: 
         None => 0,
     };
     file.seek(SeekFrom::Start(at)).await?;
-    let mut renderer =
-        Renderer { timestamps: wanted.timestamps, since: wanted.since, left: wanted.limit, partial: false };
+    let mut renderer = Renderer { timestamps: query.timestamps, since: query.since, left: query.limit, partial: false };
     let mut rest = BytesMut::new();
     let mut block = vec![0; BLOCK];
     'files: loop {
-        // Both are checked before the file is read, so that everything written until then is sent.
-        let goes_on = wanted.follow && runs().await;
-        let moved = wanted.follow && is_moved(&file, &path).await;
+        // Both are checked before the file is read, so everything written until then is sent.
+        let goes_on = query.follow && runs().await;
+        let moved = query.follow && is_moved(&file, &path).await;
         loop {
             let n = file.read(&mut block).await?;
             if n == 0 {
                 break;
             }
-            // Nothing may be sent for long, so that a client that has left is not noticed by sending.
+            // Without new lines, sending does not reveal that the client has left.
             if sender.is_closed() {
                 return Ok(());
             }
@@ -301,9 +300,9 @@ async fn send(path: &Path, wanted: &Wanted, sender: &mpsc::Sender<Bytes>, runs: 
                 if let Some(permit) = room(sender, &file).await? {
                     permit.send(out.freeze());
                 } else {
-                    // What it missed is gone, and it goes on with what there is when it reads again.
+                    // The client has missed removed lines. It continues with what exists when it reads again.
                     drop(file);
-                    if sender.send(out.freeze()).await.is_err() || !more || !wanted.follow {
+                    if sender.send(out.freeze()).await.is_err() || !more || !query.follow {
                         return Ok(());
                     }
                     (file, at) = (oldest(&path).await?, 0);
@@ -333,14 +332,14 @@ async fn send(path: &Path, wanted: &Wanted, sender: &mpsc::Sender<Bytes>, runs: 
     }
 }
 
-/// Opens a log file; a link or anything but a regular file in its place is an error.
+/// Opens a log file. Errors for a link, and for anything but a regular file.
 async fn open(path: &Path) -> std::io::Result<File> {
     let path = path.to_owned();
     let file = tokio::task::spawn_blocking(move || runtime::beneath::read_file(&path)).await;
     Ok(File::from_std(file.map_err(std::io::Error::other)??))
 }
 
-/// Whether the log goes on in another file than this one.
+/// Whether the log continues in another file.
 async fn is_moved(file: &File, path: &Path) -> bool {
     let (Ok(here), Ok(there)) = (file.metadata().await, tokio::fs::symlink_metadata(path).await) else { return false };
     !is_same(&here, &there)
@@ -350,8 +349,8 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// The file in which a log goes on that was rotated: the one that was moved away after this one, the oldest one if this one is gone, or
-/// the one that is written to.
+/// The file in which a rotated log continues: the one rotated after this one, the oldest one if this one is gone, or the current
+/// one.
 async fn newer(file: &File, path: &Path) -> std::io::Result<File> {
     let here = file.metadata().await?;
     let log = path.to_owned();
@@ -367,16 +366,16 @@ async fn newer(file: &File, path: &Path) -> std::io::Result<File> {
     first(&after, path).await
 }
 
-/// The oldest file of a log.
+/// Opens the oldest file of a log.
 async fn oldest(path: &Path) -> std::io::Result<File> {
     let log = path.to_owned();
     first(&blocking(move || runtime::rotation::rotated(&log)).await, path).await
 }
 
-/// The first of these files that there still is, or the one that is written to.
+/// Opens the first of these files that still exists, or the current one.
 async fn first(rotated: &[PathBuf], path: &Path) -> std::io::Result<File> {
     for file in rotated {
-        // It may be removed just now.
+        // It may have been removed meanwhile.
         match open(file).await {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             opened => return opened,
@@ -409,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_rendered_as_wanted() {
+    fn renders_lines_by_query() {
         let log = [
             "2026-11-20T10:00:00.1Z stdout F one",
             "2026-11-20T10:00:01.1Z stderr P tw",
@@ -426,9 +425,9 @@ mod tests {
         assert_eq!(render(&mut Renderer { left: Some(5), ..renderer() }, &log), "one\nt");
     }
 
-    /// A client that reads nothing kept every file of a log that was rotated away on the disk.
+    /// A client that did not read kept every rotated file on the disk.
     #[tokio::test]
-    async fn a_removed_file_is_not_held_for_who_does_not_read() {
+    async fn closes_removed_files_of_idle_clients() {
         const LINES: usize = 40_000;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
@@ -436,17 +435,17 @@ mod tests {
         let write = |numbers: std::ops::Range<usize>| std::fs::write(&path, numbers.map(line).collect::<String>());
         write(0..LINES).unwrap();
         let (sender, mut receiver) = mpsc::channel::<Bytes>(WAITING);
-        let wanted = Wanted { follow: true, ..Wanted::default() };
+        let query = LogQuery { follow: true, ..LogQuery::default() };
         let (running, file) = (Arc::new(std::sync::atomic::AtomicBool::new(true)), path.clone());
         let runs = running.clone();
         let sending = tokio::spawn(async move {
             let runs = move || std::future::ready(runs.load(std::sync::atomic::Ordering::Relaxed)).boxed();
-            send(&file, &wanted, &sender, &runs).await
+            send(&file, &query, &sender, &runs).await
         });
         while receiver.len() < WAITING {
             tokio::task::yield_now().await;
         }
-        // Two have gone, one was rotated, and one is written to.
+        // Two are removed, one is rotated, and one is current.
         std::fs::remove_file(&path).unwrap();
         write(LINES..LINES + 2).unwrap();
         std::fs::rename(&path, dir.path().join("log.20261120-100000")).unwrap();

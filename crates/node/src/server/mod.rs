@@ -1,5 +1,5 @@
-//! What the kubelet's HTTP service answers, as functions: a listener wraps them. [`Handle::admit`] decides who may send a request,
-//! [`Handle::handle`] answers it.
+//! The kubelet's HTTP API as functions, which a listener calls: [`Handle::admit`] authorizes a request, [`Handle::handle`] answers
+//! it.
 //!
 //! ```text
 //! GET  /containerLogs/NS/POD/CONTAINER   follow previous tailLines sinceSeconds sinceTime timestamps limitBytes
@@ -15,6 +15,7 @@
 mod absent;
 mod access;
 mod coding;
+mod command_status;
 mod configz;
 mod forward;
 mod health;
@@ -49,23 +50,23 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::agent::Options;
 use crate::counts::Known;
+use crate::options::Options;
 use crate::pod::container::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use access::Access;
 use target::Target;
 use usage::{Layers, Rates};
 
-/// The body of an answer. An error ends it early.
+/// The body of a response. An error ends it early.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Answers requests. Cheap to clone; calls go to the runtime.
+/// Serves requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     options: Arc<Options>,
     known: Arc<Known>,
     access: Arc<Access>,
-    /// Connections that are forwarded to pods, by namespace.
+    /// Connections forwarded to pods, by namespace.
     forwarded: Arc<KeyedLimit<String>>,
     rates: Arc<Rates>,
     layers: Arc<Layers>,
@@ -79,7 +80,7 @@ enum Error {
     NotFound(String),
     #[error("{0}")]
     Internal(String),
-    /// With the method that is.
+    /// The method that is allowed.
     #[error("Method Not Allowed")]
     MethodNotAllowed(&'static str),
     #[error("{0}")]
@@ -118,7 +119,7 @@ fn text(status: StatusCode, message: String) -> Response<Body> {
     response
 }
 
-/// The body of pieces that `reader` sends. It ends with the error of the reader, so that the client sees that it is not whole.
+/// A body of the pieces that `reader` sends. If the reader fails, the body ends with its error, so the client notices.
 fn stream(pieces: mpsc::Receiver<Bytes>, reader: JoinHandle<io::Result<()>>) -> Body {
     let frames = futures::stream::unfold(Some((pieces, reader)), |state| async move {
         let (mut pieces, reader) = state?;
@@ -136,7 +137,7 @@ fn json(value: &Value) -> Response<Body> {
     response
 }
 
-/// Metrics in the text format.
+/// A response with metrics in the text format.
 fn metrics(text_format: String) -> Response<Body> {
     const TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let mut response = text(StatusCode::OK, text_format);
@@ -144,11 +145,11 @@ fn metrics(text_format: String) -> Response<Body> {
     response
 }
 
-/// The parameters of a query, decoded, in order.
+/// The decoded parameters of a query, in order.
 struct Query(Vec<(String, String)>);
 
 impl Query {
-    fn of(request: &Request<Bytes>) -> Self {
+    fn parse(request: &Request<Bytes>) -> Self {
         let pairs = request.uri().query().unwrap_or_default().split('&').filter(|p| !p.is_empty());
         let both = |p: &str| {
             let (k, v) = p.split_once('=').unwrap_or((p, ""));
@@ -161,7 +162,7 @@ impl Query {
         self.0.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
     }
 
-    fn all(&self, name: &str) -> Vec<String> {
+    fn get_all(&self, name: &str) -> Vec<String> {
         self.0.iter().filter(|(k, _)| k == name).map(|(_, v)| v.clone()).collect()
     }
 
@@ -205,12 +206,12 @@ impl Handle {
         Self { options, known, access, forwarded, rates: Arc::default(), layers: Arc::default() }
     }
 
-    /// The name of who sends the request and may do so, or the refusal.
+    /// Returns the name of the authorized user, or the error to answer.
     pub async fn admit(&self, parts: &mut Parts, sender: &Sender) -> Result<String, Response<Body>> {
         self.access.admit(parts, sender).await
     }
 
-    /// Answers one request. One that asks for another protocol must carry a [`hyper::upgrade::OnUpgrade`] in its extensions.
+    /// Answers one request. An upgrade request must carry a [`hyper::upgrade::OnUpgrade`] in its extensions.
     pub fn handle(&self, request: Request<Bytes>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + '_>> {
         Box::pin(async move {
             let target = Target::parse(request.uri().path());
@@ -221,7 +222,7 @@ impl Handle {
     }
 
     async fn route(&self, target: &Target, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-        let (get, query) = (request.method() == Method::GET, Query::of(&request));
+        let (get, query) = (request.method() == Method::GET, Query::parse(&request));
         let path = target.segments();
         match path[..] {
             ["run", ns, pod, container] | ["run", ns, pod, _, container] if request.method() == Method::POST => {
@@ -239,8 +240,8 @@ impl Handle {
             ["portForward", ns, pod] | ["portForward", ns, pod, _] => forward::serve(self, ns, pod, request).await,
             ["debug", "pprof", ..] => Err(Error::Disabled("profiling endpoint is disabled.\n")),
             ["debug", "flags", "v"] => Err(Error::Disabled("flags endpoint is disabled.\n")),
-            ["healthz"] => Ok(health::all(&self.known, &query)),
-            ["healthz", name] => health::one(&self.known, name),
+            ["healthz"] => Ok(health::check_all(&self.known, &query)),
+            ["healthz", name] => health::check_one(&self.known, name),
             ["pods" | "runningpods" | "configz" | "containerLogs" | "logs" | "stats" | "metrics", ..] if !get => {
                 Err(Error::MethodNotAllowed("GET"))
             }
@@ -260,28 +261,28 @@ impl Handle {
         }
     }
 
-    /// The containers of that name, newest last.
+    /// The containers with this name, newest last.
     async fn containers(&self, ns: &str, pod: &str, name: &str) -> Result<Vec<Container>, Error> {
         let mut all = self.options.runtime.list_containers().await?;
         let is = |c: &Container, label: &str, value: &str| c.labels.get(label).is_some_and(|v| v == value);
         all.retain(|c| is(c, POD_NAMESPACE, ns) && is(c, POD_NAME, pod) && is(c, CONTAINER_NAME, name));
-        // Of pods of one name that followed each other, only the newest.
+        // Of successive pods with one name, only the newest.
         all.sort_by_key(|c| c.created_at);
         Ok(all)
     }
 
-    /// The id of a container that runs, in the pod with that UID if there is one.
+    /// The id of a running container, in the pod with this UID if one is given.
     async fn running(&self, ns: &str, pod: &str, uid: Option<&str>, name: &str) -> Result<String, Error> {
         let is = |c: &Container| uid.is_none_or(|u| c.labels.get(POD_UID).is_some_and(|v| v == u));
         match self.containers(ns, pod, name).await?.pop() {
             Some(c) if c.state == ContainerState::Running && is(&c) => Ok(c.id),
-            // What ended is not found either, as the kubelet has it.
+            // A container that has ended is not found, as in kubelet.
             _ => Err(Error::Internal(format!("container not found ({name:?})"))),
         }
     }
 }
 
-/// The UID of a pod in a path of so many segments with one.
+/// The UID of a pod in a path that has `length` segments with it.
 fn uid<'a>(path: &[&'a str], with_uid: usize) -> Option<&'a str> {
     path.get(3).copied().filter(|_| path.len() == with_uid)
 }
@@ -296,8 +297,8 @@ mod tests {
             Request::get("/exec/a/b/c?command=sh&command=-c&command=echo+%22a%20b%22&command=&tty=true&n=5&bad=%zz")
                 .body(Bytes::new())
                 .unwrap();
-        let q = Query::of(&r);
-        assert_eq!(q.all("command"), ["sh", "-c", "echo \"a b\"", ""]);
+        let q = Query::parse(&r);
+        assert_eq!(q.get_all("command"), ["sh", "-c", "echo \"a b\"", ""]);
         assert!(q.flag("tty") && !q.flag("stdin"));
         assert_eq!(q.number("n").unwrap(), Some(5));
         assert_eq!(q.get("bad"), Some("%zz"));

@@ -1,9 +1,9 @@
-//! Messages of a WebSocket in pieces. A client may send messages of any length, and the library that reads them gives out whole ones. So
-//! what a client sends is rewritten on its way: a message becomes messages of at most [`PIECE`] bytes, each of which begins with the
-//! message's channel where there are channels (RFC 6455; `k8s.io/apimachinery/pkg/util/httpstream/wsstream`).
+//! Splits messages of a WebSocket. A client may send messages of any length, and the library returns whole ones. So the stream of a
+//! client is rewritten: a message becomes messages of at most [`PIECE`] bytes, each of which starts with the message's channel if
+//! there are channels (RFC 6455; `k8s.io/apimachinery/pkg/util/httpstream/wsstream`).
 //!
-//! **Invariant**: what is held of a message never depends on its length. Control frames pass as they are. Text is base64 where it is
-//! long: pieces of it end where four letters do.
+//! **Invariant**: memory does not grow with the length of a message. Control frames pass unchanged. Long text is base64: its pieces
+//! end after a multiple of four characters.
 
 use std::io;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a piece, beside its channel. A multiple of four.
+/// Bytes of a piece without its channel. A multiple of four.
 const PIECE: usize = 32 * 1024;
-/// Bytes that are read at a time.
+/// Size of a read, in bytes.
 const BLOCK: usize = 8 * 1024;
 
 const FIN: u8 = 0x80;
@@ -23,8 +23,8 @@ const CONTINUATION: u8 = 0;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CONTROL: u8 = 8;
-/// The most a control frame may carry.
-const MOST_OF_CONTROL: u64 = 125;
+/// Maximum length of a control frame.
+const MAX_CONTROL: u64 = 125;
 
 pub(super) struct Pieces<S> {
     io: S,
@@ -32,20 +32,20 @@ pub(super) struct Pieces<S> {
     channels: bool,
     frame: Frame,
     message: Option<Message>,
-    /// What was rewritten and is not read yet, from `at` on.
+    /// Rewritten bytes; those from `at` on are not read yet.
     out: Vec<u8>,
     at: usize,
 }
 
-/// Where in a frame we are.
+/// The position in a frame.
 enum Frame {
     Head(Vec<u8>),
-    /// Of a control frame: how much is left of it.
+    /// In a control frame: the remaining bytes.
     Control(u64),
     Data {
         left: u64,
         mask: [u8; 4],
-        /// Bytes of the frame that were seen, for the mask.
+        /// Bytes of the frame so far, for the mask.
         seen: usize,
         ends: bool,
     },
@@ -55,7 +55,7 @@ struct Message {
     kind: u8,
     channel: Option<u8>,
     piece: Vec<u8>,
-    /// Whether a piece of it was given out.
+    /// Whether a piece of the message was written.
     begun: bool,
 }
 
@@ -106,7 +106,7 @@ impl<S> Pieces<S> {
         Ok(())
     }
 
-    /// A frame whose head is known.
+    /// Starts a frame whose head is complete.
     fn begin(&mut self, head: &[u8]) -> io::Result<()> {
         let (kind, ends) = (head[0] & 0x0f, head[0] & FIN != 0);
         if head[0] & RESERVED != 0 || head[1] & MASKED == 0 {
@@ -118,7 +118,7 @@ impl<S> Pieces<S> {
             more => more.iter().fold(0, |n, b| n << 8 | u64::from(*b)),
         };
         if kind >= CONTROL {
-            if left > MOST_OF_CONTROL || !ends {
+            if left > MAX_CONTROL || !ends {
                 return Err(wrong("a control frame that is too long, or in parts"));
             }
             self.out.extend_from_slice(head);
@@ -157,7 +157,7 @@ impl Message {
             if channels && self.channel.is_none() {
                 self.channel = Some(b);
             }
-            // A piece that is full goes when it is known that more follows.
+            // A full piece is written when more data follows.
             if self.piece.len() >= PIECE + usize::from(self.channel.is_some()) {
                 self.give(out);
                 self.piece.extend(self.channel);
@@ -182,7 +182,7 @@ impl Message {
     }
 }
 
-/// How long a frame's head is, as far as it is known: at least two bytes, with a mask in any case.
+/// The length of a frame's head, as far as its first bytes determine it: at least two bytes and the mask.
 fn head_length(head: &[u8]) -> usize {
     match head.get(1).map(|b| b & !MASKED) {
         Some(126) => 8,
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// A message in many frames, which never ends, is given out as it comes.
+    /// A message in many frames that never ends is passed on as it arrives.
     #[tokio::test]
     async fn a_message_that_never_ends_holds_nothing() {
         let (mut client, server) = tokio::io::duplex(1 << 20);
@@ -289,7 +289,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(server.next().await.unwrap().unwrap().len(), PIECE + 1);
         }
-        // Other frames of a message that is not there, and frames without a mask, end the connection.
+        // A continuation without a message, and a frame without a mask, end the connection.
         for bad in
             [[FIN | CONTINUATION, MASKED, 0, 0, 0, 0], [FIN | BINARY, 1, 0, 0, 0, 0], [CONTROL, MASKED, 0, 0, 0, 0]]
         {

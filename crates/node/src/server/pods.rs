@@ -1,4 +1,4 @@
-//! `/pods`: the pods bound to this node, as the API has them; `/runningpods/`: those that the runtime has.
+//! `/pods`: the pods bound to this node, from the API; `/runningpods/`: the pods of the runtime.
 
 use http::Response;
 use runtime::PodState;
@@ -17,7 +17,7 @@ pub(super) fn bound(handle: &Handle) -> Result<Response<Body>, Error> {
     if let Some(pods) = handle.known.pods.read().clone() {
         for entry in pods.cache().all() {
             let mut pod: Value = entry.decode().map_err(|e| Error::Internal(e.to_string()))?;
-            // The list says what its items are.
+            // Items of a list have no kind of their own.
             if let Some(fields) = pod.as_object_mut() {
                 fields.remove("kind");
                 fields.remove("apiVersion");

@@ -1,5 +1,5 @@
 //! Exec and attach over SPDY (`k8s.io/apimachinery/pkg/util/remotecommand`): a stream for each of stdin, stdout, stderr, the
-//! terminal's sizes, and how it ended. The fourth version says the end as a `Status`; those before it only what went wrong.
+//! terminal's sizes, and the status at the end. The fourth version sends a `Status`; versions before it only the message of an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use runtime::{ExecRequest, Reader, Resizer, Writer};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Body, Error, stream, upgrade};
-use crate::agent::Options;
+use super::command_status as status;
+use super::{Body, Error, upgrade};
+use crate::options::Options;
 use crate::spdy::{Input, Output, Session, Stream};
 
 const PROTOCOLS: &[&str] = &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
@@ -22,8 +23,9 @@ const ENDING: Duration = Duration::from_secs(10);
 /// The longest message about the size of a terminal.
 const SIZE: usize = 1024;
 
+/// The streams that a client asks for.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct StreamSelection {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
@@ -41,23 +43,23 @@ struct Streams {
 }
 
 impl Streams {
-    async fn collect(session: &mut Session, wanted: Wanted, protocol: &str) -> Option<Self> {
-        let sizes = wanted.tty && matches!(protocol, "v4.channel.k8s.io" | "v3.channel.k8s.io");
+    async fn collect(session: &mut Session, selected: StreamSelection, protocol: &str) -> Option<Self> {
+        let sizes = selected.tty && matches!(protocol, "v4.channel.k8s.io" | "v3.channel.k8s.io");
         let mut all = Self::default();
         let complete = |a: &Self| {
             a.error.is_some()
-                && a.stdin.is_some() == wanted.stdin
-                && a.stdout.is_some() == wanted.stdout
-                && a.stderr.is_some() == wanted.stderr
+                && a.stdin.is_some() == selected.stdin
+                && a.stdout.is_some() == selected.stdout
+                && a.stderr.is_some() == selected.stderr
                 && a.resize.is_some() == sizes
         };
         while !complete(&all) {
             let s = session.accept().await?;
             match s.header("streamtype") {
                 "error" => all.error = Some(s),
-                "stdin" if wanted.stdin => all.stdin = Some(s),
-                "stdout" if wanted.stdout => all.stdout = Some(s),
-                "stderr" if wanted.stderr => all.stderr = Some(s),
+                "stdin" if selected.stdin => all.stdin = Some(s),
+                "stdout" if selected.stdout => all.stdout = Some(s),
+                "stderr" if selected.stderr => all.stderr = Some(s),
                 "resize" if sizes => all.resize = Some(s),
                 _ => s.output.reset().await,
             }
@@ -65,7 +67,7 @@ impl Streams {
         Some(all)
     }
 
-    /// The status of what did not begin. Clients wait for the end of each output before they read it.
+    /// Returns the status of a command that did not start. Clients wait for the end of each output before they read it.
     async fn failed(self, status: Value) -> Value {
         for s in [self.stdout, self.stderr].into_iter().flatten() {
             s.output.finish().await;
@@ -80,14 +82,15 @@ pub(super) fn exec(
     command: ExecRequest,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
-    let wanted = Wanted { stdin: command.stdin, stdout: command.stdout, stderr: command.stderr, tty: command.tty };
-    serve(request, wanted, async move |streams: Streams| match options.runtime.exec(&id, command).await {
-        Err(e) => streams.failed(stream::not_executed(&e)).await,
+    let selected =
+        StreamSelection { stdin: command.stdin, stdout: command.stdout, stderr: command.stderr, tty: command.tty };
+    serve(request, selected, async move |streams: Streams| match options.runtime.exec(&id, command).await {
+        Err(e) => streams.failed(status::not_executed(&e)).await,
         Ok(mut s) => {
             let resizer = s.control.resizer();
             let (_in, out, err) = join(streams, s.stdin.take(), s.stdout.take(), s.stderr.take(), resizer);
             let ((), (), code) = tokio::join!(out, err, s.control.wait());
-            stream::outcome(code)
+            status::outcome(code)
         }
     })
 }
@@ -95,29 +98,29 @@ pub(super) fn exec(
 pub(super) fn attach(
     options: Arc<Options>,
     id: String,
-    wanted: Wanted,
+    selected: StreamSelection,
     request: Request<Bytes>,
 ) -> Result<Response<Body>, Error> {
-    serve(request, wanted, async move |streams: Streams| match options.runtime.attach(&id, wanted.stdin).await {
-        Err(e) => streams.failed(stream::not_attached(&e)).await,
+    serve(request, selected, async move |streams: Streams| match options.runtime.attach(&id, selected.stdin).await {
+        Err(e) => streams.failed(status::not_attached(&e)).await,
         Ok(s) => {
             let (_in, out, err) = join(streams, s.stdin, Some(s.stdout), s.stderr, s.resizer);
             tokio::join!(out, err);
-            stream::success()
+            status::success()
         }
     })
 }
 
 fn serve<F>(
     request: Request<Bytes>,
-    wanted: Wanted,
+    selected: StreamSelection,
     work: impl FnOnce(Streams) -> F + Send + 'static,
 ) -> Result<Response<Body>, Error>
 where
     F: Future<Output = Value> + Send + 'static,
 {
     upgrade::spdy(request, PROTOCOLS, move |mut session, protocol| async move {
-        let opened = tokio::time::timeout(OPENING, Streams::collect(&mut session, wanted, protocol)).await;
+        let opened = tokio::time::timeout(OPENING, Streams::collect(&mut session, selected, protocol)).await;
         let Ok(Some(mut streams)) = opened else { return };
         let Some(error) = streams.error.take() else { return };
         let ends = |s: &Option<Stream>| s.as_ref().map(|s| s.output.clone());
@@ -131,13 +134,13 @@ where
             s = work(streams) => s,
             () = gone => return,
         };
-        let said = match (protocol, status["status"].as_str()) {
+        let message = match (protocol, status["status"].as_str()) {
             ("v4.channel.k8s.io", _) => status.to_string(),
             (_, Some("Success")) => String::new(),
             _ => status["message"].as_str().unwrap_or_default().to_owned(),
         };
-        if !said.is_empty() {
-            error.output.send(said.as_bytes()).await;
+        if !message.is_empty() {
+            error.output.send(message.as_bytes()).await;
         }
         error.output.finish().await;
         for half in halves.into_iter().flatten() {
@@ -147,7 +150,7 @@ where
     })
 }
 
-/// Ends a task that nobody waits for any more.
+/// Aborts a task when it is dropped.
 struct Abort(tokio::task::JoinHandle<()>);
 
 impl Drop for Abort {
@@ -156,7 +159,7 @@ impl Drop for Abort {
     }
 }
 
-/// Streams and pipes, end to end: what goes in, which ends when this is dropped, and what comes out.
+/// Connects streams and pipes. Returns the tasks of the input, which end when they are dropped, and the futures of the outputs.
 fn join(
     streams: Streams,
     stdin: Option<Writer>,
@@ -181,7 +184,7 @@ async fn feed(from: Option<Input>, to: Option<Writer>) {
     let _ = to.shutdown().await;
 }
 
-/// Sizes are JSON values, one after another.
+/// Applies the sizes of the terminal, JSON values one after another.
 async fn resize(from: Option<Input>, resizer: Resizer) {
     let Some(mut from) = from else { return };
     let mut pending = Vec::new();
@@ -189,7 +192,7 @@ async fn resize(from: Option<Input>, resizer: Resizer) {
         pending.extend_from_slice(&piece);
         let mut read = 0;
         while let Some(end) = pending[read..].iter().position(|b| *b == b'}') {
-            if let Some(size) = stream::terminal_size(&pending[read..=read + end]) {
+            if let Some(size) = status::terminal_size(&pending[read..=read + end]) {
                 resizer(size);
             }
             read += end + 1;

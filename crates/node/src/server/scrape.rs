@@ -1,10 +1,11 @@
-//! `/metrics/resource` (`pkg/kubelet/metrics/collectors/resource_metrics.go`) and `/metrics/cadvisor` (`google/cadvisor`, `metrics`):
-//! usage under upstream's names. Left out of cAdvisor's: what is not measured here (input and output of disks, sockets, tasks by state).
+//! `/metrics/resource` (`pkg/kubelet/metrics/collectors/resource_metrics.go`) and `/metrics/cadvisor` (`google/cadvisor`,
+//! `metrics`): usage under upstream's names. Left out of cAdvisor's: values that are not measured here (disk I/O, sockets, tasks by
+//! state).
 
 use metrics::{Row, Scrape};
 use nix::sys::statvfs::statvfs;
 use runtime::Timestamp;
-use runtime::cgroup::Usage;
+use runtime::Usage;
 
 use super::Handle;
 use super::usage::{Disks, Everything, PodUsage, collect};
@@ -62,7 +63,7 @@ pub(super) async fn resource(handle: &Handle) -> String {
             0.0
         }
         Err(error) => {
-            tracing::warn!(%error, "usage cannot be read");
+            tracing::warn!(%error, "reading the usage failed; metrics are incomplete");
             1.0
         }
     };
@@ -149,7 +150,7 @@ pub(super) async fn cadvisor(handle: &Handle) -> String {
             0.0
         }
         Err(error) => {
-            tracing::warn!(%error, "usage cannot be read");
+            tracing::warn!(%error, "reading the usage failed; metrics are incomplete");
             1.0
         }
     };
@@ -213,7 +214,7 @@ fn common(s: &mut Scrape, labels: &[&str; 6], u: &Usage, started: Option<Timesta
     }
 }
 
-/// Of the pod's interface. The sandbox is the container that has it.
+/// Metrics of the pod's network interface, with the labels of its sandbox.
 fn network(s: &mut Scrape, p: &PodUsage, id: &str) {
     let Some(i) = &p.network else { return };
     let labels = ["", id, "", &p.id, &p.pod.namespace, &p.pod.name];
@@ -233,7 +234,7 @@ fn network(s: &mut Scrape, p: &PodUsage, id: &str) {
 mod tests {
     use super::*;
 
-    /// Labels stand in the order of the rows, whatever they are.
+    /// Labels have the order of the rows.
     #[test]
     fn labels_of_containers_are_upstreams() {
         let mut s = Scrape::default();

@@ -2,13 +2,14 @@
 
 use http::Response;
 use nix::sys::statvfs::statvfs;
-use runtime::Timestamp;
-use runtime::cgroup::Usage;
+use runtime::{Timestamp, Usage};
 use serde_json::{Value, json};
 
 use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodUsage, collect, processes};
 use super::{Body, Error, Handle, json};
+use crate::blocking::blocking;
 use crate::node::most_pids;
+use crate::options::Options;
 
 /// The file system of pods, images and logs. Bytes and inodes.
 struct FileSystem {
@@ -20,8 +21,8 @@ struct FileSystem {
 }
 
 impl FileSystem {
-    fn read(handle: &Handle) -> Option<Self> {
-        let s = statvfs(&handle.options.data_dir).ok()?;
+    fn read(options: &Options) -> Option<Self> {
+        let s = statvfs(&options.data_dir).ok()?;
         Some(Self {
             available: s.blocks_available() * s.fragment_size(),
             used: s.blocks().saturating_sub(s.blocks_free()) * s.fragment_size(),
@@ -31,7 +32,7 @@ impl FileSystem {
         })
     }
 
-    /// What uses so many bytes and inodes of it; `None` for everything on it.
+    /// The JSON of a user of the file system with these bytes and inodes; `None` for all that is used.
     fn json(&self, at: &str, used: Option<(u64, Option<u64>)>) -> Value {
         let all = (self.used, Some(self.inodes.saturating_sub(self.inodes_free)));
         let (bytes, inodes) = used.unwrap_or(all);
@@ -84,9 +85,14 @@ fn network(at: &str, default: Option<&Interface>, all: &[Interface]) -> Value {
 pub(super) async fn summary(handle: &Handle, only_cpu_and_memory: bool) -> Result<Response<Body>, Error> {
     let disks = if only_cpu_and_memory { Disks::Left } else { Disks::Walked };
     let all = collect(handle, disks).await?;
-    let files = if only_cpu_and_memory { None } else { FileSystem::read(handle) };
-    let pods: Vec<Value> = all.pods.iter().map(|p| pod(p, files.as_ref())).collect();
-    Ok(json(&json!({"node": node(handle, &all, files.as_ref()), "pods": pods})))
+    let (options, started) = (handle.options.clone(), handle.known.started().to_owned());
+    // It reads the machine, and encodes all pods.
+    let answer = blocking(move || {
+        let files = if only_cpu_and_memory { None } else { FileSystem::read(&options) };
+        let pods: Vec<Value> = all.pods.iter().map(|p| pod(p, files.as_ref())).collect();
+        json(&json!({"node": node(&options, &started, &all, files.as_ref()), "pods": pods}))
+    });
+    Ok(answer.await)
 }
 
 fn container(c: &ContainerUsage, files: Option<&FileSystem>) -> Value {
@@ -127,17 +133,17 @@ fn pod(p: &PodUsage, files: Option<&FileSystem>) -> Value {
     out
 }
 
-fn node(handle: &Handle, all: &Everything, files: Option<&FileSystem>) -> Value {
+fn node(options: &Options, started: &str, all: &Everything, files: Option<&FileSystem>) -> Value {
     let at = meta::time::format(all.at);
     let NodeUsage { usage, rate, memory: total, pods, pods_rate, interfaces, default } = &all.node;
-    let system = json!({"name": "pods", "startTime": handle.known.started(), "cpu": cpu(&at, pods, *pods_rate),
+    let system = json!({"name": "pods", "startTime": started, "cpu": cpu(&at, pods, *pods_rate),
         "memory": memory(&at, pods, Some(*total)), "swap": swap(&at, pods)});
     let mut out = json!({
-        "nodeName": handle.options.node_name, "systemContainers": [system], "startTime": boot_time(all.at),
+        "nodeName": options.node_name, "systemContainers": [system], "startTime": boot_time(all.at),
         "cpu": cpu(&at, usage, *rate), "memory": memory(&at, usage, Some(*total)), "swap": swap(&at, usage),
     });
     if let Some(files) = files {
-        let images: u64 = handle.options.host.images().iter().map(|i| i.size).sum();
+        let images: u64 = options.host.images().iter().map(|i| i.size).sum();
         out["fs"] = files.json(&at, None);
         out["runtime"] = json!({"imageFs": files.json(&at, Some((images, None)))});
         out["network"] = network(&at, default.as_ref(), interfaces);

@@ -1,8 +1,8 @@
 //! Exec and attach over WebSocket (`k8s.io/kubelet/pkg/cri/streaming/remotecommand/websocket.go`).
 //!
-//! The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended, 4 the terminal's size, and in
+//! The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the status at the end, 4 the terminal's size, and in
 //! v5 255, which closes the channel named by the second byte. Since v4 the end is a `Status`; before, it is the text of an error, and
-//! nothing is said of a success. Versions before v5 begin with an empty message, which says that the connection stands.
+//! empty for a success. Versions before v5 begin with an empty message, which confirms the connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use http::{Request, Response};
-use runtime::{ExecRequest, Reader, Resizer, TerminalSize, Writer};
-use serde_json::{Value, json};
+use runtime::{ExecRequest, Reader, Resizer, Writer};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -20,9 +20,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::coding::Coding;
+use super::command_status::{not_attached, not_executed, outcome, success, terminal_size};
 use super::upgrade::{self, Socket, take_over};
 use super::{Body, Error, Query, remote};
-use crate::agent::Options;
+use crate::options::Options;
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
@@ -31,7 +32,7 @@ const STATUS: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
-/// How long a client may take to close, once it was told how its command ended.
+/// How long a client may take to close after it got the status of its command.
 const ENDING: Duration = Duration::from_secs(10);
 
 type Sink = Arc<Mutex<SplitSink<Socket, Message>>>;
@@ -46,40 +47,40 @@ const PROTOCOLS: &[&str] = &[
 ];
 
 pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-    let q = Query::of(&request);
-    let command = q.all("command");
-    if command.is_empty() {
+    let q = Query::parse(&request);
+    let arguments = q.get_all("command");
+    if arguments.is_empty() {
         return Err(Error::BadRequest("you must specify at least one command for the container".into()));
     }
     let tty = q.flag("tty");
-    let wanted = ExecRequest {
-        command,
+    let command = ExecRequest {
+        command: arguments,
         tty,
         stdin: q.flag("stdin") || q.flag("input"),
         stdout: q.flag("stdout") || q.flag("output"),
         stderr: (q.flag("stderr") || q.flag("error")) && !tty,
     };
-    if !(wanted.stdin || wanted.stdout || wanted.stderr) {
+    if !(command.stdin || command.stdout || command.stderr) {
         return Err(Error::BadRequest("you must specify at least 1 of stdin, stdout, stderr".into()));
     }
     let options = options.clone();
     if upgrade::is_spdy(&request) {
-        return remote::exec(options, id, wanted, request);
+        return remote::exec(options, id, command, request);
     }
-    let first = first_output(wanted.stdout, wanted.stderr);
+    let first = first_output(command.stdout, command.stderr);
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
-        let coding = Coding::of(protocol);
+        let coding = Coding::new(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
         greet(&sink, protocol, first).await;
-        let (status, input) = match options.runtime.exec(&id, wanted).await {
+        let (status, input) = match options.runtime.exec(&id, command).await {
             Err(e) => (not_executed(&e), tokio::spawn(discard(stream))),
             Ok(mut session) => {
                 let input = Input { stdin: session.stdin.take(), resizer: session.control.resizer(), coding };
                 let input = tokio::spawn(input.run(stream));
                 let out = copy(session.stdout.take(), STDOUT, coding, &sink);
                 let err = copy(session.stderr.take(), STDERR, coding, &sink);
-                // Output first: a command that ends has said all it had to say.
+                // All output precedes the status.
                 let ((), (), code) = tokio::join!(out, err, session.control.wait());
                 (outcome(code), input)
             }
@@ -89,7 +90,7 @@ pub(super) fn exec(options: &Arc<Options>, id: String, request: Request<Bytes>) 
 }
 
 pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-    let q = Query::of(&request);
+    let q = Query::parse(&request);
     let tty = q.flag("tty");
     let (stdin, stdout, stderr) = (q.flag("stdin"), q.flag("stdout"), q.flag("stderr") && !tty);
     if !(stdin || stdout || stderr) {
@@ -97,10 +98,10 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
     }
     let options = options.clone();
     if upgrade::is_spdy(&request) {
-        return remote::attach(options, id, remote::Wanted { stdin, stdout, stderr, tty }, request);
+        return remote::attach(options, id, remote::StreamSelection { stdin, stdout, stderr, tty }, request);
     }
     take_over(request, PROTOCOLS, move |socket, protocol| async move {
-        let coding = Coding::of(protocol);
+        let coding = Coding::new(protocol);
         let (sink, stream) = socket.split();
         let sink: Sink = Arc::new(Mutex::new(sink));
         greet(&sink, protocol, first_output(stdout, stderr)).await;
@@ -119,43 +120,7 @@ pub(super) fn attach(options: &Arc<Options>, id: String, request: Request<Bytes>
     })
 }
 
-pub(super) fn success() -> Value {
-    json!({"metadata": {}, "status": "Success"})
-}
-
-/// How a command ended.
-pub(super) fn outcome(code: runtime::Result<i32>) -> Value {
-    match code {
-        Ok(0) => success(),
-        Ok(code) => non_zero(code),
-        Err(e) => not_executed(&e),
-    }
-}
-
-pub(super) fn not_executed(why: &runtime::Error) -> Value {
-    internal(&format!("error executing command in container: {why}"))
-}
-
-pub(super) fn not_attached(why: &runtime::Error) -> Value {
-    internal(&format!("error attaching to container: {why}"))
-}
-
-/// As `NewInternalError` of upstream's API has it.
-fn internal(message: &str) -> Value {
-    json!({"metadata": {}, "status": "Failure", "message": format!("Internal error occurred: {message}"), "reason": "InternalError", "code": 500,
-        "details": {"causes": [{"message": message}]}})
-}
-
-/// How clients learn the exit code (`remotecommand.NonZeroExitCodeReason`).
-fn non_zero(code: i32) -> Value {
-    json!({
-        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
-        "message": format!("command terminated with non-zero exit code: command terminated with exit code {code}"),
-        "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
-    })
-}
-
-/// The channel on which something comes first.
+/// The channel on which clients expect the first message.
 fn first_output(stdout: bool, stderr: bool) -> u8 {
     match (stdout, stderr) {
         (true, _) => STDOUT,
@@ -164,15 +129,15 @@ fn first_output(stdout: bool, stderr: bool) -> u8 {
     }
 }
 
-/// Says that the connection stands, where clients wait for that.
+/// Confirms the connection to clients that wait for it.
 async fn greet(sink: &Sink, protocol: &str, channel: u8) {
     if protocol != PROTOCOLS[0] {
-        let _ = sink.lock().await.send(Coding::of(protocol).write(channel, b"")).await;
+        let _ = sink.lock().await.send(Coding::new(protocol).write(channel, b"")).await;
     }
 }
 
-/// How it ended, as clients of a version of the protocol are told; none: nothing is said.
-fn ending(protocol: &str, status: &Value) -> Option<String> {
+/// The last message in a version of the protocol; `None` if the version has none for this status.
+fn last_message(protocol: &str, status: &Value) -> Option<String> {
     match (protocol.starts_with('v'), status["status"].as_str()) {
         (true, _) => Some(status.to_string()),
         (false, Some("Success")) => None,
@@ -180,14 +145,14 @@ fn ending(protocol: &str, status: &Value) -> Option<String> {
     }
 }
 
-/// Tells how it ended and closes. What the client still sends is read until it closes too: unread bytes would reset the connection, and
-/// it would lose what it was told.
+/// Sends the status and closes. Reads until the client closes too: unread bytes would reset the connection, and the client would lose
+/// the status.
 async fn finish(sink: &Sink, protocol: &str, status: &Value, mut input: JoinHandle<()>) {
     let mut sink = sink.lock().await;
-    if let Some(end) = ending(protocol, status) {
-        let _ = sink.send(Coding::of(protocol).write(STATUS, end.as_bytes())).await;
+    if let Some(end) = last_message(protocol, status) {
+        let _ = sink.send(Coding::new(protocol).write(STATUS, end.as_bytes())).await;
     }
-    // Clients take a close without a code for a broken connection.
+    // Clients treat a close without a code as a broken connection.
     let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
     let _ = sink.send(Message::Close(Some(normal))).await;
     let _ = sink.close().await;
@@ -205,7 +170,7 @@ async fn discard(mut stream: SplitStream<Socket>) {
     }
 }
 
-/// Sends everything that comes, until it ends or nobody listens.
+/// Sends everything that `from` gives, until it ends or the client is gone.
 async fn copy(from: Option<Reader>, channel: u8, coding: Coding, sink: &Sink) {
     let Some(mut from) = from else { return };
     let mut block = vec![0; 32 * 1024];
@@ -219,13 +184,6 @@ async fn copy(from: Option<Reader>, channel: u8, coding: Coding, sink: &Sink) {
             }
         }
     }
-}
-
-/// `{"Width":…,"Height":…}`
-pub(super) fn terminal_size(json: &[u8]) -> Option<TerminalSize> {
-    let size: Value = serde_json::from_slice(json).ok()?;
-    let get = |name: &str| size[name].as_u64().and_then(|n| u16::try_from(n).ok());
-    Some(TerminalSize { rows: get("Height")?, columns: get("Width")? })
 }
 
 struct Input {
@@ -269,16 +227,17 @@ impl Input {
 
 #[cfg(test)]
 mod tests {
+    use super::super::command_status::non_zero;
     use super::*;
 
     #[test]
-    fn older_clients_are_told_of_failures_only() {
+    fn older_clients_get_messages_of_failures_only() {
         for protocol in ["", "channel.k8s.io", "base64.channel.k8s.io"] {
-            assert_eq!(ending(protocol, &success()), None, "{protocol}");
-            let said = "command terminated with non-zero exit code: command terminated with exit code 3";
-            assert_eq!(ending(protocol, &non_zero(3)).as_deref(), Some(said), "{protocol}");
+            assert_eq!(last_message(protocol, &success()), None, "{protocol}");
+            let message = "command terminated with non-zero exit code: command terminated with exit code 3";
+            assert_eq!(last_message(protocol, &non_zero(3)).as_deref(), Some(message), "{protocol}");
         }
-        let status = serde_json::from_str::<Value>(&ending("v4.channel.k8s.io", &success()).unwrap()).unwrap();
+        let status = serde_json::from_str::<Value>(&last_message("v4.channel.k8s.io", &success()).unwrap()).unwrap();
         assert_eq!(status["status"], "Success");
     }
 }

@@ -1,7 +1,7 @@
 //! `/logs/`: files and directories below the machine's `/var/log`, as Go's file server shows them.
 //!
-//! **Invariant**: no link leads out of that directory, and nothing but regular files is read. A pod that may write there cannot show
-//! the reader other files of the machine (upstream follows links).
+//! **Invariant**: no link leads out of that directory, and only regular files are read. A pod that may write there cannot expose
+//! other files of the machine (upstream follows links).
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -20,8 +20,8 @@ use super::{Body, Error, stream, text};
 
 const ROOT: &str = "/var/log";
 const BLOCK: usize = 64 << 10;
-/// Names of a directory that are shown.
-const MOST_NAMES: usize = 10_000;
+/// Maximum number of entries of a directory.
+const MAX_NAMES: usize = 10_000;
 
 enum Found {
     Directory(Vec<String>),
@@ -29,8 +29,8 @@ enum Found {
 }
 
 pub(super) async fn serve(segments: &[&str], path: &str) -> Result<Response<Body>, Error> {
-    let wanted = wanted(segments).ok_or_else(|| Error::NotFound("404 page not found\n".into()))?;
-    let found = tokio::task::spawn_blocking(move || open(Path::new(ROOT), &wanted)).await;
+    let relative_path = relative_path(segments).ok_or_else(|| Error::NotFound("404 page not found\n".into()))?;
+    let found = tokio::task::spawn_blocking(move || open(Path::new(ROOT), &relative_path)).await;
     match found.map_err(|e| Error::Internal(e.to_string()))? {
         Ok(Found::Directory(_)) if !path.ends_with('/') => {
             let mut response = text(StatusCode::MOVED_PERMANENTLY, String::new());
@@ -44,14 +44,14 @@ pub(super) async fn serve(segments: &[&str], path: &str) -> Result<Response<Body
         Ok(Found::File(file, size)) => Ok(content(file, size)),
         Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::NotFound("404 page not found\n".into())),
         Err(error) => {
-            tracing::debug!(path, %error, "a log of the machine is not shown");
+            tracing::debug!(path, %error, "reading a log of the machine failed");
             Ok(text(StatusCode::FORBIDDEN, "403 Forbidden\n".into()))
         }
     }
 }
 
-/// The path below the root; `None` if a name in it is none.
-fn wanted(segments: &[&str]) -> Option<PathBuf> {
+/// The path below the root; `None` if it is invalid.
+fn relative_path(segments: &[&str]) -> Option<PathBuf> {
     let bad = |s: &&str| s.contains(['/', '\0']) || *s == "..";
     if segments.iter().any(bad) {
         return None;
@@ -73,10 +73,10 @@ fn open(root: &Path, path: &Path) -> std::io::Result<Found> {
     Ok(Found::File(file, about.len()))
 }
 
-/// What is in a directory, sorted; directories end with a slash.
+/// The sorted entries of a directory; names of directories end with a slash.
 fn names(fd: OwnedFd) -> std::io::Result<Vec<String>> {
     let mut out = Vec::new();
-    for entry in Dir::from_fd(fd)?.iter().take(MOST_NAMES) {
+    for entry in Dir::from_fd(fd)?.iter().take(MAX_NAMES) {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name == "." || name == ".." {
@@ -104,7 +104,7 @@ fn html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
 }
 
-/// The name in a relative address. One with a colon would be taken for a scheme.
+/// Escapes a name for a relative URL. Text before a colon would be a scheme.
 fn link(name: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/$&+=@".contains(&b);
     let mut out = String::new();
@@ -117,7 +117,7 @@ fn link(name: &str) -> String {
     html(&out)
 }
 
-/// The first `size` bytes: a file that grows meanwhile ends where it ended.
+/// Sends the first `size` bytes, also of a file that grows meanwhile.
 fn content(file: File, size: u64) -> Response<Body> {
     let (sender, receiver) = mpsc::channel::<Bytes>(4);
     let reader = tokio::task::spawn_blocking(move || {
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn nothing_outside_is_shown() {
-        let outside = tempfile::tempdir().unwrap();
-        std::fs::write(outside.path().join("secret"), "secret").unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::write(elsewhere.path().join("secret"), "secret").unwrap();
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("pods")).unwrap();
         std::fs::write(root.path().join("pods/log"), "text").unwrap();
         symlink("pods/log", root.path().join("inside")).unwrap();
-        symlink(outside.path().join("secret"), root.path().join("absolute")).unwrap();
+        symlink(elsewhere.path().join("secret"), root.path().join("absolute")).unwrap();
         symlink("../".repeat(20) + "etc/passwd", root.path().join("relative")).unwrap();
         symlink("/proc/self/environ", root.path().join("magic")).unwrap();
         nix::unistd::mkfifo(&root.path().join("pipe"), Mode::S_IRWXU).unwrap();
@@ -162,9 +162,9 @@ mod tests {
         let Ok(Found::Directory(names)) = open(root.path(), Path::new("")) else { panic!("the root is a directory") };
         assert_eq!(names, ["absolute", "inside", "magic", "pipe", "pods/", "relative"]);
         for bad in [&["..", "secret"][..], &["a/b"], &["a\0"]] {
-            assert_eq!(wanted(bad), None, "{bad:?}");
+            assert_eq!(relative_path(bad), None, "{bad:?}");
         }
-        assert_eq!(wanted(&["pods", "", "log"]), Some("pods/log".into()));
+        assert_eq!(relative_path(&["pods", "", "log"]), Some("pods/log".into()));
     }
 
     #[test]

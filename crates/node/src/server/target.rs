@@ -1,10 +1,10 @@
-//! What a request is about. One parse of the path serves authorization and dispatch.
+//! The target of a request. One parse of the path serves authorization and dispatch.
 
 use http::Method;
 
 use super::decode;
 
-/// The segments of a path, decoded.
+/// The decoded segments of a path.
 pub(super) struct Target(Vec<String>);
 
 impl Target {
@@ -20,7 +20,7 @@ impl Target {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// The subresources of the node any of which allows the request, best first (`pkg/kubelet/server/auth.go` with
+    /// The subresources of the node, one of which must allow the request, in order (`pkg/kubelet/server/auth.go` with
     /// `KubeletFineGrainedAuthz`).
     pub fn subresources(&self) -> &'static [&'static str] {
         match self.first() {
@@ -36,7 +36,7 @@ impl Target {
         }
     }
 
-    /// How metrics name the path, and whether such requests take long.
+    /// The label of the path in metrics, and whether its requests are long-running.
     pub fn bucket(&self) -> (&'static str, bool) {
         let second = self.0.get(1).map_or("", String::as_str);
         match (self.first(), second) {
@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// The verb that a method is authorized as; empty for methods that nothing allows.
+/// The verb of a method; empty for methods that are never allowed.
 pub(super) fn verb(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_path_has_its_subresources() {
-        for (path, want) in [
+        for (path, expected) in [
             ("/healthz", &["healthz", "proxy"][..]),
             ("/healthz/ping", &["healthz", "proxy"]),
             ("/healthzx", &["proxy"]),
@@ -96,11 +96,11 @@ mod tests {
             ("/", &["proxy"]),
             ("", &["proxy"]),
         ] {
-            assert_eq!(Target::parse(path).subresources(), want, "{path}");
+            assert_eq!(Target::parse(path).subresources(), expected, "{path}");
         }
     }
 
-    /// However a path is written, what is dispatched by is what was authorized.
+    /// Dispatch uses the same parsed path as authorization, however the path is written.
     #[test]
     fn a_path_is_read_once() {
         for path in ["/stats/../exec/a/b/c", "/stats%2f..%2fexec/a/b/c", "/%73tats/summary", "/./stats", "/stats;/x"] {

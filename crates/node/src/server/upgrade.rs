@@ -1,4 +1,4 @@
-//! Connections that turn into something else: WebSocket, or SPDY/3.1 for clients before v1.31.
+//! Upgrades of connections: to WebSocket, or to SPDY/3.1 for clients before v1.31.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
@@ -15,11 +15,11 @@ use crate::spdy::Session;
 
 pub(super) type Socket = WebSocketStream<Pieces<TokioIo<Upgraded>>>;
 
-/// No message is longer after [`Pieces`].
+/// Maximum length of a message, which [`Pieces`] ensures.
 const MESSAGE: usize = 64 << 10;
 
 const SPDY: &str = "SPDY/3.1";
-/// Which of the protocols over SPDY the client speaks, and which one was chosen.
+/// The headers with the protocols that a SPDY client speaks, and with the chosen one.
 const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accept-stream-protocol-versions");
 
@@ -34,7 +34,7 @@ fn asks_for(headers: &HeaderMap, what: &str) -> bool {
     has(header::CONNECTION, "upgrade") && has(header::UPGRADE, what)
 }
 
-/// What a header lists, in one line or several.
+/// The comma-separated values of a header, in one line or several.
 fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let lines = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
     lines.flat_map(|v| v.split(',').map(|p| p.trim().to_owned())).collect()
@@ -49,7 +49,8 @@ fn switching(to: &'static str) -> Response<Body> {
     response
 }
 
-/// Answers 101 and hands the session to `work`. `protocols`: those understood, best first; who names none speaks the last.
+/// Answers 101 and passes the session to `work`. `protocols`: the supported ones, best first; a client that sends none speaks the
+/// last.
 pub(super) fn spdy<F>(
     mut request: Request<Bytes>,
     protocols: &[&'static str],
@@ -79,7 +80,7 @@ where
     tokio::spawn(async move {
         match upgrade.await {
             Ok(upgraded) => work(Session::start(TokioIo::new(upgraded)), protocol).await,
-            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+            Err(error) => tracing::debug!(%error, "upgrading a connection failed"),
         }
     });
     let mut response = switching(SPDY);
@@ -93,8 +94,8 @@ pub(super) fn is_websocket(request: &Request<Bytes>) -> bool {
     asks_for(request.headers(), "websocket")
 }
 
-/// Answers 101 and hands the socket to `work` when the connection is ours. `protocols`: those understood, best first; an empty one
-/// is for who names none.
+/// Answers 101 and passes the socket to `work` after the upgrade. `protocols`: the supported ones, best first; an empty one stands
+/// for clients that send none.
 pub(super) fn take_over<F>(
     mut request: Request<Bytes>,
     protocols: &[&'static str],
@@ -127,7 +128,7 @@ where
                 let config = WebSocketConfig::default().max_message_size(Some(MESSAGE)).max_frame_size(Some(MESSAGE));
                 work(WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await, protocol).await;
             }
-            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+            Err(error) => tracing::debug!(%error, "upgrading a connection failed"),
         }
     });
     let mut response = switching("websocket");

@@ -1,4 +1,4 @@
-//! What the node, its pods and their containers use: from control groups, `/proc` and file systems, at the moment of the question.
+//! Current usage of the node, its pods and their containers, from control groups, `/proc` and file systems.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use runtime::cgroup::Usage;
+use runtime::Usage;
 use runtime::{Container, ContainerState, Runtime, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,20 +15,21 @@ use super::{Error, Handle};
 use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::node::meminfo;
+use crate::options::Host;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE, POD_UID};
 
-/// A rate is the mean over at least this time, in nanoseconds, once there is an answer so old.
+/// A rate is the mean over at least this many nanoseconds, once an earlier sample is so old.
 const WINDOW: u64 = 10_000_000_000;
-/// How long the size of a layer is believed, and how long the first walk of one is waited for.
+/// How long the size of a layer is cached, and how long the first walk of one is waited for.
 const FRESH: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Units of processor time in `/proc/stat`, per second.
+/// Ticks of processor time in `/proc/stat`, per second.
 const TICKS: u64 = 100;
 
 /// Bytes and inodes.
 type Layer = (u64, u64);
 
-/// What goes through a network interface, from the side of its owner.
+/// Traffic of a network interface, from the side of its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interface {
     pub name: String,
@@ -56,7 +57,7 @@ pub(super) struct PodUsage {
     pub at: Timestamp,
     pub usage: Usage,
     pub rate: Option<u64>,
-    /// Of its own interface, if it has one.
+    /// Traffic of its own interface, if it has one.
     pub network: Option<Interface>,
     pub containers: Vec<ContainerUsage>,
 }
@@ -64,13 +65,13 @@ pub(super) struct PodUsage {
 pub(super) struct NodeUsage {
     pub usage: Usage,
     pub rate: Option<u64>,
-    /// Bytes of memory that there are.
+    /// Bytes of memory of the machine.
     pub memory: u64,
     /// All pods together.
     pub pods: Usage,
     pub pods_rate: Option<u64>,
     pub interfaces: Vec<Interface>,
-    /// The interface of the default route.
+    /// Traffic of the interface of the default route.
     pub default: Option<Interface>,
 }
 
@@ -87,13 +88,13 @@ pub(super) enum Disks {
     Left,
 }
 
-/// Processor times of earlier answers, from which rates are made.
+/// Processor times of earlier samples, for rates.
 #[derive(Default)]
 pub(super) struct Rates(Mutex<HashMap<String, [(u64, u64); 2]>>);
 
 impl Rates {
-    /// Nanoseconds of processor time per second since an earlier answer. `at` in nanoseconds.
-    fn of(&self, id: &str, at: u64, used: u64) -> Option<u64> {
+    /// Nanoseconds of processor time per second since an earlier sample; `None` without one. `at` is in nanoseconds.
+    fn rate(&self, id: &str, at: u64, used: u64) -> Option<u64> {
         let mut all = self.0.lock();
         let Some([old, new]) = all.get_mut(id) else {
             all.insert(id.to_owned(), [(at, used); 2]);
@@ -112,7 +113,7 @@ impl Rates {
     }
 }
 
-/// Sizes of writable layers. A layer is walked by one task at a time, and not again for a while: it may be very large.
+/// Sizes of writable layers. One task at a time walks a layer, and not again for a while: it may be very large.
 #[derive(Default)]
 pub(super) struct Layers {
     sizes: Mutex<HashMap<String, (Instant, Layer)>>,
@@ -121,13 +122,13 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// The size of a container's layer, as it was a moment ago; `None` if the first walk takes too long.
-    async fn of(self: &Arc<Self>, runtime: &Arc<dyn Runtime>, id: &str) -> Option<Layer> {
+    /// The recent size of a container's layer; `None` if the first walk takes too long.
+    async fn size(self: &Arc<Self>, runtime: &Arc<dyn Runtime>, id: &str) -> Option<Layer> {
         let end = Instant::now() + PATIENCE;
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
-            // From here on no end is missed.
+            // Registered before the check, so no notification is missed.
             ended.as_mut().enable();
             let known = self.sizes.lock().get(id).copied();
             if let Some((at, size)) = known
@@ -178,7 +179,7 @@ pub(super) fn running_by_pod(all: Vec<Container>) -> HashMap<String, Vec<Contain
     by_pod
 }
 
-/// Everything that runs. What ends meanwhile is left out.
+/// Collects the usage of everything that runs. Containers that end meanwhile are left out.
 pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything, Error> {
     let (options, rates) = (&handle.options, &handle.rates);
     let runtime = &options.runtime;
@@ -187,7 +188,8 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         None => Default::default(),
     };
     let node_namespace = options.node_namespace.clone();
-    let devices = blocking(move || devices(node_namespace.as_deref())).await;
+    let host = options.host.clone();
+    let (devices, machine) = blocking(move || (devices(node_namespace.as_deref()), Machine::read(&*host))).await;
     let mut running = running_by_pod(runtime.list_containers().await?);
     let mut pods = Vec::new();
     let devices_by_name: HashMap<&str, &Interface> = devices.iter().map(|i| (i.name.as_str(), i)).collect();
@@ -198,7 +200,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         for c in running.remove(&pod.id).unwrap_or_default() {
             let Ok(stats) = runtime.container_stats(&c.id).await else { continue };
             let layer = match disks {
-                Disks::Walked => handle.layers.of(runtime, &c.id).await,
+                Disks::Walked => handle.layers.size(runtime, &c.id).await,
                 Disks::Left => None,
             };
             let log = c.log_path.clone();
@@ -206,7 +208,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
             containers.push(ContainerUsage {
                 at: stats.at,
                 usage: stats.usage,
-                rate: rates.of(&c.id, nanoseconds(stats.at), stats.usage.cpu_nanoseconds),
+                rate: rates.rate(&c.id, nanoseconds(stats.at), stats.usage.cpu_nanoseconds),
                 layer,
                 log_bytes,
                 container: c,
@@ -216,7 +218,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         let device = attached.get(&uid).map(|a| network::interface(*a));
         let network = device.and_then(|d| devices_by_name.get(&*d)).map(|node_side| Interface {
             name: "eth0".into(),
-            // What the node sends into the pair, the pod receives.
+            // The pod receives what the node sends into the pair.
             received: node_side.sent,
             sent: node_side.received,
         });
@@ -225,7 +227,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
             created: pod.created_at,
             cgroup: pod.config.cgroup_parent.clone(),
             at: stats.at,
-            rate: rates.of(&pod.id, nanoseconds(stats.at), stats.usage.cpu_nanoseconds),
+            rate: rates.rate(&pod.id, nanoseconds(stats.at), stats.usage.cpu_nanoseconds),
             usage: stats.usage,
             network,
             containers,
@@ -233,7 +235,7 @@ pub(super) async fn collect(handle: &Handle, disks: Disks) -> Result<Everything,
         });
     }
     let at = options.clock.now();
-    let node = node(handle, u64::try_from(at.as_nanosecond()).unwrap_or(0), devices);
+    let node = node(handle, u64::try_from(at.as_nanosecond()).unwrap_or(0), devices, machine);
     let containers = pods.iter().flat_map(|p| p.containers.iter().map(|c| c.container.id.clone()));
     let ids: HashSet<String> = pods.iter().map(|p| p.id.clone()).chain(containers).collect();
     let known = |id: &str| id.starts_with('/') || ids.contains(id);
@@ -249,23 +251,42 @@ fn log_bytes(log: &Path) -> Option<u64> {
     Some(size(log)? + moved)
 }
 
-fn node(handle: &Handle, at: u64, devices: Vec<Interface>) -> NodeUsage {
-    let usage = machine();
-    let pods = handle.options.host.usage("kubepods");
-    let name = default_device(&std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default());
+/// Values read from the machine.
+struct Machine {
+    usage: Usage,
+    pods: Usage,
+    memory: u64,
+    /// The device of the default route.
+    default_device: Option<String>,
+}
+
+impl Machine {
+    fn read(host: &dyn Host) -> Self {
+        let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
+        Self {
+            usage: machine(),
+            pods: host.usage("kubepods"),
+            memory: meminfo("MemTotal").unwrap_or(0),
+            default_device: default_device(&routes),
+        }
+    }
+}
+
+fn node(handle: &Handle, at: u64, devices: Vec<Interface>, machine: Machine) -> NodeUsage {
+    let Machine { usage, pods, memory, default_device } = machine;
     let own = |name: &str| name != "lo" && !name.starts_with("km");
     NodeUsage {
-        rate: handle.rates.of("/", at, usage.cpu_nanoseconds),
-        pods_rate: handle.rates.of("/kubepods", at, pods.cpu_nanoseconds),
-        memory: meminfo("MemTotal").unwrap_or(0),
-        default: devices.iter().find(|d| Some(&d.name) == name.as_ref()).cloned(),
+        rate: handle.rates.rate("/", at, usage.cpu_nanoseconds),
+        pods_rate: handle.rates.rate("/kubepods", at, pods.cpu_nanoseconds),
+        memory,
+        default: devices.iter().find(|d| Some(&d.name) == default_device.as_ref()).cloned(),
         interfaces: devices.into_iter().filter(|d| own(&d.name)).collect(),
         usage,
         pods,
     }
 }
 
-/// All processes of the machine.
+/// Usage of all processes of the machine.
 fn machine() -> Usage {
     let memory = |name: &str| meminfo(name).unwrap_or(0);
     let used = memory("MemTotal").saturating_sub(memory("MemFree"));
@@ -291,13 +312,13 @@ fn machine() -> Usage {
     }
 }
 
-/// Processes and threads of the machine.
+/// Number of processes and threads of the machine.
 pub(super) fn processes() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(['/', ' ']).nth(4).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Nanoseconds for programs and for the kernel, of `/proc/stat`. Time of guests is within that of programs.
+/// Parses `/proc/stat`: nanoseconds of user and system time. User time includes that of guests.
 fn processor_times(stat: &str) -> [u64; 2] {
     let line = stat.lines().find_map(|l| l.strip_prefix("cpu ")).unwrap_or_default();
     let times: Vec<u64> = line.split_ascii_whitespace().map(|n| n.parse().unwrap_or(0)).collect();
@@ -338,8 +359,8 @@ mod tests {
         let devices = "Inter-|   Receive                                                |  Transmit\n\
              face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n\
             km0af40002:    1200      12    1    2    0     0          0         0      340       4    5    6    0     0       0          0\n";
-        let want = Interface { name: "km0af40002".into(), received: [1200, 12, 1, 2], sent: [340, 4, 5, 6] };
-        assert_eq!(parse_devices(devices), [want]);
+        let expected = Interface { name: "km0af40002".into(), received: [1200, 12, 1, 2], sent: [340, 4, 5, 6] };
+        assert_eq!(parse_devices(devices), [expected]);
         let routes = "Iface\tDestination\tGateway\neth1\t0000F40A\t0\nens3\t00000000\t0102000A\n";
         assert_eq!(default_device(routes).as_deref(), Some("ens3"));
         assert_eq!(default_device("Iface\tDestination\n"), None);
@@ -349,11 +370,11 @@ mod tests {
     fn rates_are_means_over_a_while() {
         let rates = Rates::default();
         let second = 1_000_000_000;
-        assert_eq!(rates.of("a", 0, 0), None);
-        assert_eq!(rates.of("a", second, second / 2), Some(500_000_000));
-        assert_eq!(rates.of("a", 10 * second, 5 * second), Some(500_000_000));
-        assert_eq!(rates.of("a", 20 * second, 5 * second), Some(0), "half of the time before is forgotten");
+        assert_eq!(rates.rate("a", 0, 0), None);
+        assert_eq!(rates.rate("a", second, second / 2), Some(500_000_000));
+        assert_eq!(rates.rate("a", 10 * second, 5 * second), Some(500_000_000));
+        assert_eq!(rates.rate("a", 20 * second, 5 * second), Some(0), "half of the time before is forgotten");
         rates.retain(|id| id != "a");
-        assert_eq!(rates.of("a", 30 * second, 0), None);
+        assert_eq!(rates.rate("a", 30 * second, 0), None);
     }
 }

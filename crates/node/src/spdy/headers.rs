@@ -4,11 +4,11 @@
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use std::sync::LazyLock;
 
-/// Longer blocks end the connection, and those of more headers: a few bytes may unfold to very many.
+/// Maximum size and number of headers of a block. Larger ones end the connection: a few bytes may decompress to very many.
 const MAX: usize = 16 * 1024;
-const MOST: usize = 64;
+const MAX_COUNT: usize = 64;
 
-/// The words of the dictionary that carry their length before them, separated by `|`.
+/// The entries of the dictionary that have a length prefix, separated by `|`.
 const WORDS: &str = "options|head|post|put|delete|trace|accept|accept-charset|accept-encoding|accept-language|accept-ranges|\
 age|allow|authorization|cache-control|connection|content-base|content-encoding|content-language|content-length|\
 content-location|content-md5|content-range|content-type|date|etag|expect|expires|from|host|if-match|if-modified-since|\
@@ -16,7 +16,7 @@ if-none-match|if-range|if-unmodified-since|last-modified|location|max-forwards|p
 proxy-authorization|range|referer|retry-after|server|te|trailer|transfer-encoding|upgrade|user-agent|vary|via|warning|\
 www-authenticate|method|get|status|200 OK|version|HTTP/1.1|url|public|set-cookie|keep-alive|origin";
 
-/// What follows them.
+/// The rest of the dictionary.
 const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
 203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden\
 404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable\
@@ -49,7 +49,7 @@ pub enum Error {
     Text,
 }
 
-/// Reads the blocks of one direction, in their order.
+/// Reads the header blocks of one direction, in their order.
 pub struct Reader(Decompress);
 
 impl Reader {
@@ -76,7 +76,7 @@ impl Reader {
                 Err(e) => return Err(e.into()),
                 Ok(Status::StreamEnd) => break,
                 Ok(_) if plain.len() < plain.capacity() => {
-                    // Room is left: there is no more to come.
+                    // Output space is left, so the input is consumed.
                     if rest.is_empty() || used == 0 {
                         break;
                     }
@@ -88,7 +88,7 @@ impl Reader {
     }
 }
 
-/// Writes the blocks of one direction.
+/// Writes the header blocks of one direction.
 pub struct Writer(Compress);
 
 impl Writer {
@@ -138,7 +138,7 @@ fn parse(mut plain: &[u8]) -> Result<Headers, Error> {
         String::from_utf8(head.to_vec()).map_err(|_| Error::Text)
     }
     let count = number(&mut plain)?;
-    if count > MOST {
+    if count > MAX_COUNT {
         return Err(Error::Long);
     }
     let mut out = Vec::new();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_dictionary_is_the_protocols() {
-        // Adler-32, which stands in every stream that uses it.
+        // Adler-32 of the dictionary, which every stream that uses it contains.
         let (mut a, mut b) = (1u32, 0u32);
         for byte in DICTIONARY.iter() {
             a = (a + u32::from(*byte)) % 65_521;

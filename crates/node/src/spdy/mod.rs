@@ -1,9 +1,9 @@
-//! SPDY/3.1, as far as Kubernetes' clients use it: they open streams with headers, both sides send data, and either may end its
-//! half. We never open one.
+//! SPDY/3.1, the part that Kubernetes' clients use: they open streams with headers, both sides send data, and either may end its
+//! half. The server never opens a stream.
 //!
-//! Data that nobody reads holds up the whole connection, which is how a fast sender is slowed down. **Invariant**: what a connection
-//! holds of what was sent is bounded: streams that live, ended or not, their headers, and bytes that wait for their readers. Windows are opened for those
-//! who keep to them, but not kept to: the clients there are (`moby/spdystream`) never open one, and who keeps to theirs stops
+//! Unread data blocks the whole connection, which slows down a fast sender. **Invariant**: the memory of a connection is bounded:
+//! streams, their headers, and bytes that wait for their readers. Window updates are sent for clients that respect windows, but the
+//! windows of clients are ignored: existing clients (`moby/spdystream`) never open them, and a sender that respected them would stop
 //! after 64 KiB.
 
 mod headers;
@@ -29,19 +29,19 @@ const FIN: u8 = 1;
 const PROTOCOL_ERROR: u32 = 1;
 const REFUSED_STREAM: u32 = 3;
 
-/// Streams that may be there at once, also those that ended while nobody had taken them.
+/// Maximum number of streams, including ended ones that were not accepted yet.
 const STREAMS: usize = 1000;
-/// What is kept of the headers of a stream, and how long a value may be.
+/// Number of headers kept for a stream, and the maximum length of a value.
 const KEPT: [&str; 3] = ["streamtype", "port", "requestid"];
 const VALUE: usize = 64;
 /// The longest control frame.
 const CONTROL: usize = 64 * 1024;
-/// Data is handed on in pieces of at most this size, however long its frame.
+/// Data is passed on in pieces of at most this size.
 const PIECE: usize = 32 * 1024;
-/// Bytes of a connection that wait for their readers; a piece counts as no less than `SMALLEST`.
+/// Bytes of a connection that may wait for their readers; a piece counts as `SMALLEST` at least.
 const UNREAD: usize = 256 * 1024;
 const SMALLEST: usize = 1024;
-/// Frames that wait to be sent, and streams that wait to be taken.
+/// Frames that may wait to be sent, and streams that may wait to be accepted.
 const PENDING: usize = 4;
 
 /// One end of a connection. Dropping it ends everything.
@@ -61,17 +61,17 @@ pub struct Stream {
     _place: OwnedSemaphorePermit,
 }
 
-/// What the other side sends.
+/// The data that the client sends.
 pub struct Input {
     pieces: mpsc::UnboundedReceiver<Piece>,
-    /// Of the piece that was given out last.
+    /// The budget of the last piece that was returned.
     room: Option<OwnedSemaphorePermit>,
 }
 
-/// Some data, and its part of the bytes that may wait.
+/// A piece of data, with its share of the bytes that may wait.
 type Piece = (Bytes, OwnedSemaphorePermit);
 
-/// What we send. Dropping it does not end the stream.
+/// The data to the client. Dropping it does not end the stream.
 #[derive(Clone)]
 pub struct Output {
     id: u32,
@@ -113,18 +113,18 @@ impl Session {
             }),
             writer: tokio::spawn(async move {
                 if let Err(error) = write_all(write, out).await {
-                    tracing::debug!(%error, "a SPDY connection cannot be written to");
+                    tracing::debug!(%error, "writing to a SPDY connection failed");
                 }
             }),
         }
     }
 
-    /// The next stream; none when the connection has ended.
+    /// Accepts the next stream; `None` when the connection has ended.
     pub async fn accept(&mut self) -> Option<Stream> {
         self.incoming.recv().await
     }
 
-    /// Lets the other side end the connection, which it does once it has read everything, but not for ever.
+    /// Waits until the client has read everything and ends the connection, for `patience` at most.
     pub async fn close(mut self, patience: Duration) {
         let end = async { while self.incoming.recv().await.is_some() {} };
         let _ = tokio::time::timeout(patience, end).await;
@@ -146,9 +146,9 @@ impl Stream {
 }
 
 impl Input {
-    /// The next piece; none at the end.
+    /// The next piece; `None` at the end.
     pub async fn next(&mut self) -> Option<Bytes> {
-        // What was given out before is done with.
+        // The piece returned before has been processed.
         self.room = None;
         let (bytes, room) = self.pieces.recv().await?;
         self.room = Some(room);
@@ -157,7 +157,7 @@ impl Input {
 }
 
 impl Output {
-    /// False when nobody listens any more.
+    /// Sends data. Returns `false` when the stream or connection has ended.
     pub async fn send(&self, data: &[u8]) -> bool {
         let data = Bytes::copy_from_slice(data);
         self.frames.send(Out::Data { id: self.id, fin: false, data }).await.is_ok()
@@ -168,13 +168,13 @@ impl Output {
         let _ = self.frames.send(Out::Data { id: self.id, fin: true, data: Bytes::new() }).await;
     }
 
-    /// Ends both halves, for a reason that SPDY has a number for.
+    /// Resets the stream.
     pub async fn reset(&self) {
         let _ = self.frames.send(Out::Control(RST_STREAM, [self.id, PROTOCOL_ERROR], 2)).await;
     }
 }
 
-/// The half of a connection that reads.
+/// The reading half of a connection.
 struct Side<S> {
     read: ReadHalf<S>,
     frames: mpsc::Sender<Out>,
@@ -183,7 +183,7 @@ struct Side<S> {
     places: Arc<Semaphore>,
     unread: Arc<Semaphore>,
     last: u32,
-    /// Bytes that no window of the connection was opened for yet.
+    /// Bytes of the connection for which no window update was sent yet.
     unsaid: u32,
 }
 
@@ -230,37 +230,37 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
                     let read = headers.read(block)?;
                     self.open(number(0)? & 0x7fff_ffff, flags, read).await?;
                 }
-                // Nobody answers streams that we do not open; the block is still part of the compressed stream.
+                // The server opens no streams, so replies are ignored, but their headers are part of the compressed stream.
                 SYN_REPLY | 8 => drop(headers.read(frame.get(4..).unwrap_or_default())?),
                 RST_STREAM => drop(self.streams.remove(&(number(0)? & 0x7fff_ffff))),
-                // Odd pings are the client's, and sent back.
-                PING if number(0)? % 2 == 1 => self.say(Out::Control(PING, [number(0)?, 0], 1)).await?,
+                // Pings of the client have odd numbers and are echoed.
+                PING if number(0)? % 2 == 1 => self.send(Out::Control(PING, [number(0)?, 0], 1)).await?,
                 GOAWAY => tracing::trace!("the client opens no more streams"),
                 _ => {}
             }
         }
     }
 
-    async fn say(&mut self, out: Out) -> Result<(), Error> {
+    async fn send(&mut self, out: Out) -> Result<(), Error> {
         self.frames.send(out).await.map_err(|_| Error::Protocol("the connection cannot be written to"))
     }
 
     async fn open(&mut self, id: u32, flags: u8, mut headers: Headers) -> Result<(), Error> {
         if id.is_multiple_of(2) || id <= self.last {
-            return self.say(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
+            return self.send(Out::Control(RST_STREAM, [id, PROTOCOL_ERROR], 2)).await;
         }
         self.last = id;
         self.streams.retain(|_, s| !s.is_closed());
         headers.retain(|(name, _)| KEPT.contains(&name.as_str()));
         let is_short = headers.len() <= KEPT.len() && headers.iter().all(|(_, value)| value.len() <= VALUE);
         let Some(place) = self.places.clone().try_acquire_owned().ok().filter(|_| is_short) else {
-            return self.say(Out::Control(RST_STREAM, [id, REFUSED_STREAM], 2)).await;
+            return self.send(Out::Control(RST_STREAM, [id, REFUSED_STREAM], 2)).await;
         };
         let (sender, pieces) = mpsc::unbounded_channel();
         if flags & FIN == 0 {
             self.streams.insert(id, sender);
         }
-        self.say(Out::Reply(id)).await?;
+        self.send(Out::Reply(id)).await?;
         let output = Output { id, frames: self.frames.clone() };
         let stream = Stream { id, headers, input: Input { pieces, room: None }, output, _place: place };
         self.opened.send(stream).await.map_err(|_| Error::Protocol("nobody takes streams any more"))
@@ -282,13 +282,13 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
         if flags & FIN != 0 {
             self.streams.remove(&id);
         } else if length > 0 && self.streams.contains_key(&id) {
-            self.say(Out::Control(WINDOW_UPDATE, [id, length], 2)).await?;
+            self.send(Out::Control(WINDOW_UPDATE, [id, length], 2)).await?;
         }
         // The connection's own window.
         self.unsaid += length;
         if self.unsaid >= PIECE as u32 {
             let n = std::mem::take(&mut self.unsaid);
-            self.say(Out::Control(WINDOW_UPDATE, [0, n], 2)).await?;
+            self.send(Out::Control(WINDOW_UPDATE, [0, n], 2)).await?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 use super::*;
 use tokio::io::DuplexStream;
 
-/// The other side, frame by frame.
+/// A client that sends and receives frames.
 struct Client {
     io: DuplexStream,
     headers: Writer,
@@ -114,11 +114,11 @@ async fn pings_come_back_and_bad_streams_do_not() {
     c.open(5, 0, &[]).await;
     assert_eq!(c.next_control(RST_STREAM).await, [0, 0, 0, 5, 0, 0, 0, 1]);
     let mut s = session.accept().await.unwrap();
-    // Data for a stream that does not exist harms nobody, and a reset ends one.
+    // Data for an unknown stream is ignored, and a reset ends a stream.
     c.data(77, false, b"lost").await;
     c.io.write_all(&control(RST_STREAM, &[0, 0, 0, 5, 0, 0, 0, 5])).await.unwrap();
     assert_eq!(s.input.next().await, None);
-    // What is no SPDY ends the connection.
+    // Invalid frames end the connection.
     c.io.write_all(b"\x80\x02\x00\x01\x00\x00\x00\x00").await.unwrap();
     assert!(session.accept().await.is_none());
 }
@@ -135,7 +135,7 @@ async fn a_connection_is_closed_by_the_client_or_after_a_while() {
     assert_eq!(c.io.read(&mut byte).await.unwrap(), 0);
 }
 
-/// A stream that ended before anybody took it is there all the same.
+/// A stream that ended before it was accepted is still accepted.
 #[tokio::test]
 async fn streams_are_counted_while_they_live() {
     let (mut c, mut session) = Client::new();
@@ -156,7 +156,7 @@ async fn streams_are_counted_while_they_live() {
     assert_eq!(c.next_control(RST_STREAM).await[4..], REFUSED_STREAM.to_be_bytes());
 }
 
-/// What nobody reads holds up its connection after some bytes, and no more of it is held.
+/// Unread data blocks its connection after some bytes, and no more is buffered.
 #[tokio::test(start_paused = true)]
 async fn bytes_that_wait_are_bounded() {
     let (mut c, mut session) = Client::new();

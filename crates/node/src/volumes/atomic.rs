@@ -1,15 +1,15 @@
-//! Files that change together: written into a directory of their own, which a symbolic link then points to.
+//! Writes files that change together, into a new directory to which a symbolic link then points.
 //!
 //! ```text
 //! VOLUME/..2026_11_20_10_00_00.4711/key    the files
 //! VOLUME/..data -> ..2026_11_20_10_00_00.4711
 //! VOLUME/key    -> ..data/key
 //! ```
-//! A reader that resolved `..data` sees one state only (kubelet `util/atomic_writer.go`).
+//! A reader that has resolved `..data` sees one state (kubelet `util/atomic_writer.go`).
 //!
-//! **Invariant.** A container may have made its volume writable and change it at any moment, so nothing of what is in it is
-//! believed: every step goes by descriptors from the volume's directory, no link in it is followed, and nothing outside is read,
-//! written or removed. What is in the way is replaced, whatever it is; what a container keeps changing is an error.
+//! **Invariant.** A container may write to its volume at any time, so its content is not trusted: every step uses descriptors below
+//! the volume's directory, follows no link, and reads, writes and removes nothing else. Files in the way are replaced; if a
+//! container keeps changing them, that is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -24,22 +24,22 @@ use runtime::beneath::{Directory, Leaf, Links};
 
 const DATA: &str = "..data";
 const NEXT: &str = "..data_tmp";
-/// Entries of a volume that are looked at or removed at a time; payloads have fewer.
-const MOST: usize = 100_000;
+/// Maximum number of entries of a volume that are read or removed; payloads have fewer.
+const MAX_ENTRIES: usize = 100_000;
 
-/// One file: its bytes and its permission bits.
+/// A file: content, permission bits and owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub content: Bytes,
     pub mode: u32,
-    /// Owner, where it is not root.
+    /// The owner, if it is not root.
     pub user: Option<u32>,
 }
 
 /// Files by relative path.
 pub type Payload = BTreeMap<String, File>;
 
-/// A path that stays within the volume and does not take our own names.
+/// Errors if `path` leads out of the volume or has a name that is reserved here.
 pub fn check_path(path: &str) -> Result<(), String> {
     if path.is_empty() || path.len() > 4096 {
         return Err(format!("invalid path: {path:?}"));
@@ -53,8 +53,8 @@ pub fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Brings the volume to `payload`. Nothing is touched if it is there already. `stamp` names the new directory; `group` owns
-/// the files, which are made readable for it.
+/// Makes `payload` the content of the volume; does nothing if it is already. `stamp` is the name of the new directory. `group` owns
+/// the files and may read them.
 pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) -> io::Result<()> {
     payload.keys().try_for_each(|path| check_path(path).map_err(io::Error::other))?;
     fs::create_dir_all(volume)?;
@@ -62,34 +62,37 @@ pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) 
     let old = current(&volume);
     let is_current = old.as_ref().is_some_and(|(_, data)| same(data, payload).unwrap_or(false));
     if !is_current {
-        let name = OsString::from(format!("..{stamp}"));
+        let mut name = OsString::from(format!("..{stamp}"));
+        if old.as_ref().is_some_and(|(old, _)| *old == name) {
+            name.push("_"); // the old one is removed below
+        }
         let made = fill(&volume, &name, payload, group)
-            .and_then(|()| volume.put_link(Path::new(&name), OsStr::new(DATA), OsStr::new(NEXT), MOST));
+            .and_then(|()| volume.put_link(Path::new(&name), OsStr::new(DATA), OsStr::new(NEXT), MAX_ENTRIES));
         if let Err(e) = made {
-            let _ = volume.remove(&name, MOST);
+            let _ = volume.remove(&name, MAX_ENTRIES);
             return Err(e);
         }
     }
-    // The links that users see: one per first component.
-    let wanted: BTreeSet<&OsStr> = payload.keys().filter_map(|p| p.split('/').next()).map(OsStr::new).collect();
-    for name in &wanted {
+    // The links for readers: one per first path component.
+    let names: BTreeSet<&OsStr> = payload.keys().filter_map(|p| p.split('/').next()).map(OsStr::new).collect();
+    for name in &names {
         let target = Path::new(DATA).join(name);
         if volume.read_link(name).ok().as_deref() != Some(target.as_os_str()) {
-            volume.put_link(&target, name, OsStr::new(NEXT), MOST)?;
+            volume.put_link(&target, name, OsStr::new(NEXT), MAX_ENTRIES)?;
         }
     }
-    for (name, is_link) in volume.entries(MOST)? {
-        if is_link && name != DATA && !wanted.contains(name.as_os_str()) {
-            volume.remove(&name, MOST)?;
+    for (name, is_link) in volume.entries(MAX_ENTRIES)? {
+        if is_link && name != DATA && !names.contains(name.as_os_str()) {
+            volume.remove(&name, MAX_ENTRIES)?;
         }
     }
     if let Some((old, _)) = old.filter(|_| !is_current) {
-        let _ = volume.remove(&old, MOST); // who still reads it keeps its files open
+        let _ = volume.remove(&old, MAX_ENTRIES); // who still reads it keeps its files open
     }
     Ok(())
 }
 
-/// The directory that [`DATA`] leads to, if it is one that [`write`] may have made: in the volume itself, with a name of ours.
+/// The target of [`DATA`], if [`write`] may have made it: a directory in the volume with a reserved name.
 fn current(volume: &Directory) -> Option<(OsString, Directory)> {
     let name = volume.read_link(OsStr::new(DATA)).ok()?;
     let mut components = Path::new(&name).components();
@@ -101,11 +104,11 @@ fn current(volume: &Directory) -> Option<(OsString, Directory)> {
     Some((name, directory))
 }
 
-/// Makes the directory `name` with the files of the payload.
+/// Creates the directory `name` with the files of the payload.
 fn fill(volume: &Directory, name: &OsStr, payload: &Payload, group: Option<u32>) -> io::Result<()> {
     let mode = Mode::from_bits_truncate(0o755);
-    volume.remove(name, MOST)?;
-    // From here on it is the one that was opened, whatever has its name.
+    volume.remove(name, MAX_ENTRIES)?;
+    // Files are created in the opened directory, even if another one takes its name.
     let fresh = volume.make_directory(name, mode)?;
     for (path, file) in payload {
         let path = Path::new(path);
@@ -123,7 +126,7 @@ fn fill(volume: &Directory, name: &OsStr, payload: &Payload, group: Option<u32>)
     Ok(())
 }
 
-/// Whether the directory holds the payload and nothing else. Reads no more than the payload has.
+/// Whether the directory has exactly the files of the payload. Reads no more bytes than the payload has.
 fn same(data: &Directory, payload: &Payload) -> io::Result<bool> {
     let mut expected: BTreeMap<&Path, BTreeSet<&OsStr>> = [(Path::new(""), BTreeSet::new())].into();
     for path in payload.keys().flat_map(|p| Path::new(p).ancestors()) {
@@ -185,19 +188,22 @@ mod tests {
         let names: BTreeSet<String> =
             fs::read_dir(v).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
         assert_eq!(names, ["..data", "..three", "a", "new"].map(String::from).into());
+        // Two states of one instant.
+        write(v, &payload(&[("a", "4")]), "three", None).unwrap();
+        assert_eq!(read("a"), Some("4".into()));
     }
 
-    /// What a container has no business with, and how to see that it is as it was.
-    struct Outside(tempfile::TempDir);
+    /// Files of the host that no container may affect.
+    struct HostFiles(tempfile::TempDir);
 
-    impl Outside {
+    impl HostFiles {
         fn new() -> Self {
-            let outside = Self(tempfile::tempdir().unwrap());
-            fs::create_dir(outside.path().join("sub")).unwrap();
-            fs::write(outside.path().join("sub/a"), "precious").unwrap();
-            fs::write(outside.path().join("a"), "precious").unwrap();
-            fs::set_permissions(outside.path().join("a"), fs::Permissions::from_mode(0o600)).unwrap();
-            outside
+            let host = Self(tempfile::tempdir().unwrap());
+            fs::create_dir(host.path().join("sub")).unwrap();
+            fs::write(host.path().join("sub/a"), "precious").unwrap();
+            fs::write(host.path().join("a"), "precious").unwrap();
+            fs::set_permissions(host.path().join("a"), fs::Permissions::from_mode(0o600)).unwrap();
+            host
         }
 
         fn path(&self) -> &Path {
@@ -214,22 +220,22 @@ mod tests {
         }
     }
 
-    /// A container that made its volume writable had the agent remove what a link of its choice led to.
+    /// The agent removed the target of a link that a container had made in its volume.
     #[test]
-    fn nothing_in_the_volume_is_believed() {
-        let outside = Outside::new();
+    fn content_of_the_volume_is_not_trusted() {
+        let host = HostFiles::new();
         let (first, second) = (payload(&[("a", "1"), ("d/b", "1")]), payload(&[("a", "2"), ("d/b", "2")]));
         let remove = |path: &Path| match fs::symlink_metadata(path).unwrap().is_dir() {
             true => fs::remove_dir_all(path).unwrap(),
             false => fs::remove_file(path).unwrap(),
         };
-        let above = format!("../{}", outside.path().file_name().unwrap().to_str().unwrap());
-        // What is replaced, and the way in which it is.
+        let above = format!("../{}", host.path().file_name().unwrap().to_str().unwrap());
+        // What a container puts in the place of a file.
         let link = |to: &str| {
             let to = to.to_owned();
             Box::new(move |at: &Path| symlink(&to, at).unwrap()) as Box<dyn Fn(&Path)>
         };
-        let out = outside.path().to_str().unwrap();
+        let out = host.path().to_str().unwrap();
         let kinds: Vec<(&str, Box<dyn Fn(&Path)>)> = vec![
             ("link to a directory outside", link(out)),
             ("link to a file outside", link(&format!("{out}/a"))),
@@ -252,20 +258,20 @@ mod tests {
             ),
             ("socket", Box::new(|at| drop(std::os::unix::net::UnixListener::bind(at).unwrap()))),
         ];
-        for place in ["..data", "..data_tmp", "..two", "a", "d", "..one/a", "..one/d", "..one/d/b", "..one"] {
+        for path in ["..data", "..data_tmp", "..two", "a", "d", "..one/a", "..one/d", "..one/d/b", "..one"] {
             for (kind, put) in &kinds {
                 for next in [&first, &second] {
-                    let case = format!("{kind} as {place}");
-                    let dir = tempfile::tempdir_in(outside.path().parent().unwrap()).unwrap();
+                    let case = format!("{kind} as {path}");
+                    let dir = tempfile::tempdir_in(host.path().parent().unwrap()).unwrap();
                     let v = dir.path();
                     write(v, &first, "one", None).unwrap();
-                    let at = v.join(place);
+                    let at = v.join(path);
                     if at.symlink_metadata().is_ok() {
                         remove(&at);
                     }
                     put(&at);
                     write(v, next, "two", None).unwrap_or_else(|e| panic!("{case}: {e}"));
-                    outside.check(&case);
+                    host.check(&case);
                     for (path, file) in next {
                         assert_eq!(fs::read(v.join(path)).unwrap(), file.content, "{case}");
                         let data = fs::read_link(v.join(DATA)).unwrap();
@@ -276,15 +282,15 @@ mod tests {
         }
     }
 
-    /// Files were written wherever a link led that took the place of the new directory.
+    /// Files were written to the target of a link that replaced the new directory.
     #[test]
     fn the_new_directory_may_be_exchanged() {
         use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-        let outside = Outside::new();
+        let host = HostFiles::new();
         let dir = tempfile::tempdir().unwrap();
         let v = dir.path();
-        symlink(outside.path(), v.join("moved")).unwrap();
+        symlink(host.path(), v.join("moved")).unwrap();
         let (over, exchanged) = (AtomicBool::new(false), AtomicUsize::new(0));
         let names: Vec<String> = (0..200).map(|n| format!("sub/{n}")).chain(["a".into()]).collect();
         let state = |content: &str| {
@@ -294,7 +300,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    let _ = symlink(outside.path(), v.join("moved"));
+                    let _ = symlink(host.path(), v.join("moved"));
                     for name in fs::read_dir(v).unwrap().flatten().map(|e| e.file_name()) {
                         if name.as_encoded_bytes().starts_with(b"..") {
                             let flags = RenameFlags::RENAME_EXCHANGE;
@@ -314,10 +320,10 @@ mod tests {
             }
             over.store(true, Ordering::Relaxed);
         });
-        outside.check("exchanged");
+        host.check("exchanged");
         write(v, &state("last"), "last", None).unwrap();
         assert!(names.iter().all(|n| fs::read_to_string(v.join(n)).unwrap() == "last"));
-        outside.check("afterwards");
+        host.check("afterwards");
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! How much the files take that the volumes of all pods are made of from objects of the API. They lie in memory that is counted for no
-//! container, or on the node's disk.
+//! The budget of files that volumes show of objects, over all pods. These files are in memory that counts for no container, or on
+//! the node's disk.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// Bytes that every pod may have, whatever others have.
+/// Bytes that every pod may have, regardless of others.
 const FREE: usize = 1 << 20;
 
 pub(super) struct Contents {
     /// Bytes of all pods together beyond [`FREE`].
     most: usize,
-    /// Of those, what the pods of one namespace may have.
+    /// The part of these bytes for the pods of one namespace.
     each: usize,
     pods: Mutex<HashMap<String, Content>>,
 }
@@ -26,7 +26,7 @@ impl Contents {
         Self { most, each: most / 4, pods: Mutex::default() }
     }
 
-    /// Records that the files of a pod take so many bytes from now on. `false`, and no change, if there is no room for that.
+    /// Sets the bytes of the files of a pod. Returns `false`, and changes nothing, if they exceed the budget.
     pub fn take(&self, uid: &str, namespace: &str, bytes: usize) -> bool {
         let bytes = bytes.saturating_sub(FREE);
         let mut pods = self.pods.lock();
@@ -47,7 +47,7 @@ impl Contents {
         fits
     }
 
-    /// The files of a pod are gone.
+    /// Releases the bytes of a pod whose files are gone.
     pub fn release(&self, uid: &str) {
         self.pods.lock().remove(uid);
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_the_room_of_others() {
+    fn namespaces_have_shares() {
         let contents = Contents::new(64 << 20);
         let take = |uid, namespace, mebibytes: usize| contents.take(uid, namespace, mebibytes << 20);
         assert!(take("a", "evil", 17) && !take("b", "evil", 2), "a quarter for a namespace");

@@ -1,38 +1,39 @@
-//! The volumes of a pod as directories of the host, below `DATA/pods/UID/volumes`.
+//! The volumes of a pod as paths of the host, below `DATA/pods/UID/volumes`.
 //!
-//! Invariant: a volume exists before any container that mounts it starts, survives restarts of containers, and goes with the
-//! pod. Secrets, tokens and memory-backed directories lie on file systems in memory. Left out: volumes of storage drivers
-//! (persistent volume claims, CSI and the network file systems); a pod that asks for one waits with an event that says so.
+//! A type of volume is a file and a row of a table in [`types`]. **Invariant.** A volume exists before any container that mounts it
+//! starts, survives restarts of containers, and is removed with the pod. Secrets, tokens and emptyDir volumes with the medium
+//! `Memory` lie on file systems in memory. Left out: volumes of storage drivers (persistent volume claims, CSI and the network file
+//! systems); a pod with such a volume waits with an event.
 
 pub mod atomic;
 mod contents;
-mod host_path;
-mod payload;
+mod files;
+mod memory;
+mod mounts;
 pub mod token;
+mod types;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume, VolumeMount};
-use meta::{Clock, Quantity};
-use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
-use nix::sys::stat::Mode;
+use k8s_openapi::api::core::v1::{self as api, Pod};
+use meta::Clock;
 use parking_lot::Mutex;
-use runtime::beneath::{self, Directory, Leaf, Links};
-use runtime::{Mount, MountSource, Propagation};
+use runtime::beneath;
 use tokio::sync::Semaphore;
 
 use crate::blocking::blocking;
-use crate::env::{Once, Room, Source, expand};
-use crate::fields::Place;
+use crate::env::{Budget, CachedSource, Source};
+use crate::fields::NodeInfo;
+use crate::objects::Reference;
 use contents::Contents;
-use payload::Sources;
+pub use memory::Memory;
+pub use mounts::mounts;
 use token::Tokens;
+use types::{TYPES, Type, Volume};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -54,14 +55,16 @@ pub enum Error {
     },
 }
 
-fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::Io { what, source }
 }
 
-/// Bytes that all volumes of a pod take together that are made from objects. Each item may name the same large value, and what is kept in
-/// memory counts for no container.
-const MOST_CONTENT: usize = 64 << 20;
+/// Bytes that all files which volumes of a pod show of objects take together. Several items may show the same large value, and
+/// files in memory count for no container.
+const MAX_CONTENT: usize = 64 << 20;
+/// Volumes whose files are in memory at a time. Many pods may show large files, and refresh them often.
+const MAX_WRITERS: usize = 2;
 
 /// Which volume could not be set up, and why.
 #[derive(Debug, thiserror::Error)]
@@ -72,132 +75,143 @@ pub struct SetUpError {
     pub source: Error,
 }
 
+/// The volumes of all pods of the node.
 pub struct Volumes {
     /// `DATA/pods`.
     root: PathBuf,
     clock: Arc<dyn Clock>,
-    /// Whether file systems in memory are mounted; without, everything is plain directories.
     memory: Memory,
     contents: Contents,
-    /// For what is put together and written: many pods may want large files at once, again and again.
     writers: Semaphore,
+    types: &'static [Type],
 }
 
-/// Volumes that are put together at a time.
-const WRITERS: usize = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    Mounted,
-    Plain,
+/// What volumes of one pod are made from.
+struct PodContext<'a> {
+    pod: &'a Pod,
+    node: &'a NodeInfo,
+    objects: &'a dyn Source,
+    tokens: &'a dyn Tokens,
+    memory: Memory,
+    /// The group that owns the volumes: `fsGroup`.
+    group: Option<u32>,
+    /// The user of all containers; `None` if they run as different ones.
+    user: Option<u32>,
+    /// What remains of [`MAX_CONTENT`].
+    budget: Mutex<Budget>,
+    volumes: &'a Volumes,
 }
 
 impl Volumes {
-    /// `most`: bytes that the files of all volumes together take that are made from objects.
-    pub fn new(root: PathBuf, clock: Arc<dyn Clock>, memory: Memory, most: usize) -> Self {
-        Self { root, clock, memory, contents: Contents::new(most), writers: Semaphore::new(WRITERS) }
+    /// `max_content`: bytes that all files which volumes of all pods show of objects take together.
+    pub fn new(root: PathBuf, clock: Arc<dyn Clock>, memory: Memory, max_content: usize) -> Self {
+        let writers = Semaphore::new(MAX_WRITERS);
+        Self { root, clock, memory, contents: Contents::new(max_content), writers, types: TYPES }
     }
 
+    /// The directory of a pod.
     pub fn pod_directory(&self, uid: &str) -> PathBuf {
         self.root.join(uid)
     }
 
-    fn directory(&self, uid: &str, kind: &str, name: &str) -> PathBuf {
-        self.pod_directory(uid).join("volumes").join(format!("kubernetes.io~{kind}")).join(name)
+    fn volumes_directory(&self, uid: &str) -> PathBuf {
+        self.pod_directory(uid).join("volumes")
     }
 
-    /// Makes or refreshes every volume of the pod, if what is put into them fits into [`MOST_CONTENT`]. Gives their directories by name.
+    fn context<'a>(
+        &'a self,
+        pod: &'a Pod,
+        objects: &'a dyn Source,
+        tokens: &'a dyn Tokens,
+        node: &'a NodeInfo,
+    ) -> PodContext<'a> {
+        let group = pod.spec.as_ref().and_then(|s| s.security_context.as_ref()?.fs_group);
+        PodContext {
+            pod,
+            node,
+            objects,
+            tokens,
+            memory: self.memory,
+            group: group.and_then(|g| u32::try_from(g).ok()),
+            user: common_user(pod),
+            budget: Mutex::new(Budget::new(MAX_CONTENT)),
+            volumes: self,
+        }
+    }
+
+    /// The volume that `spec` describes, and its directory.
+    fn find(&self, pod: &Pod, spec: &api::Volume) -> Result<(Box<dyn Volume>, PathBuf), Error> {
+        let (kind, volume) = types::find(self.types, spec).ok_or(Error::Unsupported("this kind of volume"))?;
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let directory = format!("kubernetes.io~{}", kind.directory);
+        Ok((volume, self.volumes_directory(uid).join(directory).join(&spec.name)))
+    }
+
+    /// Sets up every volume of the pod and returns their paths by name.
     pub async fn set_up(
         &self,
         pod: &Pod,
         objects: &dyn Source,
         tokens: &dyn Tokens,
-        place: &Place,
+        node: &NodeInfo,
     ) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
-        let mut out = BTreeMap::new();
-        let room = Mutex::new(Room::new(MOST_CONTENT));
-        let objects = &Once::new(objects);
-        for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-            let path = self
-                .one(pod, v, objects, tokens, place, &room)
-                .await
-                .map_err(|source| SetUpError { volume: v.name.clone(), source })?;
-            out.insert(v.name.clone(), path);
+        let mut paths = BTreeMap::new();
+        let objects = CachedSource::new(objects);
+        let context = self.context(pod, &objects, tokens, node);
+        for spec in specs(pod) {
+            let set_up = async {
+                let (volume, directory) = self.find(pod, spec)?;
+                volume.set_up(&context, &directory).await
+            };
+            paths.insert(spec.name.clone(), set_up.await.map_err(|e| set_up_error(spec, e))?);
         }
-        Ok(out)
+        Ok(paths)
     }
 
-    async fn one(
+    /// Updates the volumes of a pod that runs.
+    pub async fn refresh(
         &self,
         pod: &Pod,
-        v: &Volume,
         objects: &dyn Source,
         tokens: &dyn Tokens,
-        place: &Place,
-        room: &Mutex<Room>,
-    ) -> Result<PathBuf, Error> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let spec = pod.spec.as_ref();
-        let group = spec.and_then(|s| s.security_context.as_ref()?.fs_group).and_then(|g| u32::try_from(g).ok());
-        let sources = Sources { pod, objects, tokens, place, user: one_user(pod), has_group: group.is_some(), room };
-        if let Some(h) = &v.host_path {
-            let source = h.clone();
-            blocking(move || host_path::prepare(&source)).await?;
-            return Ok(PathBuf::from(&h.path));
+        node: &NodeInfo,
+    ) -> Result<(), SetUpError> {
+        let objects = CachedSource::new(objects);
+        let context = self.context(pod, &objects, tokens, node);
+        for spec in specs(pod) {
+            let refresh = async {
+                let (volume, directory) = self.find(pod, spec)?;
+                volume.refresh(&context, &directory).await
+            };
+            refresh.await.map_err(|e| set_up_error(spec, e))?;
         }
-        if let Some(e) = &v.empty_dir {
-            let (path, source, memory) = (self.directory(uid, "empty-dir", &v.name), e.clone(), self.memory);
-            return blocking(move || empty_dir(path, &source, group, memory)).await;
-        }
-        // Held while the files are in memory.
-        let _writer = self.writers.acquire().await;
-        let (kind, payload, memory) = if let Some(s) = &v.config_map {
-            ("configmap", sources.config_map(s).await?, Memory::Plain)
-        } else if let Some(s) = &v.secret {
-            ("secret", sources.secret(s).await?, self.memory)
-        } else if let Some(s) = &v.downward_api {
-            let mode = s.default_mode.unwrap_or(0o644);
-            ("downward-api", sources.downward(s.items.as_deref().unwrap_or_default(), mode)?, self.memory)
-        } else if let Some(s) = &v.projected {
-            ("projected", sources.projected(s).await?, self.memory)
-        } else {
-            return Err(Error::Unsupported("this kind of volume"));
-        };
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        if !self.contents.take(uid, namespace, room.lock().taken()) {
-            let why = "the files that volumes are made of take too much room on this node, of this namespace or in all";
-            return Err(Error::Content(why.into()));
-        }
-        let directory = self.directory(uid, kind, &v.name);
-        let stamp = self.clock.now();
-        let stamp = format!("{}.{}", stamp.strftime("%Y_%m_%d_%H_%M_%S"), stamp.subsec_nanosecond());
-        let target = directory.clone();
-        blocking(move || {
-            fs::create_dir_all(&directory)?;
-            if memory == Memory::Mounted {
-                in_memory(&directory, None)?;
-            }
-            atomic::write(&directory, &payload, &stamp, group)
-        })
-        .await
-        .map_err(failed("writing files"))?;
-        Ok(target)
+        Ok(())
     }
 
-    /// Removes everything of a pod that is gone.
+    /// Tears down the volumes of a pod whose containers have ended, and removes its directory. The pod may be gone from the API.
     pub async fn tear_down(&self, uid: &str) -> Result<(), Error> {
+        let volumes = self.volumes_directory(uid);
+        for (type_directory, volume) in blocking(move || volume_directories(&volumes)).await {
+            let found = self.types.iter().find(|t| type_directory == format!("kubernetes.io~{}", t.directory));
+            if let Some(kind) = found
+                && let Err(error) = (kind.tear_down)(volume).await
+            {
+                tracing::warn!(uid, volume_type = kind.field, %error, "tearing down a volume failed; it is tried again");
+                return Err(error);
+            }
+        }
         let directory = self.pod_directory(uid);
         blocking(move || {
             beneath::unmount_below(&directory)?;
             beneath::remove_tree(&directory)
         })
         .await
-        .map_err(failed("removing a pod's directory"))?;
+        .map_err(io_error("removing a pod's directory"))?;
         self.contents.release(uid);
         Ok(())
     }
 
-    /// Uids of the pods that have a directory here.
+    /// UIDs of the pods that have a directory here.
     pub async fn pods(&self) -> Vec<String> {
         let root = self.root.clone();
         blocking(move || {
@@ -208,40 +222,56 @@ impl Volumes {
     }
 }
 
-/// Makes the directory of an emptyDir volume, or leaves one that is there as it is.
-fn empty_dir(
-    path: PathBuf,
-    source: &EmptyDirVolumeSource,
-    group: Option<u32>,
-    memory: Memory,
-) -> Result<PathBuf, Error> {
-    let what = || failed(path.display().to_string());
-    let fresh = !path.exists();
-    fs::create_dir_all(&path).map_err(what())?;
-    let medium = source.medium.as_deref().unwrap_or_default();
-    match medium {
-        "" => {}
-        "Memory" => {
-            let size = source.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
-            if memory == Memory::Mounted {
-                in_memory(&path, size.map(|q| q.value()).filter(|v| *v > 0)).map_err(what())?;
-            }
-        }
-        _ => return Err(Error::Unsupported("huge pages as the medium of an emptyDir volume")),
-    }
-    if fresh {
-        // Everyone may write, since nobody knows as whom the containers run.
-        let mode = if group.is_some() { 0o2777 } else { 0o777 };
-        if let Some(gid) = group {
-            chown(&path, None, Some(gid)).map_err(what())?;
-        }
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(what())?;
-    }
-    Ok(path)
+fn set_up_error(spec: &api::Volume, source: Error) -> SetUpError {
+    SetUpError { volume: spec.name.clone(), source }
 }
 
-/// The user that all containers run as, if it is one.
-fn one_user(pod: &Pod) -> Option<u32> {
+fn specs(pod: &Pod) -> impl Iterator<Item = &api::Volume> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
+}
+
+fn supported(pod: &Pod) -> impl Iterator<Item = Box<dyn Volume>> {
+    specs(pod).filter_map(|spec| Some(types::find(TYPES, spec)?.1))
+}
+
+/// The objects that volumes of the pod read.
+pub fn references(pod: &Pod) -> BTreeSet<Reference> {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let mut out = BTreeSet::new();
+    for volume in supported(pod) {
+        for (kind, name) in volume.references() {
+            out.insert(Reference { kind, namespace: namespace.clone(), name: name.to_owned() });
+        }
+    }
+    out
+}
+
+/// Whether a volume of the pod shows the pod's labels or annotations.
+pub fn shows_metadata(pod: &Pod) -> bool {
+    supported(pod).any(|v| v.shows_metadata())
+}
+
+/// How many volumes of the pod are file systems in memory.
+pub fn count_in_memory(pod: &Pod) -> usize {
+    supported(pod).filter(|v| v.is_in_memory()).count()
+}
+
+/// The directories of volumes in the directory `volumes` of a pod, each with the name of the directory of its type.
+fn volume_directories(volumes: &Path) -> Vec<(String, PathBuf)> {
+    let directories = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+    };
+    let mut out = Vec::new();
+    for kind in directories(volumes) {
+        let name = kind.file_name().to_string_lossy().into_owned();
+        out.extend(directories(&kind.path()).map(|volume| (name.clone(), volume.path())));
+    }
+    out
+}
+
+/// The user that all containers run as; `None` if they run as different ones.
+fn common_user(pod: &Pod) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
     let default = spec.security_context.as_ref().and_then(|c| c.run_as_user);
     let mut users = spec
@@ -252,131 +282,6 @@ fn one_user(pod: &Pod) -> Option<u32> {
         .map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(default));
     let first = users.next()??;
     users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok()).flatten()
-}
-
-fn is_mounted(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let device = |p: &Path| fs::symlink_metadata(p).ok().map(|m| m.dev());
-    path.parent().is_some_and(|parent| device(path).is_some() && device(path) != device(parent))
-}
-
-/// Mounts a file system in memory, unless there is one.
-fn in_memory(path: &Path, size: Option<i64>) -> io::Result<()> {
-    if is_mounted(path) {
-        return Ok(());
-    }
-    let size = size.map(|s| format!(",size={s}")).unwrap_or_default();
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    // Secrets must not reach a swap device; older kernels do not know the word.
-    let options = format!("mode=0755{size},noswap");
-    if mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str())).is_ok() {
-        return Ok(());
-    }
-    let options = format!("mode=0755{size}");
-    mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str())).map_err(io::Error::from)
-}
-
-/// Mounts of a container: each is walked to twice, by a way that containers may have made long.
-const MOST_MOUNTS: usize = 1000;
-
-/// The mounts of a container. `env` is for `subPathExpr`. Where they lead is looked up on a thread of its own.
-pub async fn mounts(
-    pod: &Arc<Pod>,
-    c: &Container,
-    volumes: &BTreeMap<String, PathBuf>,
-    env: &[(String, String)],
-) -> Result<Vec<Mount>, Error> {
-    let (pod, c, volumes, env) = (pod.clone(), c.clone(), volumes.clone(), env.to_owned());
-    blocking(move || find_mounts(&pod, &c, &volumes, &env)).await
-}
-
-fn find_mounts(
-    pod: &Pod,
-    c: &Container,
-    volumes: &BTreeMap<String, PathBuf>,
-    env: &[(String, String)],
-) -> Result<Vec<Mount>, Error> {
-    let count = c.volume_mounts.as_ref().map_or(0, Vec::len);
-    if count > MOST_MOUNTS {
-        let why = format!("container {:?} has {count} volume mounts: this node makes at most {MOST_MOUNTS}", c.name);
-        return Err(Error::Content(why));
-    }
-    let mut out = Vec::new();
-    let env: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    for m in c.volume_mounts.iter().flatten() {
-        let Some(root) = volumes.get(&m.name) else {
-            let name = &m.name;
-            return Err(Error::Content(format!("volume {name:?} of mount {:?} does not exist", m.mount_path)));
-        };
-        let volume = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).find(|v| v.name == m.name);
-        let always_read_only = volume.is_some_and(|v| {
-            v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some()
-        });
-        let source = match sub_path(m, &env)? {
-            Some(sub) => below(root, &sub).map_err(|e| {
-                let (mount, container) = (&m.name, &c.name);
-                Error::Content(format!(
-                    "failed to prepare subPath for volumeMount {mount:?} of container {container:?}: {e}"
-                ))
-            })?,
-            None => MountSource::Host(root.clone()),
-        };
-        let host_path = volume.and_then(|v| v.host_path.as_ref()).filter(|_| matches!(source, MountSource::Host(_)));
-        let target = if m.mount_path.starts_with('/') { m.mount_path.clone() } else { format!("/{}", m.mount_path) };
-        let read_only = always_read_only || m.read_only == Some(true);
-        out.push(Mount {
-            source,
-            kind: host_path.and_then(host_path::kind),
-            target: target.into(),
-            read_only,
-            recursive_read_only: read_only
-                && matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
-            propagation: match m.mount_propagation.as_deref() {
-                Some("HostToContainer") => Propagation::HostToContainer,
-                Some("Bidirectional") => Propagation::Bidirectional,
-                _ => Propagation::Private,
-            },
-        });
-    }
-    Ok(out)
-}
-
-fn sub_path(m: &VolumeMount, env: &HashMap<&str, &str>) -> Result<Option<String>, Error> {
-    if let Some(s) = m.sub_path.as_deref().filter(|s| !s.is_empty()) {
-        return Ok(Some(s.to_owned()));
-    }
-    let Some(expression) = m.sub_path_expr.as_deref().filter(|s| !s.is_empty()) else { return Ok(None) };
-    let missing = std::cell::Cell::new(false);
-    let lookup = |name: &str| {
-        let value = env.get(name).copied();
-        missing.set(missing.get() || value.is_none());
-        value
-    };
-    let most = nix::libc::PATH_MAX as usize;
-    let text = expand(expression, lookup, &mut Room::new(most))
-        .map_err(|_| Error::Content(format!("subPathExpr {expression:?} becomes longer than {most} bytes")))?;
-    if missing.get() {
-        return Err(Error::Content(format!("missing value for subPathExpr {expression:?}")));
-    }
-    Ok(Some(text))
-}
-
-/// A path below `root`, made if missing; symbolic links must not lead out of it. Containers may change the volume at any time, so
-/// it is resolved again, by the same rule, when it is mounted.
-fn below(root: &Path, sub: &str) -> Result<MountSource, Error> {
-    let path = Path::new(sub);
-    if path.components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
-        return Err(Error::Content(format!("subPath {sub:?} must be relative and must not contain '..'")));
-    }
-    let wrong = |e: io::Error| match e.raw_os_error() {
-        Some(code) if code == Errno::EXDEV as i32 => Error::Content(format!("subPath {sub:?} leads out of its volume")),
-        _ => failed(root.join(path).display().to_string())(e),
-    };
-    // As the volume, so that whoever may write there may write here.
-    let mode = fs::metadata(root).map_err(wrong)?.permissions().mode();
-    let directory = Directory::open(root, Links::Inside).map_err(wrong)?;
-    directory.make(path, Leaf::Directory, Mode::from_bits_truncate(mode & 0o7777)).map_err(wrong)?;
-    Ok(MountSource::Below { root: root.to_owned(), path: path.to_owned() })
 }
 
 #[cfg(test)]

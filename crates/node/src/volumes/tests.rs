@@ -1,7 +1,10 @@
+use super::mounts::find_mounts;
 use super::*;
 use crate::objects::{Data, Kind};
-use serde_json::json;
-use std::os::unix::fs::MetadataExt as _;
+use k8s_openapi::api::core::v1::Container;
+use runtime::MountSource;
+use serde_json::{Value, json};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 struct At(jiff::Timestamp);
 
@@ -11,7 +14,12 @@ impl Clock for At {
     }
 }
 
-struct Objects;
+/// The objects of the API, before or after they changed.
+#[derive(Clone, Copy)]
+enum Objects {
+    Before,
+    After,
+}
 
 #[async_trait::async_trait]
 impl Source for Objects {
@@ -20,6 +28,13 @@ impl Source for Objects {
             let all: Data = p.iter().map(|(k, v)| ((*k).to_owned(), v.to_string().into())).collect();
             Some(Arc::new(all))
         };
+        if matches!(self, Self::After) {
+            return Ok(match (kind, name) {
+                (Kind::ConfigMap, "cm") => data(&[("one", "new"), ("three", "3")]),
+                (Kind::Secret, "s") => data(&[("password", "changed")]),
+                _ => None,
+            });
+        }
         Ok(match (kind, name) {
             (Kind::ConfigMap, "cm") => data(&[("one", "1"), (".two", "2")]),
             (Kind::ConfigMap, "big") => data(&[("k", &"x".repeat(1 << 20))]),
@@ -32,7 +47,8 @@ impl Source for Objects {
 #[async_trait::async_trait]
 impl Tokens for Objects {
     async fn token(&self, _: &Pod, audience: Option<&str>, _: Option<i64>) -> Result<String, token::Error> {
-        Ok(format!("token for {}", audience.unwrap_or("the API")))
+        let token = if matches!(self, Self::Before) { "token" } else { "renewed token" };
+        Ok(format!("{token} for {}", audience.unwrap_or("the API")))
     }
 }
 
@@ -45,12 +61,15 @@ fn pod(volumes: serde_json::Value) -> Pod {
 }
 
 async fn set_up(root: &Path, volumes: serde_json::Value) -> Result<BTreeMap<String, PathBuf>, SetUpError> {
-    let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
-    let all = Volumes::new(root.to_owned(), clock, Memory::Plain, usize::MAX);
-    all.set_up(&pod(volumes), &Objects, &Objects, &Place::default()).await
+    manager(root).set_up(&pod(volumes), &Objects::Before, &Objects::Before, &NodeInfo::default()).await
 }
 
-/// File systems were changed on the threads that serve all pods: one that hung held up all of them.
+fn manager(root: &Path) -> Volumes {
+    let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
+    Volumes::new(root.to_owned(), clock, Memory::Plain, usize::MAX)
+}
+
+/// File system calls ran on the threads that serve all pods: one that hung blocked them all.
 #[test]
 fn the_kernel_is_not_waited_for_on_a_worker_thread() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
@@ -63,7 +82,7 @@ fn the_kernel_is_not_waited_for_on_a_worker_thread() {
         ]);
         for (volume, path) in [("a", made.clone()), ("b", root.path().join("u1"))] {
             let only = volumes.as_array().unwrap().iter().filter(|v| v["name"] == volume).cloned().collect();
-            // Its only thread that may block is busy.
+            // The only blocking thread is busy.
             let (free, busy) = std::sync::mpsc::channel::<()>();
             tokio::task::spawn_blocking(move || busy.recv());
             let mut set_up = std::pin::pin!(set_up(root.path(), only));
@@ -87,7 +106,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
-/// One large value may stand in the files of many items, of one volume or of many.
+/// Many items of one or several volumes may show the same large value.
 #[tokio::test]
 async fn content_does_not_multiply() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +155,7 @@ async fn volumes_hold_what_they_are_made_from() {
     )
     .await
     .unwrap();
-    let check = |name: &str, want: &[(&str, &str)]| assert_eq!(files(&got[name]), map(want), "{name}");
+    let check = |name: &str, expected: &[(&str, &str)]| assert_eq!(files(&got[name]), map(expected), "{name}");
     check("all", &[("one", "1"), (".two", "2")]);
     check("some", &[("uno", "1")]);
     check("secret", &[("password", "pw")]);
@@ -147,17 +166,16 @@ async fn volumes_hold_what_they_are_made_from() {
     assert_eq!(mode(got["some"].join("uno")), 0o400);
     assert_eq!(mode(got["secret"].join("password")), 0o440);
     assert_eq!(mode(got["scratch"].clone()), 0o777);
-    let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
-    Volumes::new(dir.path().to_owned(), clock, Memory::Plain, usize::MAX).tear_down("u1").await.unwrap();
+    manager(dir.path()).tear_down("u1").await.unwrap();
     assert!(!dir.path().join("u1").exists());
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said() {
+async fn reports_missing_objects() {
     let dir = tempfile::tempdir().unwrap();
-    let check = async |v: serde_json::Value, want: &str| {
+    let check = async |v: serde_json::Value, expected: &str| {
         let e = set_up(dir.path(), json!([v])).await.unwrap_err();
-        assert_eq!(e.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {want}"));
+        assert_eq!(e.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {expected}"));
     };
     check(json!({"name": "v", "configMap": {"name": "none"}}), "configmap \"none\" not found").await;
     check(json!({"name": "v", "secret": {"secretName": "none"}}), "secret \"none\" not found").await;
@@ -165,11 +183,6 @@ async fn what_is_missing_is_said() {
     check(
         json!({"name": "v", "configMap": {"name": "cm", "items": items}}),
         "references non-existent config key: nope",
-    )
-    .await;
-    check(
-        json!({"name": "v", "nfs": {"server": "s", "path": "/"}}),
-        "this kind of volume is not supported by this node",
     )
     .await;
 }
@@ -202,8 +215,8 @@ fn sub_paths_stay_inside() {
     assert!(check(at(json!({"subPathExpr": "$(NOPE)"}))).is_err());
     assert!(check(at(json!({"subPath": "../x"}))).is_err());
     let refused = check(at(json!({"subPath": "out/passwd"}))).unwrap_err().to_string();
-    let want = "failed to prepare subPath for volumeMount \"v\" of container \"c\": subPath \"out/passwd\" leads out of its volume";
-    assert_eq!(refused, want);
+    let expected = "failed to prepare subPath for volumeMount \"v\" of container \"c\": subPath \"out/passwd\" leads out of its volume";
+    assert_eq!(refused, expected);
 }
 
 /// The token of a service account belongs to the user of all containers, also where the pod's volumes have a group.
@@ -214,12 +227,193 @@ async fn a_token_belongs_to_the_user_of_the_containers() {
         let mut p = pod(json!([{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]));
         let context = json!({"runAsUser": 2000, "fsGroup": group});
         p.spec.as_mut().unwrap().security_context = Some(serde_json::from_value(context).unwrap());
-        let clock = Arc::new(At(jiff::Timestamp::from_second(1_000).unwrap()));
-        let all = Volumes::new(dir.path().to_owned(), clock, Memory::Plain, usize::MAX);
-        let got = all.set_up(&p, &Objects, &Objects, &Place::default()).await.unwrap();
+        let volumes = manager(dir.path());
+        let got = volumes.set_up(&p, &Objects::Before, &Objects::Before, &NodeInfo::default()).await.unwrap();
         let file = fs::metadata(got["v"].join("token")).unwrap();
         let owner = (file.uid(), file.permissions().mode() & 0o777);
         assert_eq!(owner, (2000, mode), "group {group:?}");
         assert!(group.is_none_or(|g| g == file.gid()));
     }
+}
+
+/// A volume of each type, its files after it is set up and after a refresh, and the objects that it reads.
+struct Case {
+    field: &'static str,
+    source: Value,
+    files: &'static [(&'static str, &'static str)],
+    refreshed: &'static [(&'static str, &'static str)],
+    references: &'static [(Kind, &'static str)],
+    shows_metadata: bool,
+    is_in_memory: bool,
+}
+
+fn cases(host: &Path) -> Vec<Case> {
+    const CM: (Kind, &str) = (Kind::ConfigMap, "cm");
+    const SECRET: (Kind, &str) = (Kind::Secret, "s");
+    let labels = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
+    let plain = |field, source, files, refreshed, references| Case {
+        field,
+        source,
+        files,
+        refreshed,
+        references,
+        shows_metadata: false,
+        is_in_memory: false,
+    };
+    vec![
+        plain("hostPath", json!({"path": host, "type": "DirectoryOrCreate"}), &[], &[("kept", "k")], &[]),
+        plain("emptyDir", json!({}), &[], &[("kept", "k")], &[]),
+        Case { is_in_memory: true, ..plain("emptyDir", json!({"medium": "Memory"}), &[], &[("kept", "k")], &[]) },
+        plain(
+            "configMap",
+            json!({"name": "cm"}),
+            &[("one", "1"), (".two", "2")],
+            &[("one", "new"), ("three", "3"), ("kept", "k")],
+            &[CM],
+        ),
+        Case {
+            is_in_memory: true,
+            ..plain(
+                "secret",
+                json!({"secretName": "s"}),
+                &[("password", "pw")],
+                &[("password", "changed"), ("kept", "k")],
+                &[SECRET],
+            )
+        },
+        Case {
+            is_in_memory: true,
+            shows_metadata: true,
+            ..plain(
+                "downwardAPI",
+                json!({"items": labels}),
+                &[("labels", "a=\"b\"")],
+                &[("labels", "a=\"c\""), ("kept", "k")],
+                &[],
+            )
+        },
+        Case {
+            is_in_memory: true,
+            shows_metadata: true,
+            ..plain(
+                "projected",
+                json!({"sources": [
+                    {"configMap": {"name": "cm"}},
+                    {"secret": {"name": "s", "items": [{"key": "password", "path": "one"}]}},
+                    {"downwardAPI": {"items": labels}},
+                    {"serviceAccountToken": {"path": "token"}},
+                ]}),
+                &[("one", "pw"), (".two", "2"), ("labels", "a=\"b\""), ("token", "token for the API")],
+                &[
+                    ("one", "changed"),
+                    ("three", "3"),
+                    ("labels", "a=\"c\""),
+                    ("token", "renewed token for the API"),
+                    ("kept", "k"),
+                ],
+                &[CM, SECRET],
+            )
+        },
+    ]
+}
+
+/// Sets up, refreshes and tears down a volume of each type. A file that a container wrote survives the refresh.
+#[tokio::test]
+async fn sets_up_refreshes_and_tears_down_every_type() {
+    let root = tempfile::tempdir().unwrap();
+    let host = root.path().join("host");
+    for case in cases(&host) {
+        let field = case.field;
+        let mut p = pod(json!([{"name": "v", field: case.source}]));
+        let volumes = manager(root.path());
+        let node = NodeInfo::default();
+        let paths = volumes.set_up(&p, &Objects::Before, &Objects::Before, &node).await.unwrap();
+        let path = &paths["v"];
+        assert_eq!(files(path), map(case.files), "{field}");
+        fs::write(path.join("kept"), "k").unwrap();
+        p.metadata.labels = Some(map(&[("a", "c")]));
+        volumes.refresh(&p, &Objects::After, &Objects::After, &node).await.unwrap();
+        assert_eq!(files(path), map(case.refreshed), "{field}");
+
+        let expected = case.references.iter().map(|(kind, name)| Reference {
+            kind: *kind,
+            namespace: "n".into(),
+            name: (*name).into(),
+        });
+        assert_eq!(references(&p), expected.collect(), "{field}");
+        assert_eq!(shows_metadata(&p), case.shows_metadata, "{field}");
+        assert_eq!(count_in_memory(&p), usize::from(case.is_in_memory), "{field}");
+
+        volumes.tear_down("u1").await.unwrap();
+        assert!(!root.path().join("u1").exists(), "{field}");
+        assert_eq!(path.exists(), field == "hostPath", "{field}");
+    }
+    let tested: BTreeSet<&str> = cases(&host).iter().map(|c| c.field).collect();
+    assert_eq!(tested, TYPES.iter().map(|t| t.field).collect(), "every type has a case");
+}
+
+/// Every type of the schema that has no row in the table is refused, and so is a source of a projected volume.
+#[tokio::test]
+async fn refuses_types_without_a_row() {
+    let root = tempfile::tempdir().unwrap();
+    let schema = kinds::catalog().definitions.get("io.k8s.api.core.v1.Volume").unwrap();
+    let known: BTreeSet<&str> = TYPES.iter().map(|t| t.field).chain(["name"]).collect();
+    let fields: Vec<&str> = schema.fields.iter().map(|f| &*f.name).collect();
+    assert!(known.iter().all(|name| fields.contains(name)), "{fields:?}");
+    for field in fields.into_iter().filter(|f| !known.contains(f)) {
+        let volume = json!({"name": "v", field: {}});
+        // Fields that the source requires do not matter here.
+        let Ok(spec) = serde_json::from_value::<Pod>(json!({"spec": {"containers": [], "volumes": [volume]}})) else {
+            panic!("{field}")
+        };
+        assert!(references(&spec).is_empty() && !shows_metadata(&spec), "{field}");
+        let e = set_up(root.path(), json!([volume])).await.unwrap_err().to_string();
+        let message = "MountVolume.SetUp failed for volume \"v\" : this kind of volume is not supported by this node";
+        assert_eq!(e, message, "{field}");
+    }
+    let source = json!({"clusterTrustBundle": {"path": "p", "name": "n"}});
+    let e = set_up(root.path(), json!([{"name": "v", "projected": {"sources": [source]}}])).await.unwrap_err();
+    let message =
+        "MountVolume.SetUp failed for volume \"v\" : this source of a projected volume is not supported by this node";
+    assert_eq!(e.to_string(), message);
+}
+
+/// A type that holds something outside of its directory.
+struct Attached(String);
+
+#[async_trait::async_trait]
+impl Volume for Attached {
+    fn from_spec(volume: &api::Volume) -> Option<Self> {
+        volume.nfs.as_ref().map(|s| Self(s.path.clone()))
+    }
+
+    async fn set_up(&self, _: &PodContext<'_>, directory: &Path) -> Result<PathBuf, Error> {
+        fs::create_dir_all(directory).map_err(io_error("creating"))?;
+        fs::write(directory.join("attached"), &self.0).map_err(io_error("attaching"))?;
+        Ok(directory.to_owned())
+    }
+
+    async fn tear_down(directory: &Path) -> Result<(), Error> {
+        let device = fs::read_to_string(directory.join("attached")).map_err(io_error("detaching"))?;
+        fs::remove_file(device).map_err(io_error("detaching"))
+    }
+}
+
+/// A row is all that a new type needs. Its volumes are torn down from their directories, also of a pod that is gone from the API, and
+/// the directory stays for another try if that fails.
+#[tokio::test]
+async fn tears_down_from_the_directory_of_a_volume() {
+    static TYPES: &[Type] = &[Type::new::<Attached>("nfs", "attached")];
+    let root = tempfile::tempdir().unwrap();
+    let device = root.path().join("device");
+    fs::write(&device, "").unwrap();
+    let mut volumes = manager(root.path());
+    volumes.types = TYPES;
+    let p = pod(json!([{"name": "v", "nfs": {"server": "s", "path": device}}]));
+    volumes.set_up(&p, &Objects::Before, &Objects::Before, &NodeInfo::default()).await.unwrap();
+    fs::rename(&device, root.path().join("busy")).unwrap();
+    assert!(volumes.tear_down("u1").await.is_err() && root.path().join("u1").exists());
+    fs::rename(root.path().join("busy"), &device).unwrap();
+    volumes.tear_down("u1").await.unwrap();
+    assert!(!device.exists() && !root.path().join("u1").exists());
 }

@@ -1,4 +1,4 @@
-//! Service account tokens for pods: bound to the pod, renewed when four fifths of their life or a day have passed.
+//! Service account tokens for pods: bound to the pod, renewed after four fifths of their lifetime, or a day.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Tokens for TokenRequests {
         let answer: Result<Value, _> = api.create_subresource(&account, "token", &WriteOptions::default(), &body).await;
         let answer = match answer {
             Ok(a) => a,
-            // One that still holds is better than none.
+            // An old token that is still valid is better than none.
             Err(e) => {
                 return match self.held.lock().get(&id) {
                     Some(h) if now < h.expires => Ok(h.token.clone()),

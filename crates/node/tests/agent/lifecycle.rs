@@ -39,6 +39,37 @@ async fn a_pod_runs_is_probed_and_goes() {
     m.finish().await;
 }
 
+/// An agent that started again updated volumes of running pods only when it started a container: their tokens expired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_of_running_pods_are_refreshed_by_a_new_agent() {
+    let mut m = Machine::new().await;
+    let config_map = |value: &str| json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"K": value}});
+    m.api.put("api/v1/configmaps", config_map("old"));
+    let mut c = demo("c", json!(["sleep"]));
+    c["volumeMounts"] = json!([{"name": "v", "mountPath": "/config"}]);
+    m.pod("p", json!({"containers": [c], "volumes": [{"name": "v", "configMap": {"name": "cm"}}]}));
+    let p = m.until("p", is_ready).await;
+    let uid = p["metadata"]["uid"].as_str().unwrap();
+    let file = m.directory.path().join(format!("pods/{uid}/volumes/kubernetes.io~configmap/v/K"));
+    let shows = async |value: &str| {
+        for _ in 0..3000 {
+            if std::fs::read_to_string(&file).is_ok_and(|text| text == value) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("{:?} instead of {value:?}", std::fs::read_to_string(&file));
+    };
+    shows("old").await;
+    m.stop().await;
+    m.api.put("api/v1/configmaps", config_map("changed while it was away"));
+    m.start().await;
+    shows("changed while it was away").await;
+    m.api.put("api/v1/configmaps", config_map("changed later"));
+    shows("changed later").await;
+    m.finish().await;
+}
+
 /// `--seccomp-default`: containers without a profile have a filter, unless they are privileged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_have_the_default_profile() {
@@ -158,7 +189,7 @@ async fn starts_that_fail_leave_two_records() {
     m.finish().await;
 }
 
-/// A pod whose shim is killed whenever there is one was given a new sandbox at once, for ever.
+/// A pod whose shim is killed again and again got a new sandbox at once each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_that_is_lost_again_waits() {
     use runtime::Runtime;
@@ -187,9 +218,9 @@ async fn a_sandbox_that_is_lost_again_waits() {
         let gone = async { while !matches!(events.recv().await, Ok(runtime::Event::PodStopped { .. })) {} };
         tokio::time::timeout(std::time::Duration::from_secs(30), gone).await.unwrap();
     }
-    let told = |e: &Value| e["message"] == "Back-off 10s re-creating the lost sandbox of pod default/lost";
+    let is_back_off = |e: &Value| e["message"] == "Back-off 10s re-creating the lost sandbox of pod default/lost";
     let begun = tokio::time::Instant::now();
-    while !m.api.list("api/v1/events").iter().any(told) {
+    while !m.api.list("api/v1/events").iter().any(is_back_off) {
         assert!(begun.elapsed().as_secs() < 30, "{:#?}", m.api.list("api/v1/events"));
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
@@ -217,7 +248,7 @@ async fn starts_wait_for_their_turn_and_deletions_do_not() {
     }
     let bound = 2 * std::thread::available_parallelism().unwrap().get().max(2);
     held.until(bound).await;
-    // One that waits says so, and is gone at once when it is to go.
+    // A waiting pod reports it, and is gone at once when it is deleted.
     let waits = |p: &Value| p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating";
     let find = async {
         loop {
@@ -268,7 +299,8 @@ async fn a_pod_costs_nothing_for_the_others() {
     m.finish().await;
 }
 
-/// A container that failed a probe and ignored signals kept its pod as long as it had been promised, whatever the deletion said.
+/// A container that failed a probe and ignored signals kept its pod for its whole grace period, even after a deletion with a shorter
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_takes_its_time_does_not_hold_up_the_end() {
     use runtime::Runtime;

@@ -154,12 +154,35 @@ impl Machine {
         self.api.put(PODS, json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec}))
     }
 
-    pub async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.api.until(PODS, "default", name, |p| p.is_some_and(&wanted)).await.unwrap()
+    pub async fn until(&self, name: &str, is_met: impl Fn(&Value) -> bool) -> Value {
+        self.api.until(PODS, "default", name, |p| p.is_some_and(&is_met)).await.unwrap()
     }
 
     pub async fn gone(&self, name: &str) {
         self.api.until(PODS, "default", name, |p| p.is_none()).await;
+    }
+
+    /// The files of a control group below `kubepods`, for each layout of the hierarchies.
+    fn cgroup_files(&self, path: &str, v1: &str, v2: &str) -> [PathBuf; 2] {
+        let (controller, file) = v1.split_once('/').unwrap();
+        let below = format!("{}/kubepods/{path}", self.runtime.cgroup_prefix);
+        let root = std::path::Path::new("/sys/fs/cgroup");
+        [root.join(controller).join(&below).join(file), root.join(&below).join(v2)]
+    }
+
+    /// The quota of CPU (-1 for none) and the limit of memory in MiB of a control group below `kubepods`.
+    pub fn limits(&self, path: &str) -> (i64, i64) {
+        let read = |v1: &str, v2: &str| {
+            let files = self.cgroup_files(path, v1, v2);
+            let text = files.iter().find_map(|p| std::fs::read_to_string(p).ok()).unwrap();
+            text.split_whitespace().next().unwrap().parse().unwrap_or(-1)
+        };
+        (read("cpu/cpu.cfs_quota_us", "cpu.max"), read("memory/memory.limit_in_bytes", "memory.max") >> 20)
+    }
+
+    /// Whether there is a control group below `kubepods`.
+    pub fn has_cgroup(&self, path: &str) -> bool {
+        self.cgroup_files(path, "cpu/cpu.shares", "cgroup.procs").iter().any(|p| p.exists())
     }
 
     pub async fn finish(mut self) {

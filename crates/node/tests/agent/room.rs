@@ -45,7 +45,7 @@ async fn extended_resources_are_allocatable() {
     m.finish().await;
 }
 
-/// A node has so many pods, whoever binds more; one that has ended makes room.
+/// A node has a maximum of pods, however they are bound; a finished one does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_pods_than_the_node_has_room_for() {
     let mut m = Machine::new().await;
@@ -60,8 +60,8 @@ async fn no_more_pods_than_the_node_has_room_for() {
     m.pod("c", spec());
     let c = m.until("c", |p| p["status"]["phase"] == "Failed").await;
     assert_eq!(c["status"]["reason"], "OutOfpods");
-    let said = "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2";
-    assert_eq!(c["status"]["message"], said);
+    let message = "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2";
+    assert_eq!(c["status"]["message"], message);
     // A restart of the agent counts what runs.
     m.stop().await;
     m.start().await;

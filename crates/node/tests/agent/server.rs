@@ -60,12 +60,12 @@ async fn listening(handle: Handle) -> std::net::SocketAddr {
     address
 }
 
-/// Everything that a server says over a WebSocket: messages as bytes, and which subprotocol it chose.
-async fn said(
+/// Sends `message` over a WebSocket. Returns the subprotocol and the messages of the server.
+async fn exchange(
     address: std::net::SocketAddr,
     path: &str,
     protocol: &str,
-    say: Option<Vec<u8>>,
+    message: Option<Vec<u8>>,
 ) -> (String, Vec<Vec<u8>>) {
     use futures::{SinkExt, StreamExt};
     use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
@@ -76,7 +76,7 @@ async fn said(
     let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
     let (mut socket, answer) = tokio_tungstenite::client_async(request, tcp).await.unwrap();
     let chosen = answer.headers().get("sec-websocket-protocol").map(|v| v.to_str().unwrap().to_owned());
-    if let Some(bytes) = say {
+    if let Some(bytes) = message {
         socket.send(Message::Binary(bytes.into())).await.unwrap();
     }
     let mut all = Vec::new();
@@ -113,29 +113,32 @@ async fn older_websockets_are_spoken() {
     let encoded =
         |channel: u8, text: &str| plain(b'0' + channel, &base64::engine::general_purpose::STANDARD.encode(text));
     for protocol in ["", "channel.k8s.io"] {
-        let want = vec![plain(1, ""), plain(1, "hello\n")];
-        assert_eq!(said(address, &good, protocol, None).await, (protocol.to_owned(), want.clone()));
-        let want = [want, vec![plain(3, failure)]].concat();
-        assert_eq!(said(address, &bad, protocol, None).await, (protocol.to_owned(), want));
+        let expected = vec![plain(1, ""), plain(1, "hello\n")];
+        assert_eq!(exchange(address, &good, protocol, None).await, (protocol.to_owned(), expected.clone()));
+        let expected = [expected, vec![plain(3, failure)]].concat();
+        assert_eq!(exchange(address, &bad, protocol, None).await, (protocol.to_owned(), expected));
     }
-    let want = vec![encoded(1, ""), encoded(1, "hello\n"), encoded(3, failure)];
-    assert_eq!(said(address, &bad, "base64.channel.k8s.io", None).await, ("base64.channel.k8s.io".into(), want));
+    let expected = vec![encoded(1, ""), encoded(1, "hello\n"), encoded(3, failure)];
+    assert_eq!(
+        exchange(address, &bad, "base64.channel.k8s.io", None).await,
+        ("base64.channel.k8s.io".into(), expected)
+    );
     for protocol in ["v4.channel.k8s.io", "v5.channel.k8s.io"] {
-        let (chosen, all) = said(address, &bad, protocol, None).await;
+        let (chosen, all) = exchange(address, &bad, protocol, None).await;
         let end: Value = serde_json::from_slice(&all.last().unwrap()[1..]).unwrap();
         assert_eq!((&*chosen, &end["reason"], all.last().unwrap()[0]), (protocol, &json!("NonZeroExitCode"), 3));
     }
 
     let log = "/containerLogs/default/p/c";
     for protocol in ["", "binary.k8s.io"] {
-        let want = vec![Vec::new(), b"logged\n".to_vec()];
-        assert_eq!(said(address, log, protocol, None).await, (protocol.to_owned(), want));
+        let expected = vec![Vec::new(), b"logged\n".to_vec()];
+        assert_eq!(exchange(address, log, protocol, None).await, (protocol.to_owned(), expected));
     }
-    let want = vec![Vec::new(), base64::engine::general_purpose::STANDARD.encode("logged\n").into_bytes()];
-    assert_eq!(said(address, log, "base64.binary.k8s.io", None).await, ("base64.binary.k8s.io".into(), want));
+    let expected = vec![Vec::new(), base64::engine::general_purpose::STANDARD.encode("logged\n").into_bytes()];
+    assert_eq!(exchange(address, log, "base64.binary.k8s.io", None).await, ("base64.binary.k8s.io".into(), expected));
 
     let attach = "/attach/default/p/c?stdin=true&stdout=true&stderr=true";
-    let (chosen, all) = said(address, attach, "channel.k8s.io", Some(plain(0, "me\n"))).await;
+    let (chosen, all) = exchange(address, attach, "channel.k8s.io", Some(plain(0, "me\n"))).await;
     let out: Vec<u8> = all.iter().filter(|m| m[0] == 1).flat_map(|m| m[1..].to_vec()).collect();
     assert_eq!((&*chosen, String::from_utf8_lossy(&out)), ("channel.k8s.io", "got me\n".into()));
     assert!(all.iter().all(|m| m[0] == 1), "nothing is said of a success: {all:?}");

@@ -1,4 +1,4 @@
-//! What is mounted below a directory.
+//! Mounts below a directory.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,11 +18,11 @@ pub fn mounts_below(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(points)
 }
 
-/// Takes away everything that is mounted below `root`, however often.
+/// Unmounts everything below `root`, also what is mounted several times.
 pub fn unmount_below(root: &Path) -> io::Result<()> {
     for point in mounts_below(root)? {
         match umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // It went with the one that it was mounted on.
+            // It was unmounted together with the mount below it.
             Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
             Err(e) => {
                 return Err(io::Error::new(io::Error::from(e).kind(), format!("unmounting {}: {e}", point.display())));

@@ -1,5 +1,5 @@
-//! Whole trees in which a container may write: walked with one descriptor at a time, however deep they are, and never through a link
-//! or a mount.
+//! Walks trees in which a container may write: with one descriptor at a time, whatever their depth, and never through a link or a
+//! mount.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -15,18 +15,18 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::{MAX_EXCHANGES, exchanged};
-use crate::shim::sys;
+use crate::sys;
 
 /// A file system object by device and number.
 fn identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Subdirectories that are remembered at a time.
+/// Maximum number of subdirectories remembered per directory.
 const PENDING: usize = 1024;
 
-/// A walk through a tree that its owner may change meanwhile. One descriptor is open at a time, so depth costs memory only;
-/// on the way up the parent must be the directory it was on the way down.
+/// A walk through a tree that its owner may change meanwhile. One descriptor is open at a time, so depth costs memory only; on the
+/// way up the parent must be the same directory as on the way down.
 struct Walk {
     at: OwnedFd,
     identity: (u64, u64),
@@ -35,9 +35,9 @@ struct Walk {
 
 struct Above {
     identity: (u64, u64),
-    /// What the walk went down into.
+    /// The directories of the current path.
     name: OsString,
-    /// The other subdirectories that were seen.
+    /// The remaining subdirectories that were found.
     pending: Vec<OsString>,
 }
 
@@ -47,8 +47,8 @@ impl Walk {
         Ok(Self { at: root, identity, above: Vec::new() })
     }
 
-    /// The names of subdirectories of this directory, at most `most`; `visit` gets every entry before the last of them, and
-    /// whether it is a directory.
+    /// The names of at most `most` subdirectories of the current directory. Calls `visit` with every entry before the last of them,
+    /// and whether it is a directory.
     fn entries(
         &self,
         most: usize,
@@ -81,7 +81,7 @@ impl Walk {
         Ok(found)
     }
 
-    /// Goes into a subdirectory and remembers its neighbours. `EXDEV` if it is a mount point; after an error nothing has changed.
+    /// Enters a subdirectory and remembers its siblings. `EXDEV` if it is a mount point; an error changes nothing.
     fn down(&mut self, name: OsString, pending: &mut Vec<OsString>) -> io::Result<()> {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
@@ -94,12 +94,13 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes to the next directory of the tree: one of those `below`, or a neighbour that was seen on the way down. False after the last.
+    /// Enters the next directory of the tree: one of those `below`, or a sibling found on the way down. Returns `false` after the
+    /// last.
     fn next(&mut self, below: Vec<OsString>) -> io::Result<bool> {
         let mut pending = below;
         loop {
             if let Some(next) = pending.pop() {
-                // Else it is gone, or a mount point: on to its neighbour.
+                // Else it is gone, or a mount point: try its sibling.
                 if self.down(next, &mut pending).is_ok() {
                     return Ok(true);
                 }
@@ -112,7 +113,7 @@ impl Walk {
         }
     }
 
-    /// Goes back up. `None` at the root.
+    /// Returns to the parent. `None` at the root.
     fn up(&mut self) -> io::Result<Option<Above>> {
         let Some(above) = self.above.pop() else { return Ok(None) };
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -126,13 +127,13 @@ impl Walk {
     }
 }
 
-/// Removes a directory and everything in it, immutable or not; nothing happens if it is not there. A mount point below is an error
-/// (`EXDEV`): what is mounted stays untouched.
+/// Removes a directory and everything in it, also immutable files. Does nothing if it does not exist. A mount point below is an
+/// error (`EXDEV`), and the mounted files stay.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     remove(path, Files::Removed)
 }
 
-/// Removes a directory and those in it, of a file system whose files go with their directories (control groups). Else as [`remove_tree`].
+/// Like [`remove_tree`], for a file system whose files vanish with their directories (control groups).
 pub fn remove_directories(path: &Path) -> io::Result<()> {
     remove(path, Files::Left)
 }
@@ -152,7 +153,7 @@ pub fn remove_tree_at(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
     remove_at(parent, name, Files::Removed, usize::MAX)
 }
 
-/// Removes what has this name in the directory, of whatever kind; else as [`remove_at`].
+/// Removes the entry with this name of any kind, like [`remove_at`].
 pub(super) fn remove_any(directory: &OwnedFd, name: &OsStr, most: usize) -> io::Result<()> {
     for _ in 0..MAX_EXCHANGES {
         match remove_entry(directory.as_fd(), name, UnlinkatFlags::NoRemoveDir, Parent::OfTree) {
@@ -160,7 +161,7 @@ pub(super) fn remove_any(directory: &OwnedFd, name: &OsStr, most: usize) -> io::
             removed => return Ok(removed?),
         }
         match remove_at(directory.try_clone()?, name, Files::Removed, most) {
-            // No directory any more.
+            // It is not a directory any more.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) => {}
             removed => return removed,
         }
@@ -168,7 +169,7 @@ pub(super) fn remove_any(directory: &OwnedFd, name: &OsStr, most: usize) -> io::
     Err(exchanged())
 }
 
-/// Errors if more than `most` entries would go: whoever fills the tree meanwhile keeps nobody here for ever.
+/// Errors for more than `most` entries, so a process that fills the tree meanwhile cannot delay this for ever.
 fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Result<()> {
     let mut left = most;
     let mut walk = Walk::start(parent)?;
@@ -190,7 +191,7 @@ fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Re
             remove_entry(walk.at.as_fd(), &above.name, UnlinkatFlags::RemoveDir, parent)?;
             below = above.pending;
         }
-        // Without a neighbour the parent is read again: it may hold more than was remembered.
+        // Without a sibling the parent is read again: it may have more entries than were remembered.
         if let Some(next) = below.pop() {
             walk.down(next, &mut below)?;
         }
@@ -198,22 +199,22 @@ fn remove_at(parent: OwnedFd, name: &OsStr, files: Files, most: usize) -> io::Re
     Ok(())
 }
 
-/// What becomes of files when a tree is removed.
+/// Whether files are removed with a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Files {
     Removed,
     Left,
 }
 
-/// Whether a directory is to be removed too.
+/// Whether the directory itself is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parent {
     InTree,
     OfTree,
 }
 
-/// Removes an entry; nothing happens if it is not there. Flags that keep it, or its directory, from being changed (which a container with
-/// CAP_LINUX_IMMUTABLE may set) are taken away.
+/// Removes an entry; does nothing if it does not exist. Clears flags that prevent changes of it or its directory (a container with
+/// CAP_LINUX_IMMUTABLE may set them).
 fn remove_entry(parent: BorrowedFd, name: &OsStr, how: UnlinkatFlags, kind: Parent) -> nix::Result<()> {
     let gone = |result: nix::Result<()>| match result {
         Err(Errno::ENOENT) => Ok(()),
@@ -223,7 +224,7 @@ fn remove_entry(parent: BorrowedFd, name: &OsStr, how: UnlinkatFlags, kind: Pare
     if result != Err(Errno::EPERM) {
         return result;
     }
-    // If it does not help, the next try says so.
+    // If it does not help, the next try fails.
     if kind == Parent::InTree {
         let _ = allow_changes(parent, OsStr::new("."));
     }
@@ -242,15 +243,15 @@ fn allow_changes(parent: BorrowedFd, name: &OsStr) -> io::Result<()> {
     if kind != SFlag::S_IFREG && kind != SFlag::S_IFDIR {
         return Ok(());
     }
-    // What was found, whatever has its name by now.
+    // The file that was found, even if its name belongs to another one by now.
     let opened = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
     sys::change_flags(opened.as_fd(), |flags| flags & !(sys::IMMUTABLE | sys::APPEND_ONLY))
 }
 
-/// Bytes on disk and number of entries below a directory. What vanishes meanwhile is not counted, nor what is mounted there.
+/// Bytes on disk and number of entries below a directory. Entries that vanish meanwhile, and mounts, are not counted.
 pub fn disk_usage(path: &Path) -> (u64, u64) {
     let (mut bytes, mut entries) = (0, 0);
-    // An error ends the walk: somebody changes the tree right now, and the next count will be better.
+    // An error ends the walk: the tree is being changed, and a later count will be better.
     let _ = add_usage(path, &mut |stat| {
         bytes += stat.st_blocks.unsigned_abs() * 512;
         entries += 1;
@@ -274,13 +275,14 @@ fn add_usage(path: &Path, add: &mut dyn FnMut(&FileStat)) -> io::Result<()> {
     }
 }
 
-/// Calls `visit` with a directory and with each one below it. What vanishes meanwhile is left out; one that is not there is an error.
+/// Calls `visit` with a directory and with each one below it. Directories that vanish meanwhile are left out. Errors if the
+/// directory does not exist.
 pub fn each_directory(path: &Path, visit: &mut dyn FnMut(BorrowedFd)) -> io::Result<()> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut walk = Walk::start(open(path, flags, Mode::empty())?)?;
     loop {
         visit(walk.at.as_fd());
-        // One that is gone has no entries.
+        // A removed directory has no entries.
         let below = walk.entries(usize::MAX, &mut |_, _, _| Ok(())).unwrap_or_default();
         if !walk.next(below)? {
             return Ok(());

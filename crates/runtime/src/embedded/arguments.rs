@@ -1,5 +1,5 @@
-//! What a program is started with, and how much of it there may be: refused before anything of the container is made, since the kernel
-//! would refuse it at every start.
+//! Limits of arguments, environments and mounts. A container that exceeds them is refused when it is created, since the kernel would
+//! refuse every start.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use crate::host::ArgumentLimits;
 use crate::spec::{ContainerRecord, ContainerSummary};
 
 /// Bytes of arguments, environments and mounts of all containers of a pod: they are files on the node's disk.
-const MOST_OF_POD: usize = 16 << 20;
-/// What a mount is recorded with besides its paths.
+const MAX_OF_POD: usize = 16 << 20;
+/// Bytes of a recorded mount besides its paths.
 const MOUNT: usize = 128;
 
-/// Refuses what `execve` refuses, with its error.
+/// Errors as `execve` would.
 pub fn check(argv: &[String], env: &[(String, String)], limits: ArgumentLimits) -> Result<(), String> {
     let lengths = || argv.iter().map(|a| a.len() + 1).chain(env.iter().map(|(k, v)| k.len() + v.len() + 2));
     if let Some(length) = lengths().find(|length| *length > limits.one) {
@@ -29,7 +29,7 @@ pub fn check(argv: &[String], env: &[(String, String)], limits: ArgumentLimits) 
     Ok(())
 }
 
-/// What a container counts for in its pod's budget.
+/// The bytes of a container in its pod's budget.
 pub fn weight(argv: &[String], env: &[(String, String)], mounts: &[Mount]) -> usize {
     let source = |m: &Mount| match &m.source {
         MountSource::Host(path) => path.as_os_str().len(),
@@ -41,7 +41,7 @@ pub fn weight(argv: &[String], env: &[(String, String)], mounts: &[Mount]) -> us
     argv.iter().map(String::len).chain(env).chain(mounts).sum()
 }
 
-/// Refuses a container for which the budget of its pod has no room. Of each other container the newest attempt counts.
+/// Errors if a container exceeds the budget of its pod. Of each other container the newest attempt counts.
 pub fn check_pod<'a>(new: &ContainerRecord, others: impl Iterator<Item = &'a ContainerSummary>) -> Result<()> {
     let mut newest: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
     for other in others.filter(|c| c.config.name != new.config.name) {
@@ -49,9 +49,9 @@ pub fn check_pod<'a>(new: &ContainerRecord, others: impl Iterator<Item = &'a Con
         newest.entry(&other.config.name).and_modify(|known| *known = attempt.max(*known)).or_insert(attempt);
     }
     let others = newest.values().map(|(_, weight)| weight).sum::<usize>();
-    if others + new.weight > MOST_OF_POD {
+    if others + new.weight > MAX_OF_POD {
         let message =
-            format!("{} bytes, and {others} of the pod's other containers: a pod has {MOST_OF_POD} in all", new.weight);
+            format!("{} bytes, and {others} of the pod's other containers: a pod has {MAX_OF_POD} in all", new.weight);
         return Err(Error::Invalid { field: "environment, arguments and mounts", message });
     }
     Ok(())

@@ -1,8 +1,9 @@
-//! Removing what ended pods leave.
+//! Removes what ended pods leave.
 //!
-//! **Invariant.** How long it takes is up to what containers made, so nobody but who wants the same pod gone waits for it: what an agent
-//! finds when it starts is removed one after the other while it works. A pod's next sandbox has the control group of the one before, whose
-//! records stay: so control groups are removed under the lock of [`Leftovers`], and never for a sandbox that another has followed.
+//! **Invariant.** Containers determine how long the removal takes, so only the removal of the same pod waits for it: an agent that
+//! starts removes what it finds one after the other while it works. The next sandbox of a pod uses the control group of the one
+//! before, whose records stay. So control groups are removed under the lock of [`Leftovers`], and never for a sandbox that has a
+//! successor.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,9 @@ use crate::api::{Error, Result};
 use crate::cgroup;
 use crate::spec::PodRecord;
 
-/// Directories that are no pods any more; ids of pods do not begin so.
+/// Prefix of directories of removed pods; ids of pods do not start with it.
 const REMOVED: &str = ".removed-";
-/// Waits between tries of what passes, in milliseconds: about two seconds together.
+/// Delays between tries after a temporary error, in milliseconds: about two seconds together.
 const WAITS: [u16; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,20 +31,20 @@ pub enum CleanUp {
     Everything,
 }
 
-/// Whether an earlier sandbox of a pod may have left something in the kernel.
+/// What a sandbox may have left.
 #[derive(Default)]
 pub struct Leftovers(Mutex<bool>);
 
-/// What an agent finds when it starts, to be removed later.
+/// What an agent found when it started, and removes later.
 pub enum Found {
-    /// The pod has no shim any more.
+    /// A pod without a shim.
     Dead(String),
-    /// Something that is no pod.
+    /// A directory that is not a pod.
     Tree(PathBuf),
 }
 
 impl Inner {
-    /// Removes what [`Found`] names, and holds up nobody. Sandboxes that live are known.
+    /// Removes what was found, in the background. Running sandboxes must be adopted before.
     pub async fn remove_found(self: Arc<Self>, found: Vec<Found>) {
         let live: Vec<String> = {
             let state = self.state();
@@ -64,7 +65,7 @@ impl Inner {
                 }
             };
             if let Err(error) = removed {
-                tracing::warn!(name, %error, "what an ended pod left is not removed");
+                tracing::warn!(name, %error, "removing what an ended pod left failed");
             }
         }
     }
@@ -78,7 +79,7 @@ impl Inner {
         self.clean_pod(&entry.record, CleanUp::Kernel).await
     }
 
-    /// A sandbox is about to have a control group: nothing is removed there any more for those that had it before.
+    /// Called before a sandbox gets its control group: nothing is removed there any more for earlier sandboxes.
     pub async fn keep_cgroup(&self, cgroup: &str) {
         let earlier: Vec<Arc<Leftovers>> = {
             let state = self.state();
@@ -90,7 +91,7 @@ impl Inner {
         }
     }
 
-    /// Notes that [`Inner::remove_found`] is to clean up after a pod, unless it is stopped before.
+    /// Records that [`Inner::remove_found`] cleans up after a pod, unless it is stopped before.
     pub async fn clean_later(&self, pod: &str) {
         if let Ok(entry) = self.pod(pod) {
             *entry.leftovers.0.lock().await = true;
@@ -121,7 +122,7 @@ impl Inner {
     }
 }
 
-/// Takes a directory out of the way, under a name that no pod has. Gives what is left to do.
+/// Renames a directory to a name that no pod has. Returns the removal that remains.
 pub fn set_aside(directory: &Path) -> Result<Found> {
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with(REMOVED) {
@@ -135,12 +136,12 @@ pub fn set_aside(directory: &Path) -> Result<Found> {
     Ok(Found::Tree(aside))
 }
 
-/// Whether an error passes: the kernel is still taking something down. Any other would only come again.
+/// Whether an error is temporary: the kernel still tears something down.
 fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Repeats blocking work for about two seconds while its error passes. No thread waits in between.
+/// Repeats blocking work for about two seconds while its error is temporary. No thread blocks in between.
 pub async fn retry(work: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> io::Result<()> {
     let work = Arc::new(work);
     for wait in WAITS.into_iter().map(Some).chain([None]) {
@@ -156,11 +157,11 @@ pub async fn retry(work: impl Fn() -> io::Result<()> + Send + Sync + 'static) ->
     Ok(())
 }
 
-/// [`retry`] where waiting in place is allowed.
+/// [`retry`] on a thread that may block.
 pub fn retry_here(mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     for wait in WAITS {
         match work() {
-            // A descriptor that never becomes ready: the wait is the timeout of poll.
+            // The descriptor never becomes ready, so `poll` waits for its timeout.
             Err(error) if passes(&error) => drop(nix::poll::poll(&mut [], wait)),
             done => return done,
         }

@@ -1,4 +1,4 @@
-//! Containers: from a request to the record a shim starts from, and their life after that.
+//! Containers: creates the record from which a shim starts them, then starts, stops and removes them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
 use crate::image::{Image, hex};
-use crate::spec::{self, Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord, VERSION};
+use crate::records::{self, VERSION};
+use crate::spec::{Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord};
 use crate::{beneath, image, seccomp};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -98,12 +99,12 @@ impl Inner {
             let path = directory.join(name);
             std::fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
         }
-        // The container's root, whatever the umask is.
+        // The mode of the container's root, regardless of the umask.
         let upper = directory.join("upper");
         std::fs::set_permissions(&upper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .map_err(Error::io(upper.display().to_string()))?;
         if let Some(range) = record.user_namespace {
-            // The writable layer is the one file system of the container that cannot be mounted with other users.
+            // The writable layer cannot be mounted with mapped users.
             std::os::unix::fs::chown(&upper, Some(range.first), Some(range.first))
                 .map_err(Error::io(upper.display().to_string()))?;
         }
@@ -113,13 +114,13 @@ impl Inner {
             std::fs::set_permissions(path, everyone).map_err(Error::io(path.display().to_string()))?;
         }
         let cgroup = format!("{}/{}", self.pod(&record.pod)?.record.cgroup, record.id);
-        // Root of a user namespace may take back mount options, and has no use for other devices.
+        // Root of a user namespace could revert mount options, and cannot use other devices.
         let restricted = !record.config.security.privileged || record.user_namespace.is_some();
         let devices = if restricted && self.limits.device_rules { Devices::Plain } else { Devices::Any };
         self.hierarchies
             .create_container(&cgroup, &record.config.resources, devices)
             .map_err(Error::io(format!("limits of container {:?}", record.config.name)))?;
-        spec::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
+        records::write(&directory.join("config.json"), record).map_err(Error::io("config.json"))
     }
 
     fn record(
@@ -142,7 +143,7 @@ impl Inner {
         let env = environment(image, &config, &pod.config.hostname);
         arguments::check(&argv, &env, self.limits.arguments)
             .map_err(|message| Error::Start { container: config.name.clone(), message })?;
-        // The record has them resolved.
+        // The record has their resolved values.
         (config.command, config.args, config.env) = Default::default();
         let mut requested = std::mem::take(&mut config.mounts);
         let security = &config.security;
@@ -171,8 +172,8 @@ impl Inner {
         let mut mounts = Vec::new();
         let hosts = [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
         for (name, target) in hosts {
-            let (source, wanted) = (directory.join(name), !requested.iter().any(|m| m.target == Path::new(target)));
-            if wanted && source.exists() {
+            let (source, is_default) = (directory.join(name), !requested.iter().any(|m| m.target == Path::new(target)));
+            if is_default && source.exists() {
                 let mut mount = Mount::bind(source, target);
                 mount.read_only = security.read_only_rootfs;
                 mounts.push(mount);
@@ -181,7 +182,7 @@ impl Inner {
         if let (Some(target), Some(source)) = (&config.termination_message_path, &termination_message_file) {
             mounts.push(Mount::bind(source, target));
         }
-        // Parents before what lies below them, whatever order they came in.
+        // Mounts are sorted so that parents come first.
         requested.sort_by_key(|m| m.target.components().count());
         mounts.extend(requested);
         let log_path = if config.log_path.as_os_str().is_empty() {
@@ -225,7 +226,7 @@ impl Inner {
         let entry = self.container(id)?;
         let state = entry.state.borrow().state;
         if state != ContainerState::Created {
-            return Err(Error::State { container: id.to_owned(), state, wanted: "created" });
+            return Err(Error::State { container: id.to_owned(), state, expected: "created" });
         }
         let pod = &entry.record.pod;
         let gone = || Error::ShimGone { pod: pod.clone() };
@@ -237,14 +238,15 @@ impl Inner {
             Ok(None) => return Err(gone()),
             Err(_) => late(limit),
         };
-        // If a process was made, its end is on the way or comes now; afterwards the status tells the whole story.
+        // If a process was created, its end is reported now; afterwards the status is complete.
         self.stop_container(id, Duration::ZERO).await?;
         let ended = entry.state.subscribe();
         let _ = tokio::time::timeout(Duration::from_secs(5), wait_ended(ended)).await;
         Err(Error::Start { container: entry.record.config.name.clone(), message })
     }
 
-    /// Stops a container that runs, or that is being started: that one at once, since there is no program yet to take notice.
+    /// Stops a container that runs or is being started. The latter is killed at once, since there is no program yet that handles a
+    /// signal.
     pub(super) async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let entry = self.container(id)?;
         let state = entry.state.borrow().state;
@@ -254,7 +256,7 @@ impl Inner {
         let Ok(link) = self.link(&entry.record.pod) else { return Ok(()) };
         let signal = |signal, all| link.call(Call::Signal { container: id.to_owned(), signal, all });
         if state == ContainerState::Running && !grace.is_zero() {
-            // One that ended meanwhile is what we want; a shim that does not listen is ended below.
+            // It may have ended meanwhile. A shim that does not answer is ended below.
             let _ = tokio::time::timeout(STOP_TIMEOUT, signal(entry.record.stop_signal, false)).await;
             if tokio::time::timeout(grace, wait_ended(entry.state.subscribe())).await.is_ok() {
                 return Ok(());
@@ -262,7 +264,7 @@ impl Inner {
         }
         let killed = async {
             let signalled = matches!(signal(libc::SIGKILL, true).await, Some(Ok(())));
-            // Else it may not have been started at all.
+            // Otherwise it may not have been started at all.
             if signalled || entry.state.borrow().state != ContainerState::Created {
                 wait_ended(entry.state.subscribe()).await;
             }
@@ -316,7 +318,7 @@ impl Inner {
     }
 }
 
-/// Why a start was given up.
+/// The error of a start that was aborted.
 pub(super) fn late(limit: Duration) -> String {
     format!("its program did not run within {} seconds", limit.as_secs())
 }
@@ -326,7 +328,7 @@ async fn wait_ended(mut state: watch::Receiver<StateRecord>) {
     let _ = state.wait_for(ended).await; // the sender goes only when the container is removed
 }
 
-/// The image's variables, then the request's; the last of a name wins and keeps the first one's place.
+/// The image's variables, then the request's. The last value of a name wins, at the position of the first.
 fn environment(image: &Image, config: &ContainerConfig, hostname: &str) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = vec![("PATH".into(), PATH.into()), ("HOSTNAME".into(), hostname.into())];
     if config.tty {

@@ -1,7 +1,7 @@
-//! The runtime that lives in this binary: agent side. It prepares directories, cgroups and records, and asks shims.
+//! The agent's side of the embedded runtime. It prepares directories, cgroups and records, and sends requests to shims.
 //!
-//! **Invariant.** What is true lies in the shim and in the state files; this side only mirrors it, so that it may die and
-//! come back at any time ([`Embedded::open`] adopts).
+//! **Invariant.** The shims and the state files hold the state. This side only mirrors it, so it may end and start again at any time
+//! ([`Embedded::open`] adopts running pods).
 
 mod arguments;
 mod cleaning;
@@ -25,29 +25,30 @@ use crate::cgroup::Hierarchies;
 use crate::host::HostLimits;
 use crate::image::ImageStore;
 use crate::program::Program;
-use crate::spec::{self, ContainerLayers, ContainerSummary, PodRecord, ShimRecord, StateRecord};
+use crate::records;
+use crate::spec::{ContainerLayers, ContainerSummary, PodRecord, ShimRecord, StateRecord};
 use crate::{beneath, user_namespace};
 #[cfg(test)]
 pub(crate) use cleaning::retry_here as retry;
 use shim_link::Link;
 
-/// How an [`Embedded`] is set up.
+/// The options of an [`Embedded`].
 #[derive(Clone)]
 pub struct Options {
-    /// Directory of everything; made if missing. The directory for overlay mounts: not itself on overlayfs.
+    /// Directory of all data; created if missing. It must not be on overlayfs.
     pub root: PathBuf,
-    /// One path component; every cgroup we make lies below it.
+    /// One path component. All cgroups of the runtime are below it.
     pub cgroup_prefix: String,
-    /// The program that is a shim when its name is [`crate::shim::NAME`].
+    /// The program that runs as shim under the name [`crate::shim::NAME`].
     pub shim_program: PathBuf,
     pub clock: Clock,
-    /// How long the program of a container or a command may take until it runs: others of its pod can hold its process up. As kubelet's
-    /// `--runtime-request-timeout`.
+    /// The timeout of a start of a container or command, which other containers of the pod can delay (kubelet's
+    /// `--runtime-request-timeout`).
     pub start_timeout: Duration,
 }
 
 impl Options {
-    /// The running program as shim.
+    /// Options with the running program as shim.
     pub fn new(root: impl Into<PathBuf>, cgroup_prefix: impl Into<String>, clock: Clock) -> Options {
         Options {
             root: root.into(),
@@ -76,7 +77,7 @@ struct Inner {
     state: Mutex<State>,
 }
 
-/// What is there, with indexes, so that looking at one pod costs nothing for the others.
+/// Known pods and containers, with indexes, so that the cost of reading one pod does not depend on others.
 #[derive(Default)]
 struct State {
     pods: BTreeMap<String, PodEntry>,
@@ -146,7 +147,7 @@ struct ContainerEntry {
 }
 
 impl Embedded {
-    /// Opens a root directory, adopts the shims that live and finds out how the others ended.
+    /// Opens a root directory, adopts running shims and determines how the others ended.
     pub fn open(options: Options) -> Pin<Box<dyn Future<Output = Result<Embedded>> + Send>> {
         Box::pin(Self::opened(options))
     }
@@ -154,7 +155,7 @@ impl Embedded {
     async fn opened(options: Options) -> Result<Embedded> {
         let root = std::path::absolute(&options.root).map_err(Error::io("root directory"))?;
         std::fs::create_dir_all(&root).map_err(Error::io(root.display().to_string()))?;
-        // They hold files of other users: secrets, tokens, programs with the set-user-id bit.
+        // They contain files of other users: secrets, tokens, set-user-id programs.
         let root = std::fs::canonicalize(&root).map_err(Error::io(root.display().to_string()))?;
         for directory in [root.clone(), root.join("pods"), root.join("images")] {
             private_directory(&directory)?;
@@ -183,7 +184,7 @@ impl Embedded {
         Ok(embedded)
     }
 
-    /// The images below a root directory, also while another process runs containers from it.
+    /// Opens the images below a root directory, also while another process runs containers from it.
     pub fn images_at(root: &Path) -> Result<ImageStore> {
         for directory in [root, &root.join("images")] {
             std::fs::create_dir_all(directory).map_err(Error::io(directory.display().to_string()))?;
@@ -192,12 +193,12 @@ impl Embedded {
         Ok(ImageStore::open(root.join("images"))?)
     }
 
-    /// A container below a root directory that has not ended and has this layer of an image, by what lies on disk.
+    /// A container on disk below a root directory that has not ended and uses this layer of an image.
     pub fn user_of_layer(root: &Path, layer: &str) -> Option<String> {
         let entries = |path: std::path::PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
         entries(root.join("pods")).flat_map(|pod| entries(pod.path().join("containers"))).find_map(|container| {
-            let record: ContainerLayers = spec::read_part(&container.path().join("config.json")).ok()??;
-            let state = spec::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
+            let record: ContainerLayers = records::read_part(&container.path().join("config.json")).ok()??;
+            let state = records::read::<StateRecord>(&container.path().join("state.json")).ok().flatten();
             let ended = state.is_some_and(|s| s.state == ContainerState::Exited);
             (!ended && record.layers.iter().any(|l| l == layer)).then_some(record.id)
         })
@@ -211,20 +212,20 @@ impl Embedded {
         &self.inner.limits
     }
 
-    /// Makes or changes a cgroup below the prefix, for the levels above pods (`burstable`, `besteffort`); the empty path is
-    /// the prefix itself.
+    /// Creates or changes a cgroup below the prefix, for the levels above pods (`burstable`, `besteffort`); the empty path is the
+    /// prefix itself.
     pub fn set_cgroup(&self, path: &str, resources: &Resources) -> Result<()> {
         let path = self.inner.cgroup(path);
         self.inner.hierarchies.create(&path, resources).map_err(Error::io(format!("cgroup {path}")))
     }
 
-    /// Usage of a cgroup below the prefix; the empty path sums up everything.
-    pub fn cgroup_usage(&self, path: &str) -> crate::cgroup::Usage {
+    /// Usage of a cgroup below the prefix; the empty path is the prefix itself.
+    pub fn cgroup_usage(&self, path: &str) -> crate::api::Usage {
         self.inner.hierarchies.usage(&self.inner.cgroup(path))
     }
 
     /// Ends every process of the runtime under `options` and removes its mounts, cgroups, pods and images. Works without
-    /// [`Embedded::open`], and on what an interrupted purge left. Log files stay.
+    /// [`Embedded::open`], and after an interrupted purge. Log files stay.
     pub fn purge(options: &Options) -> Pin<Box<dyn Future<Output = Result<()>> + Send + '_>> {
         Box::pin(purge::purge(options))
     }
@@ -253,7 +254,7 @@ impl Inner {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change is one insertion or removal, so a panic elsewhere leaves it whole.
+        // Every change is one insertion or removal, so a panic leaves the data consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -270,11 +271,11 @@ impl Inner {
     }
 
     fn emit(&self, event: Event) {
-        let _ = self.events.send(event); // nobody listening is fine
+        let _ = self.events.send(event); // without receivers nothing is sent
     }
 }
 
-/// Runs file system work where blocking is allowed.
+/// Runs file system work on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
@@ -287,7 +288,7 @@ fn remove_directory(path: &Path) -> Result<()> {
     beneath::remove_tree(path).map_err(Error::io(path.display().to_string()))
 }
 
-/// Makes a directory that only its owner can enter, or takes the others' permissions from one that is there.
+/// Creates a directory with mode 0700, or sets that mode of an existing one.
 fn private_directory(path: &Path) -> Result<()> {
     beneath::make_private(path).map_err(Error::io(path.display().to_string()))
 }

@@ -1,4 +1,4 @@
-//! Pods: starting shims, hearing from them, adopting and ending them.
+//! Pods: starts shims, receives their notices, adopts and ends them.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,19 +16,19 @@ use super::cleaning::{CleanUp, Found, retry, set_aside};
 use super::shim_link::{Link, Peer};
 use super::{ContainerEntry, Embedded, Inner, PodEntry, blocking};
 use crate::api::*;
-use crate::spec::{self, Birth, Call, ContainerSummary, Message, Notice, PodRecord, ShimRecord, StateRecord, VERSION};
+use crate::records::{self, VERSION};
+use crate::spec::{self, Birth, Call, ContainerSummary, Message, Notice, PodRecord, ShimRecord, StateRecord};
 use crate::{cgroup, shim, sysctl, wire};
 
-/// A shim that does not stand by then is taken for stuck.
+/// The timeout of a shim's start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// A shim that was told to end and has not is killed; its containers die with it.
+/// How long after a shutdown request a shim is killed, and its containers with it.
 pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where shims live: neither in the agent's cgroup, whose end must not end them, nor in the pod's, whose limits are the
-/// user's.
+/// The cgroup of shims. It is not below the agent's, whose end must not end them, nor the pod's, whose limits belong to the user.
 const SHIM_CGROUP: &str = "shims";
-/// Numbers below are users of the host.
+/// Smaller ids are users of the host.
 const MIN_FIRST_ID: u32 = 65536;
-/// Below a pod's cgroup: processes of the pod that are no container's.
+/// The cgroup, below a pod's, of processes that belong to no container.
 const REAPER_CGROUP: &str = "sandbox";
 
 impl PodEntry {
@@ -45,7 +45,7 @@ impl PodEntry {
 }
 
 impl ShimRecord {
-    /// Whether exactly this process still runs.
+    /// Whether this very process still runs.
     pub(super) fn alive(&self) -> bool {
         self.boot == spec::boot_id() && spec::start_time(self.pid) == Some(self.start_time)
     }
@@ -73,7 +73,7 @@ fn check(config: &PodConfig) -> Result<()> {
     }
     if let Some(IdRange { first, length }) = config.user_namespace {
         let invalid = |message: &str| Err(Error::Invalid { field: "user namespace", message: message.into() });
-        // Whoever asks: the host's root, and its other users, are never those of a pod.
+        // Users of the host are never users of a pod, whatever the request.
         if first < MIN_FIRST_ID || length == 0 || first.checked_add(length).is_none() {
             return invalid(&format!("users {first} to {first}+{length}"));
         }
@@ -82,7 +82,7 @@ fn check(config: &PodConfig) -> Result<()> {
         }
     }
     for name in config.sysctls.keys() {
-        // Whoever asks: a parameter of the whole machine is never set for a pod.
+        // A parameter of the whole machine is never set for a pod, whatever the request.
         let invalid = |message: String| Err(Error::Invalid { field: "sysctl", message });
         let dotted = sysctl::dotted(name);
         if dotted.split('.').any(|p| p.is_empty() || p.starts_with('/')) {
@@ -125,7 +125,7 @@ impl Embedded {
             Err(e) => {
                 inner.state().remove_pod(&id);
                 if let Err(clean) = inner.clean_pod(&record, CleanUp::Everything).await {
-                    tracing::warn!(pod = id, error = %clean, "a pod that could not start was not cleaned up");
+                    tracing::warn!(pod = id, error = %clean, "cleaning up a pod that could not start failed");
                 }
                 Err(e)
             }
@@ -159,7 +159,7 @@ impl Embedded {
             let procs = directory.directory.join("cgroup.procs");
             std::fs::write(&procs, pid.to_string()).map_err(|e| fail(format!("{}: {e}", procs.display())))?;
         }
-        // It is our child only as long as we live; collecting it needs no thread. One that nobody gets to know ends.
+        // It is a child of this process as long as this runs; waiting for it needs no thread. A shim whose agent ends early exits.
         let (keep, kept) = tokio::sync::oneshot::channel::<()>();
         tokio::spawn(async move {
             if kept.await.is_err() {
@@ -174,10 +174,10 @@ impl Embedded {
             Some((Message::Notice(Notice::Failed(message)), _)) => return Err(fail(message)),
             _ => return Err(fail("the shim ended".into())),
         }
-        let shim = spec::read(&directory.join("shim.json"))
+        let shim = records::read(&directory.join("shim.json"))
             .map_err(|message| Error::Corrupt { path: directory.join("shim.json"), message })?;
         self.inner.listen(record, shim, peer).await?;
-        let _ = keep.send(()); // somebody waits for it, always
+        let _ = keep.send(()); // the receiver always waits
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Embedded {
         let mut found = Vec::new();
         for directory in entries.flatten().map(|e| e.path()) {
             if let Err(error) = inner.adopt_pod(&directory, &mut found).await {
-                tracing::warn!(directory = %directory.display(), %error, "a pod cannot be adopted");
+                tracing::warn!(directory = %directory.display(), %error, "adopting a pod failed");
             }
         }
         tokio::spawn(inner.clone().remove_found(found));
@@ -200,12 +200,12 @@ impl Embedded {
 
     pub(super) async fn stop_pod(&self, id: &str) -> Result<()> {
         let Ok(entry) = self.inner.pod(id) else { return Ok(()) };
-        let told = async |link: &Link| {
+        let shut_down = async |link: &Link| {
             let _ = link.call(Call::Shutdown).await;
             link.wait_gone().await;
         };
         let ended = match &entry.link {
-            Some(link) => tokio::time::timeout(STOP_TIMEOUT, told(link)).await.is_ok(),
+            Some(link) => tokio::time::timeout(STOP_TIMEOUT, shut_down(link)).await.is_ok(),
             None => false,
         };
         if !ended {
@@ -255,12 +255,12 @@ impl Inner {
             let cgroup = format!("{}/{REAPER_CGROUP}", record.cgroup);
             self.hierarchies.create(&cgroup, &Resources::default()).map_err(Error::io(format!("cgroup {cgroup}")))?;
         }
-        spec::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
+        records::write(&directory.join("pod.json"), record).map_err(Error::io("pod.json"))
     }
 
-    /// Ends the shim of a pod with which there is no connection (any more), by what is recorded of it.
+    /// Ends the recorded shim of a pod to which there is no connection.
     async fn end_shim(&self, pod: &str, known: Option<ShimRecord>) {
-        let recorded = || spec::read::<ShimRecord>(&self.pod_directory(pod).join("shim.json")).ok().flatten();
+        let recorded = || records::read::<ShimRecord>(&self.pod_directory(pod).join("shim.json")).ok().flatten();
         let Some(shim) = known.or_else(recorded) else { return };
         shim.kill();
         let pid = shim.pid;
@@ -270,29 +270,29 @@ impl Inner {
         }
     }
 
-    /// Takes over a pod; what is to be removed is added to `found`.
+    /// Adopts a pod. What has to be removed is added to `found`.
     async fn adopt_pod(self: &Arc<Self>, directory: &Path, found: &mut Vec<Found>) -> Result<()> {
         let corrupt = |path: &Path, message| Error::Corrupt { path: path.to_owned(), message };
         let path = directory.join("pod.json");
-        let Some(record) = spec::read::<PodRecord>(&path).map_err(|m| corrupt(&path, m))? else {
-            // Its preparation was interrupted, and nothing ran; or its removal was.
+        let Some(record) = records::read::<PodRecord>(&path).map_err(|m| corrupt(&path, m))? else {
+            // Its creation or its removal was interrupted, and nothing runs.
             found.push(set_aside(directory)?);
             return Ok(());
         };
         let record = Arc::new(record);
         let path = directory.join("shim.json");
-        let shim = spec::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
+        let shim = records::read::<ShimRecord>(&path).map_err(|m| corrupt(&path, m))?;
         let pod = &record.config.id;
         let entry = PodEntry { record: record.clone(), shim: shim.clone(), link: None, leftovers: Arc::default() };
         self.state().add_pod(entry);
         for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
             let path = entry.path().join("config.json");
-            let Some(config) = spec::read_part::<ContainerSummary>(&path).map_err(|m| corrupt(&path, m))? else {
+            let Some(config) = records::read_part::<ContainerSummary>(&path).map_err(|m| corrupt(&path, m))? else {
                 found.push(set_aside(&entry.path())?);
                 continue;
             };
             let path = entry.path().join("state.json");
-            let state = spec::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
+            let state = records::read::<StateRecord>(&path).map_err(|m| corrupt(&path, m))?;
             let state = state.unwrap_or_else(|| StateRecord::created(&config.id));
             let entry = ContainerEntry { record: Arc::new(config), state: watch::channel(state).0 };
             self.state().add_container(entry);
@@ -301,7 +301,7 @@ impl Inner {
             Some(Ok(peer)) => self.listen(&record, shim, peer).await,
             other => {
                 if let Some(Err(error)) = other {
-                    tracing::warn!(pod, %error, "the shim lives but does not listen; it is ended");
+                    tracing::warn!(pod, %error, "the shim runs but does not answer; it is killed");
                     if let Some(shim) = shim {
                         shim.kill();
                     }
@@ -314,7 +314,7 @@ impl Inner {
         }
     }
 
-    /// Takes up the connection to a shim: asks for every state, then hears what happens until the shim ends.
+    /// Subscribes to a shim: receives every state, then notices until the shim ends.
     async fn listen(self: &Arc<Self>, record: &Arc<PodRecord>, shim: Option<ShimRecord>, peer: Peer) -> Result<()> {
         let pod = record.config.id.clone();
         let link = Arc::new(Link::new(peer));
@@ -323,11 +323,11 @@ impl Inner {
             loop {
                 match reader.peer.receive().await {
                     Ok(Some((Message::Reply { seq, result }, _))) => reader.answer(seq, result),
-                    Ok(Some((Message::Notice(Notice::State(state)), _))) => inner.heard(&name, state),
+                    Ok(Some((Message::Notice(Notice::State(state)), _))) => inner.handle_notice(&name, state),
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::warn!(pod = name, %error, "lost the connection to a shim; it is ended");
+                        tracing::warn!(pod = name, %error, "the connection to a shim is lost; it is killed");
                         if let Some(process) = &process {
                             process.kill();
                         }
@@ -355,7 +355,7 @@ impl Inner {
         Ok(())
     }
 
-    fn heard(&self, pod: &str, state: StateRecord) {
+    fn handle_notice(&self, pod: &str, state: StateRecord) {
         let Ok(entry) = self.container(&state.id) else { return };
         let (container, now, exit_code) = (state.id.clone(), state.state, state.exit_code);
         let before = entry.state.send_replace(state).state;
@@ -372,7 +372,7 @@ impl Inner {
         }
     }
 
-    /// Ends what may live on after a shim: processes of containers that it did not report as exited.
+    /// Kills processes that may outlive a shim: those of containers that it did not report as exited.
     async fn kill_running(&self, pod: &str) {
         let running: Vec<_> = {
             let state = self.state();
@@ -388,7 +388,7 @@ impl Inner {
         }
     }
 
-    /// The shim has ended. Containers it did not report as exited have died with it, nobody knows how.
+    /// Handles the end of a shim. Containers that it did not report as exited have ended with it in an unknown way.
     fn pod_is_gone(&self, pod: &str) {
         let containers: Vec<ContainerEntry> = {
             let mut state = self.state();
@@ -400,7 +400,7 @@ impl Inner {
         for entry in containers {
             let id = &entry.record.id;
             let path = self.container_directory(pod, id).join("state.json");
-            let mut known = match spec::read::<StateRecord>(&path) {
+            let mut known = match records::read::<StateRecord>(&path) {
                 Ok(Some(known)) => known,
                 _ => entry.state.borrow().clone(),
             };
@@ -411,8 +411,8 @@ impl Inner {
                 known.exit_code = Some(137);
                 known.reason = Some("ContainerStatusUnknown".into());
                 known.message = Some("the process that watched the container was killed".into());
-                if let Err(error) = spec::write(&path, &known) {
-                    tracing::warn!(container = id, %error, "cannot write the container's state");
+                if let Err(error) = records::write(&path, &known) {
+                    tracing::warn!(container = id, %error, "writing the state of a container failed");
                 }
             }
             let running = entry.state.borrow().state == ContainerState::Running;

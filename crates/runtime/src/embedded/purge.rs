@@ -1,11 +1,12 @@
-//! Removing everything that a runtime under given options has made, whatever state it is in.
+//! Removes everything that a runtime with given options has created, in any state.
 
 use super::cleaning::retry_here;
 use super::{Options, blocking, remove_directory};
 use crate::api::{Error, Result};
 use crate::beneath;
 use crate::cgroup::{self, Hierarchies};
-use crate::spec::{self, ShimRecord};
+use crate::records;
+use crate::spec::ShimRecord;
 
 pub(super) async fn purge(options: &Options) -> Result<()> {
     let options = options.clone();
@@ -14,8 +15,8 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
         let hierarchies = Hierarchies::detect().map_err(Error::io("cgroup hierarchies"))?;
         let prefix = &options.cgroup_prefix;
         for entry in std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten() {
-            // Only a process that is provably this pod's shim; a record that cannot be read is covered by the cgroup.
-            if let Ok(Some(shim)) = spec::read::<ShimRecord>(&entry.path().join("shim.json")) {
+            // Only a process that certainly is this pod's shim is killed here. If its record cannot be read, its cgroup finds it.
+            if let Ok(Some(shim)) = records::read::<ShimRecord>(&entry.path().join("shim.json")) {
                 shim.kill();
             }
         }
@@ -27,7 +28,7 @@ pub(super) async fn purge(options: &Options) -> Result<()> {
         beneath::unmount_below(&root).map_err(Error::io("mounts"))?;
         remove_directory(&root.join("pods"))?;
         remove_directory(&root.join("images"))?;
-        // The directory itself goes only if nobody else put something there.
+        // The directory itself is removed only if it is empty.
         let _ = std::fs::remove_dir(&root);
         Ok(())
     })

@@ -58,8 +58,8 @@ impl Peer {
         }
     }
 
-    /// One request and its answer, on a connection nobody else reads.
-    pub async fn ask(&self, call: Call, fds: &[RawFd]) -> io::Result<Option<(Result<(), String>, Vec<OwnedFd>)>> {
+    /// Sends a request and returns its answer, on a connection that has no other reader.
+    pub async fn request(&self, call: Call, fds: &[RawFd]) -> io::Result<Option<(Result<(), String>, Vec<OwnedFd>)>> {
         self.send(&Request { seq: 1, call }, fds).await?;
         loop {
             match self.receive().await? {
@@ -71,11 +71,11 @@ impl Peer {
     }
 }
 
-/// The connection of a pod that requests and notices share. One task reads it; see `pods.rs`.
+/// The connection to a pod's shim for requests and notices. One task reads it; see `pods.rs`.
 pub struct Link {
     pub peer: Peer,
     calls: Mutex<Calls>,
-    /// Told when the connection ends.
+    /// Notified when the connection ends.
     pub gone: tokio::sync::watch::Sender<bool>,
 }
 
@@ -97,7 +97,7 @@ impl Link {
 
     /// `None` when the shim is gone.
     pub async fn call(&self, call: Call) -> Option<Result<(), String>> {
-        let (tell, told) = oneshot::channel();
+        let (reply_sender, reply) = oneshot::channel();
         let seq = {
             let mut calls = self.calls();
             if calls.closed {
@@ -105,11 +105,11 @@ impl Link {
             }
             calls.next += 1;
             let seq = calls.next;
-            calls.waiting.insert(seq, tell);
+            calls.waiting.insert(seq, reply_sender);
             seq
         };
         match self.peer.send(&Request { seq, call }, &[]).await {
-            Ok(()) => told.await.ok(),
+            Ok(()) => reply.await.ok(),
             Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => None,
             Err(e) => {
                 self.calls().waiting.remove(&seq);
@@ -119,8 +119,8 @@ impl Link {
     }
 
     pub fn answer(&self, seq: u64, result: Result<(), String>) {
-        if let Some(tell) = self.calls().waiting.remove(&seq) {
-            let _ = tell.send(result); // whoever asked may have given up
+        if let Some(reply_sender) = self.calls().waiting.remove(&seq) {
+            let _ = reply_sender.send(result); // the receiver may have given up
         }
     }
 

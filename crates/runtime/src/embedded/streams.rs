@@ -1,5 +1,4 @@
-//! exec and attach: streams go straight between the process and whoever asked, as pipes or a terminal; the shim only
-//! passes the descriptors.
+//! Exec and attach: pipes or a terminal connect the process directly with the agent; the shim only passes the descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -19,10 +18,10 @@ use super::Inner;
 use super::containers::late;
 use super::shim_link::Peer;
 use crate::api::*;
-use crate::shim::set_terminal_size;
 use crate::spec::{Call, Message, Notice, Request};
+use crate::sys::set_terminal_size;
 
-/// How long output may keep coming from what a finished command left behind.
+/// How long output of processes that a finished command left is still read.
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl Inner {
@@ -30,7 +29,7 @@ impl Inner {
         let entry = self.container(id)?;
         let state = entry.state.borrow().state;
         if state != ContainerState::Running {
-            return Err(Error::State { container: id.to_owned(), state, wanted: "running" });
+            return Err(Error::State { container: id.to_owned(), state, expected: "running" });
         }
         let pod = &entry.record.pod;
         let fail = |source: io::Error| Error::io(format!("exec in container {id}"))(source);
@@ -38,13 +37,13 @@ impl Inner {
         let ExecRequest { command: argv, tty, stdin, stdout, stderr } = request;
         let (mut ours, mut theirs) = (Pipes::default(), Vec::new());
         if !tty {
-            // All three are always passed; one that was not asked for ends at once, as /dev/null would.
+            // All three are always passed; one that was not requested ends at once, like /dev/null.
             let (child, we) = pipe2(OFlag::O_CLOEXEC).map_err(|e| fail(e.into()))?;
             theirs.push(child);
             ours.stdin = if stdin { Some(sender(we).map_err(fail)?) } else { None };
-            for (wanted, slot) in [(stdout, &mut ours.stdout), (stderr, &mut ours.stderr)] {
+            for (is_requested, slot) in [(stdout, &mut ours.stdout), (stderr, &mut ours.stderr)] {
                 let (we, child) = pipe2(OFlag::O_CLOEXEC).map_err(|e| fail(e.into()))?;
-                if wanted {
+                if is_requested {
                     *slot = Some(receiver(we).map_err(fail)?);
                     theirs.push(child);
                 } else {
@@ -56,8 +55,8 @@ impl Inner {
         let raw: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         let call = Call::Exec { container: id.to_owned(), argv, tty };
         let limit = self.options.start_timeout;
-        let Ok(answer) = tokio::time::timeout(limit, peer.ask(call, &raw)).await else {
-            // Without the connection the shim ends what there is of it.
+        let Ok(answer) = tokio::time::timeout(limit, peer.request(call, &raw)).await else {
+            // When the connection closes, the shim kills the command if it has started.
             return Err(Error::Exec { container: entry.record.config.name.clone(), message: late(limit) });
         };
         let answer = answer.map_err(fail)?;
@@ -135,7 +134,7 @@ impl Inner {
         if stdin {
             fds.push(shim_in.as_raw_fd());
         }
-        match peer.ask(Call::Attach { container: id.to_owned(), stdin }, &fds).await.map_err(fail)? {
+        match peer.request(Call::Attach { container: id.to_owned(), stdin }, &fds).await.map_err(fail)? {
             None => return Err(Error::ShimGone { pod: pod.clone() }),
             Some((Err(message), _)) => return Err(fail(io::Error::other(message))),
             Some((Ok(()), _)) => {}
@@ -155,9 +154,9 @@ impl Inner {
     }
 }
 
-/// Resizes one after the other. What comes while one is under way waits, and only the newest of it is carried out.
+/// Resizes one after the other. Of the sizes that arrive meanwhile, only the newest is applied.
 fn newest<F: Future<Output = ()> + Send>(resize: impl Fn(TerminalSize) -> F + Send + 'static) -> Resizer {
-    let (wanted, mut newest) = watch::channel(None);
+    let (sizes, mut newest) = watch::channel(None);
     tokio::spawn(async move {
         // Ends with the session.
         while newest.changed().await.is_ok() {
@@ -168,7 +167,7 @@ fn newest<F: Future<Output = ()> + Send>(resize: impl Fn(TerminalSize) -> F + Se
         }
     });
     Arc::new(move |size| {
-        wanted.send_replace(Some(size));
+        sizes.send_replace(Some(size));
     })
 }
 
@@ -184,7 +183,7 @@ fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Unchecked, since a terminal is no pipe but is read and written like one.
+/// Unchecked, since a terminal is not a pipe but is read and written like one.
 fn sender(fd: OwnedFd) -> io::Result<Writer> {
     Ok(Box::new(pipe::Sender::from_owned_fd_unchecked(nonblocking(fd)?)?))
 }
@@ -193,7 +192,7 @@ fn receiver(fd: OwnedFd) -> io::Result<Reader> {
     Ok(Box::new(Output(pipe::Receiver::from_owned_fd_unchecked(nonblocking(fd)?)?)))
 }
 
-/// A terminal that everyone has closed says EIO, which means the end here.
+/// A terminal that all processes have closed returns EIO, which is the end.
 struct Output(pipe::Receiver);
 
 impl AsyncRead for Output {

@@ -1,7 +1,7 @@
-//! How much an import may put on the disk: archives and layers are compressed, and say nothing true of their size.
+//! Limits what an import may write to the disk: archives and layers are compressed, and their stated sizes cannot be trusted.
 //!
-//! **Invariant.** What is unpacked from one source, archive and layers together, takes at most the budget: without one that is given, what
-//! the disk has beyond the reserve below which the node would be under pressure.
+//! **Invariant.** What is unpacked from one source, archive and layers together, takes at most the budget. By default that is the
+//! free space of the disk without the reserve below which the node would be under pressure.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -12,15 +12,15 @@ use nix::sys::statvfs::{Statvfs, statvfs};
 /// The parts of the disk, in percent, that stay free: bytes and files (kubelet's default thresholds of eviction).
 const RESERVE: u64 = 10;
 const FILES_RESERVE: u64 = 5;
-/// What an entry takes beside its content: at most a block and a file.
+/// Bytes and files that an entry takes besides its content, at most.
 const ENTRY: u64 = 4096;
 
-/// What is left to be unpacked.
+/// What may still be unpacked.
 pub struct Budget {
     bytes: Cell<u64>,
     entries: Cell<u64>,
     exceeded: Cell<bool>,
-    /// As it was at the beginning, in bytes.
+    /// The initial budget in bytes.
     pub limit: u64,
 }
 
@@ -35,7 +35,7 @@ fn free_bytes(disk: &Statvfs) -> u64 {
 }
 
 impl Budget {
-    /// For what is unpacked at `path`; `limit` is in bytes.
+    /// The budget of what is unpacked at `path`; `limit` is in bytes.
     pub fn new(path: &Path, limit: Option<u64>) -> io::Result<Budget> {
         let disk = statvfs(path)?;
         let entries = match disk.files() {
@@ -46,13 +46,13 @@ impl Budget {
         Ok(Budget { bytes: Cell::new(limit), entries: Cell::new(entries), exceeded: Cell::new(false), limit })
     }
 
-    /// For what has a bound of its own.
+    /// A budget without a limit, for sources that have one of their own.
     pub fn unlimited() -> Budget {
         let most = || Cell::new(u64::MAX);
         Budget { bytes: most(), entries: most(), exceeded: Cell::new(false), limit: u64::MAX }
     }
 
-    /// Whether something was refused.
+    /// Whether the budget was exceeded.
     pub fn is_exceeded(&self) -> bool {
         self.exceeded.get()
     }
@@ -76,7 +76,7 @@ impl Budget {
         self.take(&self.bytes, ENTRY)
     }
 
-    /// Counts what is read.
+    /// A reader that counts its bytes.
     pub fn reader<R>(&self, inner: R) -> Counted<'_, R> {
         Counted { inner, budget: self }
     }

@@ -1,4 +1,4 @@
-//! The demo image, made from the running program so that a cluster runs something with no registry in reach.
+//! The demo image, made from the running program, so that a cluster can run a container without a registry.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Image, ImageConfig, ImageStore, Result, normalize};
 
-/// Where the program lies in the image, and the word that makes it the demo.
+/// Path of the program in the image, and the argument that makes it the demo.
 const PROGRAM: &str = "/kemudi";
 const COMMAND: &str = "demo-app";
-/// Which program file an image was made from.
+/// Identifies the program file of an image.
 const ORIGIN: &str = "kemudi.builtin.origin";
 
 pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
     let full = normalize(name)?;
-    // One file is opened and looked at, so that a program being replaced meanwhile cannot be mixed with its successor.
+    // The file is opened once, so that a program that is replaced meanwhile is not mixed with its successor.
     let file = fs::File::open(exe).map_err(Error::io(exe.display().to_string()))?;
     let metadata = file.metadata().map_err(Error::io(exe.display().to_string()))?;
     let origin = format!("{}:{}:{}:{}", metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime_nsec());
@@ -43,7 +43,7 @@ pub fn ensure(store: &ImageStore, name: &str, exe: &Path) -> Result<Image> {
     for library in mapped_libraries()? {
         put(&library, &library)?;
     }
-    // The interpreter's path is fixed in the program, and usually a link: /lib64/ld-linux-x86-64.so.2.
+    // The path of the interpreter is fixed in the program and usually a link: /lib64/ld-linux-x86-64.so.2.
     if let Some(interpreter) = interpreter(exe) {
         let target = root.join(interpreter.strip_prefix("/").unwrap_or(&interpreter));
         if !target.exists() {

@@ -1,16 +1,16 @@
-//! Walks the entries of a tar archive that nobody vouches for.
+//! Walks the entries of an untrusted tar archive.
 //!
 //! **Invariant.** What is read into memory for one entry (headers, GNU long names, pax records, maps of sparse files) is at most
-//! [`LARGEST_HEADERS`] bytes. The limit counts what the tar library reads between the contents of two entries, so it holds for whatever
-//! the library takes for a header. Sparse files are refused: a small one can claim any size.
+//! [`MAX_HEADERS`] bytes. The limit counts what the tar library reads between the contents of two entries, so it applies to all
+//! that the library treats as a header. Sparse files are refused: a small one can claim any size.
 
 use std::cell::Cell;
 use std::io::{self, Read};
 
 /// Bytes between the contents of two entries.
-const LARGEST_HEADERS: u64 = 1 << 20;
+const MAX_HEADERS: u64 = 1 << 20;
 
-/// A reader of which only `left` more bytes can be read.
+/// A reader with a limit of `left` bytes.
 pub struct Limited<'a, R> {
     inner: R,
     left: &'a Cell<u64>,
@@ -30,27 +30,25 @@ impl<R: Read> Read for Limited<'_, R> {
 }
 
 fn too_large() -> io::Error {
-    io::Error::other(format!(
-        "the headers of an entry (long names, pax records) take more than {LARGEST_HEADERS} bytes"
-    ))
+    io::Error::other(format!("the headers of an entry (long names, pax records) take more than {MAX_HEADERS} bytes"))
 }
 
-/// Calls `visit` with every entry in order, until the end or the first error. `failed` makes an error of one in the archive.
+/// Calls `visit` with every entry in order, until the end or the first error. `failed` converts errors of the archive.
 pub fn each<R: Read, E>(
     reader: R,
     failed: impl Fn(io::Error) -> E,
     mut visit: impl FnMut(&mut tar::Entry<'_, Limited<'_, R>>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let left = Cell::new(LARGEST_HEADERS);
+    let left = Cell::new(MAX_HEADERS);
     let mut archive = tar::Archive::new(Limited { inner: reader, left: &left });
     for entry in archive.entries().map_err(&failed)? {
         let mut entry = entry.map_err(&failed)?;
         check(&entry).map_err(&failed)?;
         left.set(u64::MAX);
         visit(&mut entry)?;
-        // The rest of its content does not count as headers of the next entry.
+        // The unread rest of its content does not count as headers of the next entry.
         io::copy(&mut entry, &mut io::sink()).map_err(&failed)?;
-        left.set(LARGEST_HEADERS);
+        left.set(MAX_HEADERS);
     }
     Ok(())
 }
@@ -59,8 +57,8 @@ fn check<R: Read>(entry: &tar::Entry<'_, R>) -> io::Result<()> {
     use tar::EntryType::{GNULongLink, GNULongName, GNUSparse, XGlobalHeader, XHeader};
     match entry.header().entry_type() {
         GNUSparse => Err(io::Error::other("sparse files are not supported")),
-        // Those that the library leaves to its caller.
-        GNULongLink | GNULongName | XGlobalHeader | XHeader if entry.size() > LARGEST_HEADERS => Err(too_large()),
+        // Sparse files that the library leaves to its caller.
+        GNULongLink | GNULongName | XGlobalHeader | XHeader if entry.size() > MAX_HEADERS => Err(too_large()),
         _ => Ok(()),
     }
 }
@@ -77,7 +75,7 @@ mod tests {
         header.as_bytes().to_vec()
     }
 
-    /// Walks an archive that goes on for 64 MiB; gives the error and the bytes that were read.
+    /// Walks an archive of 64 MiB and returns the error and the bytes read.
     fn read_of(start: &[u8]) -> (Option<String>, u64) {
         let mut rest = start.chain(io::repeat(b'1')).take(64 << 20);
         let walked = each(&mut rest, |e| e, |_| Ok(()));
@@ -92,17 +90,17 @@ mod tests {
                 let (error, read) = read_of(&header(make(), kind, 1 << 30));
                 let error = error.expect("it is refused");
                 assert!(error.starts_with("the headers of an entry"), "{kind:?}: {error}");
-                assert!(read <= LARGEST_HEADERS, "{kind:?}: {read} bytes");
+                assert!(read <= MAX_HEADERS, "{kind:?}: {read} bytes");
             }
         }
-        // A map of a sparse file that goes on and on.
+        // An endless map of a sparse file.
         let mut sparse = tar::Header::new_gnu();
         sparse.as_gnu_mut().expect("a GNU header").set_is_extended(true);
         let (error, read) = read_of(&header(sparse, EntryType::GNUSparse, 0));
-        assert!(error.is_some() && read <= LARGEST_HEADERS, "{error:?}: {read} bytes");
+        assert!(error.is_some() && read <= MAX_HEADERS, "{error:?}: {read} bytes");
     }
 
-    /// Content is not a header, however much of it is left unread.
+    /// Unread content does not count as a header.
     #[test]
     fn contents_do_not_count() {
         let mut archive = Vec::new();

@@ -1,4 +1,4 @@
-//! Reading image archives and unpacking layers, with the marks of deletion ("whiteouts") turned into overlayfs' own.
+//! Reads image archives and unpacks layers. Whiteouts become those of overlayfs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,24 +23,24 @@ use super::{Error, Image, ImageConfig, Result, Writing, digest, entries, normali
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
-/// Bytes of a manifest or a configuration, which are read into memory.
-const LARGEST_DOCUMENT: u64 = 4 << 20;
-/// Bytes of what is kept of a configuration: names, variables, commands, labels.
-const LARGEST_KEPT: usize = 256 << 10;
+/// Maximum bytes of a manifest or configuration, which are read into memory.
+const MAX_DOCUMENT: u64 = 4 << 20;
+/// Maximum bytes that are kept of a configuration: names, variables, commands, labels.
+const MAX_KEPT: usize = 256 << 10;
 /// Images in one archive, and layers of one image (overlayfs takes 500).
-const MOST_IMAGES: usize = 1_000;
-const MOST_LAYERS: usize = 500;
-/// Bytes that may be decompressed to check layers that are there already, if the disk has less room.
-const MOST_CHECKED: u64 = 64 << 30;
+const MAX_IMAGES: usize = 1_000;
+const MAX_LAYERS: usize = 500;
+/// Bytes that may be decompressed to verify existing layers, if the disk has less space.
+const MAX_CHECKED: u64 = 64 << 30;
 
-/// Name → path of the blobs and files of an archive, unpacked or as they were.
+/// Paths of the blobs and files of an archive by their names.
 struct Source<'a> {
     budget: &'a Budget,
-    /// For layers that are only read.
+    /// The budget of layers that are only verified.
     checks: Budget,
-    /// The size of each layer, by its digest, that was found in the source already.
+    /// Sizes of the layers that were verified in the source already, by digest.
     found: RefCell<HashMap<String, u64>>,
-    /// What it is called in errors.
+    /// Its name in errors.
     shown: PathBuf,
     root: PathBuf,
 }
@@ -96,7 +96,7 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// Imports what is at `path`. Of an image that cannot be imported nothing stays; those before it in the same source do.
+/// Imports the images at `path`. If one fails, nothing of it stays, but images before it do.
 pub fn import(store: &Writing<'_>, path: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
     let root = store.layers_root();
     let budget = Budget::new(&root, limit).map_err(Error::io(root.display().to_string()))?;
@@ -123,7 +123,7 @@ fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &
         directory
     };
     let checks =
-        Budget::new(&root, Some(budget.limit.max(MOST_CHECKED))).map_err(Error::io(root.display().to_string()))?;
+        Budget::new(&root, Some(budget.limit.max(MAX_CHECKED))).map_err(Error::io(root.display().to_string()))?;
     let source = Source { root, shown: path.to_owned(), budget, checks, found: RefCell::default() };
     let found = if source.root.join("index.json").is_file() {
         from_oci(store, &source, name)
@@ -138,7 +138,7 @@ fn import_within(store: &Writing<'_>, path: &Path, name: Option<&str>, budget: &
     found
 }
 
-/// Unpacks the archive around the layers, for the time of the import.
+/// Unpacks the archive (not its layers) for the duration of the import.
 fn unpack_archive(reader: impl Read, into: &Path, budget: &Budget) -> std::io::Result<()> {
     entries::each(reader, std::convert::identity, |entry| {
         budget.take_entry()?;
@@ -198,15 +198,15 @@ fn build(
         )));
     }
     let too_much = |what: String| Error::TooMuch { path: source.shown.clone(), what };
-    if blobs.len() > MOST_LAYERS {
-        return Err(too_much(format!("{} layers, more than {MOST_LAYERS}", blobs.len())));
+    if blobs.len() > MAX_LAYERS {
+        return Err(too_much(format!("{} layers, more than {MAX_LAYERS}", blobs.len())));
     }
     let names: BTreeSet<String> = names.iter().map(|n| normalize(n)).collect::<Result<_>>()?;
     let mut made = Vec::new();
     let config = configuration.config.clone().unwrap_or_default();
     let kept = serde_json::to_vec(&(&config, &names)).map_err(|e| source.error(e.to_string()))?.len();
-    if kept > LARGEST_KEPT {
-        return Err(too_much(format!("a configuration of {kept} bytes, more than {LARGEST_KEPT}")));
+    if kept > MAX_KEPT {
+        return Err(too_much(format!("a configuration of {kept} bytes, more than {MAX_KEPT}")));
     }
     let added = layers(store, source, blobs, &configuration, &mut made)
         .and_then(|(layers, size)| store.add(Image { id: format!("sha256:{id}"), names, config, layers, size }));
@@ -216,7 +216,7 @@ fn build(
     added
 }
 
-/// Brings the layers of an image into the store. Gives their names, and the bytes in them; `made` are those that were not there before.
+/// Brings the layers of an image into the store. Returns their names and their bytes. Adds new ones to `made`.
 fn layers(
     store: &Writing<'_>,
     source: &Source<'_>,
@@ -246,13 +246,13 @@ fn layers(
     Ok((layers, size))
 }
 
-/// Brings one layer into the store, or finds that it is there and that the source has it. Gives its size in bytes.
+/// Brings one layer into the store, or verifies that the store and the source have it. Returns its size in bytes.
 fn layer(store: &Writing<'_>, source: &Source<'_>, blob: &Path, expected: &str, made: &mut Vec<String>) -> Result<u64> {
     let short = &expected[..16];
     let target = store.layers_root().join(short);
     let file = File::open(source.path(blob)?).map_err(Error::io(blob.display().to_string()))?;
     if target.exists() {
-        // Only who has a layer gets it: it is not enough to name another's.
+        // A source must contain a layer to use it; its digest is not enough.
         checked(file, blob, expected, &source.checks)?;
         return tree_size(&target);
     }
@@ -266,7 +266,7 @@ fn layer(store: &Writing<'_>, source: &Source<'_>, blob: &Path, expected: &str, 
     tree_size(&target)
 }
 
-/// Unpacks a layer and holds it against its digest.
+/// Unpacks a layer and verifies its digest.
 fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str, budget: &Budget) -> Result<()> {
     let failed = || Error::io(blob.display().to_string());
     let inner = budget.reader(decompressed(file).map_err(failed())?);
@@ -280,7 +280,7 @@ fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str, budget: &Bu
     Err(Error::Digest { path: blob.to_owned(), expected: expected.to_owned(), found })
 }
 
-/// Holds a layer that is there already against its digest.
+/// Verifies the digest of an existing layer in the source.
 fn checked(file: File, blob: &Path, expected: &str, budget: &Budget) -> Result<()> {
     let failed = || Error::io(blob.display().to_string());
     let reader = budget.reader(decompressed(file).map_err(failed())?);
@@ -301,18 +301,18 @@ impl Source<'_> {
         Error::Format { path: self.shown.clone(), message }
     }
 
-    /// A given name is for one image.
+    /// A given name fits only one image.
     fn names_fit(&self, name: Option<&str>, count: usize) -> Result<()> {
         match name {
             Some(_) if count > 1 => Err(Error::OneName { path: self.shown.clone(), count }),
-            _ if count > MOST_IMAGES => {
-                Err(self.error(format!("there are {count} images in it, more than {MOST_IMAGES}")))
+            _ if count > MAX_IMAGES => {
+                Err(self.error(format!("there are {count} images in it, more than {MAX_IMAGES}")))
             }
             _ => Ok(()),
         }
     }
 
-    /// A path of the archive, which must stay inside it.
+    /// A path in the archive. Errors if it leads out of the archive.
     fn path(&self, relative: &Path) -> Result<PathBuf> {
         if !relative.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
             return Err(Error::Escape(relative.to_owned()));
@@ -327,9 +327,9 @@ impl Source<'_> {
         let failed = || Error::io(relative.display().to_string());
         let mut text = Vec::new();
         let file = File::open(self.path(relative)?).map_err(failed())?;
-        file.take(LARGEST_DOCUMENT + 1).read_to_end(&mut text).map_err(failed())?;
-        if text.len() as u64 > LARGEST_DOCUMENT {
-            return Err(self.error(format!("{} is larger than {LARGEST_DOCUMENT} bytes", relative.display())));
+        file.take(MAX_DOCUMENT + 1).read_to_end(&mut text).map_err(failed())?;
+        if text.len() as u64 > MAX_DOCUMENT {
+            return Err(self.error(format!("{} is larger than {MAX_DOCUMENT} bytes", relative.display())));
         }
         Ok(text)
     }
@@ -339,7 +339,7 @@ impl Source<'_> {
         serde_json::from_slice(&text).map_err(|e| self.error(format!("{relative}: {e}")))
     }
 
-    /// The manifest itself, or that of this machine in a list of several.
+    /// The manifest, or the one for this machine from a list.
     fn manifest(&self, descriptor: &Descriptor, depth: u32) -> Result<Manifest> {
         let path = blob(&descriptor.digest)?;
         let text = self.read(&path)?;
@@ -390,7 +390,7 @@ fn decompressed(mut file: File) -> std::io::Result<Box<dyn Read>> {
     }
 }
 
-/// The directory of an entry, kept for those that follow.
+/// The directory of the last entry, kept for the next ones.
 struct Parent {
     path: PathBuf,
     fd: OwnedFd,
@@ -398,7 +398,7 @@ struct Parent {
 
 const PARENT_MODE: Mode = Mode::from_bits_truncate(0o755);
 
-/// Unpacks one layer. Nothing is written outside `root`: every parent must be a real directory of the layer.
+/// Unpacks one layer. Files are written below `root` only: every parent must be a real directory of the layer.
 pub fn unpack(reader: &mut impl Read, root: &Path, budget: &Budget) -> Result<()> {
     let layer = Directory::open(root, Links::Refuse).map_err(Error::io("layer"))?;
     // Set last, since a directory that is not writable must still be filled.
@@ -425,14 +425,14 @@ pub fn unpack(reader: &mut impl Read, root: &Path, budget: &Budget) -> Result<()
         },
     )?;
     for (path, mode) in directories.into_iter().rev() {
-        // One that something else replaced later in the layer has nothing to set.
+        // A directory that a later entry has replaced needs no mode.
         let Ok(fd) = layer.open_at(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()) else { continue };
         fchmod(&fd, mode).map_err(|e| Error::io(path.display().to_string())(e.into()))?;
     }
     Ok(())
 }
 
-/// A path that is too long cannot be used by name, neither here nor in a container.
+/// A path that is too long cannot be opened, neither here nor in a container.
 fn fits(root: &Path, relative: &Path) -> Result<()> {
     let most = (libc::PATH_MAX as usize).saturating_sub(root.as_os_str().len() + 2);
     let length = relative.as_os_str().len();
@@ -442,7 +442,7 @@ fn fits(root: &Path, relative: &Path) -> Result<()> {
     Err(Error::PathTooLong { start: relative.iter().take(3).collect(), length, most })
 }
 
-/// A directory of the layer, made if it is missing. A parent that is a link or a file leads out of the layer or nowhere.
+/// Opens a directory of the layer and creates it if it is missing. Errors if a parent is a link or a file.
 fn directory(layer: &Directory, path: &Path) -> Result<OwnedFd> {
     layer.make(path, Leaf::Directory, PARENT_MODE).map_err(|e| match e.raw_os_error() {
         Some(libc::ELOOP | libc::ENOTDIR | libc::EXDEV) => Error::Escape(path.to_owned()),
@@ -477,7 +477,7 @@ impl Refused {
     }
 }
 
-/// Adds one entry to its directory. Gives the mode of a directory, which is set when it is filled.
+/// Adds one entry to its directory. Returns the mode of a directory, which is set after all entries.
 fn add(
     layer: &Directory,
     parent: BorrowedFd,
@@ -487,7 +487,7 @@ fn add(
     if let Some(hidden) = name.as_bytes().strip_prefix(b".wh.") {
         match hidden {
             b".wh..opq" => set_opaque(parent)?,
-            // Other marks of the file system that invented them.
+            // Other marks of AUFS.
             _ if hidden.starts_with(b".wh.") => {}
             b"" | b"." | b".." => return Err(Refused::Escape),
             _ => {
@@ -557,7 +557,7 @@ fn add(
     Ok(None)
 }
 
-/// The path without its root and dots; one that climbs is refused.
+/// The path without its root and dots. Errors if it contains `..`.
 fn inside(path: &Path) -> Result<PathBuf> {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -570,14 +570,14 @@ fn inside(path: &Path) -> Result<PathBuf> {
     Ok(clean)
 }
 
-/// What becomes of an entry that comes again in the same layer.
+/// What happens with an entry that occurs again in the same layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Existing {
     KeepDirectory,
     Remove,
 }
 
-/// Makes room for an entry. Gives whether nothing is there now.
+/// Removes an existing entry if needed. Returns whether none exists now.
 fn clear(parent: BorrowedFd, name: &OsStr, existing: Existing) -> std::result::Result<bool, Refused> {
     match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(stat) if FileKind::from_mode(stat.st_mode) == FileKind::Directory => {
@@ -608,7 +608,7 @@ fn tree_size(directory: &Path) -> Result<u64> {
     Ok(size)
 }
 
-/// Hashes names, kinds, sizes and times of a tree, in order; gives its size.
+/// Hashes names, kinds, sizes and times of a tree in order, and returns its size.
 pub fn fingerprint(directory: &Path, hash: &mut Sha256) -> Result<u64> {
     let mut size = 0;
     walk(directory, &mut |path, metadata| {

@@ -1,7 +1,7 @@
 //! Images on disk: unpacked layers, a small index, and the image that is made from this program.
 //!
 //! ```text
-//! ROOT/index.json     what there is, replaced atomically
+//! ROOT/index.json     the index of images, replaced atomically
 //! ROOT/layers/ID/     a layer, unpacked once, shared by images and containers; ID is a short form of its digest
 //! ROOT/incoming/      layers being unpacked; emptied by whoever writes next
 //! ROOT/lock           held by the process that writes
@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{beneath, spec};
+use crate::{beneath, records};
 pub use reference::normalize;
 
-/// Why an image was not taken, found or removed. Texts from an archive are cut where they are shown, since they have any length.
+/// Why an image was not imported, found or removed. Messages shorten texts from an archive, which have any length.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("invalid image name {}: {message}", brief(format!("{name:?}")))]
@@ -54,7 +54,7 @@ pub enum Error {
     PathTooLong { start: PathBuf, length: usize, most: usize },
     #[error("an image of {} has {what}", brief(path.display()))]
     TooMuch { path: PathBuf, what: String },
-    #[error("the index of the images would be larger than {} MiB: remove some first", LARGEST_INDEX >> 20)]
+    #[error("the index of the images would be larger than {} MiB: remove some first", MAX_INDEX >> 20)]
     Full,
     #[error("{path} unpacks to more than {limit} bytes, the limit for this import; nothing of it was kept")]
     TooLarge { path: PathBuf, limit: u64 },
@@ -69,9 +69,9 @@ pub enum Error {
 }
 
 /// Bytes of the index: the node keeps it in memory.
-const LARGEST_INDEX: usize = 32 << 20;
+const MAX_INDEX: usize = 32 << 20;
 
-/// A text without its middle, if it is longer than some 256 bytes.
+/// Removes the middle of a text that is longer than about 256 bytes.
 fn brief(text: impl ToString) -> String {
     const START: usize = 192;
     const END: usize = 64;
@@ -92,7 +92,7 @@ impl Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The part of an OCI image configuration that running it needs.
+/// The part of an OCI image configuration that containers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ImageConfig {
@@ -135,7 +135,7 @@ struct Index {
     images: Vec<Image>,
 }
 
-/// The index as it was read, and which file it was.
+/// The index that was read last, and the identity of its file.
 #[derive(Debug, Default)]
 struct Known {
     index: Index,
@@ -149,7 +149,7 @@ pub struct ImageStore {
     known: Arc<Mutex<Known>>,
 }
 
-/// The right to change a store, of one thread of one process.
+/// The exclusive right to change a store.
 struct Writing<'a> {
     store: &'a ImageStore,
     _lock: File,
@@ -170,7 +170,7 @@ impl ImageStore {
         self.root.join("layers")
     }
 
-    /// Every image; those known before, if the index cannot be read now.
+    /// All images; the last known ones if the index cannot be read.
     pub fn list(&self) -> Vec<Image> {
         match self.known() {
             Ok(known) => known.index.images.clone(),
@@ -199,8 +199,8 @@ impl ImageStore {
         }
     }
 
-    /// Takes a name away from its image, or with an id the image. Layers no other image uses are deleted; if `user` names a
-    /// container that uses one of them, nothing is removed. Gives what the image was.
+    /// Removes a name from its image, or with an id the image. Deletes layers that no other image uses; if `user` returns a
+    /// container that uses one of them, nothing is removed. Returns the image.
     pub fn remove(&self, name: &str, user: impl Fn(&str) -> Option<String>) -> Result<Image> {
         let writing = self.writing()?;
         let image = self.resolve(name)?;
@@ -226,9 +226,8 @@ impl ImageStore {
         Ok(image)
     }
 
-    /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`.
-    /// Gives what was imported. `limit` is the most bytes that it may unpack to; `None` is [`ImageStore::room`]. Blocks: run it where
-    /// blocking is allowed.
+    /// Reads an OCI layout (directory or tar) or the tar of `docker save`. Images without a name in it get `name`. Returns the
+    /// imported images. `limit` is the maximum of unpacked bytes; `None` is [`ImageStore::room`]. Blocks.
     pub fn import(&self, source: &Path, name: Option<&str>, limit: Option<u64>) -> Result<Vec<Image>> {
         layer::import(&self.writing()?, source, name, limit)
     }
@@ -243,8 +242,8 @@ impl ImageStore {
         self.writing()?.adopt_directory(name, directory, config)
     }
 
-    /// The demo image: this program (`exe`) with exactly the shared libraries it maps, as `name`. A program that has not
-    /// changed costs a look at its size and time.
+    /// The demo image: this program (`exe`) with exactly the shared libraries it maps, as `name`. Costs little if the program has
+    /// not changed, by its size and time.
     pub fn ensure_builtin(&self, name: &str, exe: &Path) -> Result<Image> {
         builtin::ensure(self, name, exe)
     }
@@ -255,7 +254,7 @@ impl ImageStore {
         let failed = || Error::io(path.display().to_string());
         let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed())?;
         lock.lock().map_err(failed())?;
-        // What is there was left by one that was interrupted.
+        // An interrupted writer left these.
         for entry in std::fs::read_dir(self.root.join("incoming")).map_err(failed())?.flatten() {
             let path = entry.path();
             beneath::remove_tree(&path).map_err(Error::io(path.display().to_string()))?;
@@ -263,7 +262,7 @@ impl ImageStore {
         Ok(Writing { store: self, _lock: lock })
     }
 
-    /// The index as it is on disk.
+    /// Reads the index.
     fn known(&self) -> Result<MutexGuard<'_, Known>> {
         let mut known = self.lock();
         let path = self.root.join("index.json");
@@ -273,15 +272,15 @@ impl ImageStore {
             Err(e) => return Err(Error::io(path.display().to_string())(e)),
         };
         if file != known.file || known.index.version == 0 {
-            let index = spec::read(&path).map_err(Error::Index)?;
-            known.index = index.unwrap_or(Index { version: spec::VERSION, images: Vec::new() });
+            let index = records::read(&path).map_err(Error::Index)?;
+            known.index = index.unwrap_or(Index { version: records::VERSION, images: Vec::new() });
             known.file = file;
         }
         Ok(known)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // The index is replaced whole, so a panic elsewhere leaves it intact.
+        // The index is replaced as a whole, so a panic leaves it intact.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -308,7 +307,7 @@ impl Writing<'_> {
         self.add(Image { id: format!("sha256:{id}"), names: [name].into(), config, layers: vec![layer], size })
     }
 
-    /// A directory for what is not whole yet.
+    /// A directory for an incomplete layer.
     fn incoming(&self, name: &str) -> Result<PathBuf> {
         let path = self.store.root.join("incoming").join(name);
         if path.exists() {
@@ -318,7 +317,7 @@ impl Writing<'_> {
         Ok(path)
     }
 
-    /// Removes layers that no image has, of those named: an import that fails leaves nothing.
+    /// Removes those of these layers that no image uses, after a failed import.
     fn forget_layers(&self, layers: &[String]) {
         let Ok(used) =
             self.store.known().map(|k| k.index.images.iter().flat_map(|i| i.layers.clone()).collect::<Vec<_>>())
@@ -327,12 +326,12 @@ impl Writing<'_> {
         };
         for layer in layers.iter().filter(|l| !used.contains(l)) {
             if let Err(error) = beneath::remove_tree(&self.layers_root().join(layer)) {
-                tracing::warn!(layer, %error, "a layer of an import that failed is not removed");
+                tracing::warn!(layer, %error, "removing a layer of a failed import failed");
             }
         }
     }
 
-    /// Puts an image into the index. Its names are taken from whichever image had them.
+    /// Adds an image to the index. Its names are removed from other images.
     fn add(&self, mut image: Image) -> Result<Image> {
         let mut next = self.store.known()?.index.clone();
         for other in &mut next.images {
@@ -349,14 +348,14 @@ impl Writing<'_> {
 
     fn save(&self, index: &Index) -> Result<()> {
         let failed = |e: serde_json::Error| Error::Index(e.to_string());
-        if serde_json::to_vec(index).map_err(failed)?.len() > LARGEST_INDEX {
+        if serde_json::to_vec(index).map_err(failed)?.len() > MAX_INDEX {
             return Err(Error::Full);
         }
-        spec::write(&self.store.root.join("index.json"), index).map_err(Error::io("image index"))
+        records::write(&self.store.root.join("index.json"), index).map_err(Error::io("image index"))
     }
 }
 
-/// Unpacks a layer (a tar archive) into a directory, outside of which nothing is written.
+/// Unpacks a layer (a tar archive) into a directory, and writes nothing elsewhere.
 pub fn unpack_layer(reader: &mut impl Read, root: &Path) -> Result<()> {
     layer::unpack(reader, root, &budget::Budget::unlimited()).map(drop)
 }

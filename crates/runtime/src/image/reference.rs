@@ -2,7 +2,7 @@
 
 use super::{Error, Result};
 
-/// Gives the full name: registry, path, and tag or digest. `busybox` is `docker.io/library/busybox:latest`.
+/// Returns the full name: registry, path, and tag or digest. `busybox` is `docker.io/library/busybox:latest`.
 pub fn normalize(name: &str) -> Result<String> {
     let error = |message| Error::Name { name: name.to_owned(), message };
     let (rest, digest) = match name.split_once('@') {

@@ -1,14 +1,13 @@
-//! The profile of containers that ask for the runtime's default.
+//! The runtime's default profile.
 //!
-//! What it refuses is what the default profiles of the other runtimes refuse: calls that reach beyond the container and that
-//! no ordinary program makes. A call that is not in our table (a newer kernel's) fails as if the kernel lacked it, so that
-//! programs fall back to what they know.
+//! It refuses what default profiles of other runtimes refuse: calls that reach beyond the container and that ordinary programs do
+//! not make. A call that is not in the table (of a newer kernel) fails as if the kernel lacked it, so that programs fall back.
 
 use std::collections::BTreeMap;
 
 use super::{CAPABILITIES, Comparison, Operator, Rule, names};
 
-/// For calls we do not know.
+/// The error of unknown calls.
 pub const DEFAULT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
@@ -96,7 +95,7 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWCGROUP
 pub fn rules(capabilities: &[u8]) -> BTreeMap<u32, Vec<Rule>> {
     let has = |name: &&str| capabilities.iter().any(|c| CAPABILITIES.get(usize::from(*c)) == Some(name));
     let plain = |action| vec![Rule { action, comparisons: Vec::new() }];
-    let mut rules: BTreeMap<u32, Vec<Rule>> = names::all().map(|(_, number)| (number, plain(ALLOW))).collect();
+    let mut rules: BTreeMap<u32, Vec<Rule>> = names::calls().map(|(_, number)| (number, plain(ALLOW))).collect();
     let mut set = |name: &str, rule: Vec<Rule>| {
         if let Some(number) = names::number(name) {
             rules.insert(number, rule);
@@ -113,12 +112,12 @@ pub fn rules(capabilities: &[u8]) -> BTreeMap<u32, Vec<Rule>> {
     };
     if !has(&"SYS_ADMIN") {
         set("clone", only(Operator::Equal, 0, NEW_NAMESPACES));
-        // Its flags lie in memory, where no filter sees them; without it the C libraries use `clone`.
+        // Its flags are in memory, which filters cannot read; without it C libraries use `clone`.
         set("clone3", plain(DEFAULT));
     }
-    // To the hypervisor, around every network policy.
+    // Sockets to the hypervisor, which bypass network policies.
     set("socket", only(Operator::NotEqual, libc::AF_VSOCK as u64, u64::MAX));
-    // The domains programs really ask for: Linux, and the same with 32-bit addresses or old system names; and a question.
+    // The domains that programs use: Linux, the same with 32-bit addresses or old system names, and the query.
     let domain = |value| Rule {
         action: ALLOW,
         comparisons: vec![Comparison { argument: 0, operator: Operator::Equal, value, mask: u64::MAX }],

@@ -151,10 +151,11 @@ const MACHINE: &[(&str, libc::c_long)] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const MACHINE: &[(&str, libc::c_long)] = &[];
 
-pub fn all() -> impl Iterator<Item = (&'static str, u32)> {
+/// All known calls with their numbers.
+pub fn calls() -> impl Iterator<Item = (&'static str, u32)> {
     COMMON.iter().chain(MACHINE).map(|(name, number)| (*name, *number as u32))
 }
 
 pub fn number(name: &str) -> Option<u32> {
-    all().find(|(n, _)| *n == name).map(|(_, number)| number)
+    calls().find(|(n, _)| *n == name).map(|(_, number)| number)
 }

@@ -1,9 +1,9 @@
-//! From a command to the arguments of `execve`: the file that its first word means, its words and its environment.
+//! From a command to the arguments of `execve`: the file of the program, its arguments and its environment.
 
 use std::ffi::CString;
 use std::io;
 
-/// The file that the first word of a command means, with errors in the words users know.
+/// Finds the file of a command's program. Errors are those that users know from other runtimes.
 pub fn find(argv: &[String], environment: &[(String, String)]) -> Result<CString, String> {
     let Some(name) = argv.first().filter(|n| !n.is_empty()) else {
         return Err("no command specified".into());

@@ -1,4 +1,4 @@
-//! A container that was started: its streams, its log, whoever is attached, and its state file.
+//! A started container: its streams, log, attached clients, and state file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,61 +14,62 @@ use nix::unistd::pipe2;
 
 use super::log::{LogFile, Stream};
 use super::pace::LogBudget;
-use super::process::{MOST_ERROR, REPORT_CHILD, REPORT_ERROR, REPORT_TERMINAL};
+use super::report::{MAX_ERROR, ReportPacket, read_report};
 use super::streams::Streams;
-use super::sys;
 use crate::api::ContainerState;
 use crate::cgroup;
 use crate::memory::wipe;
-use crate::spec::{self, ShimContainer, StateRecord};
+use crate::records;
+use crate::spec::{ShimContainer, StateRecord};
+use crate::sys;
 use crate::wire::{self, Room};
 
 const CHUNK: usize = 16 * 1024;
-/// Of a process that has ended, a few times what a pipe may hold is read.
-const MOST_CHUNKS: usize = 256;
-/// The error of a process that ended before its program ran, and said nothing.
+/// Bytes of output that are read after the end of a process: a few times the size of a pipe.
+const MAX_CHUNKS: usize = 256;
+/// The error of a process that ended before its program ran, without a report.
 pub const KILLED: &str = "killed while it was started";
 
-/// Which descriptor of a container is ready.
+/// A descriptor of a container.
 #[derive(Clone, Copy, Debug)]
 pub enum Port {
     Output(Stream),
-    /// Room for output of an attached client; the client's key, which another never gets.
+    /// Output to an attached client, by its unique key.
     ClientOutput(u64, Stream),
     ClientInput(u64),
     Input,
 }
 
-/// How far a child has come on its way to being the program.
+/// The progress of a start.
 pub enum Progress {
     Waiting,
     Runs,
     Failed(String),
 }
 
-/// Packets that are taken at a time, and before the child is known at all. Only an attacker sends more.
-const MOST_PACKETS: usize = 1024;
+/// Packets that are read at a time, and in all before the child is known. Only an attacker sends more.
+const MAX_PACKETS: usize = 1024;
 
-/// The receiving end of what helper and child report of a start.
+/// The receiving end of the reports of helper and child.
 ///
-/// **Invariant.** A container that may trace can write into the socket as soon as the child exists. The child's process id and terminal
-/// are taken from the helper alone, whom the kernel names as the sender; afterwards an error is all that is taken.
+/// **Invariant.** A container that may trace can write into the socket as soon as the child exists. The child's process id and
+/// terminal are accepted from the helper alone, which the kernel identifies as the sender; afterwards only an error is accepted.
 pub struct Report {
     socket: OwnedFd,
     /// The process id of the helper.
     pub helper: Option<i32>,
     /// The child's process id, once the helper has made it.
     child: Option<i32>,
-    /// Nobody but us sees the child before it runs the program.
+    /// No other process sees the child before it runs the program.
     alone: bool,
     wants_terminal: bool,
     /// The master of its terminal.
     pub terminal: Option<OwnedFd>,
-    /// Packets that nobody was to send.
+    /// Unexpected packets.
     ignored: usize,
 }
 
-/// What the child needs of its side.
+/// What the child needs for its side.
 pub struct Child {
     pub streams: Streams,
     pub report: OwnedFd,
@@ -79,7 +80,7 @@ struct Client {
     input: Option<File>,
 }
 
-/// A descriptor that takes what it can; the rest waits.
+/// A non-blocking descriptor, and the bytes that wait for it.
 struct Pending {
     file: File,
     rest: Vec<u8>,
@@ -89,7 +90,7 @@ pub struct Live {
     pub record: ShimContainer,
     pub directory: PathBuf,
     pub state: StateRecord,
-    /// The first process; that of the helper until it has made it. `None` when it has ended.
+    /// The first process, or the helper until it has created it. `None` when it has ended.
     pub pid: Option<i32>,
     pub asked_by: (u64, u64),
     pub report: Option<Report>,
@@ -103,7 +104,7 @@ pub struct Live {
 }
 
 impl Report {
-    /// Gives also the sending end. The helper's number is to be set before anything is read.
+    /// Returns the receiving and the sending end. The helper's process id must be set before anything is read.
     pub fn new(wants_terminal: bool, alone: bool) -> nix::Result<(Report, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&ours, PassCred, &true)?;
@@ -120,11 +121,11 @@ impl Report {
         self.child.is_none()
     }
 
-    /// Reads what has been reported; `pid` becomes the child's as soon as it is known.
+    /// Reads the reports. `pid` becomes that of the child as soon as it is known.
     pub fn read(&mut self, pid: &mut Option<i32>) -> Progress {
-        let mut buffer = vec![0; 1 + MOST_ERROR];
-        for _ in 0..MOST_PACKETS {
-            // The helper opens the terminal before it makes a child that others see.
+        let mut buffer = vec![0; 1 + MAX_ERROR];
+        for _ in 0..MAX_PACKETS {
+            // The helper opens the terminal before it creates a child that others see.
             let expected = self.wants_terminal && self.terminal.is_none() && (self.alone || self.child.is_none());
             let room = if expected { Room::ForOne } else { Room::ForNone };
             match wire::receive_signed(self.socket.as_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT, room) {
@@ -142,14 +143,14 @@ impl Report {
                 }
                 Ok(None) => self.ignored += 1,
             }
-            if self.ignored > MOST_PACKETS {
+            if self.ignored > MAX_PACKETS {
                 return Progress::Failed("its start reported what it must not".into());
             }
         }
         Progress::Waiting // the rest keeps the socket ready
     }
 
-    /// Gives why the start failed, if that is what was reported.
+    /// Handles a report. Returns the error of a failed start.
     fn take(&mut self, report: ReportPacket, sender: i32, fds: Vec<OwnedFd>) -> Option<String> {
         let (helper, child) = (Some(sender) == self.helper, Some(sender) == self.child);
         match report {
@@ -164,36 +165,13 @@ impl Report {
     }
 }
 
-/// One packet from the start of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReportPacket {
-    /// The process that becomes the program; `None` if the number is none.
-    Child(Option<i32>),
-    /// A terminal comes with the packet.
-    Terminal,
-    Error(String),
-    Unknown,
-}
-
-/// Reads one packet. Whatever it holds, a process number is that of one process.
-pub fn read_report(packet: &[u8]) -> ReportPacket {
-    let Some((kind, rest)) = packet.split_first() else { return ReportPacket::Unknown };
-    let text = || String::from_utf8_lossy(rest).into_owned();
-    match *kind {
-        REPORT_CHILD => ReportPacket::Child(text().parse().ok().filter(|pid| *pid > 1)),
-        REPORT_TERMINAL => ReportPacket::Terminal,
-        REPORT_ERROR => ReportPacket::Error(text()),
-        _ => ReportPacket::Unknown,
-    }
-}
-
 fn nonblocking(fd: OwnedFd) -> io::Result<File> {
     fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(fd.into())
 }
 
 impl Live {
-    /// `alone`: nobody sees the first process before it runs the program.
+    /// `alone`: no other process sees the first process before it runs the program.
     pub fn new(record: ShimContainer, alone: bool, asked_by: (u64, u64)) -> io::Result<(Live, Child)> {
         let (ours, theirs) = Report::new(record.config.tty, alone)?;
         let (mut output, mut input) = ([None, None], None);
@@ -237,7 +215,7 @@ impl Live {
         }
     }
 
-    /// Forgets what programs have written and were sent: for a copy of this process that goes into another container.
+    /// Wipes input and output of programs, in a copy of this process that enters another container.
     pub fn wipe(&mut self) {
         self.log.wipe();
         let outputs = self.clients.values_mut().flat_map(|c| c.output.iter_mut().flatten());
@@ -259,7 +237,7 @@ impl Live {
 
     pub fn started(&mut self) {
         if let Some(terminal) = &self.terminal {
-            // Twice the same file: one to read output from, one to write input to.
+            // The same file twice: to read output, and to write input.
             let copy = || terminal.try_clone().and_then(nonblocking);
             self.output[0] = copy().ok();
             if self.record.config.stdin {
@@ -275,8 +253,8 @@ impl Live {
     /// The first process has ended: the rest of the output is read, then the state is final.
     pub fn exited(&mut self, exit_code: i32, signal: Option<i32>, logs: &mut LogBudget) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            // Another process may hold the pipe and go on writing: no more than it can hold is taken.
-            for _ in 0..MOST_CHUNKS {
+            // Another process may keep writing to the pipe, so no more is read than it can hold.
+            for _ in 0..MAX_CHUNKS {
                 if self.output[stream as usize].is_none() || !self.copy_output(stream, logs) {
                     break;
                 }
@@ -289,7 +267,7 @@ impl Live {
         if self.report.take().is_some() {
             self.error.get_or_insert_with(|| KILLED.to_owned());
         }
-        // Clients that are still behind get the rest when they are ready for it.
+        // Slow clients get the rest when they are ready.
         for client in self.clients.values_mut() {
             client.input = None;
         }
@@ -313,8 +291,8 @@ impl Live {
     }
 
     fn save(&self) {
-        // The agent also hears it over the socket; without the file an agent started later reports the state as unknown.
-        let _ = spec::write(&self.directory.join("state.json"), &self.state);
+        // The agent also gets it over the socket; without the file a later agent reports the state as unknown.
+        let _ = records::write(&self.directory.join("state.json"), &self.state);
     }
 
     pub fn resize(&mut self, rows: u16, columns: u16) {
@@ -323,7 +301,7 @@ impl Live {
         }
     }
 
-    /// Descriptors: stdout, stderr, and the client's input if wanted.
+    /// Descriptors: stdout, stderr, and the client's input if requested.
     pub fn attach(&mut self, fds: Vec<OwnedFd>, stdin: bool) {
         let mut fds = fds.into_iter();
         let mut output = || {
@@ -341,14 +319,14 @@ impl Live {
         self.clients.insert(self.attached, Client { output, input });
     }
 
-    /// Gives every descriptor that is to be waited for. Output waits for the slowest client, and is left out if `paused`: an end of file
-    /// would be told again and again.
+    /// Returns the descriptors to poll. Output waits for the slowest client. It is left out if `paused`, since an end of file would
+    /// be reported again and again.
     pub fn ports<'a>(&'a self, paused: bool, add: &mut dyn FnMut(BorrowedFd<'a>, PollFlags, Port)) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let mut held = paused;
             for (key, client) in &self.clients {
                 if let Some(pending) = &client.output[stream as usize] {
-                    // Without POLLOUT an error (the reader has gone) is still told.
+                    // Without POLLOUT an error (the reader is gone) is still reported.
                     let behind = !pending.rest.is_empty();
                     let events = if behind { PollFlags::POLLOUT } else { PollFlags::empty() };
                     add(pending.file.as_fd(), events, Port::ClientOutput(*key, stream));
@@ -466,7 +444,7 @@ impl Live {
 }
 
 impl Pending {
-    /// Writes what waits and then `data`, keeping what does not fit. What was written stays nowhere in memory.
+    /// Writes waiting bytes and then `data`, and keeps what does not fit. Written bytes are wiped.
     fn write(&mut self, data: &[u8]) -> io::Result<()> {
         let mut all = [self.rest.as_slice(), data].concat();
         wipe(&mut self.rest);
@@ -491,10 +469,11 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shim::report::REPORT_TERMINAL;
     use nix::sys::wait::waitpid;
     use nix::unistd::Pid;
 
-    /// Sends packets as another process; gives its number.
+    /// Sends packets from another process and returns its id.
     fn send_as_other(socket: &OwnedFd, packets: &[&[u8]]) -> i32 {
         let pid = sys::fork_into(0).unwrap();
         if pid == 0 {
@@ -520,7 +499,7 @@ mod tests {
         report.helper = Some(own);
         let mut pid = Some(own);
         send(&theirs, &[REPORT_TERMINAL], &[theirs.as_raw_fd()]);
-        // Before the helper comes to it, its child is made to say that it is somebody else, and that it failed.
+        // The child is made to report another process id and a failure before the helper reports it.
         let child = send_as_other(&theirs, &[b"P77", b"Eno", b"", b"T"]);
         assert!(matches!(report.read(&mut pid), Progress::Waiting));
         assert!(report.terminal.is_some() && pid == Some(own) && report.ignored == 4);
@@ -532,10 +511,10 @@ mod tests {
         send(&theirs, b"Ewhy", &[]);
         assert!(matches!(report.read(&mut pid), Progress::Failed(why) if why == "why"));
 
-        // Who goes on and on is not listened to.
+        // Further packets are ignored.
         let (mut report, theirs) = Report::new(false, false).unwrap();
         report.helper = Some(own);
-        report.ignored = MOST_PACKETS;
+        report.ignored = MAX_PACKETS;
         send_as_other(&theirs, &[b"X"]);
         assert!(matches!(report.read(&mut pid), Progress::Failed(_)));
 

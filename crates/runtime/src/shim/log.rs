@@ -1,7 +1,7 @@
 //! The log file of a container in the format of the CRI: `2006-01-02T15:04:05.999999999Z stdout F text`.
 //!
-//! A line is tagged `F` when its newline was seen (or the stream ended) and `P` when it is the first part of one that is
-//! longer than [`MAX_LINE`]. The file is rotated ([`crate::rotation`]) between two pieces of output.
+//! A line has the tag `F` if its newline was read (or the stream ended), and `P` if it is a part of one that is longer than
+//! [`MAX_LINE`]. The file is rotated ([`crate::rotation`]) between two pieces of output.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,7 +27,7 @@ const PIECE: usize = 32 * 1024;
 pub struct LogFile {
     path: PathBuf,
     file: Option<File>,
-    /// Bytes that are in the file.
+    /// Length of the file.
     size: u64,
     partial: [Vec<u8>; 2],
 }
@@ -39,7 +39,7 @@ pub enum Stream {
 }
 
 impl LogFile {
-    /// An empty path keeps no log.
+    /// Opens a log. An empty path means none.
     pub fn open(path: &Path) -> io::Result<LogFile> {
         let mut log = LogFile { path: path.to_owned(), file: None, size: 0, partial: [Vec::new(), Vec::new()] };
         log.reopen()?;
@@ -50,7 +50,7 @@ impl LogFile {
         if self.path.as_os_str().is_empty() {
             return Ok(());
         }
-        let (directory, name) = self.place()?;
+        let (directory, name) = self.open_directory()?;
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file = File::from(directory.open_at(Path::new(name), flags, FILE_MODE)?);
         let metadata = file.metadata()?;
@@ -62,24 +62,25 @@ impl LogFile {
         Ok(())
     }
 
-    /// The directory of the file, which is made if it is missing, and the file's name in it. No link is followed: who may write among
-    /// the logs could have the shim append to any file.
-    fn place(&self) -> io::Result<(Directory, &OsStr)> {
+    /// The directory of the file, created if missing, and the file's name. No link is followed: a process that may write to the logs
+    /// could make the shim append to any file.
+    fn open_directory(&self) -> io::Result<(Directory, &OsStr)> {
         let (parent, name) = (self.path.parent().unwrap_or(Path::new("/")), self.path.file_name().unwrap_or_default());
         let parent = Directory::open(Path::new("/"), Links::Refuse)?.make(parent, Leaf::Directory, DIRECTORY_MODE)?;
         Ok((Directory::from_fd(parent, Links::Refuse), name))
     }
 
     fn rotate(&mut self, at: Timestamp) -> io::Result<()> {
-        let (directory, name) = self.place()?;
+        let (directory, name) = self.open_directory()?;
         rotation::rotate(&directory, name, &rfc3339(at))?;
         self.reopen()
     }
 
-    /// Writes to the file, or to a new one if it has become too large. A full disk loses lines, never the container. Gives the length.
+    /// Writes to the file, or to a new one if it has become too large. On a full disk lines are lost, but the container runs on.
+    /// Returns the length.
     fn write(&mut self, out: &[u8], at: Timestamp) -> usize {
         if self.size > 0 && self.size + out.len() as u64 > rotation::MAX_SIZE && self.rotate(at).is_err() {
-            // Once more when as much again has come.
+            // Try again after as much output as now.
             self.size = 0;
         }
         if let Some(file) = &mut self.file {
@@ -89,7 +90,7 @@ impl LogFile {
         out.len()
     }
 
-    /// Adds output. Gives how many bytes it takes in the file.
+    /// Adds output. Returns its bytes in the file.
     pub fn append(&mut self, stream: Stream, data: &[u8], at: Timestamp) -> usize {
         if self.file.is_none() {
             return 0;
@@ -104,7 +105,7 @@ impl LogFile {
             record(&mut out, &head, b'F', &partial);
             partial.clear();
             rest = tail;
-            // Short lines become many times as much.
+            // Short lines grow many times.
             if out.len() >= PIECE {
                 written += self.write(&out, at);
                 wipe(&mut out);
@@ -118,12 +119,12 @@ impl LogFile {
         written
     }
 
-    /// Forgets lines that have not ended yet: for a copy of this process.
+    /// Wipes incomplete lines, in a copy of this process.
     pub fn wipe(&mut self) {
         self.partial.iter_mut().for_each(|line| wipe(line));
     }
 
-    /// The stream ended: what is left has no end of line, and readers are to add none.
+    /// The stream ended: the rest has no end of line, and readers must not add one.
     pub fn finish(&mut self, stream: Stream, at: Timestamp) {
         let partial = std::mem::take(&mut self.partial[stream as usize]);
         if !partial.is_empty() {
@@ -242,7 +243,7 @@ mod tests {
             numbers.windows(2).all(|w| w[1] == w[0] + 1) && numbers.last() == Some(&7_999),
             "no line is lost between"
         );
-        // Nothing is left of it, and all of the other.
+        // Nothing of this line is left, and all of the other one.
         rotation::remove(&path);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }

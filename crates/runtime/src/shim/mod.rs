@@ -1,11 +1,11 @@
 //! The process that stands for a pod: holds its namespaces, is the parent of its containers, writes their logs and states.
 //!
-//! **Invariants.** One thread, no async runtime: it forks. It inherits nothing but the socket that is its standard input, and
-//! it is not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is
-//! non-blocking or known to be ready. It lives until it is told to shut down; only SIGKILL ends it otherwise, and then its containers die with it
-//! (parent death signal). It never writes outside the pod's directory but to log files and cgroups. What it reads of a container's secrets
-//! (variables, output, commands) does not stay in its memory, since its copies enter other containers; and of what a process on its way
-//! into a container reports it believes only what that process cannot have been made to say ([`live::Report`]).
+//! **Invariants.** One thread, no async runtime: it forks. It inherits nothing but the socket that is its standard input, and it is
+//! not dumpable, nor is any child of it before it runs a container's program. It polls; every descriptor it reads is non-blocking or
+//! known to be ready. It runs until a shutdown request; otherwise only SIGKILL ends it, and its containers with it (parent death
+//! signal). It writes only to the pod's directory, log files and cgroups. What it reads of a container's secrets (variables, output,
+//! commands) does not stay in its memory, since its copies enter other containers; and it accepts from a process that enters a
+//! container only reports that the container cannot forge ([`live::Report`]).
 
 mod command;
 mod keyring;
@@ -16,9 +16,9 @@ mod pace;
 mod process;
 mod propagation;
 mod reaper;
+mod report;
 mod rootfs;
 mod streams;
-pub(crate) mod sys;
 mod user;
 
 use std::collections::BTreeMap;
@@ -40,21 +40,19 @@ use nix::unistd::{Pid, setsid};
 
 use crate::api::{ContainerState, PidMode};
 use crate::memory::wipe;
-use crate::spec::{
-    self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord, VERSION,
-};
-use crate::{cgroup, descriptors, wire};
+use crate::records::{self, VERSION};
+use crate::spec::{self, Birth, Call, ContainerRecord, Message, Notice, PodRecord, Request, ShimContainer, ShimRecord};
+use crate::{cgroup, descriptors, sys, wire};
 use live::{Live, Progress, Report};
-pub use live::{ReportPacket, read_report};
 pub use log::rfc3339;
 use pace::LogBudget;
 use process::{PidNamespace, PodNamespaces, Role};
 use reaper::Reaper;
+pub use report::{ReportPacket, read_report};
 use streams::Streams;
-pub(crate) use sys::{install_seccomp, set_terminal_size};
 
-/// The name under which a program is run that makes it a shim, as lists of processes show it: that of the program that usually holds a
-/// pod's namespaces. Processes of the pod may see it, so nothing of the host stands beside it.
+/// The name under which a program runs as shim, in lists of processes: that of the program that usually holds a pod's namespaces.
+/// Processes of the pod may see it, so it contains nothing of the host.
 pub const NAME: &str = "/pause";
 pub(crate) const SOCKET: &str = "shim.sock";
 
@@ -65,7 +63,7 @@ pub fn main() -> ExitCode {
         eprintln!("the shim is started by the node agent");
         return ExitCode::from(2);
     };
-    // The agent may open more files than it was started with; what runs here may not.
+    // The agent raises its limit of open files; containers get the original one.
     if let Some(Err(e)) = birth.open_files.map(crate::open_files::lower) {
         eprintln!("the limit of open files: {e}");
     }
@@ -85,8 +83,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether this process was started to be a shim.
-pub fn wanted() -> bool {
+/// Whether this process was started as a shim.
+pub fn is_requested() -> bool {
     std::env::args_os().next().is_some_and(|name| name == NAME)
 }
 
@@ -106,9 +104,9 @@ struct Connection {
 /// A command run in a container besides its first process.
 struct Extra {
     connection: ConnectionId,
-    /// That of the helper until it has made the process.
+    /// The helper until it has created the process.
     pid: Option<i32>,
-    /// Open until the command runs; then whoever asked has been answered.
+    /// Open until the command runs. Then the client has its answer.
     report: Option<(Report, u64)>,
 }
 
@@ -128,14 +126,14 @@ struct Shim {
     reaper: Option<Reaper>,
     /// The pod's own user namespace.
     users: Option<OwnedFd>,
-    /// Where its containers meet in volumes with mount propagation ([`propagation`]).
+    /// The mount namespace for volumes with mount propagation ([`propagation`]).
     shared: Option<OwnedFd>,
-    /// What the logs of all containers may still take.
+    /// The budget of the logs of all containers.
     logs: LogBudget,
     stopping: bool,
 }
 
-/// What a descriptor in the poll set belongs to.
+/// The owner of a descriptor in the poll set.
 #[derive(Clone)]
 enum Token {
     Signals,
@@ -152,14 +150,14 @@ impl Shim {
         let say_io = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
         descriptors::close_all_but(&[]).map_err(say_io("closing descriptors"))?;
         sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say_io("dumpable"))?;
-        // It is run by the number of a descriptor, which would be its name.
+        // It is run from a descriptor, whose number would be its name.
         let _ = nix::sys::prctl::set_name(c"pause");
         let directory = std::path::absolute(directory).map_err(say_io("pod directory"))?;
-        let pod: PodRecord =
-            spec::read(&directory.join("pod.json"))?.ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
+        let pod: PodRecord = records::read(&directory.join("pod.json"))?
+            .ok_or_else(|| format!("{}: no pod.json", directory.display()))?;
         let _ = setsid(); // fails if we lead a session already
         sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(say_io("subreaper"))?;
-        // The agent does without huge pages, and children inherit it; containers choose for themselves.
+        // Children inherit the agent's setting of huge pages; containers should have the default.
         let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0);
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(say("signals"))?;
         let mut chld = SigSet::empty();
@@ -168,12 +166,12 @@ impl Shim {
             SignalFd::with_flags(&chld, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(say("signals"))?;
 
         std::env::set_current_dir(&directory).map_err(say_io("pod directory"))?;
-        // The socket and files of the shim are its owner's alone; what becomes a container sets its own.
+        // Only the owner may access the shim's socket and files; processes of containers set their own umask.
         umask(Mode::from_bits_truncate(0o177));
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(say("socket"))?;
         let _ = std::fs::remove_file(SOCKET);
-        // Relative, since the address has room for 108 bytes only.
+        // Relative, since the address has at most 108 bytes.
         let address = UnixAddr::new(SOCKET).map_err(say("socket"))?;
         bind(listener.as_raw_fd(), &address).map_err(say("binding the socket"))?;
         umask(Mode::from_bits_truncate(0o077));
@@ -206,9 +204,9 @@ impl Shim {
         let pid = std::process::id() as i32;
         let start_time = spec::start_time(pid).ok_or("cannot read own start time")?;
         let record = ShimRecord { version: VERSION, pid, start_time, boot: spec::boot_id() };
-        spec::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
+        records::write(&shim.directory.join("shim.json"), &record).map_err(say_io("shim.json"))?;
         let birth = io::stdin().as_fd().try_clone_to_owned().map_err(say_io("stdin"))?;
-        // Nothing of the agent's terminal may be kept; errors after this point go to the agent as messages.
+        // Detach from the agent's terminal. From here on errors go to the agent as messages.
         let null = File::options().read(true).write(true).open("/dev/null").map_err(say_io("/dev/null"))?;
         nix::unistd::dup2_stdin(&null).map_err(say("stdin"))?;
         nix::unistd::dup2_stdout(&null).map_err(say("stdout"))?;
@@ -234,7 +232,7 @@ impl Shim {
 
     fn wait(&mut self) -> io::Result<Vec<(Token, PollFlags)>> {
         let pause = self.logs.pause(sys::uptime());
-        // Rounded up: it would be too early otherwise, again and again.
+        // Rounded up, else it would wake too early again and again.
         let millis = |pause: Duration| u16::try_from(pause.as_millis() + 1).unwrap_or(u16::MAX);
         let timeout = pause.map_or(PollTimeout::NONE, |pause| PollTimeout::from(millis(pause)));
         let mut set: Vec<(BorrowedFd, PollFlags, Token)> = vec![
@@ -269,7 +267,7 @@ impl Shim {
         Ok(fds.iter().zip(&set).filter_map(|(fd, (_, _, token))| Some((token.clone(), ready(fd)?))).collect())
     }
 
-    /// Tokens may be stale: an earlier one of the same round may have removed what they name.
+    /// Tokens may be stale: an earlier one of the same round may have removed their owner.
     fn handle(&mut self, token: Token, events: PollFlags) -> io::Result<()> {
         match token {
             Token::Signals => {
@@ -380,7 +378,7 @@ impl Shim {
         if all && signal == libc::SIGKILL {
             cgroup::kill_all(&live.record.cgroups);
         }
-        // We are the parent and have not reaped it, so the number is still this process.
+        // This is its parent and has not reaped it, so the id still belongs to it.
         live.pid.map_or(Ok(()), |pid| sys::kill(pid, signal)).map_err(|e| e.to_string())
     }
 
@@ -392,7 +390,7 @@ impl Shim {
             return Err("the pod is being stopped".into());
         }
         let directory = self.directory.join("containers").join(id);
-        let record: ShimContainer = spec::read(&directory.join("config.json"))?
+        let record: ShimContainer = records::read(&directory.join("config.json"))?
             .ok_or_else(|| format!("container {id} has not been created"))?;
         let alone = self.reaper.is_none() && self.pod.config.pid != PidMode::Host;
         let (mut live, child) = Live::new(record, alone, (from, seq)).map_err(|e| format!("container {id}: {e}"))?;
@@ -414,11 +412,11 @@ impl Shim {
         Ok(())
     }
 
-    /// In a copy of this process that enters a container: forgets what it knows of others, and reads that one's record.
+    /// In a copy of this process that enters a container: wipes data of other containers and reads the record of this one.
     fn become_helper(&mut self, id: &str, report: BorrowedFd) -> ContainerRecord {
         self.containers.values_mut().for_each(Live::wipe);
         let file = self.directory.join("containers").join(id).join("config.json");
-        match spec::read(&file) {
+        match records::read(&file) {
             Ok(Some(record)) => record,
             Ok(None) => process::fail(report, &format!("container {id} has been removed")),
             Err(error) => process::fail(report, &format!("container {id}: {error}")),
@@ -438,7 +436,7 @@ impl Shim {
                 self.reply(from, seq, Ok(()));
             }
             Progress::Failed(message) => {
-                // Its end is what finishes it; see `reap`. What says that it failed might go on.
+                // It is finished when it ends (see `reap`). A process that reports a failure might continue, so it is killed.
                 if let Some(pid) = live.pid {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
@@ -462,7 +460,7 @@ impl Shim {
         let Some(pid) = live.pid.filter(|_| live.state.state == ContainerState::Running) else {
             return Err(format!("container {id} is not running"));
         };
-        // Its processes may do that. Helpers that join would stand still, and not even end when they are killed.
+        // Processes of the container may have frozen it. Helpers that join would stop, and not even end when they are killed.
         if cgroup::is_frozen(&live.record.cgroups) {
             return Err("cannot exec in a paused container".into());
         }
@@ -500,7 +498,7 @@ impl Shim {
             Progress::Waiting => return,
             Progress::Runs => Ok(()),
             Progress::Failed(message) => {
-                // What says that it failed might go on.
+                // A process that reports a failure might continue, so it is killed.
                 if let Some(pid) = extra.pid {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
@@ -524,7 +522,7 @@ impl Shim {
         }
     }
 
-    /// A child that has ended and may be collected. Looks before reaping: until then the number cannot be given to another process.
+    /// A child that has ended. It is not reaped yet, so its id cannot be reused.
     fn next_ended(&self) -> Option<Pid> {
         let look = |id| match waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
             Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => Some(pid),
@@ -535,15 +533,15 @@ impl Shim {
         if !reports.any(Report::awaits_child) && !of_extras.any(Report::awaits_child) {
             return look(Id::All);
         }
-        // One that we do not know may be the child that a helper is about to report. When that helper ends, we are called again.
+        // An unknown child may be one that a helper is about to report. When that helper ends, this is called again.
         let known = self.containers.values().map(|c| c.pid).chain(self.extras.values().map(|e| e.pid));
         known.flatten().find_map(|pid| look(Id::Pid(Pid::from_raw(pid))))
     }
 
-    /// Collects every child that has ended. Containers are reported with their output complete.
+    /// Reaps every child that has ended. Containers are reported after their output is complete.
     fn reap(&mut self) {
         while let Some(ended) = self.next_ended() {
-            // What it said before it ended comes first; a helper is not its child's process any more then.
+            // Its reports come first; afterwards the helper is replaced by its child.
             self.all_reports();
             let pid = Some(ended.as_raw());
             let container = self.containers.iter().find(|(_, c)| c.pid == pid).map(|(id, _)| id.clone());
@@ -607,7 +605,7 @@ impl Shim {
         }
     }
 
-    /// What has not begun to run for the peer never will: a container can hold up the start of a command for as long as it wants.
+    /// Commands of the peer that have not started are killed: a container can delay a start for as long as it wants.
     fn disconnect(&mut self, id: ConnectionId) {
         self.connections.remove(&id);
         let starting = self.extras.values().filter(|e| e.connection == id && e.report.is_some());

@@ -1,4 +1,4 @@
-//! The namespaces that a pod's containers share, which the shim itself is in: network, UTS and IPC.
+//! The namespaces that a pod's containers share with the shim: network, UTS and IPC.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,13 +12,13 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2, sethostname};
 
-use super::sys;
 use crate::api::{IdRange, PodConfig};
 use crate::beneath::{Directory, Links};
+use crate::sys;
 use crate::{descriptors, sysctl, user_namespace};
 
-/// Joins the network namespace, makes the others, and sets host name and kernel parameters. Gives the pod's user namespace, if it has
-/// one of its own: the others belong to it, but this process stays the host's.
+/// Joins the network namespace, creates the others, and sets host name and kernel parameters. Returns the pod's user namespace, if
+/// it has one: the others belong to it, but this process stays in the host's.
 pub fn make(config: &PodConfig) -> Result<Option<OwnedFd>, String> {
     let mut users = None;
     if let Some(path) = &config.netns {
@@ -49,7 +49,7 @@ fn set_up(config: &PodConfig) -> Result<(), String> {
     set_sysctls(&config.sysctls)
 }
 
-/// Has a child make them as root of the user namespace, to which they belong then.
+/// Lets a child create them as root of the user namespace, so that they belong to it.
 fn join_those_of(config: &PodConfig, users: &OwnedFd, range: IdRange) -> Result<(), String> {
     let (report, theirs) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
     let pid = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;

@@ -1,21 +1,21 @@
-//! How fast the containers of a pod fill their logs. What a shim writes goes through the page cache of the node's disk, outside of the
-//! pod's limits, and few bytes of output become many of the log: without a bound a few pods keep others from their disk.
+//! Limits how fast the containers of a pod write logs. A shim writes through the page cache of the node's disk, which the pod's
+//! limits do not cover, and few bytes of output become many in the log. Without a limit, a few pods would block the disk for others.
 //!
-//! A token bucket: while it is empty, output stays in the pipe or terminal of the container, whose programs wait there as they would for
-//! any slow reader. Nothing is lost; what a container leaves when it ends is read at once and paid for later.
+//! A token bucket: while it is empty, output stays in the pipe or terminal of the container, whose programs block as with any slow
+//! reader. Nothing is lost: the rest of an ended container is read at once and charged later.
 
 use std::time::Duration;
 
 /// Bytes of logs that a pod may write in a second.
 const RATE: i64 = 8 << 20;
-/// Bytes that it may write at once after it was quiet, and the most that is paid for later.
+/// Size of the bucket, and the maximum that is charged later.
 const BURST: i64 = 32 << 20;
-/// What must have come before output is read again, so that there are few waits.
+/// Tokens required before output is read again, to avoid many short waits.
 const PIECE: i64 = RATE / 32;
 /// Microseconds in a second.
 const MILLION: i64 = 1_000_000;
 
-/// Times are those of one clock that only goes forward.
+/// All times are of one monotonic clock.
 pub struct LogBudget {
     left: i64,
     at: Duration,
@@ -27,14 +27,14 @@ impl LogBudget {
         LogBudget { left: BURST, at: now, paused: false }
     }
 
-    /// So many bytes have been written.
+    /// Charges written bytes.
     pub fn spend(&mut self, bytes: usize, now: Duration) {
         self.refill(now);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.left = self.left.saturating_sub(bytes).max(-BURST);
     }
 
-    /// How long no output is to be read; `None` if it may be.
+    /// How long output must not be read; `None` if it may be read now.
     pub fn pause(&mut self, now: Duration) -> Option<Duration> {
         self.refill(now);
         self.paused = self.left < if self.paused { PIECE } else { 1 };
@@ -43,10 +43,10 @@ impl LogBudget {
     }
 
     fn refill(&mut self, now: Duration) {
-        // After a minute it is full, whatever was spent.
+        // After a minute the bucket is full.
         let passed = now.saturating_sub(self.at).min(Duration::from_secs(60));
         self.left = (self.left + passed.as_micros() as i64 * RATE / MILLION).min(BURST);
-        // What is less than a microsecond counts the next time.
+        // Fractions of a microsecond are carried over.
         self.at = now.saturating_sub(Duration::from_nanos(u64::from(passed.subsec_nanos() % 1000)));
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     fn logs_grow_at_a_rate_after_a_burst() {
         let mut now = Duration::from_secs(1000);
         let mut budget = LogBudget::new(now);
-        // 1000 bytes in every 10 microseconds are more than there is.
+        // 1000 bytes every 10 microseconds exceed the rate.
         let (mut written, mut pauses) = (0, 0);
         let end = now + Duration::from_secs(10);
         while now < end {
@@ -77,7 +77,7 @@ mod tests {
         assert!((expected - written).abs() < expected / 100, "{written} of {expected}");
         assert!(pauses < 10 * 33, "{pauses}");
 
-        // Who is quiet has the burst again, and no more.
+        // After a quiet time the bucket is full, and not fuller.
         budget.spend(usize::MAX, now);
         let pause = budget.pause(now).unwrap();
         assert_eq!(pause.as_secs(), 4);

@@ -1,20 +1,20 @@
 //! From a forked child of the shim to the program of the container: namespaces, identity, privileges, exec.
 //!
-//! Two processes take part. The *helper* is forked by the shim and is in no pid namespace of a container, so nobody there sees it.
-//! It joins the container's cgroup and namespaces (or makes them), connects the streams, looks up the user and the program, becomes
-//! the user and gives away every privilege that the program will not have. Then it makes the *child*, which is born into the pid
-//! namespace, and ends. The child begins a session and runs the program.
+//! Two processes take part. The *helper* is forked by the shim and is in no pid namespace of a container, so no process of a
+//! container sees it. It joins the container's cgroup and namespaces (or creates them), connects the streams, looks up the user and
+//! the program, becomes the user and drops every privilege that the program will not have. Then it creates the *child*, which starts
+//! in the pid namespace, and ends. The child starts a session and runs the program.
 //!
 //! **Invariant.** A process that other processes of a container can see holds no more than the program that it becomes: its user,
 //! capabilities, bounding set, system call filter, root, streams; and the report socket, into which it may only write an error
-//! ([`super::live::Report`]). So a container that may trace (CAP_SYS_PTRACE goes past everything that protects a process's memory) gets
-//! nothing that it has not. For all others it is not dumpable until the program runs. What it shows as its own program cannot be written
-//! ([`crate::program`]), and its memory is a copy of the shim's, which knows of other containers as little as it can
+//! ([`super::live::Report`]). So a container that may trace (CAP_SYS_PTRACE goes past everything that protects a process's memory)
+//! gains nothing. For all others the process is not dumpable until the program runs. Its own program file cannot be written
+//! ([`crate::program`]), and its memory is a copy of the shim's, which keeps little data of other containers
 //! ([`crate::spec::ShimContainer`]).
 //!
-//! Where the first process has a new pid namespace, the child comes first and does all this: it is alone there until the program runs.
-//! A filter is installed before there is a child if it permits [`AFTER_FILTER`]. If it does not, the child installs it last, which only
-//! no_new_privs allows; a start that has neither is refused.
+//! If the first process has a new pid namespace, the child is created first and does all this: it is alone there until the program
+//! runs. A filter is installed before the child is created if it permits [`AFTER_FILTER`]. Otherwise the child installs it last,
+//! which requires no_new_privs; without that, the start is refused.
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -29,23 +29,16 @@ use nix::sys::socket::MsgFlags;
 use nix::unistd::{Gid, Uid, close, pipe2, setgroups, setresgid, setresuid, setsid};
 
 use super::keyring::{RealUser, leave_session};
+use super::report::{MAX_ERROR, REPORT_CHILD, REPORT_ERROR};
 use super::streams::{self, Streams};
 use super::user::User;
-use super::{command, reaper, rootfs, sys};
+use super::{command, reaper, rootfs};
 use crate::seccomp::Program;
 use crate::spec::ContainerRecord;
+use crate::sys;
 use crate::{cgroup, descriptors, user_namespace, wire};
 
-/// What helper and child report before the program runs: the child's process id (as text), the master of its terminal, or why
-/// it failed. End of file after the process id is success, since the socket closes on exec.
-pub const REPORT_CHILD: u8 = b'P';
-pub const REPORT_TERMINAL: u8 = b'T';
-pub const REPORT_ERROR: u8 = b'E';
-
-/// Bytes of an error that are reported.
-pub const MOST_ERROR: usize = 4096;
-
-/// Privileges that it takes, besides the container's own, to read files of the container and to become the user.
+/// Capabilities required, besides the container's own, to read files of the container and to become the user.
 const CHANGE_USER: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << SETGID | 1 << SETUID;
 const CHOWN: u8 = 0;
 const DAC_OVERRIDE: u8 = 1;
@@ -53,10 +46,10 @@ const SETGID: u8 = 6;
 const SETUID: u8 = 7;
 const SYS_ADMIN: u8 = 21;
 const SYS_RESOURCE: u8 = 24;
-/// Either lets descriptors be passed when the user has too many in flight: containers of root can have.
+/// Either capability allows passing descriptors when the user has too many in flight, which containers of root can cause.
 const PASS_DESCRIPTORS: u64 = 1 << SYS_ADMIN | 1 << SYS_RESOURCE;
 
-/// The system calls, with what a filter may look at, between the installation of a filter in the helper and the program.
+/// The system calls with their arguments between the installation of a filter in the helper and the start of the program.
 const AFTER_FILTER: &[(&str, libc::c_long, [u64; 6])] = &[
     ("clone", libc::SYS_clone, [(libc::CLONE_PARENT | libc::SIGCHLD) as u64, 0, 0, 0, 0, 0]),
     ("close", libc::SYS_close, [0; 6]),
@@ -67,22 +60,22 @@ const AFTER_FILTER: &[(&str, libc::c_long, [u64; 6])] = &[
     ("setsid", libc::SYS_setsid, [0; 6]),
     ("write", libc::SYS_write, [0; 6]),
 ];
-/// Besides, for a terminal.
+/// Additional calls with a terminal.
 const FOR_TERMINAL: (&str, libc::c_long, [u64; 6]) = ("ioctl", libc::SYS_ioctl, [0, libc::TIOCSCTTY, 0, 0, 0, 0]);
-/// Besides, without no_new_privs: what installed the filter is given away after it.
+/// Additional calls without no_new_privs: the capability for the filter is dropped after it.
 const WITHOUT_NO_NEW_PRIVS: (&str, libc::c_long, [u64; 6]) = ("capset", libc::SYS_capset, [0; 6]);
 
 pub enum Role<'a> {
     /// The first process of the container, with the container's state directory.
     First { state: &'a Path },
-    /// One more, with its command and the container's namespaces to join (cgroup and mount).
+    /// A further process, with its command and the container's namespaces to join (cgroup and mount).
     Another { argv: &'a [String], namespaces: &'a [OwnedFd] },
 }
 
 /// The pid namespace of a new process.
 pub enum PidNamespace<'a> {
     New,
-    /// One with other processes. The first process of a container also gets that namespace's /proc ([`reaper::Reaper`]).
+    /// An existing one. The first process of a container also gets that namespace's /proc ([`reaper::Reaper`]).
     Join {
         pids: &'a OwnedFd,
         proc: Option<&'a OwnedFd>,
@@ -98,7 +91,7 @@ pub struct PodNamespaces<'a> {
     pub shared: Option<&'a OwnedFd>,
 }
 
-/// Runs in a process forked for it, the helper, and does not return.
+/// Runs in the helper, a process forked for it, and does not return.
 pub fn launch(record: &ContainerRecord, role: &Role, pod: &PodNamespaces, streams: Streams, report: BorrowedFd) -> ! {
     let Err(error) = (Start { record, role, pod, report }).run(streams);
     fail(report, &error)
@@ -109,11 +102,11 @@ fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Reports why a start failed, and ends.
+/// Reports the error of a start, and exits.
 pub fn fail(report: BorrowedFd, error: &str) -> ! {
     let mut packet = vec![REPORT_ERROR];
-    // It goes on in larger packets of JSON, in which a byte may take six.
-    packet.extend_from_slice(&error.as_bytes()[..error.floor_char_boundary(MOST_ERROR)]);
+    // It is sent on in JSON, in which a byte may take six.
+    packet.extend_from_slice(&error.as_bytes()[..error.floor_char_boundary(MAX_ERROR)]);
     let _ = wire::send(report, &packet, &[], MsgFlags::empty());
     exit(128)
 }
@@ -129,7 +122,7 @@ struct Start<'a> {
     report: BorrowedFd<'a>,
 }
 
-/// Everything that `execve` takes.
+/// The arguments of `execve`.
 struct Ready {
     program: CString,
     argv: Vec<CString>,
@@ -143,7 +136,7 @@ impl Start<'_> {
         let alone = matches!(self.pod.pids, PidNamespace::New);
         let terminal = matches!(streams, Streams::Terminal);
         self.leave_shim(&streams)?;
-        // Of the host's /proc, which is out of reach later.
+        // Opened in the host's /proc, which is not accessible later.
         let permitted = sys::permitted_capabilities().map_err(say("capabilities"))?;
         let mounts = self.prepare_root()?;
         self.choose_pid_namespace()?;
@@ -156,12 +149,12 @@ impl Start<'_> {
         let user = if self.pod.users.is_some() { RealUser::Pod } else { RealUser::Host };
         leave_session(user).map_err(say("session keyring"))?;
         if first {
-            // The console is a mount.
+            // The console is mounted.
             streams.open(first)?.pass(self.report)?.connect()?;
             sys::set_capabilities(self.limit(permitted)?).map_err(say("capabilities"))?;
         } else {
             let limited = self.limit(permitted)?;
-            // The container's files are opened without them.
+            // Files of the container are opened without these capabilities.
             let passing = limited | permitted & PASS_DESCRIPTORS;
             sys::set_capability_sets(limited, passing).map_err(say("capabilities"))?;
             let opened = streams.open(first)?;
@@ -192,7 +185,7 @@ impl Start<'_> {
             self.make_child(gate, &[0, 1, 2])?;
             begin_session(terminal)?;
         } else if first {
-            // Again: the change of user has cleared it.
+            // Set again, since the change of the user has cleared it.
             die_with_parent()?;
         }
         if let Some(filter) = last_filter {
@@ -202,7 +195,7 @@ impl Start<'_> {
         Err(format!("exec {:?}: {}", ready.program, io::Error::from(error)))
     }
 
-    /// Closes what the shim has open, and becomes one of the container's processes in all that other processes do not see.
+    /// Closes descriptors of the shim, and takes on what other processes cannot see of a process of the container.
     fn leave_shim(&self, streams: &Streams) -> Result<(), String> {
         let record = self.record;
         let mut keep = streams.descriptors();
@@ -217,20 +210,20 @@ impl Start<'_> {
         descriptors::close_all_but(&keep).map_err(say("closing descriptors"))?;
         cgroup::enter(&record.cgroups).map_err(|e| e.to_string())?;
         std::fs::write("/proc/self/oom_score_adj", record.oom_score_adj.to_string()).map_err(say("oom_score_adj"))?;
-        // Whatever the agent was started with is not the container's.
+        // The container does not inherit settings of the agent.
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
         if let Some(profile) = &record.config.security.apparmor {
-            // Inherited by the child. While /proc is the host's: a container's could be anything.
+            // Inherited by the child. Set while /proc is the host's, since a container's could be anything.
             set_apparmor(profile).map_err(|e| format!("AppArmor profile {profile:?}: {e}"))?;
         }
         if let Some(range) = record.user_namespace {
-            // So that the pod's root may open them again, as /dev/stdout.
+            // So that the pod's root may open them again (`/dev/stdout`).
             streams.give_to(range.first).map_err(|e| format!("streams: {e}"))?;
         }
         Ok(())
     }
 
-    /// Takes from the host what the root of a first process is made of, and becomes root of the pod's user namespace.
+    /// Opens what the root of a first process needs of the host, and becomes root of the pod's user namespace.
     fn prepare_root(&self) -> Result<Mounts, String> {
         let Role::First { state } = self.role else { return Ok(Mounts::default()) };
         let mut mounts = Mounts::default();
@@ -240,13 +233,13 @@ impl Start<'_> {
         if let (Some(users), Some(shared)) = (self.pod.users, self.pod.shared) {
             unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("mount namespace: {e}"))?;
             mounts.prepared = Some(rootfs::Prepared::new(self.record, state, users.as_fd(), shared.as_fd())?);
-            // Before the pid namespace, which is then the pod's.
+            // Before the pid namespace is created, which then belongs to the pod.
             user_namespace::enter(users.as_fd()).map_err(say("joining the user namespace"))?;
         }
         Ok(mounts)
     }
 
-    /// Children of this process will be in it, but not this process itself.
+    /// Only children of this process are in it.
     fn choose_pid_namespace(&self) -> Result<(), String> {
         match self.pod.pids {
             PidNamespace::New => unshare(CloneFlags::CLONE_NEWPID).map_err(|e| format!("pid namespace: {e}")),
@@ -280,8 +273,8 @@ impl Start<'_> {
         }
     }
 
-    /// Empties the bounding set of what the program will not have. Returns the capabilities that are needed from here on; nothing that a
-    /// container puts in the way is done with others.
+    /// Drops capabilities that the program will not have from the bounding set. Returns those needed from here on; files of the
+    /// container are accessed with no others.
     fn limit(&self, permitted: u64) -> Result<u64, String> {
         sys::limit_bounding_set(self.capabilities()).map_err(say("capability bounding set"))?;
         Ok(permitted & (self.capabilities() | self.for_filter() | CHANGE_USER))
@@ -291,14 +284,14 @@ impl Start<'_> {
         self.record.capabilities.iter().fold(0u64, |bits, c| bits | 1 << c)
     }
 
-    /// A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it goes in while we still have the former.
+    /// A filter needs CAP_SYS_ADMIN or no_new_privs: without the latter it is installed before the capability is dropped.
     fn for_filter(&self) -> u64 {
         let needed = self.record.seccomp.is_some() && !self.record.config.security.no_new_privileges;
         u64::from(needed) << SYS_ADMIN
     }
 
-    /// Becomes the user, in the working directory, and finds the program as that user does. Gives also the capabilities that the program
-    /// will begin with, which are to be set.
+    /// Becomes the user, in the working directory, and finds the program with that user's permissions. Also returns the capabilities
+    /// with which the program starts, for the caller to set.
     fn become_user(&self) -> Result<(Ready, u64), String> {
         let record = self.record;
         let argv = match self.role {
@@ -319,19 +312,19 @@ impl Start<'_> {
         setresgid(gid, gid, gid).map_err(|e| format!("setgid {gid}: {e}"))?;
         setresuid(uid, uid, uid).map_err(|e| format!("setuid {uid}: {e}"))?;
         sys::set_capabilities(self.capabilities() | self.for_filter()).map_err(say("capabilities"))?;
-        // Changed by the change of user, to what the host's `fs.suid_dumpable` says. The child inherits it.
+        // The change of the user has set it to the host's `fs.suid_dumpable`. The child inherits it.
         sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(say("dumpable"))?;
         let ready = Ready {
             program: command::find(argv, &environment)?,
             argv: command::c_strings(argv)?,
             environment: command::c_environment(&environment)?,
         };
-        // The kernel gives a program of any other user none.
+        // The kernel gives programs of other users none.
         let kept = if uid.is_root() { self.capabilities() } else { 0 };
         Ok((ready, kept))
     }
 
-    /// The filter as it is to be installed: before there is a child that others see, or as the last thing before the program.
+    /// When the filter is installed: before a child exists that others see, or last before the program.
     fn filters(&self, alone: bool, terminal: bool) -> Result<(Option<&Program>, Option<&Program>), String> {
         let no_new_privileges = self.record.config.security.no_new_privileges;
         let Some(filter) = &self.record.seccomp else { return Ok((None, None)) };
@@ -342,7 +335,7 @@ impl Start<'_> {
             Some((name, ..)) if !no_new_privileges => Err(format!(
                 "the seccomp profile denies {name}, which starting this process takes unless allowPrivilegeEscalation is false"
             )),
-            // What is alone needs nothing to be permitted.
+            // A child that is alone does not depend on permitted calls.
             None if !(alone && no_new_privileges) => Ok((Some(filter), None)),
             _ => Ok((None, Some(filter))),
         }
@@ -356,14 +349,14 @@ impl Start<'_> {
         Ok(Gate { ready, go })
     }
 
-    /// Makes the child and returns in it, when the shim can know of it, so that its end is never that of a stranger. This process, which
-    /// ends, closes `held` before: what the child holds is closed when the child closes it.
+    /// Creates the child and returns in it after the shim can know it, so that the shim recognizes its end. This process closes
+    /// `held` and ends, so that only the child holds these descriptors.
     fn make_child(&self, Gate { ready, go }: Gate, held: &[RawFd]) -> Result<(), String> {
         match sys::fork_sibling(0).map_err(say("fork"))? {
             0 => {
                 drop(go);
                 if matches!(self.role, Role::First { .. }) {
-                    // If the shim has ended already, nobody opens the gate.
+                    // If the shim has ended already, the gate stays closed.
                     die_with_parent()?;
                 }
                 match nix::unistd::read(&ready, &mut [0]) {
@@ -383,16 +376,16 @@ impl Start<'_> {
     }
 }
 
-/// What a child waits at.
+/// The pipe at which a child waits.
 struct Gate {
     ready: OwnedFd,
     go: OwnedFd,
 }
 
-/// What the root of a first process is made of.
+/// What the root of a first process needs of the host.
 #[derive(Default)]
 struct Mounts {
-    /// The /proc of a pid namespace that the process is not in.
+    /// The /proc of a pid namespace of which the process is not a member.
     proc: Option<OwnedFd>,
     /// With a user namespace.
     prepared: Option<rootfs::Prepared>,
@@ -422,14 +415,14 @@ fn begin_session(terminal: bool) -> Result<(), String> {
     }
 }
 
-/// Takes effect when the next program is run. Kernels with several security modules have a directory for each.
+/// Sets the AppArmor profile of the next program. Kernels with several security modules have a directory for each.
 fn set_apparmor(profile: &str) -> io::Result<()> {
     let own = Path::new("/proc/thread-self/attr/apparmor/exec");
     let file = if own.exists() { own } else { Path::new("/proc/thread-self/attr/exec") };
     std::fs::write(file, format!("exec {profile}"))
 }
 
-/// Rust ignores SIGPIPE and the shim blocks what it reads by descriptor; programs expect neither.
+/// Resets signals: Rust ignores SIGPIPE, and the shim blocks signals that it reads by descriptor; programs expect neither.
 fn reset_signals() -> nix::Result<()> {
     for number in Signal::iterator().filter(|s| !matches!(s, Signal::SIGKILL | Signal::SIGSTOP)) {
         // SAFETY: sets the default action; no handler of ours is installed.

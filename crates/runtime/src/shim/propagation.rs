@@ -1,8 +1,8 @@
-//! Volumes with `mountPropagation` of a pod with users of its own: what one container mounts in them is seen by the others of the pod, and
-//! by nobody else.
+//! Volumes with `mountPropagation` of a pod with users of its own: mounts of one container in them are visible to the others of the
+//! pod only.
 //!
-//! The mounts that the containers' are copies of lie in a mount namespace that holds nothing else. The shim keeps it; nobody is in it but
-//! helpers for a moment, before they enter a container. It and its mounts go with the last of the pod's processes.
+//! The mounts of the containers are copies of those in a mount namespace of its own. The shim holds it; only helpers are in it for a
+//! moment before they enter a container. It ends with the last of the pod's processes.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +14,13 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, fstat};
 
-use super::sys;
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links};
+use crate::sys;
 
 const OWN: &str = "/proc/self/ns/mnt";
 
-/// Makes the namespace. `place` is any directory. The caller has one thread, and is where it was afterwards.
+/// Creates the namespace. `place` is any directory. The caller must have one thread, and returns to its own namespace.
 pub fn make(place: &Path) -> io::Result<OwnedFd> {
     let here = File::open(OWN)?;
     unshare(CloneFlags::CLONE_NEWNS)?;
@@ -40,8 +40,8 @@ fn make_here(place: &Path) -> io::Result<OwnedFd> {
     Ok(made.into())
 }
 
-/// Gives a copy of `tree` whose mounts are seen by all such copies of the same file or directory, and that sees theirs. `tree` is in no peer
-/// group; it is what the copies are made of, if it is the first.
+/// Returns a copy of `tree` that shares mounts with all such copies of the same file or directory. `tree` must be in no peer group;
+/// the first one is the origin of the copies.
 pub fn join(namespace: BorrowedFd, tree: BorrowedFd) -> io::Result<OwnedFd> {
     let here = File::open(OWN)?;
     setns(namespace, CloneFlags::CLONE_NEWNS)?;
@@ -55,7 +55,7 @@ fn join_here(tree: BorrowedFd) -> io::Result<OwnedFd> {
     let name = PathBuf::from(format!("{}-{}", stat.st_dev, stat.st_ino));
     let path = Path::new("/").join(&name);
     let root = Directory::open(Path::new("/"), Links::Refuse)?;
-    // Other helpers may come with the same.
+    // Other helpers may do the same at the same time.
     let _alone = Flock::lock(File::open("/")?, FlockArg::LockExclusive).map_err(|(_, e)| e)?;
     if !path.exists() {
         sys::mount_setattr(tree, 0, MsFlags::MS_SHARED.bits(), true)?;

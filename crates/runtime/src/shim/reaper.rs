@@ -1,7 +1,7 @@
 //! Process 1 of a pod's own pid namespace (`shareProcessNamespace`): it collects the processes that lose their parents.
 //!
-//! Every container of the pod sees it, and one with CAP_SYS_PTRACE may do with it what it wants. **Invariant.** There is nothing to
-//! be had: it has no descriptors, no capabilities, an empty root, a cgroup of the pod's, and is not dumpable.
+//! Every container of the pod sees it, and one with CAP_SYS_PTRACE controls it. **Invariant.** That gains nothing: it has no
+//! descriptors, no capabilities, an empty root, a cgroup of the pod's, and is not dumpable.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -17,8 +17,8 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 
-use super::sys;
 use crate::spec::PodRecord;
+use crate::sys;
 use crate::{cgroup, descriptors, user_namespace, wire};
 
 /// Packets of the start: the reaper's process id (as text), its mount namespace while /proc is its root, or what failed.
@@ -30,8 +30,7 @@ pub struct Reaper {
     pub pid: i32,
     /// The pid namespace.
     pub pids: OwnedFd,
-    /// A mount namespace that no process is in. Its root is the /proc of the pid namespace, which only a process in there could have
-    /// mounted.
+    /// A mount namespace without processes. Its root is the /proc of the pid namespace, which only a process in it can mount.
     pub proc: OwnedFd,
 }
 
@@ -39,7 +38,7 @@ pub struct Reaper {
 pub fn start(pod: &PodRecord, users: Option<&OwnedFd>) -> Result<Reaper, String> {
     let (report, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|e| format!("socket: {e}"))?;
-    // A process that makes the reaper a child of ours.
+    // A process that creates the reaper as a child of this one.
     let helper = sys::fork_into(0).map_err(|e| format!("fork: {e}"))?;
     if helper == 0 {
         drop(report);
@@ -93,13 +92,13 @@ pub fn clone_proc(mounts: BorrowedFd) -> io::Result<OwnedFd> {
     setns(mounts, CloneFlags::CLONE_NEWNS)?;
     let tree = here("/").map_err(Into::into).and_then(|proc| sys::clone_mount(proc.as_fd(), false));
     setns(own, CloneFlags::CLONE_NEWNS)?;
-    // To the root of before, which need not be that of the namespace.
+    // To the previous root, which may differ from that of the namespace.
     nix::unistd::fchdir(&root)?;
     nix::unistd::chroot(".")?;
     tree
 }
 
-/// Makes the reaper, which does not return; nor does the process that calls this, but for an error.
+/// Creates the reaper. Neither it nor the calling process returns, except for an error.
 fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<Infallible, String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     let mut keep = vec![report.as_raw_fd()];
@@ -110,7 +109,7 @@ fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<In
         let _ = nix::unistd::close(stream);
     }
     cgroup::enter(&pod.reaper_cgroups).map_err(|e| e.to_string())?;
-    // Its end would be that of every container of the pod. Not every host lets us go so low.
+    // Its end would be that of every container of the pod. Not every host permits such a low score.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
     if let Some(users) = users {
         user_namespace::enter(users.as_fd()).map_err(say("joining the user namespace"))?;
@@ -134,7 +133,7 @@ fn make(pod: &PodRecord, users: Option<&OwnedFd>, report: &OwnedFd) -> Result<In
     exit()
 }
 
-/// Gives away everything. The report is kept for errors.
+/// Drops all privileges and resources, except the report for errors.
 fn settle(report: &OwnedFd) -> Result<(), String> {
     let say = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     descriptors::close_all_but(&[report.as_raw_fd()]).map_err(say("closing descriptors"))?;
@@ -146,7 +145,7 @@ fn settle(report: &OwnedFd) -> Result<(), String> {
     wire::send(report.as_fd(), &[REPORT_PROC], &[proc.as_raw_fd()], MsgFlags::empty()).map_err(say("reporting"))?;
     drop(proc);
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("mount namespace: {e}"))?;
-    // Any directory will do: the mount is seen by this process alone.
+    // Any directory works: only this process sees the mount.
     new_root("tmpfs", "/sys", flags | MsFlags::MS_RDONLY, "size=4k,nr_inodes=1,mode=555")
         .map_err(|e| format!("empty root: {e}"))?;
     sys::limit_bounding_set(0).map_err(say("capability bounding set"))?;
@@ -156,7 +155,7 @@ fn settle(report: &OwnedFd) -> Result<(), String> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong).map_err(say("parent death signal"))
 }
 
-/// Mounts a file system and makes it all that this process sees.
+/// Mounts a file system and makes it the root of this process.
 fn new_root(kind: &str, at: &str, flags: MsFlags, options: &str) -> nix::Result<()> {
     mount(Some(kind), at, Some(kind), flags, Some(options))?;
     nix::unistd::chdir(at)?;

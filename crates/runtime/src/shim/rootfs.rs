@@ -1,17 +1,17 @@
-//! The file system of a container, built by its own process in its own mount namespace: nothing of it is seen by the host,
-//! and all of it goes when the container ends.
+//! The file system of a container, built by its own process in its own mount namespace: the host does not see it, and it ends with
+//! the container.
 //!
-//! Sources of bind mounts are opened before the root is changed, where the host's paths hold; they are placed after it. Another
-//! container may change a shared volume meanwhile, so sources and targets are descriptors ([`crate::beneath`]) from the moment
-//! they are looked at, and no path is walked twice. Every mount is `nodev` unless the container is privileged, so a device node
-//! made inside cannot be opened; the few devices containers get are nodes of their own (whoever is root changes the mode and owner of
-//! what is in `/dev`, and the host's nodes are everybody's), bound one by one.
+//! Sources of bind mounts are opened before the root is changed, by paths of the host, and attached after it. Another container may
+//! change a shared volume meanwhile, so sources and targets are descriptors ([`crate::beneath`]) from the first access on, and no
+//! path is resolved twice. Every mount is `nodev` unless the container is privileged, so a device node made inside cannot be opened;
+//! the few devices of containers are nodes of their own, bound one by one: root of a container may change the mode and owner of a
+//! node in `/dev`, and the host's nodes are shared.
 //!
-//! In a user namespace the container's process is nobody on the host. What takes the host's root is made before ([`Prepared`]), in a
-//! mount namespace that ends with it: sources are opened, and mounted so that 0 on disk is 0 inside; devices and cgroups are not,
-//! they belong to the host's users. Read-only mounts are locked there: root inside could make them writable again. And what is mounted below
-//! them inside is never seen by the host, whatever propagation was requested: that takes a privilege on the host. Containers of the pod see
-//! it ([`super::propagation`]).
+//! In a user namespace the container's process has no privileges on the host. What requires the host's root is prepared before
+//! ([`Prepared`]), in a mount namespace that ends with it: sources are opened, and mounted so that user 0 on disk is 0 inside,
+//! except devices and cgroups, which belong to the host's users. Read-only mounts are locked there, since root inside could make
+//! them writable again. The host never sees mounts below them, whatever propagation was requested: that requires a privilege on the
+//! host. Containers of the pod see them ([`super::propagation`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -25,19 +25,20 @@ use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, makedev, mknod
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::propagation;
-use super::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 use crate::api::{FileKind, Mount, MountSource, Propagation};
 use crate::beneath::{Directory, Leaf, Links};
-use crate::spec::{CgroupDirectory, ContainerRecord};
+use crate::cgroup::CgroupDirectory;
+use crate::spec::ContainerRecord;
+use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
-/// Of directories that are made for mounts.
+/// Mode of directories that are created for mounts.
 const MODE: Mode = Mode::from_bits_truncate(0o755);
 
-/// Name and numbers (`admin-guide/devices.txt` of the kernel).
+/// Devices: names and numbers (`admin-guide/devices.txt` of the kernel).
 const DEVICES: &[(&str, u64, u64)] =
     &[("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-/// As kubelet has the CRI runtimes mask them.
+/// Masked files, as kubelet requests them from CRI runtimes.
 const MASKED: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
@@ -52,7 +53,7 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// Where a file may be mounted over one of the kernel's, as the CRI runtimes permit it.
+/// Files of /proc over which a file may be mounted, as in CRI runtimes.
 const MOUNTABLE_IN_PROC: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -73,14 +74,14 @@ fn stage(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// Mounts a file system of the kernel on an ordinary directory of the container, which is made if it is missing.
+/// Mounts a file system of the kernel on a directory of the container, which is created if it is missing.
 fn attach(root: &Directory, kind: &str, target: &str, flags: MsFlags, data: &str) -> Result<()> {
     let at = root.make(Path::new(target), Leaf::Directory, MODE).map_err(stage(format_args!("creating {target}")))?;
     attach_to(at.as_fd(), kind, target, flags, data)
 }
 
 fn attach_to(at: BorrowedFd, kind: &str, target: &str, flags: MsFlags, data: &str) -> Result<()> {
-    // `mount` takes a path; the working directory stays the one that was opened.
+    // `mount` takes a path; the working directory is the opened one.
     nix::unistd::fchdir(at).map_err(|e| format!("entering {target}: {e}"))?;
     mount(Some(kind), ".", Some(kind), flags, Some(data)).map_err(|e| format!("mounting {kind} on {target}: {e}"))
 }
@@ -131,7 +132,7 @@ fn bind_host(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Result<B
 }
 
 impl Bind {
-    fn place(&self, root: &Directory) -> Result<()> {
+    fn attach(&self, root: &Directory) -> Result<()> {
         let target = &self.target;
         let leaf = if self.kind == FileKind::Directory { Leaf::Directory } else { Leaf::File };
         let at = root.make(target, leaf, MODE).map_err(stage(format_args!("mount point {}", target.display())))?;
@@ -139,7 +140,7 @@ impl Bind {
         sys::move_mount(self.tree.as_fd(), at.as_fd()).map_err(stage(format_args!("mounting on {}", target.display())))
     }
 
-    /// Leaves the peer groups of the host's mounts, which a clone is in. Mounts of the host still appear.
+    /// Leaves the peer groups of the host's mounts, to which a clone belongs. Later mounts of the host still appear.
     fn leave_host(&self) -> Result<()> {
         self.set(0, MsFlags::MS_SLAVE, true)
     }
@@ -156,13 +157,13 @@ impl Bind {
     }
 }
 
-/// Refuses a mount in or over the kernel's /proc: later steps of the start, and programs, trust what is there.
+/// Refuses a mount in or over the kernel's /proc: later steps of the start, and programs, trust it.
 fn refuse_proc(root: &Directory, at: BorrowedFd, target: &Path, tree: Option<BorrowedFd>) -> Result<()> {
     let is_proc = |fd: BorrowedFd| fstatfs(fd).is_ok_and(|s| s.filesystem_type() == PROC_SUPER_MAGIC);
     if !is_proc(at) {
         return Ok(());
     }
-    // By identity: the links of /proc that say where a descriptor leads are not there for a process of another pid namespace.
+    // Compared by identity: for a process of another pid namespace, /proc has no links of descriptors.
     let found = fstat(at).map_err(|e| format!("{}: {e}", target.display()))?;
     let is = |path: &str| {
         let known = root.resolve(Path::new(path)).ok().and_then(|fd| fstat(fd).ok());
@@ -174,16 +175,16 @@ fn refuse_proc(root: &Directory, at: BorrowedFd, target: &Path, tree: Option<Bor
     Err(format!("{:?} cannot be mounted because it is inside /proc", target.display().to_string()))
 }
 
-/// Whether the container gets the devices of the host. One in a user namespace could use none of them.
+/// Whether the container gets the devices of the host. A container in a user namespace could not use them.
 fn has_devices(record: &ContainerRecord) -> bool {
     record.config.security.privileged && record.user_namespace.is_none()
 }
 
-/// What is mounted in the container, opened while the host's paths hold.
+/// The sources of the container's mounts, opened by paths of the host.
 struct Sources {
     /// One per mount of the record.
     mounts: Vec<Option<Bind>>,
-    /// The host's, or none yet.
+    /// The host's devices, or none yet.
     devices: Vec<Bind>,
     shm: Bind,
     cgroups: Vec<Bind>,
@@ -224,8 +225,8 @@ impl Sources {
         Ok(Sources { mounts, devices, shm, cgroups })
     }
 
-    /// Makes the container's device nodes, unless it has the host's. They lie in a file system in memory that is mounted on `place` while
-    /// they are made; the caller's mount namespace is its own.
+    /// Creates the container's device nodes, unless it has the host's. They are in a file system in memory that is mounted on
+    /// `place` while they are created; the caller's mount namespace is its own.
     fn make_devices(&mut self, place: &Path) -> Result<()> {
         if !self.devices.is_empty() {
             return Ok(());
@@ -236,7 +237,7 @@ impl Sources {
         let made = DEVICES.iter().map(|(name, major, minor)| {
             let (node, mode) = (place.join(name), Mode::from_bits_truncate(0o666));
             mknod(&node, SFlag::S_IFCHR, mode, makedev(*major, *minor))?;
-            // The umask is not asked.
+            // Regardless of the umask.
             fchmodat(AT_FDCWD, &node, mode, FchmodatFlags::FollowSymlink)?;
             let file = open(&node, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
             let target = Path::new("/dev").join(name);
@@ -246,12 +247,12 @@ impl Sources {
         umount2(place, MntFlags::MNT_DETACH).map_err(|e| format!("leaving the file system of devices: {e}"))
     }
 
-    fn all(&self) -> impl Iterator<Item = &Bind> {
+    fn binds(&self) -> impl Iterator<Item = &Bind> {
         self.mounts.iter().flatten().chain(&self.devices).chain([&self.shm]).chain(&self.cgroups)
     }
 }
 
-/// The mounts of a container in a user namespace, made by the host's root.
+/// The mounts of a container in a user namespace, prepared by the host's root.
 pub struct Prepared {
     sources: Sources,
     /// The image with its writable layer.
@@ -259,8 +260,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The caller is in a fresh mount namespace, which nobody else ever enters but those who copy it. Its working directory is where
-    /// [`Prepared::enter`] finds what is locked.
+    /// The caller is in a new mount namespace, which other processes only copy. In its working directory [`Prepared::enter`] finds
+    /// the locked mounts.
     pub fn new(record: &ContainerRecord, state: &Path, users: BorrowedFd, shared: BorrowedFd) -> Result<Prepared> {
         let mut sources = Sources::open(record, Some((users, shared)))?;
         detach_from_host()?;
@@ -274,7 +275,7 @@ impl Prepared {
     }
 
     pub fn descriptors(&self) -> Vec<RawFd> {
-        let trees = self.sources.all().map(|b| b.tree.as_raw_fd());
+        let trees = self.sources.binds().map(|b| b.tree.as_raw_fd());
         trees.chain([self.root.as_raw_fd()]).collect()
     }
 
@@ -290,7 +291,7 @@ impl Prepared {
                 bind.tree = sys::clone_mount(locked.as_fd(), true).map_err(fail)?;
             }
         }
-        // The kernel gives them to a user namespace only as long as it sees those of the host.
+        // The kernel lets a user namespace mount them only while those of the host are visible.
         let kernel = |kind: &CStr, attributes| {
             sys::detached_mount(kind, attributes).map_err(stage(format_args!("mounting {}", kind.to_string_lossy())))
         };
@@ -305,14 +306,14 @@ impl Prepared {
     }
 }
 
-/// Whether a mount is made such that the container's root cannot take back its options.
+/// Whether the options of a mount have to be locked against the container's root.
 fn is_locked(request: &Mount, bind: &Bind) -> bool {
     (request.read_only || request.recursive_read_only) && !is_device(bind.kind)
 }
 
-/// Puts read-only mounts where the mount namespace of the container's users copies them: there the kernel locks the options that a mount
-/// has in a namespace of the host's. They lie on a file system in memory over `place`, by number; it becomes the working directory, which
-/// stays the same directory in the copy.
+/// Attaches read-only mounts where the mount namespace of the container's users copies them: the kernel locks options that a mount
+/// has in a namespace of the host. They are on a file system in memory over `place`, by number; it becomes the working directory,
+/// also in the copy.
 fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some("mode=755,size=1m"))
@@ -330,8 +331,8 @@ fn lock_read_only(record: &ContainerRecord, sources: &Sources, place: &Path) -> 
     Ok(())
 }
 
-/// Makes and enters the container's root. The caller is in a fresh mount namespace, and in the container's pid namespace unless it
-/// gives that one's /proc.
+/// Creates and enters the container's root. The caller is in a new mount namespace, and in the container's pid namespace unless it
+/// passes that one's /proc.
 pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> Result<()> {
     let mut sources = Sources::open(record, None)?;
     detach_from_host()?;
@@ -341,7 +342,7 @@ pub fn enter(record: &ContainerRecord, state: &Path, proc: Option<&OwnedFd>) -> 
     fill(record, &sources, proc, None)
 }
 
-/// Mounts from here on are not seen by the host.
+/// Hides later mounts from the host.
 fn detach_from_host() -> Result<()> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
         .map_err(|e| format!("detaching the mount namespace: {e}"))
@@ -362,7 +363,7 @@ fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys
     let (root, plain) = (open_root(Links::Root)?, open_root(Links::Refuse)?);
     kernel_file_systems(&plain, record, sources, proc, sys)?;
     for (request, bind) in record.mounts.iter().zip(&sources.mounts) {
-        place(&root, request, bind.as_ref(), has_devices(record))?;
+        mount_request(&root, request, bind.as_ref(), has_devices(record))?;
     }
     if !privileged && !security.unmasked_proc {
         let null = sources.devices.iter().find(|d| d.target == Path::new("/dev/null")).ok_or("no /dev/null")?;
@@ -376,13 +377,13 @@ fn fill(record: &ContainerRecord, sources: &Sources, proc: Option<&OwnedFd>, sys
     Ok(())
 }
 
-/// Mounts the image with a writable layer on top and changes to it. Layers are named relative to their directory, so that
-/// many fit into the one page that mount options may fill.
+/// Mounts the image with a writable layer on top and changes to it. Layers are named relative to their directory, so that many fit
+/// into the page of mount options.
 fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) -> Result<()> {
     let (upper, work, root) = (state.join("upper"), state.join("work"), state.join("rootfs"));
     let flags = if has_devices(record) { MsFlags::empty() } else { MsFlags::MS_NODEV };
     if let Some(users) = users {
-        // Over themselves: the kernel maps the users of lower layers, not those of the whole.
+        // Mounted over themselves: the kernel maps users of lower layers, not of the overlay.
         let layers = bind_host(&record.layers_root, &record.layers_root)?;
         layers.map_users(users, &record.layers_root.display())?;
         let at = open(&record.layers_root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
@@ -397,7 +398,8 @@ fn overlay(record: &ContainerRecord, state: &Path, users: Option<BorrowedFd>) ->
     std::env::set_current_dir(&root).map_err(stage("root file system"))
 }
 
-/// The terminals of a container are its own. The machine has a number in all ([`crate::terminals`]), of which no container takes more than these.
+/// The terminals of a container are its own. The machine has a number in all ([`crate::terminals`]), of which a container may use
+/// this many.
 const TERMINALS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=64";
 
 fn kernel_file_systems(
@@ -419,11 +421,11 @@ fn kernel_file_systems(
         None => attach(root, "proc", "/proc", plain, "")?,
     }
     if has_devices(record) {
-        devices.iter().try_for_each(|d| d.place(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
+        devices.iter().try_for_each(|d| d.attach(root).and_then(|()| d.set(0, MsFlags::MS_PRIVATE, false)))?;
         attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
     } else {
         attach(root, "tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=755,size=65536k")?;
-        devices.iter().try_for_each(|d| d.place(root))?;
+        devices.iter().try_for_each(|d| d.attach(root))?;
         attach(root, "devpts", "/dev/pts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, TERMINALS)?;
         for (target, link) in [
             ("pts/ptmx", "/dev/ptmx"),
@@ -436,7 +438,7 @@ fn kernel_file_systems(
             symlink(target, link).map_err(stage(format_args!("linking {link}")))?;
         }
     }
-    shm.place(root)?;
+    shm.attach(root)?;
     attach(root, "mqueue", "/dev/mqueue", plain, "")?;
     match sys {
         Some(sys) => place_kernel(sys, "/sys")?,
@@ -446,7 +448,7 @@ fn kernel_file_systems(
         attach(root, "tmpfs", "/sys/fs/cgroup", plain, "mode=755,size=1m")?;
     }
     for cgroup in cgroups {
-        cgroup.place(root)?;
+        cgroup.attach(root)?;
         let read_only = if privileged { 0 } else { MOUNT_ATTR_RDONLY };
         cgroup.set(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only, MsFlags::empty(), false)?;
     }
@@ -458,7 +460,7 @@ fn kernel_file_systems(
     Ok(())
 }
 
-fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bool) -> Result<()> {
+fn mount_request(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bool) -> Result<()> {
     let Some(bind) = bind else {
         let MountSource::Tmpfs { size, mode } = &request.source else { return Ok(()) };
         let mut options = format!("mode={:o}", mode.unwrap_or(0o1777));
@@ -473,7 +475,7 @@ fn place(root: &Directory, request: &Mount, bind: Option<&Bind>, has_devices: bo
         refuse_proc(root, at.as_fd(), &request.target, None)?;
         return attach_to(at.as_fd(), "tmpfs", &target, flags, &options);
     };
-    bind.place(root)?;
+    bind.attach(root)?;
     let propagation = match request.propagation {
         Propagation::Private => MsFlags::MS_PRIVATE,
         Propagation::HostToContainer => MsFlags::MS_SLAVE,
@@ -493,13 +495,13 @@ fn set_options(request: &Mount, bind: &Bind, has_devices: bool) -> Result<()> {
     Ok(())
 }
 
-/// How often processors ran hot, which tells of others on the machine.
+/// Thermal throttling, which reveals the load of the machine.
 fn thermal_throttle() -> Vec<PathBuf> {
     let processors = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
     processors.map(|p| p.path().join("thermal_throttle")).collect()
 }
 
-/// Hides what the kernel shows of the host, and makes the rest of /proc that changes it read-only.
+/// Masks files that show the host, and makes files of /proc that change it read-only.
 fn mask(root: &Directory, null: &Bind) -> Result<()> {
     let find = |path: &Path| match root.resolve(path) {
         Ok(at) => Ok(Some(at)),
@@ -527,7 +529,7 @@ fn mask(root: &Directory, null: &Bind) -> Result<()> {
     Ok(())
 }
 
-/// Makes the working directory if the image lacks it, as the CRI runtimes do.
+/// Creates the working directory if the image lacks it, as CRI runtimes do.
 pub fn enter_working_directory(path: &str) -> Result<()> {
     let fail = |e: io::Error| format!("working directory {path}: {e}");
     let root = Directory::open(Path::new("/"), Links::Root).map_err(fail)?;

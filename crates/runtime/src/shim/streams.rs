@@ -9,20 +9,20 @@ use nix::sys::socket::MsgFlags;
 use nix::sys::stat::{Mode, fstat, makedev};
 use nix::unistd::{Gid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, fchown};
 
-use super::process::REPORT_TERMINAL;
-use super::sys;
+use super::report::REPORT_TERMINAL;
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links};
+use crate::sys;
 use crate::wire;
 
-/// Where the process's streams go.
+/// The streams of a new process.
 pub enum Streams {
     Pipes {
         stdin: Option<OwnedFd>,
         stdout: Option<OwnedFd>,
         stderr: Option<OwnedFd>,
     },
-    /// A terminal of the container, which is yet to be opened.
+    /// A terminal of the container, which is opened later.
     Terminal,
 }
 
@@ -63,7 +63,7 @@ impl Streams {
     }
 }
 
-/// Streams that are ready to be those of this process.
+/// Opened streams for this process.
 pub struct Opened {
     streams: [OwnedFd; 3],
     master: Option<OwnedFd>,
@@ -90,7 +90,7 @@ impl Opened {
     }
 }
 
-/// The null device of the container, which may have put something else in its place.
+/// Opens the null device of the container, which may have replaced it.
 fn open_null() -> Result<OwnedFd, String> {
     let fail = |e: io::Error| format!("/dev/null: {e}");
     let root = Directory::open(Path::new("/"), Links::Refuse).map_err(fail)?;
@@ -103,7 +103,7 @@ fn open_null() -> Result<OwnedFd, String> {
     Err("/dev/null: it is not the null device".into())
 }
 
-/// A new terminal: its master, and the side of the program.
+/// Opens a new terminal: its master, and the side of the program.
 fn open_terminal(first: bool) -> Result<(OwnedFd, OwnedFd), String> {
     let root = Directory::open(Path::new("/"), Links::Refuse).map_err(|e| format!("opening /: {e}"))?;
     let master = root.open_at(Path::new("dev/pts/ptmx"), OFlag::O_RDWR | OFlag::O_NOCTTY, Mode::empty());
@@ -118,8 +118,8 @@ fn open_terminal(first: bool) -> Result<(OwnedFd, OwnedFd), String> {
     Ok((master, terminal))
 }
 
-/// Gives pipes and sockets among the streams of this process to a user, since programs open their own streams again
-/// (`/dev/stdout`). Files and devices stay whose they are.
+/// Gives pipes and sockets among the streams of this process to a user, since programs open their own streams again (`/dev/stdout`).
+/// Files and devices keep their owners.
 pub fn give_own_to(uid: Uid) -> io::Result<()> {
     for stream in 0..3 {
         // SAFETY: streams 0 to 2 are open, and not closed while this is borrowed.
@@ -130,7 +130,7 @@ pub fn give_own_to(uid: Uid) -> io::Result<()> {
             continue;
         }
         match fchown(fd, Some(uid), None) {
-            // A stream of another user namespace belongs to nobody here.
+            // A stream of another user namespace has no mapped owner here.
             Ok(()) | Err(nix::Error::EPERM | nix::Error::EINVAL) => {}
             Err(e) => return Err(e.into()),
         }

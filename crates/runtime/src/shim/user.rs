@@ -1,4 +1,4 @@
-//! Whom a program runs as: ids and groups from the request, the image and the container's own files.
+//! The user of a program: ids and groups from the request, the image and the container's files.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -19,10 +19,10 @@ pub struct User {
 }
 
 impl User {
-    /// Looks names up in the files of the container, whose root is ours by now.
+    /// Looks names up in the files of the container, whose root this process has.
     pub fn resolve(record: &ContainerRecord) -> Result<User, String> {
         let security = &record.config.security;
-        // They are the container's: never waited for, and of bounded size.
+        // The container owns these files: opening must not block, and their size is limited.
         let read = |path: &str| {
             let file = Directory::open(Path::new("/"), Links::Root).and_then(|root| root.read(Path::new(path)));
             let mut text = Vec::new();
@@ -49,18 +49,18 @@ fn resolve_user(
     let (image_user, image_group) = image_user.split_once(':').unwrap_or((image_user, ""));
     let users = || passwd.lines().map(|l| l.split(':').collect::<Vec<_>>()).filter(|f| f.len() >= 6);
     let groups = || group.lines().map(|l| l.split(':').collect::<Vec<_>>()).filter(|f| f.len() >= 3);
-    let wanted = match run_as_user {
+    let name = match run_as_user {
         Some(uid) => uid.to_string(),
         None if image_user.is_empty() => "0".into(),
         None => image_user.to_owned(),
     };
-    let entry = users().find(|f| f[0] == wanted || (wanted.parse::<u32>().is_ok() && f[2] == wanted));
-    let uid = match (&entry, wanted.parse()) {
+    let entry = users().find(|f| f[0] == name || (name.parse::<u32>().is_ok() && f[2] == name));
+    let uid = match (&entry, name.parse()) {
         (_, Ok(uid)) => uid,
         (Some(entry), _) => {
-            entry[2].parse().map_err(|_| format!("user {wanted:?}: bad uid {:?} in /etc/passwd", entry[2]))?
+            entry[2].parse().map_err(|_| format!("user {name:?}: bad uid {:?} in /etc/passwd", entry[2]))?
         }
-        (None, _) => return Err(format!("unable to find user {wanted}: no matching entries in passwd file")),
+        (None, _) => return Err(format!("unable to find user {name}: no matching entries in passwd file")),
     };
     let gid = match run_as_group {
         Some(gid) => gid,

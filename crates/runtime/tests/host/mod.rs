@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// Waits until the container's log has a line with `text`.
-    pub async fn said(&self, container: &str, text: &str) {
+    pub async fn wait_for_output(&self, container: &str, text: &str) {
         let status = self.runtime.container_status(container).await.unwrap();
         let limit = tokio::time::Instant::now() + Duration::from_secs(30);
         while !std::fs::read_to_string(&status.log_path).is_ok_and(|l| l.contains(text)) {
@@ -137,7 +137,7 @@ impl Host {
         script: &str,
         edit: impl FnOnce(&mut ContainerConfig),
     ) -> (Container, String) {
-        // The streams are two pipes: what stands before what in the log is only told of one.
+        // The streams are two pipes: the log has an order only within each.
         let mut config = shell(name, &format!("exec 2>&1; {script}"));
         edit(&mut config);
         let id = self.start(pod, config).await;

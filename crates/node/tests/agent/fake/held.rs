@@ -1,4 +1,4 @@
-//! A runtime whose sandboxes wait until they are let go, and are counted; or whose containers never come to run their programs.
+//! A runtime that counts sandboxes and holds them until they are released, or whose containers never start.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,16 +36,16 @@ impl Held {
     }
 
     /// Waits until there is a container that does not start, or none any more.
-    pub async fn until_stuck(&self, wanted: bool) {
+    pub async fn until_stuck(&self, expected: bool) {
         let mut stuck = self.stuck.as_ref().unwrap().subscribe();
-        let wait = stuck.wait_for(|id| id.is_some() == wanted);
+        let wait = stuck.wait_for(|id| id.is_some() == expected);
         tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap().unwrap();
     }
 
     /// Waits until so many are being made at a time.
-    pub async fn until(&self, wanted: usize) {
+    pub async fn until(&self, expected: usize) {
         let mut now = self.now.subscribe();
-        let wait = now.wait_for(|n| *n == wanted);
+        let wait = now.wait_for(|n| *n == expected);
         tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap().unwrap();
     }
 

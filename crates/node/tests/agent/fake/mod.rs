@@ -141,19 +141,19 @@ impl Fake {
         self.put(collection, v);
     }
 
-    /// Waits until an object is as wanted.
+    /// Waits until an object meets a condition.
     pub async fn until(
         &self,
         collection: &str,
         ns: &str,
         name: &str,
-        wanted: impl Fn(Option<&Value>) -> bool,
+        is_met: impl Fn(Option<&Value>) -> bool,
     ) -> Option<Value> {
         let mut events = self.events.subscribe();
         let wait = async {
             loop {
                 let now = self.get(collection, ns, name);
-                if wanted(now.as_ref()) {
+                if is_met(now.as_ref()) {
                     return now;
                 }
                 let _ = events.recv().await;

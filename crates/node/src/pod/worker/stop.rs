@@ -1,21 +1,23 @@
-//! Stopping: hooks, signals, grace, and cleaning up.
+//! Stops the pod or a container: hooks, signals, grace periods, and cleaning up.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::Severity;
+use client::{DeleteOptions, Severity};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use runtime::ContainerState;
 
-use super::hooks;
-use super::worker::{Worker, text, unless_ending};
-use crate::agent::Shared;
+use super::events::regarding;
+use super::{RESYNC, Stage, Worker, unless_ending};
 use crate::blocking::blocking;
+use crate::pod::hooks;
+use crate::pod::spec::text;
 use crate::probe::Names;
 use crate::resources::is_sidecar;
+use crate::shared::Shared;
 
-/// What a container gets after its hook has used up the grace period.
+/// The grace period of a container whose hook has used it up.
 const MINIMUM: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,15 +30,15 @@ pub(super) enum Error {
     Volumes(#[from] crate::volumes::Error),
 }
 
-/// How stopping a container of a pod that goes on came to an end.
+/// The result of stopping a container of a pod that keeps running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     Stopped,
-    /// The pod is to be ended, and all its containers with it ([`Worker::stop_everything`]), within the time that it is given.
+    /// The pod terminates. [`Worker::stop_everything`] stops all its containers within its grace period.
     PodEnds,
 }
 
-/// Everything that ending one container needs, without the worker.
+/// What stopping a container needs of the worker.
 struct Ending {
     shared: Arc<Shared>,
     pod: Arc<Pod>,
@@ -57,7 +59,7 @@ impl Ending {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => {
                     tracing::debug!(container = id, why, "preStop failed");
-                    let about = super::worker::regarding(&self.pod).field(&format!("spec.containers{{{}}}", spec.name));
+                    let about = regarding(&self.pod).field(&format!("spec.containers{{{}}}", spec.name));
                     self.shared.recorder.warning(about, "FailedPreStopHook", "PreStopHook failed");
                 }
                 Err(_) => tracing::debug!(container = id, "preStop did not end within the grace period"),
@@ -65,7 +67,7 @@ impl Ending {
             left = grace.saturating_sub(began.elapsed()).max(MINIMUM);
         }
         if let Err(error) = options.runtime.stop_container(id, left).await {
-            tracing::warn!(container = id, %error, "stopping");
+            tracing::warn!(container = id, %error, "stopping a container failed");
         }
     }
 }
@@ -75,7 +77,7 @@ impl Worker {
         Ending { shared: self.shared.clone(), pod: self.pod.clone(), ip: self.probe_ip(), names: self.names() }
     }
 
-    /// Stops a container of a pod that goes on; the end of the pod does not wait for it.
+    /// Stops a container of a pod that keeps running. Returns early if the pod terminates meanwhile.
     pub(super) async fn stop_container(&mut self, id: &str, spec: &Spec, grace: Duration) -> Stopped {
         let (ending, inbox) = (self.ending(), self.inbox.clone());
         match unless_ending(inbox, ending.container(id, spec, grace)).await {
@@ -84,9 +86,9 @@ impl Worker {
         }
     }
 
-    /// Ends all containers and the sandbox, sidecars after the others. A shorter grace period that arrives meanwhile holds.
+    /// Stops all containers and the sandbox, sidecars last. A shorter grace period that arrives meanwhile applies.
     pub(super) async fn stop_everything(&mut self, grace: Duration) {
-        self.place = None;
+        self.start_permit = None;
         let Ok(seen) = self.observe().await else { return };
         let running: Vec<(String, Spec)> = seen
             .running()
@@ -106,7 +108,7 @@ impl Worker {
                 let (sidecars, others): (Vec<_>, Vec<_>) = running.iter().partition(|(_, s)| is_sidecar(s));
                 join_all(others.iter().map(|(id, spec)| ending.container(id, spec, whole))).await;
                 let mut waiting = sidecars.iter().rev();
-                // The later ones wait for their turn until the grace period is over, and then end together.
+                // Sidecars stop one after the other until the grace period is over, then the rest together.
                 while began.elapsed() < whole
                     && let Some((id, spec)) = waiting.next()
                 {
@@ -123,53 +125,92 @@ impl Worker {
                             work.await;
                             break None;
                         }
-                        let asked = match &*self.inbox.borrow_and_update() {
+                        let grace_left = match &*self.inbox.borrow_and_update() {
                             None => Duration::from_secs(1),
                             Some(p) => match p.metadata.deletion_grace_period_seconds {
                                 Some(s) => meta::time::seconds(s),
                                 None => continue,
                             },
                         };
-                        if asked < whole.saturating_sub(began.elapsed()) {
-                            break Some(asked);
+                        if grace_left < whole.saturating_sub(began.elapsed()) {
+                            break Some(grace_left);
                         }
                     }
                 }
             };
             match shorter {
-                Some(asked) => grace = asked,
+                Some(shorter) => grace = shorter,
                 None => break,
             }
         }
-        // What the worker has not seen while it waited is looked at in its next round.
+        // The next round handles changes that arrived meanwhile.
         self.inbox.mark_changed();
         if let Some(sandbox) = &seen.sandbox
             && let Err(error) = self.shared.options.runtime.stop_pod(&sandbox.id).await
         {
-            tracing::warn!(pod = %self.name(), %error, "stopping the sandbox");
+            tracing::warn!(pod = %self.name(), %error, "stopping the sandbox failed");
         }
         if let Some(network) = &self.shared.options.network
             && let Err(error) = network.detach(&self.uid).await
         {
-            tracing::warn!(pod = %self.name(), %error, "detaching from the network");
+            tracing::warn!(pod = %self.name(), %error, "detaching the pod from the network failed");
         }
     }
 
-    /// Removes every trace of the pod from the node.
+    /// Terminates a pod that is marked for deletion or `gone` from the API: stops it, cleans up, and deletes it from the API.
+    pub(super) async fn end(&mut self, gone: bool) -> Duration {
+        if self.stage != Stage::Removed {
+            if self.stage == Stage::Running {
+                self.stop_everything(if gone { Duration::from_secs(1) } else { self.grace() }).await;
+                self.stage = Stage::Ended;
+            }
+            // A status that the API never accepts does not block the removal.
+            if !gone && let Some(failed) = self.report(true).await.filter(|u| !u.permanent) {
+                return failed.retry;
+            }
+            if let Err(error) = self.remove().await {
+                tracing::warn!(pod = %self.name(), %error, "cleaning up the pod failed; it is tried again");
+                return Duration::from_secs(2);
+            }
+            self.stage = Stage::Removed;
+            self.admitted = None;
+        }
+        if gone {
+            return RESYNC;
+        }
+        let m = &self.pod.metadata;
+        let api = self.shared.client.api::<Pod>().namespace(text(&m.namespace));
+        match api.delete(text(&m.name), &DeleteOptions::uid(&self.uid).with_grace(0)).await {
+            Ok(_) => RESYNC,
+            Err(e) if e.is_not_found() || e.is_conflict() => RESYNC,
+            Err(error) => {
+                tracing::warn!(pod = %self.name(), %error, "deleting the pod from the API failed; it is tried again");
+                Duration::from_secs(1)
+            }
+        }
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        let seconds = self.pod.metadata.deletion_grace_period_seconds;
+        let seconds = seconds.or(self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds)).unwrap_or(30);
+        meta::time::seconds(seconds)
+    }
+
+    /// Removes the pod from the node.
     pub(super) async fn remove(&mut self) -> Result<(), Error> {
         self.shared.remove_pod(&self.uid).await?;
         self.shared.objects.forget(&self.uid);
         self.shared.tokens.forget(&self.uid);
         let logs = self.log_directory();
         if let Err(error) = blocking(move || runtime::beneath::remove_tree(&logs)).await {
-            tracing::debug!(pod = text(&self.pod.metadata.name), %error, "removing logs");
+            tracing::debug!(pod = text(&self.pod.metadata.name), %error, "removing the pod's logs failed");
         }
         Ok(())
     }
 }
 
 impl Shared {
-    /// Sandboxes, containers, network and volumes of a pod.
+    /// Removes the sandboxes, containers, network and volumes of a pod.
     pub(super) async fn remove_pod(&self, uid: &str) -> Result<(), Error> {
         let runtime = &self.options.runtime;
         for pod in runtime.pod_records(uid).await?.pods {
@@ -179,14 +220,16 @@ impl Shared {
             network.detach(uid).await?;
         }
         self.volumes.tear_down(uid).await?;
-        self.users.release(uid);
+        // It waits while a range is assigned to another pod, which writes to the disk.
+        let (users, uid) = (self.users.clone(), uid.to_owned());
+        blocking(move || users.release(&uid)).await;
         Ok(())
     }
 
-    /// A pod that the API does not know (any more).
+    /// Removes a pod that the API does not have.
     pub(crate) async fn remove_orphan(&self, uid: &str) {
         if let Err(error) = self.remove_pod(uid).await {
-            tracing::warn!(uid, %error, "an orphan cannot be removed");
+            tracing::warn!(uid, %error, "removing what is left of a deleted pod failed");
         }
     }
 }

@@ -32,7 +32,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 }
 
 pub fn now() -> Timestamp {
-    // The one wall clock outside the agent: log lines and exit times of a process that outlives it.
+    // The one wall clock besides the agent's: for log lines and exit times, since the shim outlives the agent.
     match nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME) {
         Ok(time) => Timestamp { secs: time.tv_sec() as u64, nanos: time.tv_nsec() as u32 },
         Err(_) => Timestamp::default(),
@@ -75,7 +75,7 @@ pub fn detached_mount(kind: &CStr, attributes: u64) -> io::Result<OwnedFd> {
     }
 }
 
-/// Places a detached mount on `target`, whatever path leads there by now.
+/// Attaches a detached mount to `target`, a descriptor.
 pub fn move_mount(tree: BorrowedFd, target: BorrowedFd) -> io::Result<()> {
     const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
     const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
@@ -137,8 +137,8 @@ fn change_mount(tree: BorrowedFd, attr: &MountAttr, recursive: bool) -> io::Resu
     check(result).map(drop)
 }
 
-/// Lets an entry of a directory, of whatever kind, be changed and removed that was made immutable or append-only (`chattr +i`,
-/// `+a`). `ENOSYS` on kernels before 6.17.
+/// Clears the flags immutable and append-only of an entry of a directory, of any kind (`chattr +i`, `+a`). `ENOSYS` on kernels
+/// before 6.17.
 pub fn allow_changes(parent: BorrowedFd, name: &CStr) -> io::Result<()> {
     #[repr(C)]
     #[derive(Default)]
@@ -163,7 +163,7 @@ pub fn allow_changes(parent: BorrowedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Flags of a file, as `chattr` has them.
+/// The flags of a file that `chattr` changes.
 pub const IMMUTABLE: libc::c_int = 0x10;
 pub const APPEND_ONLY: libc::c_int = 0x20;
 
@@ -189,7 +189,7 @@ pub fn permitted_capabilities() -> io::Result<u64> {
     line.and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).ok_or_else(|| io::Error::other("/proc has no CapPrm"))
 }
 
-/// Leaves exactly `capabilities` in the bounding set; needs CAP_SETPCAP.
+/// Reduces the bounding set to `capabilities`; needs CAP_SETPCAP.
 pub fn limit_bounding_set(capabilities: u64) -> io::Result<()> {
     for number in 0..64 {
         // SAFETY: prctl with these operations takes plain numbers.
@@ -206,12 +206,12 @@ pub fn limit_bounding_set(capabilities: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the permitted and effective sets exactly `capabilities`, and the inheritable and ambient ones empty.
+/// Sets the permitted and effective sets to `capabilities`, and clears the inheritable and ambient ones.
 pub fn set_capabilities(capabilities: u64) -> io::Result<()> {
     set_capability_sets(capabilities, capabilities)
 }
 
-/// The same, with more in the permitted set than is in effect.
+/// The same, with a larger permitted set.
 pub fn set_capability_sets(effective: u64, permitted: u64) -> io::Result<()> {
     #[repr(C)]
     struct Header {

@@ -1,8 +1,8 @@
-//! Connection tracking remembers where a UDP flow went, also when that endpoint is gone: a client that keeps its port would
-//! talk to nobody for as long as it talks. So after a change, flows to a UDP service whose answers would not come from one
-//! of its endpoints are forgotten; the next packet is judged anew. (TCP clients notice by themselves.)
+//! Connection tracking keeps the endpoint of a UDP flow after the endpoint is gone: a client that keeps its port would never get an
+//! answer again. So after a change, entries of flows to a UDP service are deleted if their endpoint does not belong to it any more,
+//! and the next packet passes the rules. (TCP clients notice by themselves.)
 //!
-//! It also remembers the connections of a pod that is gone, for minutes: those are forgotten with its address.
+//! It also keeps the connections of a deleted pod for minutes: those are deleted when its address is released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,10 +15,10 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 
 use crate::namespace::run_in;
 
-/// Where a packet was sent: address and port.
+/// The destination of a packet: address and port.
 pub type Target = (Ipv4Addr, u16);
 
-/// UDP services by where clients send to, with their endpoints. Node ports have no address.
+/// Endpoints of UDP services by the destination of clients. Node ports have no address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flows {
     pub services: BTreeMap<Target, Arc<BTreeSet<Target>>>,
@@ -26,11 +26,11 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Whether a flow sent to `to`, answered by `from`, is not what the services say any more.
+    /// Whether a flow sent to `to` and answered by `from` contradicts the services.
     fn stale(&self, to: Target, from: Target) -> bool {
         match self.services.get(&to) {
             Some(endpoints) => !endpoints.contains(&from),
-            // Only flows that were translated: others merely use the same number.
+            // Only translated flows; others use the same port by chance.
             None => self.node_ports.get(&to.1).is_some_and(|e| from != to && !e.contains(&from)),
         }
     }
@@ -51,18 +51,18 @@ const PROTO_DST_PORT: u16 = 3;
 const NESTED: u16 = 0x8000;
 const HEADER: usize = 16 + 4;
 
-/// Forgets stale flows in a namespace; gives how many there were. Blocks for as long as the kernel lists its table.
+/// Deletes stale flows in a namespace and returns their number. Blocks while the kernel lists its table.
 pub fn forget_stale(namespace: Option<&Path>, flows: &Flows) -> io::Result<usize> {
     forget(namespace, |body| stale(body, flows))
 }
 
-/// Forgets the connections that pods with these addresses began or answer, of every protocol; gives how many there were. Blocks as well.
+/// Deletes the connections from or to pods with these addresses, of every protocol, and returns their number. Blocks as well.
 pub fn forget_pods(namespace: Option<&Path>, pods: &BTreeSet<Ipv4Addr>) -> io::Result<usize> {
     let is_pod = |body: &[u8], direction| source(body, direction).is_some_and(|address| pods.contains(&address));
     forget(namespace, |body| Some(is_pod(body, TUPLE_ORIG) || is_pod(body, TUPLE_REPLY)))
 }
 
-/// Forgets the connections of a namespace for whose attributes `chosen` gives true.
+/// Deletes the connections of a namespace for whose attributes `chosen` returns true.
 fn forget(namespace: Option<&Path>, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<usize> {
     let socket = run_in(namespace, || {
         let protocol = SockProtocol::NetlinkNetFilter;

@@ -1,0 +1,181 @@
+//! The pod's sandbox, with its network and directories.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use client::Severity;
+use jiff::Timestamp;
+use runtime::{IdRange, PidMode, PodConfig};
+
+use super::Worker;
+use super::observe::Observed;
+use crate::blocking::blocking;
+use crate::pod::backoff::go_duration;
+use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, SANDBOX};
+use crate::pod::plan::Plan;
+use crate::pod::spec::text;
+use crate::pod::{container, files, ports};
+use crate::resources;
+
+/// Creates a network namespace that belongs to a new user namespace.
+async fn network_of(range: IdRange) -> std::io::Result<OwnedFd> {
+    // It waits for a child process.
+    blocking(move || runtime::user_namespace::network(range)).await
+}
+
+impl Worker {
+    /// Creates the network, the directories and the sandbox. Returns whether the sandbox runs.
+    pub(super) async fn make_sandbox(&mut self, seen: &Observed) -> bool {
+        let attempt = match &seen.sandbox {
+            None => 0,
+            Some(old) => {
+                let message = "Pod sandbox changed, it will be killed and re-created.";
+                self.event(None, Severity::Normal, "SandboxChanged", message);
+                let (id, attempt) = (old.id.clone(), old.config.attempt);
+                // Its containers stay as records until the pod is deleted.
+                if let Err(error) = self.shared.options.runtime.stop_pod(&id).await {
+                    tracing::warn!(pod = %self.name(), %error, "stopping the old sandbox failed");
+                }
+                attempt + 1
+            }
+        };
+        match self.try_sandbox(attempt).await {
+            Ok(()) => {
+                self.holds.release(SANDBOX);
+                if let Some((_, lost)) = self.lost.take() {
+                    self.backoffs.started(SANDBOX, lost, self.now());
+                }
+                true
+            }
+            Err(why) => {
+                let now = self.now();
+                self.holds.hold(SANDBOX, FIRST_RETRY, LAST_RETRY, now);
+                let message = format!("Failed to create pod sandbox: {why}");
+                self.event(None, Severity::Warning, "FailedCreatePodSandBox", message);
+                false
+            }
+        }
+    }
+
+    async fn try_sandbox(&mut self, attempt: u32) -> Result<(), String> {
+        let pod = self.pod.clone();
+        let Some(spec) = &pod.spec else { return Err("the pod has no spec".into()) };
+        let options = &self.shared.options;
+        let host_network = spec.host_network == Some(true);
+        let own_users = spec.host_users == Some(false);
+        let (shared, uid) = (self.shared.clone(), self.uid.clone());
+        let user_namespace = blocking(move || {
+            let directory = shared.volumes.pod_directory(&uid);
+            std::fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+            own_users.then(|| shared.users.range(&uid)).transpose().map_err(|e| e.to_string())
+        })
+        .await?;
+        let netns = match (&options.network, host_network) {
+            (Some(network), false) => {
+                let own = match user_namespace {
+                    Some(range) => Some(network_of(range).await.map_err(|e| format!("user namespace: {e}"))?),
+                    None => None,
+                };
+                let a = network.attach_namespace(&self.uid, own.as_ref()).await.map_err(|e| e.to_string())?;
+                self.ip = Some(a.address.into());
+                let ports = ports::host_ports(spec);
+                let published = match ports::used_by_node(&ports, &options.own_ports) {
+                    Some(port) => Err(format!("port {port} is the node's own")),
+                    None => network.publish(&self.uid, &ports).await.map_err(|e| e.to_string()),
+                };
+                if let Err(why) = published {
+                    self.disconnect().await;
+                    return Err(why);
+                }
+                Some(a.namespace)
+            }
+            _ => options.node_namespace.clone(),
+        };
+        let ip = self.ip.map(|ip| ip.to_string());
+        let domain = &options.dns.domain;
+        let hosts = if host_network {
+            let node = blocking(|| std::fs::read_to_string("/etc/hosts").unwrap_or_default()).await;
+            files::host_network_hosts(&pod, &node)
+        } else {
+            files::hosts(&pod, ip.as_deref(), domain)
+        };
+        let hostname = match (host_network, spec.set_hostname_as_fqdn, files::fqdn(&pod, domain)) {
+            (true, ..) => options.hostname.clone(),
+            (_, Some(true), Some(full)) => full,
+            _ => files::hostname(&pod),
+        };
+        let security = spec.security_context.as_ref();
+        let sysctls = security.and_then(|s| s.sysctls.as_ref()).into_iter().flatten();
+        let pid = match (spec.host_pid, spec.share_process_namespace) {
+            (Some(true), _) => PidMode::Host,
+            (_, Some(true)) => PidMode::Pod,
+            _ => PidMode::Container,
+        };
+        let qos = resources::qos(spec);
+        let m = &pod.metadata;
+        let config = PodConfig {
+            id: format!("{}-{attempt}", self.uid),
+            name: text(&m.name).to_owned(),
+            namespace: text(&m.namespace).to_owned(),
+            uid: self.uid.clone(),
+            attempt,
+            hostname,
+            netns,
+            pid,
+            host_ipc: spec.host_ipc == Some(true),
+            user_namespace,
+            sysctls: sysctls.map(|s| (s.name.clone(), s.value.clone())).collect(),
+            resolv_conf: Some(files::resolv_conf(&pod, &options.dns)),
+            hosts: Some(hosts),
+            cgroup_parent: qos.cgroup(&self.uid),
+            resources: resources::pod(spec, options.pod_pids_limit),
+            labels: container::labels(&pod),
+            annotations: BTreeMap::new(),
+            log_directory: self.log_directory(),
+        };
+        let made = options.runtime.run_pod(config).await;
+        match made {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                if attempt == 0 {
+                    self.disconnect().await;
+                }
+                Err(e.to_string())
+            }
+        }
+    }
+
+    /// Removes a pod that could not start from the network. Errors are ignored, since the first one is reported.
+    async fn disconnect(&mut self) {
+        if let Some(network) = &self.shared.options.network {
+            let _ = network.detach(&self.uid).await;
+            self.ip = None;
+        }
+    }
+
+    /// Delays the replacement of a sandbox that is lost again and again, with the back-off of containers. (Upstream has no such
+    /// back-off.)
+    pub(super) fn back_off_sandbox(&mut self, plan: &mut Plan, seen: &Observed, now: Timestamp) {
+        let Some(dead) = seen.sandbox.as_ref().filter(|_| plan.new_sandbox) else { return };
+        let known = self.lost.as_ref().filter(|(id, _)| *id == dead.id).map(|(_, at)| *at);
+        let lost = known.unwrap_or(now);
+        self.lost = Some((dead.id.clone(), lost));
+        let Some((delay, left)) = self.backoffs.waiting(SANDBOX, lost, now) else { return };
+        plan.new_sandbox = false;
+        let waiting = plan.start.drain(..).filter(|s| seen.newest.contains_key(&s.name));
+        plan.backing_off.extend(waiting.map(|s| (s.name, delay)));
+        plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
+        if known.is_none() {
+            let message =
+                format!("Back-off {} re-creating the lost sandbox of pod {}", go_duration(delay), self.name());
+            self.event(None, Severity::Warning, "BackOff", message);
+        }
+    }
+
+    /// The directory of the pod's logs: `LOGS/NAMESPACE_NAME_UID`, as kubelet names it.
+    pub(super) fn log_directory(&self) -> PathBuf {
+        let m = &self.pod.metadata;
+        self.shared.options.log_dir.join(format!("{}_{}_{}", text(&m.namespace), text(&m.name), self.uid))
+    }
+}

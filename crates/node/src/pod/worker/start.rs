@@ -1,0 +1,224 @@
+//! Starts the containers of the pod.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use client::{Key, Severity};
+use k8s_openapi::api::core::v1::{Container as Spec, LifecycleHandler};
+use runtime::ContainerState;
+
+use super::observe::Observed;
+use super::{Worker, unless_ending};
+use crate::blocking::blocking;
+use crate::pod::holds::SYNC_RETRY;
+use crate::pod::plan::{Role, ended_at};
+use crate::pod::spec::text;
+use crate::pod::status::Waiting;
+use crate::pod::{container, hooks, security};
+use crate::{env, volumes};
+
+impl Worker {
+    /// Starts one container. Returns whether the runtime's state may have changed.
+    pub(super) async fn start(
+        &mut self,
+        name: &str,
+        role: Role,
+        seen: &Observed,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> bool {
+        let Some(spec) = self.spec_of(name) else { return false };
+        let before = seen.newest.get(name);
+        let id = match before.filter(|c| c.state == ContainerState::Created && c.pod == seen.id()) {
+            Some(c) => c.id.clone(),
+            None => {
+                let Some(image_user) = self.image(&spec).await else { return false };
+                let attempt = before.map_or(0, |c| c.attempt + 1);
+                match self.create(&spec, attempt, seen.id(), &image_user, volumes).await {
+                    Ok(id) => id,
+                    Err((reason, message)) => {
+                        self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
+                        // A change of an object that it references ends the hold.
+                        let now = self.now();
+                        self.holds.hold(name, SYNC_RETRY, SYNC_RETRY, now);
+                        self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
+                        return false;
+                    }
+                }
+            }
+        };
+        if let Some(before) = before.filter(|c| c.id != id) {
+            self.backoffs.started(name, ended_at(before), self.now());
+        }
+        self.holds.release(name);
+        self.waiting.remove(name);
+        let kind = match role {
+            Role::Init | Role::Sidecar => "init_container",
+            Role::App => "container",
+            Role::Ephemeral => "ephemeral_container",
+        };
+        let runtime = self.shared.options.runtime.clone();
+        let Some(started) = unless_ending(self.inbox.clone(), runtime.start_container(&id)).await else {
+            // Other containers of the pod may block its process, which then ignores signals as well.
+            if self.is_ending()
+                && let Err(error) = runtime.stop_container(&id, Duration::ZERO).await
+            {
+                tracing::warn!(container = id, %error, "stopping a container that starts failed");
+            }
+            return true;
+        };
+        self.shared.known.container_started(kind, started.as_ref().err().map(|_| "RunContainerError"));
+        match started {
+            Ok(()) => self.event(Some(name), Severity::Normal, "Started", "Container started"),
+            Err(e) => {
+                let message = e.to_string();
+                self.event(Some(name), Severity::Warning, "Failed", format!("Error: {message}"));
+                self.waiting.insert(name.to_owned(), Waiting { reason: "RunContainerError".into(), message });
+                // The back-off counts from the record of the failed start.
+                self.drop_old(name, &id).await;
+                return true;
+            }
+        }
+        self.drop_old(name, &id).await;
+        // A hook may take arbitrarily long.
+        self.start_permit = None;
+        if role != Role::Init
+            && let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
+        {
+            self.post_start(hook.clone(), &spec, &id).await;
+        }
+        true
+    }
+
+    async fn post_start(&mut self, hook: LifecycleHandler, spec: &Spec, id: &str) {
+        let options = &self.shared.options;
+        let (ip, ns) = (self.probe_ip(), options.node_namespace.clone());
+        let names = self.names();
+        let run = hooks::run(&hook, &options.runtime, id, spec, ip, ns, &names);
+        let done = unless_ending(self.inbox.clone(), run).await;
+        let done = done.unwrap_or_else(|| Err("the pod is being deleted".into()));
+        if let Err(why) = done {
+            let name = &spec.name;
+            tracing::debug!(pod = %self.name(), container = name, why, "postStart failed");
+            self.event(Some(name), Severity::Warning, "FailedPostStartHook", "PostStartHook failed");
+            self.event(Some(name), Severity::Normal, "Killing", "FailedPostStartHook");
+            let grace = self.grace();
+            self.stop_container(id, spec, grace).await;
+        }
+    }
+
+    /// Finds the image and returns its user. `None` if it is missing, which is reported.
+    async fn image(&mut self, spec: &Spec) -> Option<String> {
+        let image = text(&spec.image).to_owned();
+        let name = spec.name.as_str();
+        let (host, name_of_image) = (self.shared.options.host.clone(), image.clone());
+        match blocking(move || host.image(&name_of_image)).await {
+            Ok(found) => {
+                let message =
+                    format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+                self.event(Some(name), Severity::Normal, "Pulled", message);
+                self.pulls.forget(&image);
+                return Some(found.config.user);
+            }
+            Err(error) => {
+                let never = spec.image_pull_policy.as_deref() == Some("Never");
+                let invalid = matches!(error, runtime::image::Error::Name { .. });
+                let (now, mut look) = (self.now(), SYNC_RETRY);
+                let (reason, message) = if invalid {
+                    let m = format!("Failed to apply default image tag \"{image}\": {error}");
+                    self.event(Some(name), Severity::Warning, "InspectFailed", m.clone());
+                    ("InvalidImageName", m)
+                } else if never {
+                    let m = format!("Container image \"{image}\" is not present with pull policy of Never");
+                    self.event(Some(name), Severity::Warning, "ErrImageNeverPull", m.clone());
+                    ("ErrImageNeverPull", m)
+                } else if let Some(failure) = self.pulls.backs_off(&image, now) {
+                    let m = format!("Back-off pulling image \"{image}\"");
+                    let message = format!("{m}: ErrImagePull: {failure}");
+                    self.event(Some(name), Severity::Normal, "BackOff", m);
+                    look = self.pulls.next_look(&image, false, now);
+                    ("ImagePullBackOff", message)
+                } else {
+                    let m = format!(
+                        "failed to pull image \"{image}\": it is not on this node, and this node has no registry to get it from"
+                    );
+                    self.event(Some(name), Severity::Normal, "Pulling", format!("Pulling image \"{image}\""));
+                    let failed = format!("Failed to pull image \"{image}\": {m}");
+                    self.event(Some(name), Severity::Warning, "Failed", failed);
+                    self.pulls.failed(&image, &m, now);
+                    look = self.pulls.next_look(&image, true, now);
+                    ("ErrImagePull", m)
+                };
+                self.event(Some(name), Severity::Warning, "Failed", format!("Error: {reason}"));
+                let now = self.now();
+                self.holds.hold(name, look, look, now);
+                self.waiting.insert(name.to_owned(), Waiting { reason: reason.to_owned(), message });
+            }
+        }
+        None
+    }
+
+    /// The variables of services.
+    fn service_variables(&self) -> Result<BTreeMap<String, String>, env::TooLong> {
+        let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links) != Some(false);
+        let namespace = text(&self.pod.metadata.namespace);
+        let known = self.shared.services.cache();
+        let own = known.in_namespace(namespace).filter(|_| links);
+        let api = known.get(&Key::new("default", "kubernetes"));
+        let services = own.chain(api).map(|e| (&*e.meta.namespace, &*e.meta.name, &e.view));
+        env::service_variables(services, namespace, links)
+    }
+
+    /// Creates the container and returns its id. An error is a reason and a message.
+    async fn create(
+        &mut self,
+        spec: &Spec,
+        attempt: u32,
+        sandbox: &str,
+        image_user: &str,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> Result<String, (&'static str, String)> {
+        const CONFIG: &str = "CreateContainerConfigError";
+        let options = &self.shared.options;
+        let pod = self.pod.clone();
+        let services = self.service_variables().map_err(|e| (CONFIG, e.to_string()))?;
+        let node = self.node();
+        let environment = env::build(&pod, spec, &*self.shared.objects, &services, &node)
+            .await
+            .map_err(|e| (CONFIG, e.to_string()))?;
+        for (from, names) in &environment.skipped {
+            let message = format!(
+                "Keys [{}] from the EnvFrom {from} were skipped since they are considered invalid environment variable names.",
+                names.join(", ")
+            );
+            self.event(Some(&spec.name), Severity::Warning, "InvalidEnvironmentVariableNames", message);
+        }
+        let mounts = volumes::mounts(&pod, spec, volumes, &environment.variables).await;
+        let mounts = mounts.map_err(|e| (CONFIG, e.to_string()))?;
+        let (shared, spec_of, image_user) = (self.shared.clone(), spec.clone(), image_user.to_owned());
+        // It reads the settings of the kernel and the file of a seccomp profile.
+        let config = blocking(move || {
+            let options = &shared.options;
+            container::config(container::Parts {
+                pod: &pod,
+                container: &spec_of,
+                attempt,
+                env: environment.variables,
+                mounts,
+                image_user: &image_user,
+                node_memory: shared.memory,
+                seccomp_root: options.data_dir.join("seccomp"),
+                seccomp_default: options.seccomp_default,
+                host: security::Host::read(options),
+            })
+        });
+        let config = config.await.map_err(|e| (CONFIG, e.to_string()))?;
+        match options.runtime.create_container(sandbox, config).await {
+            Ok(id) => {
+                self.event(Some(&spec.name), Severity::Normal, "Created", "Container created");
+                Ok(id)
+            }
+            Err(e) => Err(("CreateContainerError", e.to_string())),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! One round of work for a pod that is not being deleted: observe, plan, act.
+
+use std::time::Duration;
+
+use client::Severity;
+
+use super::observe::Observed;
+use super::stop::Stopped;
+use super::{RESYNC, Stage, Worker, unless_ending};
+use crate::admission::{Admitted, PREEMPTING};
+use crate::blocking::blocking;
+use crate::pod::backoff::go_duration;
+use crate::pod::holds::SANDBOX;
+use crate::pod::plan::{self, Plan, Role, Sandbox, Seen};
+use crate::pod::security;
+use crate::pod::spec::text;
+use crate::pod::status::Waiting;
+use crate::{env, volumes};
+
+/// Steps of a round, after which it reports the status and continues later.
+const MAX_STEPS: usize = 32;
+
+impl Worker {
+    /// One round: observes, plans and acts until there is nothing left to do. Returns when the next round is due.
+    pub(super) async fn sync(&mut self) -> Duration {
+        let terminal = matches!(self.base.1.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if self.stage == Stage::Ended || terminal {
+            if self.stage != Stage::Ended {
+                self.stop_everything(self.grace()).await;
+                self.stage = Stage::Ended;
+                self.admitted = None;
+            }
+            // The end may not be reported yet.
+            return if terminal { RESYNC } else { self.report(true).await.map_or(RESYNC, |u| u.retry) };
+        }
+        if let Some(ended) = self.refuse().await {
+            return ended;
+        }
+        let mut references = env::references(&self.pod);
+        references.extend(volumes::references(&self.pod));
+        self.shared.objects.register(&self.uid, &references);
+        self.refresh().await;
+        for _ in 0..MAX_STEPS {
+            if self.is_ending() {
+                return Duration::ZERO;
+            }
+            let seen = match self.observe().await {
+                Ok(seen) => seen,
+                Err(error) => {
+                    tracing::warn!(pod = %self.name(), %error, "reading the runtime's state failed; it is tried again");
+                    return Duration::from_secs(5);
+                }
+            };
+            if seen.state() == Sandbox::Ready && self.ip.is_none() {
+                self.ip = self.shared.address(&self.uid).await;
+            }
+            self.probe(&seen);
+            let deadline = self.deadline();
+            if deadline == Some(Duration::ZERO) {
+                let message = "Pod was active on the node longer than the specified deadline";
+                self.event(None, Severity::Normal, "DeadlineExceeded", message);
+                return self.fail("DeadlineExceeded", message).await;
+            }
+            let mut plan = self.plan(&seen);
+            // Checked before the first start only: a pod that runs was admitted.
+            if plan.new_sandbox
+                && let Some(refusal) = {
+                    let shared = self.shared.clone();
+                    let host = blocking(move || security::Host::read(&shared.options)).await;
+                    security::refusal(&self.pod, &host, &self.shared.options.sysctls)
+                }
+            {
+                self.event(None, Severity::Warning, refusal.reason, refusal.message.clone());
+                return self.fail(refusal.reason, &format!("Pod was rejected: {}", refusal.message)).await;
+            }
+            if let Some(left) = deadline {
+                plan.wake = Some(plan.wake.map_or(left, |w| w.min(left)));
+            }
+            self.resize(&seen, &mut plan).await;
+            let acted = self.act(&plan, &seen).await;
+            if plan.finished {
+                return self.finish().await;
+            }
+            if !acted {
+                self.start_permit = None;
+                let retry = self.report(false).await.map(|u| u.retry);
+                let waits = [plan.wake, retry, self.holds.first_end(self.now()), self.next_labels()];
+                return waits.into_iter().flatten().min().unwrap_or(RESYNC);
+            }
+        }
+        self.report(false).await.map_or(Duration::from_millis(100), |u| u.retry)
+    }
+
+    /// Ends a pod that the node rejects or that is preempted. Returns when the next round is due, also for a pod that waits for the
+    /// end of others; `None` if the pod may run.
+    async fn refuse(&mut self) -> Option<Duration> {
+        if let Some(rejection) = self.rejected.take() {
+            self.event(None, Severity::Warning, &rejection.reason, rejection.message.clone());
+            return Some(self.fail(&rejection.reason, &format!("Pod was rejected: {}", rejection.message)).await);
+        }
+        if self.shared.admission.is_preempted(&self.uid) {
+            let (reason, message) = PREEMPTING;
+            self.event(None, Severity::Warning, reason, message);
+            return Some(self.fail(reason, message).await);
+        }
+        if self.admitted.as_ref().is_some_and(Admitted::waits) {
+            // Nothing is reported: a new agent has to admit the pod again.
+            return Some(RESYNC);
+        }
+        None
+    }
+
+    /// The time left of `activeDeadlineSeconds`.
+    fn deadline(&self) -> Option<Duration> {
+        let seconds = self.pod.spec.as_ref()?.active_deadline_seconds?;
+        let start = self.base.1.start_time.as_ref()?.0;
+        Some(meta::time::left(self.now(), meta::time::plus(start, seconds.max(0))))
+    }
+
+    fn plan(&mut self, seen: &Observed) -> Plan {
+        let now = self.now();
+        let health = self.probes.health();
+        let mut plan = plan::plan(
+            &self.pod,
+            &Seen {
+                sandbox: seen.state(),
+                sandbox_id: seen.id(),
+                newest: &seen.newest,
+                health: &health,
+                backoffs: &self.backoffs,
+                killed: &self.killed,
+                now,
+            },
+        );
+        self.back_off_sandbox(&mut plan, seen, now);
+        plan.start.retain(|s| !self.holds.is_held(&s.name, now));
+        if self.holds.is_held(SANDBOX, now) {
+            plan.new_sandbox = false;
+            plan.start.clear();
+        }
+        // Only what is held or backs off has a reason to wait.
+        let backing: Vec<&String> = plan.backing_off.iter().map(|(n, _)| n).collect();
+        self.waiting.retain(|n, _| self.holds.is_held(n, now) || backing.contains(&n));
+        for (name, delay) in &plan.backing_off {
+            let message = format!(
+                "back-off {} restarting failed container={name} pod={}_{}({})",
+                go_duration(*delay),
+                text(&self.pod.metadata.name),
+                text(&self.pod.metadata.namespace),
+                self.uid
+            );
+            let waiting = Waiting { reason: "CrashLoopBackOff".into(), message };
+            if self.waiting.get(name) != Some(&waiting) {
+                let m = &self.pod.metadata;
+                let message = format!(
+                    "Back-off restarting failed container {name} in pod {}_{}({})",
+                    text(&m.name),
+                    text(&m.namespace),
+                    self.uid
+                );
+                self.event(Some(name), Severity::Warning, "BackOff", message);
+                self.waiting.insert(name.clone(), waiting);
+            }
+        }
+        plan
+    }
+
+    /// Carries out the plan. Returns whether the runtime's state may have changed.
+    async fn act(&mut self, plan: &Plan, seen: &Observed) -> bool {
+        let mut acted = false;
+        if !plan.kill.is_empty() || plan.finished {
+            // Stopping may take as long as the grace period.
+            self.start_permit = None;
+        }
+        for kill in &plan.kill {
+            self.event(Some(&kill.name), Severity::Normal, "Killing", kill.message.clone());
+            let grace = kill.grace.map_or(self.grace(), meta::time::seconds);
+            self.probes.stop(&kill.name);
+            self.killed.insert(kill.id.clone());
+            acted = true;
+            if let Some(spec) = self.spec_of(&kill.name)
+                && self.stop_container(&kill.id, &spec, grace).await == Stopped::PodEnds
+            {
+                return acted;
+            }
+        }
+        if plan.finished || !plan.new_sandbox && plan.start.is_empty() {
+            return acted;
+        }
+        if !self.acquire_start_permit().await {
+            return acted;
+        }
+        if plan.new_sandbox {
+            return self.make_sandbox(seen).await || acted;
+        }
+        let Some(volumes) = self.set_up_volumes(plan).await else { return acted };
+        self.refreshed = Some(tokio::time::Instant::now());
+        for s in &plan.start {
+            if !self.acquire_start_permit().await {
+                break;
+            }
+            acted |= self.start(&s.name, s.role, seen, &volumes).await;
+            if self.is_ending() {
+                break;
+            }
+            // Init containers start one after the other. An app container starts even if another one fails.
+            if s.role == Role::Init {
+                break;
+            }
+        }
+        acted
+    }
+
+    /// Waits for permission to start something. Returns `false` if the pod terminates instead.
+    async fn acquire_start_permit(&mut self) -> bool {
+        if self.start_permit.is_none() {
+            self.start_permit = self.shared.starts.try_acquire();
+        }
+        if self.start_permit.is_none() {
+            // The status shows meanwhile that the node has the pod.
+            self.report(false).await;
+            let (inbox, shared) = (self.inbox.clone(), self.shared.clone());
+            self.start_permit = unless_ending(inbox, shared.starts.acquire(text(&self.pod.metadata.namespace))).await;
+        }
+        self.start_permit.is_some()
+    }
+
+    /// Ends a pod whose containers have finished: stops sidecars, and keeps the records.
+    async fn finish(&mut self) -> Duration {
+        self.stop_everything(self.grace()).await;
+        self.stage = Stage::Ended;
+        self.admitted = None;
+        self.waiting.clear();
+        self.report(true).await.map_or(RESYNC, |u| u.retry)
+    }
+
+    async fn fail(&mut self, reason: &str, message: &str) -> Duration {
+        self.failed = Some((reason.to_owned(), message.to_owned()));
+        self.stop_everything(self.grace()).await;
+        self.stage = Stage::Ended;
+        self.admitted = None;
+        self.report(true).await.map_or(RESYNC, |u| u.retry)
+    }
+}

@@ -1,0 +1,50 @@
+//! What the workers of all pods share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use client::{Client, Informer, Lookups, Recorder};
+use parking_lot::Mutex;
+
+use crate::admission::Admission;
+use crate::counts::Known;
+use crate::env::ServiceView;
+use crate::objects::Objects;
+use crate::options::Options;
+use crate::pod::starts::Starts;
+use crate::pod::users::Users;
+use crate::volumes::Volumes;
+use crate::volumes::token::TokenRequests;
+
+/// What workers share.
+pub(crate) struct Shared {
+    pub options: Arc<Options>,
+    pub client: Client,
+    pub recorder: Recorder,
+    pub objects: Arc<Objects>,
+    pub tokens: Arc<TokenRequests>,
+    pub volumes: Volumes,
+    pub users: Arc<Users>,
+    pub services: Informer<ServiceView>,
+    pub allocatable: BTreeMap<String, String>,
+    /// Bytes of memory of the node.
+    pub memory: u64,
+    pub starts: Starts,
+    pub lookups: Arc<Lookups>,
+    pub known: Arc<Known>,
+    pub admission: Arc<Admission>,
+    pub dirty: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Shared {
+    /// Whether an object that the pod references has changed since the last call.
+    pub fn take_dirty(&self, uid: &str) -> bool {
+        self.dirty.lock().remove(uid)
+    }
+
+    /// The address that the pod has from an earlier agent.
+    pub async fn address(&self, uid: &str) -> Option<std::net::IpAddr> {
+        let network = self.options.network.as_ref()?;
+        network.attached().await.get(uid).copied().map(Into::into)
+    }
+}
