@@ -44,6 +44,6 @@ pub use options::{
 pub use pace::{Pace, Tokens};
 pub use queue::{Outcome, WorkQueue};
 pub use resource::ApiResource;
-pub use supervisor::{Shutdown, Trigger, panics, shutdown};
+pub use supervisor::{Shutdown, Trigger, shutdown};
 pub use transport::{Body, Duplex, InProcess, Transport, Upgrade, Upgraded};
 pub use watch::{Events, RawEvents, WatchEvent};

@@ -2,7 +2,7 @@
 //!
 //! Every controller is a module of the same form: `run` watches objects and enqueues keys with a [`controller::Builder`],
 //! [`controller::Reconcile`] brings the object of one key to its desired state, and pure functions beside it decide what to do. Each acts
-//! with its own identity. [`start`] lists them; a controller's name stands there and nowhere else.
+//! with its own identity. [`fn@start`] lists them; a controller's name stands there and nowhere else.
 
 pub mod bootstrap;
 pub mod certificates;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Informer;
-use client::panics::{Panicked, caught, caught_now};
+use supervisor::panics::{Panicked, caught, caught_now};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use runtime::Runtime;

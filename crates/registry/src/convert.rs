@@ -1,7 +1,7 @@
 //! Converts between versions of a resource: storage version, served versions, and requested ones.
 //!
-//! A strategy with local conversion converts directly ([`Strategy::convert`]). With an external
-//! [`Strategy::converter`], one call converts all objects that are read together, and [`Strategy::convert`] then
+//! A strategy with local conversion converts directly ([`crate::Strategy::convert`]). With an external
+//! [`crate::Strategy::converter`], one call converts all objects that are read together, and [`crate::Strategy::convert`] then
 //! applies the schema to the results. Every read and write goes through this module; without a converter it is a
 //! single method call.
 

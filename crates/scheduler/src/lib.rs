@@ -1,6 +1,6 @@
 //! The scheduler: which node a pod goes to, and why.
 //!
-//! [`cluster`] is the state, [`decide`] the decision (data to data), [`queue`] the waiting pods, [`service`] the loop, [`binding`] the binding
+//! [`cluster`] is the state, [`mod@decide`] the decision (data to data), [`queue`] the waiting pods, [`service`] the loop, [`binding`] the binding
 //! of one pod. [`framework`] has the extension points, [`plugins`] one file per plugin. Invariant: a decision reads the state in place and
 //! names the plugin and the reason for each node that it refuses. The node agent checks pods that are bound to it with the same plugins
 //! ([`admission_check`]).

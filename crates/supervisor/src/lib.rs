@@ -1,6 +1,6 @@
 //! The long-running parts of a process: how they are supervised, how they end, and how a panic ends none of them.
 //!
-//! Invariant: whatever runs for as long as the process does is a supervised service ([`Supervisor::spawn`]). It has a name, its end is
+//! Invariant: whatever runs for as long as the process does is a supervised service ([`Component::spawn`]). It has a name, its end is
 //! noticed, it is started again with back-off or ends the process, and health checks and metrics show its state.
 
 #![warn(missing_docs)]

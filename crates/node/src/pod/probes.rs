@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::panics::caught;
+use supervisor::panics::caught;
 use k8s_openapi::api::core::v1::{Container as Spec, Probe};
 use parking_lot::Mutex;
 use runtime::Runtime;

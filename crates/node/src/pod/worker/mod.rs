@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::panics::{Panicked, caught};
+use supervisor::panics::{Panicked, caught};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
 use tokio::sync::{Notify, watch};
