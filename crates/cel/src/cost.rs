@@ -77,8 +77,9 @@ pub struct Budget {
     depth: usize,
 }
 
-/// Expressions within each other may be nested so deep together: one and as much again. Evaluation recurses.
-const DEEPEST: usize = 2 * crate::source::DEEPEST;
+/// How deep an expression and those of the variables that it uses may be nested together. Evaluation recurses, and this much fits on the
+/// stack of any thread (2 MiB) in a build without optimization.
+const DEEPEST: usize = crate::syntax::TREE_LIMIT + 100;
 
 /// There is nothing left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! The Common Expression Language as Kubernetes v1.36 has it.
 //!
 //! An [`Env`] says which variables there are and of which types; [`Env::compile`] checks an expression against it and says what
-//! it may cost; a [`Program`] evaluates JSON in place, within a [`Budget`]. The parser is the `cel` crate's, everything behind it
-//! is here.
+//! it may cost; a [`Program`] evaluates JSON in place, within a [`Budget`].
 //!
 //! Invariant: an evaluation ends. Everything it does is paid for, loops by the item, and nothing recurses deeper than the syntax,
 //! whose depth is bounded. What takes longer than upstream's cost says is bounded by a second budget ([`work`]).
@@ -21,6 +20,7 @@ mod loops;
 mod made;
 mod node;
 mod source;
+mod syntax;
 mod time;
 mod types;
 mod value;

@@ -62,6 +62,7 @@ pub(crate) enum Wrap {
     Optional,
 }
 
+#[derive(Clone, Debug)]
 pub(crate) enum Const {
     Null,
     Bool(bool),

@@ -88,14 +88,7 @@ fn nobody_reads(s: &Story) {
         clients.push(silent(s, &["logs", "-f", "talks"]));
     }
     let forward = ["port-forward", "quiet", ":7000"];
-    s.ok(&[
-        "exec",
-        "quiet",
-        "--",
-        "sh",
-        "-c",
-        "/bin/busybox nc -ll -p 7000 -e /bin/cat /dev/zero >/dev/null 2>&1 &",
-    ]);
+    s.ok(&["exec", "quiet", "--", "sh", "-c", "/bin/busybox nc -ll -p 7000 -e /bin/cat /dev/zero >/dev/null 2>&1 &"]);
     let mut forwarding = Client(s.command(&forward).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(forwarding.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
