@@ -4,10 +4,10 @@
 //! responses share its bytes. The cache is bounded.
 
 use crate::workers::{self, Lane};
+use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use meta::Value;
 use parking_lot::Mutex;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Documents {
     }
 
     fn keep(&self, key: &str, change: u64, text: Bytes) -> Document {
-        let hash = hex(&Sha256::digest(&text)).to_uppercase().into();
+        let hash = hex(digest(&SHA256, &text).as_ref()).to_uppercase().into();
         let document = Document { text, hash, change };
         let mut all = self.0.lock();
         if all.len() >= KEPT {

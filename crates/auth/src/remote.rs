@@ -9,8 +9,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use meta::{Clock, Value};
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use quick_cache::sync::Cache;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,36 +156,27 @@ impl CacheKey {
 
 /// Caches responses, each with its own expiry.
 pub struct AnswerCache<T> {
-    held: Mutex<HashMap<CacheKey, (Instant, T)>>,
+    held: Cache<CacheKey, (Instant, T)>,
 }
 
-impl<T> Default for AnswerCache<T> {
+impl<T: Clone> Default for AnswerCache<T> {
     fn default() -> Self {
-        Self { held: Mutex::default() }
+        Self { held: Cache::new(REMEMBERED) }
     }
 }
 
-/// Above this many, expired entries are evicted, and if that is not enough, all.
+/// How many responses are cached.
 const REMEMBERED: usize = 4_096;
 
 impl<T: Clone> AnswerCache<T> {
     pub fn get(&self, question: CacheKey) -> Option<T> {
-        self.held.lock().get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v.clone())
+        self.held.get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v)
     }
 
     pub fn put(&self, question: CacheKey, value: T, lasts: Duration) {
-        if lasts.is_zero() {
-            return;
+        if !lasts.is_zero() {
+            self.held.insert(question, (Instant::now() + lasts, value));
         }
-        let mut held = self.held.lock();
-        if held.len() >= REMEMBERED {
-            let now = Instant::now();
-            held.retain(|_, (until, _)| *until > now);
-            if held.len() >= REMEMBERED {
-                held.clear();
-            }
-        }
-        held.insert(question, (Instant::now() + lasts, value));
     }
 }
 
@@ -213,6 +203,6 @@ mod tests {
         for n in 0..REMEMBERED {
             known.put(CacheKey::new([n.to_string().as_str()]), 2, Duration::from_secs(600));
         }
-        assert!(known.held.lock().len() <= REMEMBERED);
+        assert!(known.held.len() <= REMEMBERED);
     }
 }

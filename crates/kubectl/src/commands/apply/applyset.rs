@@ -16,7 +16,6 @@ use base64::Engine as _;
 use client::{DeleteOptions, ListOptions, Patch, WriteOptions};
 use meta::{Gvk, Map, Object, Value};
 use serde_json::json;
-use sha2::Digest as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -126,7 +125,7 @@ impl Set {
     /// The label's value: a hash of what the parent is and is called.
     fn id(&self) -> String {
         let whole = [self.name.as_str(), &self.namespace, &self.parent.kind, &self.parent.group].join(".");
-        let hash = sha2::Sha256::digest(whole.as_bytes());
+        let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, whole.as_bytes());
         format!("applyset-{}-v1", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash))
     }
 

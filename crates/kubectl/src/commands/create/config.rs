@@ -3,10 +3,10 @@
 use super::{Found, Generator, Needs, WriteFlags};
 use crate::error::{Error, Result, text};
 use crate::resource::file::os;
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
-use sha2::Digest as _;
 use std::path::Path;
 
 /// Where values come from.
@@ -37,8 +37,8 @@ fn append_hash(o: &mut Value) {
     } else if !o["binaryData"].is_null() {
         hashed["binaryData"] = o["binaryData"].clone();
     }
-    let sum = sha2::Sha256::digest(codec::json::to_vec(&hashed, codec::json::Html::Escape));
-    let hex: String = sum.iter().take(5).map(|b| format!("{b:02x}")).collect();
+    let sum = digest(&SHA256, &codec::json::to_vec(&hashed, codec::json::Html::Escape));
+    let hex: String = sum.as_ref().iter().take(5).map(|b| format!("{b:02x}")).collect();
     // No vowels, so that no words come about.
     let kind: String = hex
         .chars()
