@@ -1,4 +1,4 @@
-//! The check of calls: which overloads fit, what comes out, what it costs.
+//! Type check of calls: finds the matching overloads, the type of the result and the cost.
 
 use crate::check::{Checker, Typed, in_namespace, unbounded};
 use crate::cost::Range;
@@ -33,7 +33,7 @@ impl Checker<'_> {
             return self.or_else(at, &c.function, args);
         }
         let name = c.function.trim_start_matches('.');
-        // A name without its namespace is none.
+        // A function of a namespace is not found by its last name alone.
         match functions::find(name).filter(|_| !name.contains('.')) {
             Some(f) => {
                 self.literals(at, name, c);
@@ -51,7 +51,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Texts that can be seen not to be what they stand for.
+    /// Reports literal arguments that are no valid duration, timestamp or regular expression.
     fn literals(&mut self, at: u32, name: &str, c: &syntax::Call) {
         let Some(Kind::Literal(Const::Str(s))) = c.args.first().map(|a| &a.kind) else { return };
         let last = match c.args.last().map(|a| &a.kind) {
@@ -104,7 +104,7 @@ impl Checker<'_> {
         self.error(at, format!("found no matching overload for '{name}' applied to '{text}'"))
     }
 
-    /// The result of an overload, if the arguments fit. What is learned of parameters is kept of the first that fits.
+    /// The result type of an overload, if the arguments fit it. Type parameters are bound by the first overload that fits.
     fn fits(&mut self, o: &Overload, types: &[Type], keep: bool) -> Option<Type> {
         let before = self.known.clone();
         let first = self.known.reserve(o.generic);
@@ -124,7 +124,7 @@ impl Checker<'_> {
         let cost = Range { min: a.cost.min, max: a.cost.plus(b.cost).max };
         let pair = Box::new([a.node, b.node]);
         let node = if name == operators::LOGICAL_AND { Node::And(pair) } else { Node::Or(pair) };
-        Typed::of(node, Type::Bool, cost)
+        Typed::new(node, Type::Bool, cost)
     }
 
     fn conditional(&mut self, at: u32, when: &Expr, a: &Expr, b: &Expr) -> Typed {
@@ -149,7 +149,7 @@ impl Checker<'_> {
         let Some((decl, json)) = self.field(at, &of.ty, name) else { return Typed::broken() };
         let ty = if matches!(decl.ty, Type::Optional(_)) { decl.ty } else { Type::Optional(Arc::new(decl)) };
         let cost = of.cost.plus(Range::fixed(1));
-        Typed::of(Node::OptionalSelect(Box::new((of.node, json))), ty, cost)
+        Typed::new(Node::OptionalSelect(Box::new((of.node, json))), ty, cost)
     }
 
     fn or_else(&mut self, at: u32, name: &str, args: Vec<Typed>) -> Typed {
@@ -161,8 +161,8 @@ impl Checker<'_> {
         };
         let unwraps = name == "orValue";
         let fits = |c: &mut Self, inner: &Type| {
-            let wanted = if unwraps { inner.clone() } else { Type::optional(unbounded(inner.clone())) };
-            c.known.assignable(&wanted, &types[1])
+            let expected = if unwraps { inner.clone() } else { Type::optional(unbounded(inner.clone())) };
+            c.known.assignable(&expected, &types[1])
         };
         let Some(inner) = inner.filter(|i| fits(self, i)) else {
             return self.no_overload(at, name, &types.iter().collect::<Vec<_>>(), true);
@@ -174,11 +174,11 @@ impl Checker<'_> {
         let (Some(a), Some(b)) = (nodes.next(), nodes.next()) else { return Typed::broken() };
         let pair = Box::new([a, b]);
         let node = if unwraps { Node::ValueOr(pair) } else { Node::OptionalOr(pair) };
-        Typed::of(node, ty, cost)
+        Typed::new(node, ty, cost)
     }
 }
 
-/// Parameters of a signature, with numbers of their own.
+/// The type with its parameters renumbered from `first` on.
 fn shift(t: &Type, first: u32) -> Type {
     let inner = |d: &Arc<Decl>| Arc::new(Decl::new(shift(&d.ty, first), d.max));
     match t {

@@ -1,4 +1,4 @@
-//! The type check (`cel-go/checker`). On its way through the syntax it makes the program and estimates its cost.
+//! The type check (`cel-go/checker`). In one pass over the tree it also builds the program and estimates its cost.
 
 use crate::cost::{self, Range};
 use crate::estimate::{self, Entries, Extent, Path};
@@ -10,7 +10,7 @@ use crate::syntax::{self, Entry, Expr, Field, Kind};
 use crate::types::{Decl, Known, Type, UNBOUNDED};
 use std::sync::Arc;
 
-/// The variables of an expression, and what it may use beyond the base environment.
+/// The environment of an expression: its variables, and the extensions that it may use.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     vars: Vec<(String, Decl)>,
@@ -19,7 +19,7 @@ pub struct Env {
     objects: bool,
 }
 
-/// An expression that was found well.
+/// A valid expression: its program, the type of its result and its estimated cost.
 pub struct Compiled {
     pub program: Program,
     pub ty: Type,
@@ -27,7 +27,7 @@ pub struct Compiled {
 }
 
 impl Env {
-    /// A variable. Its name may have dots in it (`variables.x`).
+    /// Declares a variable. Its name may have dots (`variables.x`).
     #[must_use]
     pub fn with(mut self, name: &str, decl: impl Into<Decl>) -> Self {
         let mut decl = decl.into();
@@ -38,21 +38,21 @@ impl Env {
         self
     }
 
-    /// A name that stands in front of others, also when there are none.
+    /// Declares a prefix of variables (`variables`), even if no variable has it.
     #[must_use]
     pub fn with_family(mut self, name: &str) -> Self {
         self.families.push(name.to_owned());
         self
     }
 
-    /// With `cel.bind`, as selectors of devices have it.
+    /// Allows `cel.bind`, as in the selectors of devices.
     #[must_use]
     pub fn with_bindings(mut self) -> Self {
         self.bindings = true;
         self
     }
 
-    /// With `Object{…}` and `JSONPatch{…}`, as mutations have them.
+    /// Allows `Object{…}` and `JSONPatch{…}`, as in mutations.
     #[must_use]
     pub fn with_objects(mut self) -> Self {
         self.objects = true;
@@ -86,10 +86,10 @@ impl Env {
     }
 }
 
-/// Depth of an expression that is checked on the stack of any thread.
+/// Maximum depth of an expression that is checked on the caller's stack.
 const SMALL: u16 = 16;
 
-/// A part of an expression, checked.
+/// A checked part of an expression.
 pub(crate) struct Typed {
     pub node: Node,
     pub ty: Type,
@@ -98,26 +98,26 @@ pub(crate) struct Typed {
 }
 
 impl Typed {
-    /// What the expression makes, of which nothing more is known than its type.
-    pub fn of(node: Node, ty: Type, cost: Range) -> Self {
+    /// A computed value, of which only the type is known.
+    pub fn new(node: Node, ty: Type, cost: Range) -> Self {
         let extent = Extent::of_type(&ty);
         Self { node, ty, extent, cost }
     }
 
-    /// What lies at a declared place.
+    /// A value at a declared path.
     pub fn at(node: Node, path: Path, ty: Type, cost: Range) -> Self {
         let extent = Extent::at(path, &ty);
         Self { node, ty, extent, cost }
     }
 
-    /// Anything, when nothing is known.
+    /// The size; any, if it is not known.
     pub fn size(&self) -> Range {
         self.extent.size.unwrap_or(Range::UNKNOWN)
     }
 
-    /// After an error: whatever surrounds it, no error follows from this one.
+    /// The result after an error: `dyn`, so that no further error follows from it.
     pub fn broken() -> Self {
-        Self::of(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
+        Self::new(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
     }
 }
 
@@ -131,9 +131,9 @@ pub(crate) struct Local {
 pub(crate) struct Checker<'e> {
     pub env: &'e Env,
     pub known: Known,
-    /// Variables of macros, the innermost last.
+    /// Variables of the macros around the current expression, the innermost last.
     pub locals: Vec<Local>,
-    /// The names of the environment that the expression uses.
+    /// The variables of the environment that the expression uses.
     used: Vec<String>,
     issues: Vec<Found>,
 }
@@ -195,13 +195,13 @@ impl Checker<'_> {
             self.used.len() - 1
         });
         let node = Node::Var(u16::try_from(place).unwrap_or(u16::MAX));
-        // Upstream's estimator knows one root, and every variable is it.
+        // Upstream's estimator has one root, which stands for every variable.
         let bounded = self.root().is_some_and(|r| r.max != UNBOUNDED);
         let path = if bounded { self.root_path() } else { Path::At(Some(decl.clone())) };
         Some(Typed::at(node, path, decl.ty, one))
     }
 
-    /// What the first variable is: sizes are known of it.
+    /// The declaration of the first variable, whose sizes are known.
     pub fn root(&self) -> Option<&Decl> {
         self.env.vars.first().map(|(_, d)| d)
     }
@@ -210,7 +210,7 @@ impl Checker<'_> {
         Path::At(self.root().cloned())
     }
 
-    /// A name with dots that stands for one thing.
+    /// A dotted name that is one variable or type.
     fn qualified(&mut self, e: &Expr) -> Option<Typed> {
         let name = dotted(e)?;
         let first = name.split('.').next()?;
@@ -228,7 +228,7 @@ impl Checker<'_> {
         self.locals.iter().any(|l| l.name == name) || self.env.has(name)
     }
 
-    /// A name that only stands in front of others (`variables`).
+    /// Whether this is only the prefix of variables (`variables`).
     fn is_family(&self, e: &Expr) -> bool {
         let Kind::Ident(name) = &e.kind else { return false };
         if self.env.families.iter().any(|f| f == name) {
@@ -273,7 +273,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Items of a list or values of a map have one type.
+    /// Reports an item of a list or map that has another type than those before it.
     fn join(&mut self, at: u32, known: &mut Option<Type>, t: &Type) {
         match known {
             None => *known = Some(t.clone()),
@@ -288,7 +288,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What is behind `?` is an optional, and its value counts.
+    /// The type inside an optional after `?`.
     fn inside(&mut self, at: u32, t: &Typed) -> Type {
         match self.known.resolve(&t.ty) {
             Type::Optional(of) => of.ty.clone(),
@@ -338,7 +338,7 @@ impl Checker<'_> {
         Typed { node: Node::Map(nodes.into()), ty, extent, cost }
     }
 
-    /// `Object{…}`, its parts (`Object.spec{…}`), and `JSONPatch{…}`: only the place of a part is checked, not its fields.
+    /// `Object{…}`, its parts (`Object.spec{…}`), and `JSONPatch{…}`. Checks the path of a part, not its fields.
     fn object(&mut self, at: u32, name: &str, entries: &[Field]) -> Typed {
         let name = name.trim_start_matches('.');
         let patch = name == "JSONPatch";
@@ -351,10 +351,10 @@ impl Checker<'_> {
             let t = self.check(&f.value);
             cost = cost.plus(t.cost);
             let found = if f.optional { self.inside(f.value.at, &t) } else { self.known.resolve(&t.ty) };
-            if let Some(wanted) = wrong_place(name, f.name, &found) {
+            if let Some(expected) = misplaced(name, f.name, &found) {
                 self.error(
                     f.at,
-                    format!("expected type of field '{}' is '{wanted}' but provided type is '{found}'", f.name),
+                    format!("expected type of field '{}' is '{expected}' but provided type is '{found}'", f.name),
                 );
             }
             if patch && !matches!(f.name, "op" | "path" | "from" | "value") {
@@ -363,29 +363,29 @@ impl Checker<'_> {
             fields.push((Box::from(f.name), t.node, f.optional));
         }
         let ty = Type::Object(Arc::new(crate::Object { name: name.to_owned(), open: true, ..Default::default() }));
-        Typed::of(Node::Struct(fields.into()), ty, cost)
+        Typed::new(Node::Struct(fields.into()), ty, cost)
     }
 
-    /// Types as errors list them.
+    /// The types as error messages list them.
     pub fn resolve_text(&self, types: &[&Type]) -> String {
         types.iter().map(|t| self.known.resolve(t).to_string()).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The type a part of `Object` must have under its name, if it has another.
-fn wrong_place(of: &str, field: &str, found: &Type) -> Option<String> {
-    let wanted = format!("{of}.{field}");
+/// The type that a field of `Object` must have, if `found` is another part of `Object`.
+fn misplaced(of: &str, field: &str, found: &Type) -> Option<String> {
+    let expected = format!("{of}.{field}");
     match found {
-        Type::Object(o) if of != "JSONPatch" && o.name.starts_with("Object") && o.name != wanted => Some(wanted),
+        Type::Object(o) if of != "JSONPatch" && o.name.starts_with("Object") && o.name != expected => Some(expected),
         Type::List(items) => match &items.ty {
-            Type::Object(o) if o.name.starts_with("Object") && o.name != wanted => Some(wanted),
+            Type::Object(o) if o.name.starts_with("Object") && o.name != expected => Some(expected),
             _ => None,
         },
         _ => None,
     }
 }
 
-/// `a.b.c`, where it is nothing else.
+/// The dotted name `a.b.c`, if the expression consists of selections alone.
 pub(crate) fn dotted(e: &Expr) -> Option<String> {
     match &e.kind {
         Kind::Ident(n) => Some(n.trim_start_matches('.').to_owned()),
@@ -431,12 +431,12 @@ fn literal(value: &Const) -> Typed {
     Typed { node: Node::Const(value.clone()), ty, extent: Extent::fixed(size), cost: Range::fixed(0) }
 }
 
-/// A type whose values may be of any size.
+/// A declaration without a bound on the size of its values.
 pub(crate) fn unbounded(ty: Type) -> Decl {
     Decl::new(ty, UNBOUNDED)
 }
 
-/// The function of this name in a namespace, if what stands in front of the call is one.
+/// The function `target.name`, if `target` is a namespace.
 pub(crate) fn in_namespace(target: &Expr, name: &str) -> Option<&'static functions::Function> {
     functions::find(&format!("{}.{name}", dotted(target)?))
 }

@@ -1,24 +1,24 @@
-//! What an evaluation may cost: estimates before it, and the budget while it runs
+//! Costs: ranges for the estimate before an evaluation, and the budget while it runs
 //! (`cel-go/checker/cost.go`, `cel-go/interpreter/runtimecost.go`).
 
 use crate::work;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of one evaluation.
+/// Cost limit of one evaluation.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
-/// Of all evaluations for one object by one definition, or one binding of a policy.
+/// Cost limit of all evaluations for one object by one definition, or one binding of a policy.
 pub const RUNTIME_BUDGET: u64 = 10_000_000;
-/// Of the conditions that decide whether a hook or a policy is asked.
+/// Cost limit of the match conditions of a webhook or policy.
 pub const MATCH_BUDGET: u64 = 2_500_000;
 
 pub(crate) const LIST: u64 = 10;
 pub(crate) const MAP: u64 = 30;
 pub(crate) const STRUCT: u64 = 40;
-/// Of walking through a text, for each character.
+/// Cost of traversing a string, for each character.
 pub(crate) const TRAVERSAL: f64 = 0.1;
 pub(crate) const REGEX: f64 = 0.25;
 
-/// At least, at most; of sizes and of costs.
+/// Minimum and maximum of a size or cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub min: u64,
@@ -53,7 +53,7 @@ impl Range {
     }
 }
 
-/// A size times a factor, rounded up; what has no bound keeps none.
+/// A size times a factor, rounded up. Unbounded stays unbounded.
 pub(crate) fn scale(n: u64, by: f64) -> u64 {
     if n == u64::MAX {
         return n;
@@ -62,18 +62,18 @@ pub(crate) fn scale(n: u64, by: f64) -> u64 {
     (n as f64 * by).ceil() as u64
 }
 
-/// What is left to be spent.
+/// The budget of evaluations: what they may still spend.
 #[derive(Debug)]
 pub struct Budget {
-    /// For everything.
+    /// Cost left for all evaluations.
     left: u64,
-    /// For the evaluation under way.
+    /// Cost left for the current evaluation.
     call: u64,
-    /// Units of work.
+    /// Units of work left ([`work`]).
     work: u64,
-    /// Tells budgets apart.
+    /// Distinguishes budgets.
     id: u64,
-    /// How deep the expressions under way are nested, one within the other.
+    /// Depth of all expressions under way, one within the other.
     depth: usize,
 }
 
@@ -81,7 +81,7 @@ pub struct Budget {
 /// stack of any thread (2 MiB) in a build without optimization.
 const DEEPEST: usize = crate::syntax::TREE_LIMIT + 100;
 
-/// There is nothing left.
+/// The error of an exceeded budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded;
 
@@ -92,7 +92,7 @@ impl Budget {
         Self { left: total, call: PER_CALL_LIMIT, work, id: NEXT.fetch_add(1, Ordering::Relaxed), depth: 0 }
     }
 
-    /// An expression of this depth begins within those that are under way; not if that would be too deep.
+    /// Begins an expression of this depth within those under way. False if it would be too deep.
     pub(crate) fn enter(&mut self, depth: usize) -> bool {
         let fits = self.depth + depth <= DEEPEST;
         self.depth += if fits { depth } else { 0 };
@@ -112,7 +112,7 @@ impl Budget {
         self.work
     }
 
-    /// Says what work is left. Without any there is nothing left at all.
+    /// Sets the work that is left. Without any, no cost is left either.
     pub(crate) fn set_work(&mut self, left: u64) {
         self.work = left;
         if left == 0 {
@@ -120,7 +120,7 @@ impl Budget {
         }
     }
 
-    /// An evaluation of its own begins. Gives back what the one around it has left.
+    /// Begins an evaluation with a cost limit of its own. Returns what the surrounding one has left.
     pub fn begin(&mut self) -> u64 {
         std::mem::replace(&mut self.call, PER_CALL_LIMIT)
     }
@@ -129,7 +129,7 @@ impl Budget {
         self.call = outer;
     }
 
-    /// What is left for all evaluations to come.
+    /// Cost left for all further evaluations.
     pub fn left(&self) -> u64 {
         self.left
     }
@@ -141,7 +141,7 @@ impl Budget {
                 Ok(())
             }
             (left, _) => {
-                // Who was stopped by the limit of the call has not emptied the purse for all.
+                // An evaluation that exceeded its own limit leaves the rest to the others.
                 self.left = left.unwrap_or(0);
                 Err(Exceeded)
             }

@@ -1,5 +1,5 @@
-//! The check of macros: loops, `has`, `cel.bind`, `optMap` (`cel-go/parser/macro.go`, `cel-go/ext`). They are not expanded, as
-//! cel-go does it; what they cost is what the expansion would.
+//! Type check of macros: loops, `has`, `cel.bind`, `optMap` (`cel-go/parser/macro.go`, `cel-go/ext`). They are not expanded as in
+//! cel-go, but cost what the expansion would.
 
 use crate::check::{Checker, Local, Typed, dotted, unbounded};
 use crate::cost::Range;
@@ -9,7 +9,7 @@ use crate::syntax::{Call, Expr, Kind, operators};
 use crate::types::Type;
 
 impl Checker<'_> {
-    /// A call that is a macro's.
+    /// Checks a call, if it is one of a macro.
     pub fn macro_call(&mut self, at: u32, c: &Call) -> Option<Typed> {
         use LoopKind::{All, Exists, ExistsOne, Filter, Map, TransformMap, TransformMapEntry};
         let Some(target) = c.target.as_ref() else {
@@ -52,11 +52,11 @@ impl Checker<'_> {
             return self.error(of.at, "invalid argument to has() macro");
         };
         if dotted(of).is_some_and(|name| self.env.has(&name)) {
-            return Typed::of(Node::Const(Const::Bool(true)), Type::Bool, Range::fixed(0));
+            return Typed::new(Node::Const(Const::Bool(true)), Type::Bool, Range::fixed(0));
         }
         let operand = self.check(operand);
         match self.field(of.at, &operand.ty, field) {
-            Some((_, json)) => Typed::of(Node::Has(Box::new((operand.node, json))), Type::Bool, operand.cost),
+            Some((_, json)) => Typed::new(Node::Has(Box::new((operand.node, json))), Type::Bool, operand.cost),
             None => Typed::broken(),
         }
     }
@@ -72,7 +72,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What the variables of a loop over this are.
+    /// The types and sizes of the variables of a loop over `range`.
     fn items(&mut self, range: &Typed, at: u32, two: bool) -> Option<Vec<(Type, Extent)>> {
         let (from, root, entries) = (&range.extent.path, self.root(), range.extent.entries);
         let extent = |path, size| Extent { path, size, entries: None };
@@ -144,7 +144,7 @@ impl Checker<'_> {
             return self.no_overload(at, operator, &types, false);
         }
         let n = range.size();
-        // What is added to the list that was empty: its items are as large as nothing, or as that.
+        // The expansion adds lists of one item to an empty list: an item has no size, or this one.
         let list = |of: Range| {
             let entries = Entries { keys: Range::fixed(1), values: Range::fixed(0).or(of) };
             Extent { path: Path::Nowhere, size: Some(n), entries: Some(entries) }
@@ -171,7 +171,7 @@ impl Checker<'_> {
         let conditional = when.is_some() || matches!(kind, LoopKind::Filter | LoopKind::ExistsOne);
         let hits = if conditional { Range::up_to(hit) } else { Range::fixed(hit) };
         let mut step = Range::fixed(each).plus(hits).plus(body_of.cost);
-        // Once it is known how it ends, a body need not be looked at.
+        // The body is not evaluated once the result is known.
         if matches!(kind, LoopKind::All | LoopKind::Exists) {
             step.min = each;
         }
@@ -225,7 +225,7 @@ impl Checker<'_> {
             (Wrap::Optional, t @ (Type::Optional(_) | Type::Dyn)) => t,
             (Wrap::Optional, t) => return self.no_overload(at, function, &[&of.ty, &t], true),
         };
-        // What it is of is looked at twice: whether it is there, and for its value.
+        // The expansion evaluates the optional twice: for its presence and for its value.
         let there = of.cost.plus(body.cost).plus(Range::fixed(if wrap == Wrap::Value { 12 } else { 11 }));
         let cost = of.cost.plus(Range::fixed(1)).plus(Range { min: 1, max: there.max });
         let extent = Extent { size: Some(Range::UNKNOWN), ..Extent::default() };

@@ -1,5 +1,5 @@
-//! Values while an expression runs. JSON is borrowed, not copied: what a schema says of it beyond JSON (a text that is a time,
-//! a list that is a set) comes from a [`Shape`].
+//! Values of an evaluation. JSON is borrowed, not copied. What a schema defines beyond JSON (a string is a time, a list is a set) comes from a
+//! [`Shape`].
 
 use crate::compare::equal;
 use crate::functions::authorizer::Request;
@@ -53,7 +53,7 @@ pub enum Text<'a> {
 }
 
 impl Text<'_> {
-    /// How many characters there are.
+    /// The number of characters.
     pub fn chars(&self) -> usize {
         let s = self.as_str();
         work::scan(s.len());
@@ -86,7 +86,7 @@ pub enum Map<'a> {
     Own(Rc<BTreeMap<Key<'a>, Val<'a>>>),
 }
 
-/// What a schema says of JSON that JSON does not say. There is none for parts that are just what they are.
+/// What a schema defines beyond JSON. Parts that are plain JSON have none.
 #[derive(Debug)]
 pub enum Shape {
     Double,
@@ -106,7 +106,7 @@ pub enum ListKind {
     Map(Vec<Box<str>>),
 }
 
-/// A key of a map. Whole numbers are equal by value.
+/// A key of a map. Integers are equal by value.
 #[derive(Clone)]
 pub enum Key<'a> {
     Bool(bool),
@@ -158,7 +158,7 @@ impl PartialEq for Key<'_> {
 impl Eq for Key<'_> {}
 
 impl<'a> Key<'a> {
-    pub fn of(v: &Val<'a>) -> Option<Self> {
+    pub fn new(v: &Val<'a>) -> Option<Self> {
         match v {
             Val::Bool(b) => Some(Self::Bool(*b)),
             Val::Int(n) => Some(Self::Int(*n)),
@@ -180,7 +180,7 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> Val<'a> {
-    /// A JSON value, as its schema has it.
+    /// A JSON value with the shape of its schema.
     pub fn json(v: &'a Value, shape: Option<&'a Shape>) -> Self {
         match (v, shape) {
             (Value::Null, _) => Self::Null,
@@ -205,7 +205,7 @@ impl<'a> Val<'a> {
         Self::List(List::Own(Rc::new(items)))
     }
 
-    /// A map with names for keys, as a struct is.
+    /// A map with string keys, as a struct.
     pub fn record(fields: impl IntoIterator<Item = (String, Val<'a>)>) -> Self {
         let fields = fields.into_iter().map(|(k, v)| (Key::Str(k.into()), v));
         Self::Map(Map::Own(Rc::new(fields.collect())))
@@ -252,7 +252,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Characters, bytes, items, entries; one for everything else.
+    /// The size in characters, bytes, items or entries; 1 for other values.
     pub fn size(&self) -> u64 {
         let n = match self {
             Self::Str(s) => s.chars(),
@@ -265,7 +265,7 @@ impl<'a> Val<'a> {
         n as u64
     }
 
-    /// A bound of the size that costs nothing.
+    /// An upper bound on the size, without counting.
     pub(crate) fn most(&self) -> u64 {
         match self {
             Self::Str(s) => s.as_str().len() as u64,
@@ -274,20 +274,20 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The size, or at least `bound`.
+    /// The size; any number from `bound` on, if it is larger.
     pub(crate) fn size_up_to(&self, bound: u64) -> u64 {
         // No character takes more than four bytes.
         if self.most() / 4 >= bound { bound } else { self.size() }
     }
 
-    /// As JSON. What JSON does not know becomes the text it has in JSON elsewhere. Errors also if it would take more than [`LARGEST_JSON`]: a
-    /// value may hold one text any number of times.
+    /// Converts to JSON. Timestamps, durations and the like become strings. Errors if a value has no JSON form, or if the result would take
+    /// more than [`LARGEST_JSON`]: a value may refer to one string many times.
     pub fn to_json(&self) -> Result<Value, String> {
         let mut left = LARGEST_JSON;
         self.json_within(&mut left)
     }
 
-    /// `left`: the bytes that it may take.
+    /// Converts to JSON of at most `left` bytes.
     fn json_within(&self, left: &mut usize) -> Result<Value, String> {
         /// Bytes of a value besides its text.
         const VALUE: usize = 16;
@@ -351,7 +351,7 @@ impl Opaque<'_> {
     }
 }
 
-/// JSON's whole numbers are `int`, as Go reads them; larger ones are `double`.
+/// Integers of JSON are `int`, as in Go; larger ones are `double`.
 fn number<'a>(n: &Number) -> Val<'a> {
     match (n.as_i64(), n.as_f64()) {
         (Some(n), _) => Val::Int(n),
@@ -360,7 +360,7 @@ fn number<'a>(n: &Number) -> Val<'a> {
     }
 }
 
-/// What a text stands for; one that does not fit its format stays a text.
+/// The value of a string of a format. A string that is invalid for its format stays a string.
 fn text<'a>(s: &'a str, shape: &Shape) -> Val<'a> {
     if matches!(shape, Shape::Timestamp | Shape::Duration | Shape::Bytes) {
         work::count(s.len());
@@ -413,7 +413,7 @@ impl<'a> List<'a> {
         self.iter().any(|x| work::is_over() || equal(&x, v))
     }
 
-    /// Of a list that is a map: the item with the same keys.
+    /// The item of a map-like list with the same keys.
     pub fn with_keys_of(&self, v: &Val<'a>, keys: &[Box<str>]) -> Option<Val<'a>> {
         self.iter().find(|x| work::is_over() || same_keys(x, v, keys))
     }
@@ -456,7 +456,7 @@ impl<'a> Map<'a> {
 
     pub fn get(&self, key: &Val<'a>) -> Option<Val<'a>> {
         match (self, key) {
-            (Self::Own(m), k) => m.get(&Key::of(k)?).cloned(),
+            (Self::Own(m), k) => m.get(&Key::new(k)?).cloned(),
             (_, Val::Str(s)) => self.field(s.as_str()),
             _ => None,
         }

@@ -211,7 +211,7 @@ impl Builder {
             .iter()
             .map(|(t, number)| Alternative { number: *number, schema: self.schema(t, &ListType::Atomic, false, &[]) });
         let alternatives = alternatives.collect();
-        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, alternatives, ..Schema::of(ty) }
+        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, alternatives, ..Schema::new(ty) }
     }
 
     fn field(&mut self, f: &RawField<'_>) -> Field {
@@ -257,17 +257,17 @@ impl Builder {
         }
         if let Some(item) = t.strip_prefix('[') {
             let items = Some(self.schema(item, &ListType::Atomic, false, enum_values));
-            return SchemaRef::Inline(Arc::new(Schema { items, list: list.clone(), ..Schema::of(Type::Array) }));
+            return SchemaRef::Inline(Arc::new(Schema { items, list: list.clone(), ..Schema::new(Type::Array) }));
         }
         if let Some(value) = t.strip_prefix('{') {
             let additional = Some(self.schema(value, &ListType::Atomic, false, &[]));
-            return SchemaRef::Inline(Arc::new(Schema { additional, atomic: atomic_map, ..Schema::of(Type::Map) }));
+            return SchemaRef::Inline(Arc::new(Schema { additional, atomic: atomic_map, ..Schema::new(Type::Map) }));
         }
         let (name, ty) = scalar(t).unwrap_or(("any", Type::Any));
         if !enum_values.is_empty() {
-            return SchemaRef::Inline(Arc::new(Schema { enum_values: enum_values.to_vec(), ..Schema::of(ty) }));
+            return SchemaRef::Inline(Arc::new(Schema { enum_values: enum_values.to_vec(), ..Schema::new(ty) }));
         }
-        SchemaRef::Inline(self.scalars.entry(name).or_insert_with(|| Arc::new(Schema::of(ty))).clone())
+        SchemaRef::Inline(self.scalars.entry(name).or_insert_with(|| Arc::new(Schema::new(ty))).clone())
     }
 
     /// The list kind beside a kind.
@@ -283,7 +283,7 @@ impl Builder {
             Field { presence: Presence::Struct, number: 1, ..Field::new("metadata", metadata) },
         ];
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        let schema = Schema { name: Some(name.as_str().into()), fields, ..Schema::of(Type::Struct) };
+        let schema = Schema { name: Some(name.as_str().into()), fields, ..Schema::new(Type::Struct) };
         self.definitions.define(&name, schema);
     }
 }

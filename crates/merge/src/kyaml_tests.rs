@@ -68,7 +68,7 @@ fn values_of_another_kind_and_unknown_directives_are_errors() {
 #[test]
 fn several_keys_tell_items_apart() {
     let old = [json!({"port": 80, "protocol": "TCP"}), json!({"port": 80, "protocol": "UDP"})];
-    let mut ports = Schema::of(schema::Type::Array);
+    let mut ports = Schema::new(schema::Type::Array);
     ports.list = ListType::Map(vec!["port".into(), "protocol".into()]);
     let member = Member { schema: Some(&ports), merges: true, key: Some("port") };
     for (patch, want) in [

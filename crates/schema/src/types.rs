@@ -1,4 +1,4 @@
-//! What a schema says.
+//! The types of schemas.
 
 use crate::rules::Rule;
 use crate::structural::Constraints;
@@ -44,7 +44,7 @@ pub enum Type {
 pub enum ListType {
     Atomic,
     Set,
-    /// Items are told apart by these keys.
+    /// A map-like list: these keys identify items.
     Map(Vec<Str>),
 }
 
@@ -60,7 +60,7 @@ pub struct PatchStrategy {
     pub merge_key: Option<Str>,
 }
 
-/// What becomes of a field that holds nothing when the object is written, as Go's encoder decides it.
+/// How a field with a zero value is encoded, as by Go's encoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
     /// A value with `omitempty`: zero and empty are left out.
@@ -89,13 +89,13 @@ pub struct Schema {
     pub ty: Type,
     /// Sorted by name. Of a struct.
     pub fields: Vec<Field>,
-    /// The fields that validation looks at before the others, in its order; a path names what lies deeper, `.` the whole.
+    /// The fields whose errors come first, in order. A path names a nested field, `.` the struct itself.
     pub order: Vec<Str>,
     /// Of an array.
     pub items: Option<SchemaRef>,
     /// Of a map.
     pub additional: Option<SchemaRef>,
-    /// Of anything: the shapes it may have, told apart by the kind of JSON value. Protobuf has a message with a field for each.
+    /// Alternatives of a value, by its JSON type. Protobuf has a message with a field for each.
     pub alternatives: Vec<Alternative>,
     /// Of an array.
     pub list: ListType,
@@ -107,11 +107,11 @@ pub struct Schema {
     pub preserve_unknown: bool,
     /// `null` is a value and not an absence (custom resources).
     pub nullable: bool,
-    /// Of a custom resource: what is unknown is pruned, nothing is brought into Go's form, and validation says what is wrong.
+    /// A custom resource: unknown fields are pruned, values keep their form, and validation reports wrong types.
     pub custom: bool,
-    /// What validation asks of a custom resource beyond types.
+    /// Constraints of a custom resource beyond types.
     pub constraints: Option<Box<Constraints>>,
-    /// What walks over it need not look at.
+    /// Shortcuts for walks over the schema.
     pub ways: Ways,
 }
 
@@ -135,16 +135,16 @@ pub struct Field {
     /// What the server fills in where the field is absent.
     pub fill: Option<Box<Fill>>,
     pub presence: Presence,
-    /// What validation asks of the field.
+    /// Validation rules of the field.
     pub rules: Vec<Rule>,
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
     /// The protobuf field number; 0 for none.
     pub number: u32,
-    /// Where the field stands in its type, as it is written in Go.
+    /// The position of the field in its Go type.
     pub place: u16,
-    /// What Go calls the type of the field, or of its items, where that is none of Go's own: `v1.Protocol`.
+    /// The name of the Go type of the field or its items, unless it is a basic type: `v1.Protocol`.
     pub go: Option<Str>,
     /// A list that has a message of its own in protobuf, with the items under 1 (`v1.Verbs`).
     pub boxed: bool,
@@ -165,7 +165,7 @@ impl SchemaRef {
             Self::Inline(s) => s,
             Self::Named(name, cell) => match cell.get() {
                 Some(s) => s,
-                // `Definitions::tie` refuses tables with dangling names, so this is out of reach.
+                // Unreachable: `Definitions::tie` rejects tables with undefined names.
                 None => unreachable!("definition {name} was never tied"),
             },
         }
@@ -197,7 +197,7 @@ impl fmt::Debug for SchemaRef {
 }
 
 impl Field {
-    /// A field as custom resources have it: optional and kept as it is.
+    /// A field of a custom resource: optional, with its value unchanged.
     pub fn new(name: impl Into<Str>, schema: SchemaRef) -> Self {
         Self {
             name: name.into(),
@@ -219,7 +219,7 @@ impl Field {
 }
 
 impl Schema {
-    pub fn of(ty: Type) -> Self {
+    pub fn new(ty: Type) -> Self {
         Self {
             name: None,
             ty,
@@ -243,8 +243,7 @@ impl Schema {
         self.fields.binary_search_by(|f| (*f.name).cmp(name)).ok().map(|i| &self.fields[i])
     }
 
-    /// The fields of a struct, each with the member of that name if there is one. Fields and members are both sorted, so that
-    /// nothing is searched.
+    /// The fields of a struct, each with the member of its name, if any. Needs no lookups: fields and members are sorted.
     pub fn beside<'s, 'm, V>(
         &'s self,
         members: impl Iterator<Item = (&'m String, V)>,
@@ -252,7 +251,7 @@ impl Schema {
         beside(self.fields.iter(), members)
     }
 
-    /// As [`Schema::beside`], of some of the fields: their places, in order.
+    /// As [`Schema::beside`], for some of the fields, by sorted indexes.
     pub(crate) fn some_beside<'s, 'm, V>(
         &'s self,
         places: &'s [u16],
@@ -261,7 +260,7 @@ impl Schema {
         beside(places.iter().filter_map(|i| self.fields.get(usize::from(*i))), members)
     }
 
-    /// Whether all of these names, which are sorted, are fields.
+    /// Whether all of these sorted names are fields.
     pub fn has_fields<'m>(&self, names: impl Iterator<Item = &'m String>) -> bool {
         let mut fields = self.fields.iter();
         names.into_iter().all(|n| fields.find(|f| *f.name >= **n).is_some_and(|f| *f.name == **n))
@@ -300,7 +299,7 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// A reference to a definition, which may come later.
+    /// A reference to a definition, which may be added later.
     pub fn reference(&mut self, name: &str) -> SchemaRef {
         if let Some((k, c)) = self.cells.get_key_value(name) {
             return SchemaRef::Named(k.clone(), c.clone());
@@ -313,7 +312,7 @@ impl Definitions {
 
     pub fn define(&mut self, name: &str, schema: Schema) {
         if let SchemaRef::Named(_, cell) = self.reference(name) {
-            // A second definition of a name is ignored; the table's own test checks that there is none.
+            // Ignores a second definition of a name; a test checks that there is none.
             let _ = cell.set(Arc::new(schema));
         }
     }

@@ -1,4 +1,4 @@
-//! What somebody may do (`k8s.io/apiserver/pkg/cel/library/authz.go`): a question is put together part by part, then asked.
+//! Authorization checks (`k8s.io/apiserver/pkg/cel/library/authz.go`): an expression builds a check part by part, then runs it.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::{Opaque, Val};
@@ -11,15 +11,15 @@ pub(super) const GROUP: &str = "kubernetes.authorization.GroupCheck";
 pub(super) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
 pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
 
-/// Who answers.
+/// Decides authorization checks.
 pub trait Authorizer {
     fn decide(&self, question: &Question) -> Decision;
 }
 
-/// A question, as far as it was asked.
+/// An authorization check, as far as it was built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// Namespace and name of a service account; the user of the request otherwise.
+    /// Namespace and name of a service account. None for the user of the request.
     pub service_account: Option<(String, String)>,
     pub path: Option<String>,
     pub group: String,
@@ -36,7 +36,7 @@ pub struct Question {
 pub struct Decision {
     pub allowed: bool,
     pub reason: String,
-    /// Why nobody could decide.
+    /// The error, if the check could not be decided.
     pub error: Option<String>,
 }
 
@@ -60,8 +60,8 @@ impl<'a> Request<'a> {
         Self { who, stage: Stage::Start, question: Question::default() }
     }
 
-    /// A check of one object, as `authorizer.requestResource` is.
-    pub fn of(who: &'a dyn Authorizer, question: Question) -> Self {
+    /// The value of a check that has its resource (`authorizer.requestResource`).
+    pub fn for_resource(who: &'a dyn Authorizer, question: Question) -> Self {
         Self { who, stage: Stage::Resource, question }
     }
 

@@ -17,21 +17,22 @@ const RECOVERIES: usize = 30;
 /// How many tokens it skips each time.
 const SKIPPED: usize = 256;
 
-const EXPR: Set = MEMBER.or(Set::of(&[T::Not]));
-const MEMBER: Set = LITERAL.or(Set::of(&[T::LeftBracket, T::LeftBrace, T::LeftParen, T::Dot, T::Ident]));
-const LITERAL: Set = Set::of(&[T::Minus, T::True, T::False, T::Null, T::Float, T::Int, T::Uint, T::String, T::Bytes]);
-const OPTIONAL_EXPR: Set = EXPR.or(Set::of(&[T::Question]));
-const FIELD_NAME: Set = Set::of(&[T::Ident, T::EscapedIdent]);
-const OPTIONAL_FIELD: Set = FIELD_NAME.or(Set::of(&[T::Question]));
-const RELATIONS: Set = Set::of(&[T::Equals, T::NotEquals, T::In, T::Less, T::LessEquals, T::GreaterEquals, T::Greater]);
-const SUMS: Set = Set::of(&[T::Plus, T::Minus]);
-const PRODUCTS: Set = Set::of(&[T::Star, T::Slash, T::Percent]);
+const EXPR: Set = MEMBER.or(Set::new(&[T::Not]));
+const MEMBER: Set = LITERAL.or(Set::new(&[T::LeftBracket, T::LeftBrace, T::LeftParen, T::Dot, T::Ident]));
+const LITERAL: Set = Set::new(&[T::Minus, T::True, T::False, T::Null, T::Float, T::Int, T::Uint, T::String, T::Bytes]);
+const OPTIONAL_EXPR: Set = EXPR.or(Set::new(&[T::Question]));
+const FIELD_NAME: Set = Set::new(&[T::Ident, T::EscapedIdent]);
+const OPTIONAL_FIELD: Set = FIELD_NAME.or(Set::new(&[T::Question]));
+const RELATIONS: Set =
+    Set::new(&[T::Equals, T::NotEquals, T::In, T::Less, T::LessEquals, T::GreaterEquals, T::Greater]);
+const SUMS: Set = Set::new(&[T::Plus, T::Minus]);
+const PRODUCTS: Set = Set::new(&[T::Star, T::Slash, T::Percent]);
 const CALC_LOOP: Set = SUMS.or(PRODUCTS).or(Set::END);
 const RELATION_LOOP: Set = RELATIONS.or(Set::END);
-const MEMBER_LOOP: Set = Set::of(&[T::Dot, T::LeftBracket]).or(Set::END);
+const MEMBER_LOOP: Set = Set::new(&[T::Dot, T::LeftBracket]).or(Set::END);
 
 const fn only(kind: T) -> Set {
-    Set::of(&[kind])
+    Set::new(&[kind])
 }
 
 const fn or_end(kind: T) -> Set {
@@ -73,7 +74,7 @@ enum Stop {
 
 type Result<T = (), E = Stop> = std::result::Result<T, E>;
 
-/// A rule whose depth is limited.
+/// A rule with a limited depth.
 #[derive(Clone, Copy)]
 enum Nested {
     Expr,
@@ -524,7 +525,7 @@ impl Diagnosis<'_> {
     /// A bracket that was seen to be there, and items with commas between them and maybe behind them.
     fn elements(&mut self, state: u32, end: T, first: Set, item: impl Fn(&mut Self) -> Result) -> Result {
         self.matches()?;
-        let rest = Set::of(&[T::Comma]).or(only(end));
+        let rest = Set::new(&[T::Comma]).or(only(end));
         self.sync(state + 100, first.or(rest))?;
         if first.has(self.fetch(0)?) {
             self.call(rest, |d| d.list(item, Some(first)))?;

@@ -5,7 +5,7 @@ use crate::node::Const;
 use crate::source::Issues;
 use proptest::prelude::*;
 
-/// A tree as text: calls by name, each node with its position if it is asked for.
+/// A tree as text: calls by name, each node with its position on request.
 fn tree(e: &Expr, positions: bool) -> String {
     let sub = |e: &Expr| tree(e, positions);
     let all = |items: &[Expr]| items.iter().map(sub).collect::<Vec<_>>().join(", ");

@@ -100,7 +100,7 @@ impl Token {
     }
 }
 
-/// A set of kinds, which may also say that a rule can end.
+/// A set of kinds, with a mark that a rule of the grammar can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Set(u64);
 
@@ -109,7 +109,7 @@ impl Set {
     /// A rule of the grammar can end here.
     pub const END: Self = Self(1 << 63);
 
-    pub const fn of(kinds: &[Kind]) -> Self {
+    pub const fn new(kinds: &[Kind]) -> Self {
         let (mut bits, mut i) = (0, 0);
         while i < kinds.len() {
             bits |= 1 << kinds[i] as u8;

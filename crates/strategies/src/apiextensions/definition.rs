@@ -24,7 +24,7 @@ pub fn metadata() -> &'static Arc<Schema> {
     METADATA.get_or_init(|| {
         let name = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
         let known = kinds::catalog().definitions.get(name).cloned();
-        known.unwrap_or_else(|| Arc::new(Schema::of(schema::Type::Struct)))
+        known.unwrap_or_else(|| Arc::new(Schema::new(schema::Type::Struct)))
     })
 }
 
