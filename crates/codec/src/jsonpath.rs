@@ -1,7 +1,7 @@
 //! kubectl's dialect of JSONPath (`k8s.io/client-go/util/jsonpath`), which is older than RFC 9535 and differs from it.
 //!
 //! A template is text with `{expressions}` in it. `$` and `@` both mean the value at hand, `range … end` repeats, and what
-//! cannot be found is nothing or an error as the caller wants. What upstream's evaluation does that a reader may not expect is
+//! cannot be found is nothing or an error, as the caller chooses. What upstream's evaluation does that a reader may not expect is
 //! followed, since scripts have it: a slice that is empty ends the list of results, and a wildcard takes a string apart into bytes.
 //! Invariant: no template and no document makes it panic.
 

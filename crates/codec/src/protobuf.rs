@@ -3,7 +3,7 @@
 //! A field without a number is not written. Fields that lie in their parent in JSON but in a message of their own in protobuf
 //! name that message in [`schema::Field::inline_of`] as `name#number`; their own number counts inside of it.
 //!
-//! Go's encoder writes zeros of fields that are no pointers; where the schema says so (`Presence::OmitZero`) they are absent
+//! Go's encoder writes zeros of fields that are no pointers; where the schema defines it (`Presence::OmitZero`) they are absent
 //! again after reading, and a zero time always is. Unknown field numbers are skipped. Lists as values of maps are wrapped as
 //! `{items=1}`. A value of several possible shapes is a message with a field for each ([`schema::types::Alternative`]).
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use store::*;
 use tokio::sync::watch;
 
-/// Different numbers, which is all that nonces and names want here.
+/// Distinct numbers, which is enough for nonces and names in tests.
 struct Count(AtomicU64);
 
 impl Rng for Count {

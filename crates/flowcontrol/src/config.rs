@@ -353,7 +353,7 @@ mod tests {
             namespace: "",
             path: "",
         };
-        assert_eq!(second.classify(&d).unwrap().schema.name, "catch-all", "a schema that leads nowhere is not asked");
+        assert_eq!(second.classify(&d).unwrap().schema.name, "catch-all", "skips a schema without a level");
         let broken = Object::from_value(json!({"metadata": {"name": "exempt"}, "spec": {"type": "Limited"}})).unwrap();
         assert!(!Config::new(600, &[], &[broken], None).has_level("exempt"));
     }

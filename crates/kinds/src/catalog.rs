@@ -1,4 +1,4 @@
-//! The kinds and their rows.
+//! The catalogue of built-in kinds.
 
 use crate::table;
 use meta::{GroupVersion, Gvk, Gvr};
@@ -7,25 +7,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::{Arc, OnceLock};
 
-/// What `metadata.generation` counts.
+/// The changes that increment `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Changes of what is neither metadata nor status.
+    /// Changes of anything but metadata and status.
     Spec,
-    /// Changes of what is not metadata.
+    /// Changes of anything but metadata.
     Content,
-    /// Of annotations too.
+    /// Also changes of annotations.
     Annotations,
-    /// Of labels too.
+    /// Also changes of labels.
     Labels,
-    /// It is 1 and stays.
+    /// It is always 1.
     First,
-    /// Changes, from none.
+    /// Changes; it is absent on creation.
     Changes,
 }
 
 impl Generation {
-    pub(crate) fn of(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "spec" => Self::Spec,
             "annotations" => Self::Annotations,
@@ -45,28 +45,28 @@ pub struct Kind {
     pub kind: Str,
     pub plural: Str,
     pub singular: Str,
-    /// The kind of lists, where it is not the kind with `List` behind it.
+    /// The kind of lists, if it is not the kind with the suffix `List`.
     pub list: Option<Str>,
     pub namespaced: bool,
-    /// What `metadata.generation` counts; none: nothing.
+    /// The changes that increment `metadata.generation`; none if it is not set.
     pub generation: Option<Generation>,
     /// The group and version in which objects are stored.
     pub stored: GroupVersion,
-    /// Objects are deleted some time after their last change, as `--event-ttl` says.
+    /// Objects are deleted when `--event-ttl` has passed since their last change.
     pub expires: bool,
-    /// A deletion that names no propagation policy orphans the dependents, as it did in the first versions of the API.
+    /// A deletion without a propagation policy orphans the dependents, as in the first versions of the API.
     pub orphans: bool,
-    /// An update must name the revision it is of.
+    /// An update requires a `resourceVersion`.
     pub needs_revision: bool,
-    /// An update of what is not there creates it.
+    /// An update of an object that does not exist creates it.
     pub put_creates: bool,
-    /// How often an update says what is wrong with labels, annotations and owners: every check that looks says it.
-    pub said: u8,
-    /// Finalizers need no domain, as those of Kubernetes' own kinds mostly do.
+    /// How many times errors of labels, annotations and owners repeat on update: once for each of upstream's checks.
+    pub metadata_error_repeats: u8,
+    /// Finalizers need no domain.
     pub any_finalizer: bool,
-    /// A deletion answers with the object instead of a `Status`.
+    /// The response of a deletion is the object instead of a `Status`.
     pub answers_deleted: bool,
-    /// Said to everyone who uses the kind.
+    /// The warning of every request for the kind.
     pub warning: Option<Str>,
     pub verbs: Vec<Str>,
     pub short_names: Vec<Str>,
@@ -74,7 +74,7 @@ pub struct Kind {
     pub subresources: Vec<Subresource>,
     /// Selectable fields beside `metadata.name` and `metadata.namespace`.
     pub selectable: Vec<Str>,
-    /// Where selectable fields lie in the stored version, if that is elsewhere: field and path.
+    /// Selectable fields with another path in the stored version, and this path.
     pub stored_fields: Vec<(Str, Str)>,
     pub columns: Vec<Column>,
     /// The schema of the object.
@@ -85,7 +85,7 @@ pub struct Kind {
 pub struct Subresource {
     pub name: Str,
     pub verbs: Vec<Str>,
-    /// What it speaks, when it is not the kind itself.
+    /// The kind of its objects, if it is not that of the resource.
     pub speaks: Option<Gvk>,
 }
 
@@ -142,7 +142,7 @@ impl Kind {
         self.verbs.iter().any(|v| &**v == verb)
     }
 
-    /// Whether the objects, or those of a subresource, can be read, and not only be created or changed.
+    /// Whether the objects, or those of a subresource, can be read.
     pub fn is_read(&self, subresource: &str) -> bool {
         let part = (!subresource.is_empty()).then(|| self.subresource(subresource));
         let verbs = match part {
@@ -185,8 +185,8 @@ pub fn catalog() -> &'static Catalog {
     })
 }
 
-/// The texts of all definitions: by definition, then by field (`""` for the definition's own). Unpacked at each call, since
-/// only OpenAPI and `explain` want them.
+/// The descriptions of all definitions: by definition, then by field (`""` for the definition itself). Unpacked at each call, since only OpenAPI
+/// and `explain` need them.
 pub fn texts() -> BTreeMap<String, BTreeMap<String, String>> {
     let packed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/texts.bin"));
     let mut text = String::new();

@@ -43,7 +43,7 @@ struct RawKind {
     put_creates: bool,
     any_finalizer: bool,
     answers_deleted: bool,
-    said: Option<u8>,
+    metadata_error_repeats: Option<u8>,
     warning: Option<Str>,
     namespaced: bool,
     verbs: Option<Vec<Str>>,
@@ -71,7 +71,7 @@ struct RawDefinition<'a> {
     atomic: bool,
     #[serde(default)]
     order: Vec<Str>,
-    /// The shapes it may have, and their numbers.
+    /// The alternatives, with their protobuf numbers.
     #[serde(default)]
     either: Vec<(String, u32)>,
 }
@@ -169,7 +169,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         singular: k.singular.clone().unwrap_or_else(|| k.kind.to_lowercase().into()),
         list: None,
         namespaced: k.namespaced,
-        generation: k.generation.as_deref().and_then(Generation::of),
+        generation: k.generation.as_deref().and_then(Generation::parse),
         stored: k
             .stored
             .as_deref()
@@ -181,7 +181,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         put_creates: k.put_creates,
         any_finalizer: k.any_finalizer,
         answers_deleted: k.answers_deleted,
-        said: k.said.unwrap_or(3),
+        metadata_error_repeats: k.metadata_error_repeats.unwrap_or(3),
         warning: k.warning.clone(),
         verbs: k.verbs.clone().unwrap_or_else(|| standard.iter().map(|s| (*s).into()).collect()),
         short_names: k.short.clone(),
@@ -270,7 +270,7 @@ impl Builder {
         SchemaRef::Inline(self.scalars.entry(name).or_insert_with(|| Arc::new(Schema::new(ty))).clone())
     }
 
-    /// The list kind beside a kind.
+    /// The list kind of a kind.
     fn list(&mut self, prefix: &str, kind: &str) {
         let name = format!("{prefix}.{kind}List");
         let string = self.schema("string", &ListType::Atomic, false, &[]);
@@ -291,7 +291,7 @@ impl Builder {
 fn rule(text: &str) -> Rule {
     match text.parse() {
         Ok(r) => r,
-        Err(e) => unreachable!("data/ has a rule nobody knows: {e}"),
+        Err(e) => unreachable!("data/ has an unknown rule: {e}"),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Strategic merge patch: a merge patch that knows from the schema which lists are merged and by which key.
 //!
-//! [`apply`] is the server's side; [`two_way`] and [`three_way`] make patches as kubectl does. Where the schema says nothing
+//! [`apply`] is the server's side; [`two_way`] and [`three_way`] make patches as kubectl does. Without a schema
 //! (unknown fields, embedded objects), objects are merged and lists replaced.
 //!
-//! Left out: `patchStrategy: replace` of an object, which [`schema::PatchStrategy`] cannot say; such an object is merged.
+//! Left out: `patchStrategy: replace` of an object, which [`schema::PatchStrategy`] does not have; such an object is merged.
 
 mod apply;
 mod diff;
@@ -44,13 +44,13 @@ pub enum Error {
     MixedList(String),
     #[error("cannot merge lists without merge key")]
     UndeclaredKey,
-    /// Without overwriting, others' changes meet the patch.
+    /// Changes of others conflict with the patch, without overwriting.
     #[error("patch:\n{patch}\nconflicts with changes made from original to current:\n{changes}\n")]
     Conflict { patch: String, changes: String },
 }
 
 impl Error {
-    /// What the API answers to a patch that fails so: 400 for malformed directives, 422 for the rest.
+    /// The status of the response: 400 for malformed directives, otherwise 422.
     pub fn status(&self) -> Status {
         match self {
             Self::NotAnObject | Self::PrimitiveList | Self::RetainKeys | Self::SetElementOrder => {
@@ -65,14 +65,14 @@ impl Error {
     }
 }
 
-/// What the schema says about a member of an object.
+/// The schema of a member of an object.
 struct Member<'a> {
     schema: Option<&'a Schema>,
     patch: Option<&'a PatchStrategy>,
 }
 
 impl<'a> Member<'a> {
-    fn of(parent: Option<&'a Schema>, key: &str) -> Self {
+    fn new(parent: Option<&'a Schema>, key: &str) -> Self {
         match parent.and_then(|s| s.field(key)) {
             Some(f) => Self { schema: Some(f.schema.get()), patch: Some(&f.patch) },
             None => Self { schema: parent.and_then(|s| s.additional.as_deref()), patch: None },

@@ -352,7 +352,7 @@ pub struct FieldError {
     pub value: BadValue,
     pub detail: String,
     pub origin: Option<Origin>,
-    /// The path whose place in the order of errors this one takes, where it is not its own.
+    /// The path that defines the position of the error, if it is not the error's own.
     pub place: Option<String>,
 }
 
@@ -383,7 +383,7 @@ impl FieldError {
         self.path.is_empty()
     }
 
-    /// Said where an error of that path is said: upstream does not always go through a type as it is written.
+    /// Sorts the error as one of that path: upstream does not always follow the order of the type.
     #[must_use]
     pub fn said_with(self, path: &FieldPath) -> Self {
         Self { place: Some(limited(format_args!("{path}"))), ..self }
@@ -394,7 +394,7 @@ impl FieldError {
         Self { origin: Some(origin), ..self }
     }
 
-    /// Adds what an error of this kind does not say by itself.
+    /// Adds the detail of the error.
     #[must_use]
     pub fn with_detail(self, detail: impl AsRef<str>) -> Self {
         Self { detail: limited(format_args!("{}", detail.as_ref())), ..self }

@@ -18,7 +18,7 @@ pub mod selector;
 pub mod status;
 pub mod time;
 
-/// The version of Kubernetes that client, server and node speak and say they are.
+/// The version of Kubernetes that client, server and node report.
 pub const KUBERNETES_VERSION: &str = "v1.36.2";
 
 pub use admission::{MutatedBy, Operation};

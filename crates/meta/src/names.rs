@@ -67,7 +67,7 @@ pub fn wildcard_dns_subdomain(s: &str) -> Vec<String> {
     errors
 }
 
-/// As generated validation says it.
+/// The message of generated validation.
 pub fn long_name(s: &str) -> Vec<String> {
     subdomain(s, "bytes")
 }
@@ -83,7 +83,7 @@ fn subdomain(s: &str, unit: &str) -> Vec<String> {
     errors
 }
 
-/// A subdomain whose labels may hold underscores, as DNS searches have them.
+/// A subdomain with underscores allowed in its labels, as in DNS search lists.
 pub fn dns_subdomain_with_underscores(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_SUBDOMAIN_MAX {

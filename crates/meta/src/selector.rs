@@ -366,7 +366,7 @@ impl FieldSelector {
         self.terms.iter().all(|t| (get(&t.field).unwrap_or_default() == t.value) == t.equal)
     }
 
-    /// The value that `field` must have, if the selector says so.
+    /// The value that the selector requires of `field`, if any.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
     }

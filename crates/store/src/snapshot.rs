@@ -1,12 +1,12 @@
 //! One consistent state of everything at one revision.
 //!
-//! Invariant: holding a snapshot holds memory (what changed since is kept twice), never a transaction of the engine.
+//! Invariant: a snapshot holds memory (changed objects exist twice), but no transaction of the engine.
 
 use crate::state::{State, Table};
 use crate::{Damaged, EngineError, Entry, Key, Str};
 use std::sync::Arc;
 
-/// Cheap to take and to clone.
+/// A consistent state at one revision. Cheap to take and to clone.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) state: Arc<State>,
@@ -32,7 +32,7 @@ impl Snapshot {
         self.state.table(resource).into_iter().flat_map(move |table: &'a Table| table.range(namespace, after))
     }
 
-    /// What is wrong with an object that is there but cannot be read, and so is not in [`Snapshot::get`].
+    /// The error of an object that exists but cannot be read, and is not in [`Snapshot::get`].
     pub fn damaged(&self, key: &Key) -> Option<Arc<Damaged>> {
         self.state.damaged(key).cloned()
     }

@@ -109,7 +109,7 @@ pub fn parse_first(text: &str, depth: usize) -> Result<(Value, Vec<Duplicate>), 
 }
 
 /// Like [`parse`], with the keys that came twice. Collections are nested at most `depth` deep: the time that a text takes grows
-/// with its length times its depth, so a server wants little.
+/// with its length times its depth, so a server allows little.
 pub fn parse_within(text: &str, depth: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     documents(text, depth, Dialect::V2, usize::MAX)
 }

@@ -91,7 +91,7 @@ fn read(m: &Map<String, Value>) -> Result<Set, Error> {
         }
         let Some(element) = PathElement::read(key)? else { continue };
         let Value::Object(below) = below else { return Err(Error::NotAnObject(key.clone())) };
-        // A path ends where nothing lies below, or where `.` says so.
+        // A path ends at an empty node, or at one with `.`.
         let children = read(below)?;
         let member = below.is_empty() || below.contains_key(".");
         nodes.push(Node { element, member, children });

@@ -1,9 +1,8 @@
-//! What keeps revisions: the contract between the store and its engines.
+//! The contract between the store and its engines, which keep revisions.
 //!
-//! Invariant: what an engine has acknowledged it returns after any crash, whole transactions only, in revision order.
-//! There are two kinds. The only writer ([`SoleWriter`]: memory, LMDB) is told revisions by the store, which checks all
-//! expectations in its memory. A shared one ([`SharedWriter`]: etcd) decides itself, since other servers write too, and
-//! feeds everything that happens, whoever did it, back to the store.
+//! Invariant: after any crash, an engine returns all acknowledged transactions, complete and in revision order.
+//! There are two kinds. A sole writer ([`SoleWriter`]: memory, LMDB) gets revisions from the store, which checks all expectations in
+//! memory. A shared one ([`SharedWriter`]: etcd) decides itself, since other servers write too, and feeds all changes back to the store.
 //! Engines see sealed values only and never interpret them.
 
 #[cfg(feature = "etcd")]
@@ -54,7 +53,7 @@ pub struct RawChange {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     pub changes: Vec<RawChange>,
-    /// Everything up to this revision was looked at.
+    /// History is complete up to this revision.
     pub through: u64,
 }
 
@@ -65,7 +64,7 @@ pub struct Loaded {
     pub compacted: u64,
     /// Ordered by key.
     pub entries: Vec<Arc<Entry>>,
-    /// What does not open.
+    /// Objects that cannot be opened.
     pub damaged: Vec<Damaged>,
 }
 
@@ -86,16 +85,16 @@ impl Decoded {
     ) -> Result<(), EngineError> {
         match opened {
             Ok(entry) => self.entries.push(entry),
-            Err(error) => self.damaged.push(Damaged::of(key, revision, error)?),
+            Err(error) => self.damaged.push(Damaged::new(key, revision, error)?),
         }
         Ok(())
     }
 }
 
-/// Is shown sealed values with their keys and revisions.
+/// A visitor of sealed values with their keys and revisions.
 pub type Visit = Arc<dyn Fn(&Key, u64, &[u8]) + Send + Sync>;
 
-/// Sizes in bytes; of an engine that does not know, zero.
+/// Sizes in bytes; zero if the engine does not know them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The newest version of every key.
@@ -103,7 +102,7 @@ pub struct Usage {
     /// Older versions and tombstones.
     pub history: u64,
     pub file: u64,
-    /// No room for further puts.
+    /// There is no space for further puts.
     pub full: bool,
 }
 
@@ -129,7 +128,7 @@ pub enum EngineError {
     Lmdb(#[from] heed::Error),
     #[error("the backend: {0}")]
     Backend(String),
-    /// A write failed before; what it left is unknown, so there is no further one.
+    /// An earlier write failed with an unknown result, so that no further one is accepted.
     #[error("writing failed before: {0}")]
     Failed(String),
     #[error("the engine is closed")]
@@ -157,12 +156,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Called once, before everything else.
     async fn load(&self, decode: Decode) -> Result<Loaded, EngineError>;
 
-    /// The changes of a scope (or of everything) with `after < revision <= upto`, oldest first, whole revisions, after about
-    /// `limit` records were looked at; always makes progress. [`EngineError::Expired`] when they are not all known any more.
+    /// The changes of a scope (or of everything) with `after < revision <= upto`, oldest first, whole revisions, up to about
+    /// `limit` records; always makes progress. [`EngineError::Expired`] when they are not all known any more.
     async fn changes(&self, scope: Option<&Scope>, after: u64, upto: u64, limit: usize)
     -> Result<Changes, EngineError>;
 
-    /// Shows the newest version of every object of a resource as it is stored. What is written meanwhile may be shown or not.
+    /// Visits the stored form of the newest version of every object of a resource. Concurrent writes may be missing.
     async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError>;
 
     fn usage(&self) -> Usage;
@@ -173,7 +172,7 @@ pub trait Engine: Send + Sync + 'static {
     async fn close(&self);
 }
 
-/// Who decides on revisions.
+/// The kind of an engine: who assigns revisions.
 pub enum Role {
     Sole(Arc<dyn SoleWriter>),
     Shared(Arc<dyn SharedWriter>),
