@@ -21,8 +21,11 @@ pub struct Env {
 
 /// A valid expression: its program, the type of its result and its estimated cost.
 pub struct Compiled {
+    /// The program.
     pub program: Program,
+    /// The type of its result.
     pub ty: Type,
+    /// The estimated cost of an evaluation.
     pub cost: Range,
 }
 
@@ -59,6 +62,7 @@ impl Env {
         self
     }
 
+    /// Whether a variable of this name is declared.
     pub fn has(&self, name: &str) -> bool {
         self.vars.iter().any(|(n, _)| n == name)
     }

@@ -21,33 +21,42 @@ pub(crate) const REGEX: f64 = 0.25;
 /// Minimum and maximum of a size or cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
+    /// The minimum.
     pub min: u64,
+    /// The maximum; `u64::MAX` if it has no bound.
     pub max: u64,
 }
 
 impl Range {
+    /// Any size or cost.
     pub const UNKNOWN: Self = Self { min: 0, max: u64::MAX };
 
+    /// Exactly this number.
     pub fn fixed(n: u64) -> Self {
         Self { min: n, max: n }
     }
 
+    /// From 0 to this number.
     pub fn up_to(max: u64) -> Self {
         Self { min: 0, max }
     }
 
+    /// The sum of both, which saturates.
     pub fn plus(self, o: Self) -> Self {
         Self { min: self.min.saturating_add(o.min), max: self.max.saturating_add(o.max) }
     }
 
+    /// The product of both, which saturates.
     pub fn times(self, o: Self) -> Self {
         Self { min: self.min.saturating_mul(o.min), max: self.max.saturating_mul(o.max) }
     }
 
+    /// Both bounds times a factor, rounded up.
     pub fn scaled(self, by: f64) -> Self {
         Self { min: scale(self.min, by), max: scale(self.max, by) }
     }
 
+    /// The range from the smaller minimum to the larger maximum.
     pub fn or(self, o: Self) -> Self {
         Self { min: self.min.min(o.min), max: self.max.max(o.max) }
     }
@@ -86,6 +95,7 @@ const DEEPEST: usize = crate::syntax::TREE_LIMIT + 100;
 pub struct Exceeded;
 
 impl Budget {
+    /// A budget for evaluations that may cost this much together.
     pub fn new(total: u64) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let work = total.saturating_mul(work::PER_COST).max(work::PER_CALL);
@@ -125,6 +135,7 @@ impl Budget {
         std::mem::replace(&mut self.call, PER_CALL_LIMIT)
     }
 
+    /// Ends an evaluation. `outer` is the result of [`Self::begin`].
     pub fn end(&mut self, outer: u64) {
         self.call = outer;
     }
@@ -134,6 +145,7 @@ impl Budget {
         self.left
     }
 
+    /// Charges a cost. Errors if it exceeds what is left.
     pub fn spend(&mut self, cost: u64) -> Result<(), Exceeded> {
         match (self.left.checked_sub(cost), self.call.checked_sub(cost)) {
             (Some(left), Some(call)) => {

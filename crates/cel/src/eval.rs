@@ -21,9 +21,11 @@ pub struct Program {
 
 /// Provides the values of variables when they are used.
 pub trait Vars<'a> {
+    /// The value of a variable. Errors if it has none; expressions behind variables are charged to `budget`.
     fn get(&self, name: &str, budget: &mut Budget) -> Result<Val<'a>, Error>;
 }
 
+/// The error of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The evaluation failed.

@@ -8,6 +8,8 @@
 //!
 //! Left out: libraries that are in no environment of Kubernetes (math, encoders), and protocol buffers: objects are JSON.
 
+#![warn(missing_docs)]
+
 mod accumulator;
 mod calls;
 mod check;

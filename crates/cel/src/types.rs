@@ -7,23 +7,38 @@ use std::sync::Arc;
 /// The size has no known bound.
 pub const UNBOUNDED: u64 = u64::MAX;
 
+/// The type of an expression or variable.
 #[derive(Clone, Debug)]
 pub enum Type {
+    /// Any type, checked by the evaluation.
     Dyn,
+    /// `null`.
     Null,
+    /// A boolean.
     Bool,
+    /// A 64-bit integer.
     Int,
+    /// An unsigned 64-bit integer.
     Uint,
+    /// A floating-point number.
     Double,
+    /// A string.
     String,
+    /// Bytes.
     Bytes,
+    /// A timestamp.
     Timestamp,
+    /// A duration.
     Duration,
     /// The type of types.
     Type,
+    /// A list with items of one type.
     List(Arc<Decl>),
+    /// A map with keys and values of one type each.
     Map(Arc<Decl>, Arc<Decl>),
+    /// An optional value.
     Optional(Arc<Decl>),
+    /// An object with declared fields.
     Object(Arc<Object>),
     /// A type of a library, by its name.
     Opaque(&'static str),
@@ -34,11 +49,14 @@ pub enum Type {
 /// A type, and the maximum size of its values in characters, items or entries; [`UNBOUNDED`] if it is not known.
 #[derive(Clone, Debug)]
 pub struct Decl {
+    /// The type.
     pub ty: Type,
+    /// The maximum size.
     pub max: u64,
 }
 
 impl Decl {
+    /// A type with a maximum size of its values.
     pub fn new(ty: Type, max: u64) -> Self {
         Self { ty, max }
     }
@@ -53,7 +71,9 @@ impl From<Type> for Decl {
 /// A type with fields.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
+    /// The name of the type.
     pub name: String,
+    /// The fields by the names that expressions use.
     pub fields: BTreeMap<String, Field>,
     /// Whether it may have other fields, of any type.
     pub open: bool,
@@ -62,7 +82,9 @@ pub struct Object {
 /// A field of an object, under the name that expressions use.
 #[derive(Clone, Debug)]
 pub struct Field {
+    /// The name in JSON.
     pub json: String,
+    /// The type and maximum size.
     pub decl: Decl,
 }
 
@@ -85,18 +107,22 @@ impl Type {
         }
     }
 
+    /// A list with items of a type.
     pub fn list(of: impl Into<Decl>) -> Self {
         Self::List(Arc::new(of.into()))
     }
 
+    /// A map with keys and values of a type.
     pub fn map(key: impl Into<Decl>, value: impl Into<Decl>) -> Self {
         Self::Map(Arc::new(key.into()), Arc::new(value.into()))
     }
 
+    /// An optional value of a type.
     pub fn optional(of: impl Into<Decl>) -> Self {
         Self::Optional(Arc::new(of.into()))
     }
 
+    /// Whether it is [`Type::Dyn`].
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn)
     }

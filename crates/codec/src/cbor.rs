@@ -18,16 +18,22 @@ const LATER_BASE64URL: u64 = 21;
 const LATER_BASE64: u64 = 22;
 const LATER_BASE16: u64 = 23;
 
+/// The error of invalid CBOR.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// The bytes are no CBOR.
     #[error("cbor: {0}")]
     Syntax(String),
+    /// Bytes follow the document: their number, and the offset of the first one.
     #[error("cbor: {0} bytes of extraneous data starting at index {1}")]
     Extraneous(usize, usize),
+    /// A map has a key twice: the key, and the index of its entry.
     #[error("cbor: found duplicate map key {0:?} at map element index {1}")]
     Duplicate(String, usize),
+    /// An item has no JSON value: the item, and the Go type that upstream decodes it into.
     #[error("cbor: cannot unmarshal {0} into Go value of type {1}")]
     Type(&'static str, &'static str),
+    /// The document is nested deeper than this limit.
     #[error("cbor: exceeded max nested level {0}")]
     Deep(usize),
 }

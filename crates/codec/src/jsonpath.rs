@@ -16,6 +16,7 @@ use eval::Evaluation;
 use meta::Value;
 use std::borrow::Cow;
 
+/// The error of parsing or evaluating a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The template is no JSONPath.
@@ -29,7 +30,9 @@ pub enum Error {
 /// What becomes of fields that are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
+    /// A missing key yields nothing.
     Allowed,
+    /// A missing key is an error.
     Error,
 }
 
@@ -85,6 +88,7 @@ enum Comparison {
 const DEPTH: usize = 64;
 
 impl Template {
+    /// Parses a template, as that of `-o jsonpath`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         parse::template(text)
     }

@@ -6,10 +6,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 
+/// The error of an invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The text is no YAML.
     #[error(transparent)]
     Yaml(#[from] codec::yaml::Error),
+    /// The document is not of the expected kind, or a field has a wrong type.
     #[error("{0}")]
     Shape(String),
     /// Every problem with its path.
@@ -107,6 +110,7 @@ struct Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
+    /// Parses an `EncryptionConfiguration`. Reports all problems.
     pub fn parse(text: &str) -> Result<Rules, ConfigError> {
         let mut documents = codec::yaml::parse_strict(text)?.into_iter().filter(|document| !document.is_null());
         let (Some(document), None) = (documents.next(), documents.next()) else {

@@ -11,6 +11,8 @@
 //! Left out: `kms` providers, which are rejected by name, and a derived key per record: one AES-GCM key is safe for 2³² writes, and rotation
 //! needs no restart.
 
+#![warn(missing_docs)]
+
 mod config;
 mod provider;
 mod rewrite;

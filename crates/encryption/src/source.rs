@@ -17,14 +17,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Str;
 
+/// The error of loading the configuration or the keys.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A file cannot be read or written.
     #[error("{path}: {source}", path = .path.display())]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A file has no valid configuration.
     #[error("{path}: {source}", path = .path.display())]
-    Config { path: PathBuf, source: ConfigError },
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: ConfigError,
+    },
 }
 
+/// Where the keys and the configuration are.
 pub struct Source {
     /// The directory of the server's own keys.
     pub directory: PathBuf,
@@ -57,6 +71,7 @@ pub struct Encryption {
 }
 
 impl Encryption {
+    /// Loads the configuration, or the server's own keys, which are generated if they do not exist.
     pub fn load(source: Source, rng: Arc<dyn Rng>) -> Result<Arc<Encryption>, Error> {
         let own = match read(&source.own()) {
             Ok(text) => Some(text),

@@ -40,13 +40,19 @@ impl Generation {
 /// A kind in one version.
 #[derive(Clone, Debug)]
 pub struct Kind {
+    /// The API group; empty for the core group.
     pub group: Str,
+    /// The version.
     pub version: Str,
+    /// The name of the kind.
     pub kind: Str,
+    /// The name of the resource.
     pub plural: Str,
+    /// The singular name of the resource.
     pub singular: Str,
     /// The kind of lists, if it is not the kind with the suffix `List`.
     pub list: Option<Str>,
+    /// Whether objects belong to namespaces.
     pub namespaced: bool,
     /// The changes that increment `metadata.generation`; none if it is not set.
     pub generation: Option<Generation>,
@@ -68,22 +74,30 @@ pub struct Kind {
     pub answers_deleted: bool,
     /// The warning of every request for the kind.
     pub warning: Option<Str>,
+    /// The verbs of the resource.
     pub verbs: Vec<Str>,
+    /// The short names (`po`).
     pub short_names: Vec<Str>,
+    /// The categories (`all`).
     pub categories: Vec<Str>,
+    /// The subresources.
     pub subresources: Vec<Subresource>,
     /// Selectable fields beside `metadata.name` and `metadata.namespace`.
     pub selectable: Vec<Str>,
     /// Selectable fields with another path in the stored version, and this path.
     pub stored_fields: Vec<(Str, Str)>,
+    /// The columns of its tables.
     pub columns: Vec<Column>,
     /// The schema of the object.
     pub schema: Arc<Schema>,
 }
 
+/// A subresource, as `status` or `scale`.
 #[derive(Clone, Debug)]
 pub struct Subresource {
+    /// The name (`status`).
     pub name: Str,
+    /// The verbs of the subresource.
     pub verbs: Vec<Str>,
     /// The kind of its objects, if it is not that of the resource.
     pub speaks: Option<Gvk>,
@@ -92,9 +106,13 @@ pub struct Subresource {
 /// A column of a `Table`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
+    /// The heading.
     pub name: Str,
+    /// The OpenAPI type of the cells.
     pub ty: Str,
+    /// The OpenAPI format of the cells.
     pub format: Str,
+    /// The description.
     pub description: Str,
     /// 0 is always shown, 1 only with `-o wide`.
     pub priority: i32,
@@ -107,28 +125,34 @@ pub struct Column {
 pub struct Catalog {
     /// In the order of discovery.
     pub kinds: Vec<Kind>,
+    /// The schemas by the names of their definitions.
     pub definitions: Definitions,
     by_gvk: HashMap<Gvk, usize>,
     by_gvr: HashMap<Gvr, usize>,
 }
 
 impl Kind {
+    /// The group and version.
     pub fn group_version(&self) -> GroupVersion {
         GroupVersion::new(&*self.group, &*self.version)
     }
 
+    /// Group, version and kind.
     pub fn gvk(&self) -> Gvk {
         Gvk::new(&*self.group, &*self.version, &*self.kind)
     }
 
+    /// Group, version and resource.
     pub fn gvr(&self) -> Gvr {
         self.group_version().with_resource(&*self.plural)
     }
 
+    /// The name of the list kind.
     pub fn list_kind(&self) -> String {
         self.list.as_deref().map_or_else(|| format!("{}List", self.kind), str::to_owned)
     }
 
+    /// The subresource with this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| &*s.name == name)
     }
@@ -138,6 +162,7 @@ impl Kind {
         self.stored_fields.iter().find(|(name, _)| **name == *field).map_or(field, |(_, path)| path)
     }
 
+    /// Whether the resource supports the verb.
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| &**v == verb)
     }
@@ -154,10 +179,12 @@ impl Kind {
 }
 
 impl Catalog {
+    /// The row of a kind, if it has a resource.
     pub fn kind(&self, gvk: &Gvk) -> Option<&Kind> {
         self.by_gvk.get(gvk).map(|&i| &self.kinds[i])
     }
 
+    /// The row of a resource.
     pub fn resource(&self, gvr: &Gvr) -> Option<&Kind> {
         self.by_gvr.get(gvr).map(|&i| &self.kinds[i])
     }

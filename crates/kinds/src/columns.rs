@@ -9,7 +9,9 @@ use meta::{Object, Value, time};
 pub struct Cell<'a> {
     /// The name of the function, and its arguments, as the description of the kind has them.
     pub function: &'a str,
+    /// The arguments of the function, as the description of the kind has them.
     pub arguments: &'a [&'a str],
+    /// The object of the row.
     pub object: &'a Object,
     /// The current time as the API writes it.
     pub now: &'a str,
@@ -29,6 +31,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
+    /// Prepares the columns of a table. `now` is the current time as the API writes it, `own` has the functions of single kinds.
     pub fn new(columns: &'a [Column], now: &'a str, own: OwnCells<'a>) -> Self {
         let path = |c: &Column| {
             let path = path_of(c).filter(|p| !is_simple(p))?;

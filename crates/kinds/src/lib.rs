@@ -4,6 +4,8 @@
 //! Names, types and texts come from the schemas of `k8s-openapi` when this crate is built; what they lack lies in `data/`, one
 //! file per group. Invariant: this crate does not know how a kind is served, and no other code describes a kind.
 
+#![warn(missing_docs)]
+
 pub mod catalog;
 pub mod columns;
 mod table;

@@ -13,8 +13,11 @@ pub struct Missing {
 
 /// Paths have slashes. What comes from [`Files::resolve`] is absolute and without links.
 pub trait Files {
+    /// Resolves a path to an absolute one without links.
     fn resolve(&self, path: &str) -> Result<String, Missing>;
+    /// Whether a resolved path is a directory.
     fn is_directory(&self, resolved: &str) -> bool;
+    /// Reads the file at a resolved path.
     fn read(&self, resolved: &str) -> Result<Vec<u8>, String>;
 }
 
@@ -23,6 +26,7 @@ pub trait Files {
 pub struct Memory(BTreeMap<String, Vec<u8>>);
 
 impl Memory {
+    /// Adds a file.
     pub fn insert(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.0.insert(clean(path), bytes.into());
     }

@@ -10,6 +10,8 @@
 //! written empty (`key:`) is `null`, before a patch and after it. Values that a replacement sets inside of a text in YAML leave its
 //! keys sorted.
 
+#![warn(missing_docs)]
+
 mod config;
 mod fields;
 mod files;
@@ -51,6 +53,7 @@ pub enum Error {
     /// Something that would have to be fetched.
     #[error("{0}")]
     Remote(String),
+    /// Any other error, in the words of kustomize.
     #[error("{0}")]
     Other(String),
 }
@@ -77,10 +80,12 @@ impl Error {
     }
 }
 
+/// Options of a build.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Where the kustomization has no `sortOptions`.
     pub order: Order,
+    /// Which files the kustomizations may load.
     pub restriction: Restriction,
     /// Adds the label `app.kubernetes.io/managed-by`.
     pub managed_by: bool,

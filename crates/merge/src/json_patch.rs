@@ -13,29 +13,51 @@ pub const MAX_COPY_BYTES: usize = 3 << 20;
 /// are made to be slow exceed it.
 pub const MAX_STEPS: usize = 50_000_000;
 
+/// The error of a JSON patch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not a list of objects.
     #[error("error decoding patch: {0}")]
     Decode(String),
+    /// The patch has more operations than allowed.
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooMany(usize),
+    /// An operation refers to a path that does not exist.
     #[error("{op} operation does not apply: doc is missing path: {path:?}: missing value")]
-    MissingPath { op: &'static str, path: String },
+    MissingPath {
+        /// The operation.
+        op: &'static str,
+        /// The path.
+        path: String,
+    },
+    /// An operation failed.
     #[error("error in {op} for path: '{path}': {why}")]
-    At { op: &'static str, path: String, why: String },
+    At {
+        /// The operation.
+        op: &'static str,
+        /// Its path.
+        path: String,
+        /// The reason.
+        why: String,
+    },
+    /// A `test` failed at this path.
     #[error("testing value {0} failed: test failed")]
     Test(String),
+    /// An operation lacks this member.
     #[error("operation missing {0} field: missing value")]
     MissingMember(&'static str),
+    /// There is no operation of this name.
     #[error("Unexpected kind: {0}")]
     UnknownOperation(String),
     #[error(
         "Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit {MAX_COPY_BYTES}"
     )]
+    /// `copy` operations grow the document beyond this limit.
     CopySize(usize),
+    /// The result is nested too deep.
     #[error("the patched document nests deeper than {} levels", depth::MAX)]
     Depth,
+    /// The operations move too many values.
     #[error("the operations move more than {MAX_STEPS} values of the document")]
     Steps,
 }

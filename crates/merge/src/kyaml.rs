@@ -13,11 +13,18 @@ use schema::{ListType, Schema};
 
 const DIRECTIVE: &str = "$patch";
 
+/// The error of a merge.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The two sides hold values of different kinds.
     #[error("wrong node kind: expected {expected} but got {}", node(found))]
-    WrongKind { expected: &'static str, found: Value },
+    WrongKind {
+        /// The type on the side of the file.
+        expected: &'static str,
+        /// The value of the patch.
+        found: Value,
+    },
+    /// There is no directive of this name.
     #[error("unknown patch strategy '{0}'")]
     UnknownDirective(String),
 }

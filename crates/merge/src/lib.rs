@@ -3,6 +3,8 @@
 //! Invariant: all functions are from data to data. Schemas, times, versions and managers' names come from the caller;
 //! nothing here knows a kind, a request or the clock.
 
+#![warn(missing_docs)]
+
 pub mod fieldset;
 pub mod json_patch;
 pub mod kyaml;

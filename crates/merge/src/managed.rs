@@ -32,21 +32,42 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// The error of a write that cannot be tracked or applied.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// An apply conflicts with other managers.
     #[error(transparent)]
     Conflict(#[from] Conflicts),
+    /// The configuration has another version than the request.
     #[error("Incorrect version specified in apply patch. Specified patch version: {got}, expected: {want}")]
-    Version { got: String, want: String },
+    Version {
+        /// The version of the configuration.
+        got: String,
+        /// The version of the request.
+        want: String,
+    },
+    /// The configuration has `managedFields`.
     #[error("metadata.managedFields must be nil")]
     ManagedFieldsGiven,
     /// The configuration does not fit the schema.
     #[error("failed to create typed patch object ({object}): {why}")]
-    Typed { object: String, why: String },
+    Typed {
+        /// The object, as upstream names it.
+        object: String,
+        /// The errors.
+        why: String,
+    },
+    /// The `managedFields` cannot be decoded.
     #[error("failed to decode managed fields: {0}")]
     Decode(#[from] entry::Error),
+    /// The object cannot be converted to a version.
     #[error("failed to convert object to version {version}: {why}")]
-    Convert { version: String, why: String },
+    Convert {
+        /// The version.
+        version: String,
+        /// The reason.
+        why: String,
+    },
 }
 
 impl Error {
@@ -103,6 +124,7 @@ pub struct Context<'a> {
     /// Fields that the resource's strategy resets, so that no write through it owns them: `status` for most main resources,
     /// `spec` for their `status`.
     pub reset_fields: &'a Set,
+    /// The versions of the kind.
     pub versions: &'a dyn Versions,
 }
 

@@ -2,6 +2,7 @@
 
 use meta::{Map, Value};
 
+/// The error of an invalid patch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Answered with 400.

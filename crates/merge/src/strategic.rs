@@ -20,33 +20,65 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ORDER: &str = "$setElementOrder";
 const DELETE_LIST: &str = "$deleteFromPrimitiveList";
 
+/// The error of a strategic merge patch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// The patch is no object.
     #[error("invalid JSON document")]
     NotAnObject,
+    /// A list has lists as items.
     #[error("lists of lists are not supported")]
     ListOfLists,
+    /// A list of scalars has an item of another type.
     #[error("invalid patch format of primitive list")]
     PrimitiveList,
+    /// `$retainKeys` is no list of strings, or lacks a key of the patch.
     #[error("invalid patch format of retainKeys")]
     RetainKeys,
+    /// `$setElementOrder` is no list.
     #[error("invalid patch format of setElementOrder list")]
     SetElementOrder,
+    /// Items of the patch are not in the order of `$setElementOrder`.
     #[error("The order in patch list:\n{patch}\n doesn't match $setElementOrder list:\n{order}\n")]
-    Order { patch: String, order: String },
+    Order {
+        /// The items of the patch.
+        patch: String,
+        /// The required order.
+        order: String,
+    },
+    /// An item lacks the merge key of its list.
     #[error("map: {map} does not contain declared merge key: {key}")]
-    NoMergeKey { map: String, key: String },
+    NoMergeKey {
+        /// The item.
+        map: String,
+        /// The merge key.
+        key: String,
+    },
+    /// There is no directive of this name.
     #[error("unknown patch type: {kind} in map: {map}")]
-    UnknownDirective { kind: String, map: String },
+    UnknownDirective {
+        /// The directive.
+        kind: String,
+        /// The object that has it.
+        map: String,
+    },
+    /// A patch requests to merge a list (`$patch: merge`).
     #[error("merging lists cannot yet be specified in the patch")]
     MergeList,
+    /// A list has items of several types.
     #[error("list element types are not identical: {0}")]
     MixedList(String),
+    /// A merged list of objects has no merge key.
     #[error("cannot merge lists without merge key")]
     UndeclaredKey,
     /// Changes of others conflict with the patch, without overwriting.
     #[error("patch:\n{patch}\nconflicts with changes made from original to current:\n{changes}\n")]
-    Conflict { patch: String, changes: String },
+    Conflict {
+        /// The patch.
+        patch: String,
+        /// The changes of others.
+        changes: String,
+    },
 }
 
 impl Error {

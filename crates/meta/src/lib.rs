@@ -3,6 +3,8 @@
 //! Invariant: everything here is data to data. No I/O, no clock, no async; time and randomness appear only as the traits
 //! ([`Clock`], [`Rng`]) that the edge implements.
 
+#![warn(missing_docs)]
+
 pub mod address;
 pub mod admission;
 pub mod depth;

@@ -43,10 +43,12 @@ impl<T: Clone + Eq + Hash> Pool<T> {
         new
     }
 
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 /// The wall clock. Implemented by the system's clock at the edge and by virtual time in simulations.
 pub trait Clock: Send + Sync + 'static {
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 

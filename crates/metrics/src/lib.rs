@@ -3,6 +3,8 @@
 //! Frequent code resolves a series once ([`Set::counter`] and the like) and keeps it: counting is then a few atomic operations. A [`Scrape`]
 //! collects values that are read on request. Left out: the rows, which belong to the code that counts.
 
+#![warn(missing_docs)]
+
 mod health;
 mod scrape;
 
@@ -14,9 +16,12 @@ use prometheus::core::Collector;
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::collections::HashMap;
 
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
+    /// A counter, which never decreases.
     Counter,
+    /// A gauge of integers.
     Gauge,
     /// A gauge with fractions.
     RealGauge,
@@ -27,25 +32,33 @@ pub enum Kind {
 /// A metric of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
+    /// The name, as Prometheus reads it.
     pub name: &'static str,
+    /// The kind.
     pub kind: Kind,
+    /// The help text.
     pub help: &'static str,
+    /// The names of the labels.
     pub labels: &'static [&'static str],
 }
 
 impl Row {
+    /// A row of a counter.
     pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
         Self { name, kind: Kind::Counter, help, labels }
     }
 
+    /// A row of a gauge of integers.
     pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
         Self { name, kind: Kind::Gauge, help, labels }
     }
 
+    /// A row of a gauge of floating-point numbers.
     pub const fn real_gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
         Self { name, kind: Kind::RealGauge, help, labels }
     }
 
+    /// A row of a histogram with these upper bounds.
     pub const fn histogram(
         name: &'static str,
         labels: &'static [&'static str],
@@ -112,6 +125,7 @@ impl Set {
         }
     }
 
+    /// The series of an integer gauge, with a value for each label of its row.
     pub fn gauge(&self, row: &Row, values: &[&str]) -> Gauge {
         match self.families.get(row.name) {
             Some(Family::Gauge(f)) => f.with_label_values(values),
@@ -119,6 +133,7 @@ impl Set {
         }
     }
 
+    /// The series of a floating-point gauge, with a value for each label of its row.
     pub fn real_gauge(&self, row: &Row, values: &[&str]) -> RealGauge {
         match self.families.get(row.name) {
             Some(Family::RealGauge(f)) => f.with_label_values(values),
@@ -126,6 +141,7 @@ impl Set {
         }
     }
 
+    /// The series of a histogram, with a value for each label of its row.
     pub fn histogram(&self, row: &Row, values: &[&str]) -> Histogram {
         match self.families.get(row.name) {
             Some(Family::Histogram(f)) => f.with_label_values(values),

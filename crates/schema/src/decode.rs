@@ -9,13 +9,16 @@ use serde_json::{Map, Number, Value};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
+/// A decoded document.
 #[derive(Debug)]
 pub struct Decoded {
+    /// The value.
     pub value: Value,
     /// Paths of duplicate keys: `spec.replicas`, `spec.containers[0].name`.
     pub duplicates: Vec<String>,
 }
 
+/// The error of invalid JSON, in the form of Go's.
 #[derive(Debug)]
 pub struct DecodeError(pub String);
 

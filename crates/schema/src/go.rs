@@ -16,8 +16,11 @@ use serde_json::{Map, Value};
 /// A value with ordered members.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
+    /// A scalar, or a value without a schema.
     Leaf(Value),
+    /// A list.
     List(Vec<Shape>),
+    /// An object, with its members in the order of the type.
     Fields(Vec<(String, Shape)>),
 }
 

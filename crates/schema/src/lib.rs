@@ -3,6 +3,8 @@
 //! A schema is immutable and shared. Built-in definitions refer to one another by name, cycles included
 //! (`JSONSchemaProps`); references become pointers when the table is loaded.
 
+#![warn(missing_docs)]
+
 pub mod decode;
 pub mod fill;
 pub mod go;

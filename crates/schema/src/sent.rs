@@ -41,6 +41,7 @@ impl Empties {
         self.written
     }
 
+    /// Whether no list or map was sent empty.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }

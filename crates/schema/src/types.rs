@@ -9,16 +9,23 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+/// A shared string.
 pub type Str = Arc<str>;
 
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
+    /// A string.
     String,
     /// Base64 in JSON, bytes in protobuf.
     Bytes,
+    /// A 32-bit integer.
     Int32,
+    /// A 64-bit integer.
     Int64,
+    /// A floating-point number.
     Double,
+    /// A boolean.
     Boolean,
     /// `metav1.Time`: RFC 3339, whole seconds.
     Time,
@@ -26,8 +33,11 @@ pub enum Type {
     MicroTime,
     /// A Go duration: `1h30m`.
     Duration,
+    /// A quantity such as `500m` (`resource.Quantity`).
     Quantity,
+    /// An integer or a string (`intstr.IntOrString`).
     IntOrString,
+    /// A list: [`Schema::items`] describes the items.
     Array,
     /// A map with string keys: [`Schema::additional`] describes the values.
     Map,
@@ -42,7 +52,9 @@ pub enum Type {
 /// How server-side apply merges a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListType {
+    /// The list is owned and replaced as a whole.
     Atomic,
+    /// A set of scalars, which are owned one by one.
     Set,
     /// A map-like list: these keys identify items.
     Map(Vec<Str>),
@@ -57,6 +69,7 @@ pub struct PatchStrategy {
     pub retain_keys: bool,
     /// `replace`: a map or struct is sent and taken as a whole.
     pub replace: bool,
+    /// The key that identifies items of a merged list.
     pub merge_key: Option<Str>,
 }
 
@@ -77,15 +90,18 @@ pub enum Presence {
 /// A default that the server fills in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fill {
+    /// The value that is filled in.
     pub value: Value,
     /// Only when the sibling field has one of these values.
     pub when: Option<(Str, Vec<Str>)>,
 }
 
+/// The schema of a value.
 #[derive(Clone, Debug)]
 pub struct Schema {
     /// The definition's name as OpenAPI v3 publishes it, `io.k8s.api.core.v1.Pod`; none for inline schemas.
     pub name: Option<Str>,
+    /// The type.
     pub ty: Type,
     /// Sorted by name. Of a struct.
     pub fields: Vec<Field>,
@@ -124,9 +140,12 @@ pub struct Alternative {
     pub schema: SchemaRef,
 }
 
+/// A field of a struct.
 #[derive(Clone, Debug)]
 pub struct Field {
+    /// The name in JSON.
     pub name: Str,
+    /// The schema of the value.
     pub schema: SchemaRef,
     /// Listed in OpenAPI's `required`.
     pub required: bool,
@@ -134,9 +153,11 @@ pub struct Field {
     pub default: Option<Value>,
     /// What the server fills in where the field is absent.
     pub fill: Option<Box<Fill>>,
+    /// How a zero value is encoded.
     pub presence: Presence,
     /// Validation rules of the field.
     pub rules: Vec<Rule>,
+    /// How a strategic merge patch treats the field.
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
@@ -155,11 +176,14 @@ pub struct Field {
 /// A schema, inline or by name. Dereferences to the [`Schema`].
 #[derive(Clone)]
 pub enum SchemaRef {
+    /// The schema itself.
     Inline(Arc<Schema>),
+    /// A definition by name, which is resolved when the table is complete.
     Named(Str, Arc<OnceLock<Arc<Schema>>>),
 }
 
 impl SchemaRef {
+    /// The schema referred to.
     pub fn get(&self) -> &Schema {
         match self {
             Self::Inline(s) => s,
@@ -219,6 +243,7 @@ impl Field {
 }
 
 impl Schema {
+    /// A schema of this type without any constraints.
     pub fn new(ty: Type) -> Self {
         Self {
             name: None,
@@ -239,6 +264,7 @@ impl Schema {
         }
     }
 
+    /// The field with this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.binary_search_by(|f| (*f.name).cmp(name)).ok().map(|i| &self.fields[i])
     }
@@ -276,6 +302,7 @@ impl Schema {
         self.alternatives.iter().find(|a| a.schema.ty == ty)
     }
 
+    /// Whether values are objects: structs or maps.
     pub fn is_object(&self) -> bool {
         matches!(self.ty, Type::Map | Type::Struct)
     }
@@ -310,6 +337,7 @@ impl Definitions {
         SchemaRef::Named(key, cell)
     }
 
+    /// Adds a definition.
     pub fn define(&mut self, name: &str, schema: Schema) {
         if let SchemaRef::Named(_, cell) = self.reference(name) {
             // Ignores a second definition of a name; a test checks that there is none.
@@ -322,10 +350,12 @@ impl Definitions {
         self.cells.iter().filter(|(_, c)| c.get().is_none()).map(|(n, _)| n.clone()).collect()
     }
 
+    /// The definition with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Schema>> {
         self.cells.get(name)?.get()
     }
 
+    /// All definitions, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Str, &Arc<Schema>)> {
         self.cells.iter().filter_map(|(n, c)| Some((n, c.get()?)))
     }

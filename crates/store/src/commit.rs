@@ -46,21 +46,58 @@ pub struct Committed {
 pub enum CommitError {
     /// The expectation of operation `op` does not hold.
     #[error("operation {op}: the state is not the expected one")]
-    Conflict { op: usize, current: Option<Arc<Entry>> },
+    Conflict {
+        /// The index of the operation.
+        op: usize,
+        /// The current object, if it exists.
+        current: Option<Arc<Entry>>,
+    },
+    /// A value is too large.
     #[error("operation {op}: {size} bytes are too much, the limit is {limit}")]
-    TooLarge { op: usize, size: usize, limit: usize },
+    TooLarge {
+        /// The index of the operation.
+        op: usize,
+        /// The bytes of the value.
+        size: usize,
+        /// The maximum.
+        limit: usize,
+    },
+    /// The transaction has too many operations.
     #[error("{count} operations are too many, the limit is {limit}")]
-    TooManyOps { count: usize, limit: usize },
+    TooManyOps {
+        /// The number of operations.
+        count: usize,
+        /// The maximum.
+        limit: usize,
+    },
+    /// A key is too long.
     #[error("operation {op}: a key of {size} bytes is too long, the limit is {limit}")]
-    TooLongKey { op: usize, size: usize, limit: usize },
+    TooLongKey {
+        /// The index of the operation.
+        op: usize,
+        /// The bytes of the key.
+        size: usize,
+        /// The maximum.
+        limit: usize,
+    },
     /// An empty resource or name, or a zero byte in one.
     #[error("operation {op}: not a key")]
-    BadKey { op: usize },
+    BadKey {
+        /// The index of the operation.
+        op: usize,
+    },
+    /// Two operations have the same key.
     #[error("operation {op}: its key occurs twice in the transaction")]
-    SameKey { op: usize },
+    SameKey {
+        /// The index of the second operation.
+        op: usize,
+    },
+    /// A value cannot be encrypted.
     #[error("operation {op}: sealing the value")]
     Seal {
+        /// The index of the operation.
         op: usize,
+        /// The cause.
         #[source]
         source: TransformError,
     },
@@ -70,6 +107,7 @@ pub enum CommitError {
     /// A backend elsewhere did not answer: the transaction may have happened or not. Read before trying again.
     #[error("the backend did not answer: {0}")]
     Unanswered(String),
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
     /// Something was not synced: whether this transaction is on the disk is unknown, and the store takes no other.

@@ -3,6 +3,8 @@
 //! Invariant: a commit is answered only after it is durable, and everyone (snapshots, watches, the answer) sees the same
 //! revisions in the same order.
 
+#![warn(missing_docs)]
+
 //!
 //! The parts: an [`Engine`] keeps revisions on a disk, in memory or in etcd; the [`Store`] orders commits, holds the newest
 //! state in memory as an immutable map that is cheap to clone ([`Snapshot`]) and a bounded log of events ([`Watch`]).
@@ -54,10 +56,12 @@ pub struct Key {
     pub resource: Str,
     /// Empty for cluster-scoped objects.
     pub namespace: Str,
+    /// The name of the object.
     pub name: Str,
 }
 
 impl Key {
+    /// The key of an object.
     pub fn new(resource: &str, namespace: &str, name: &str) -> Key {
         Key { resource: resource.into(), namespace: namespace.into(), name: name.into() }
     }
@@ -72,24 +76,33 @@ impl std::fmt::Display for Key {
 /// The condition on a key under which its operation, and the whole transaction, is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
+    /// No condition.
     Any,
+    /// The key does not exist.
     Absent,
     /// The key exists and was last written at this revision.
     Revision(u64),
 }
 
+/// What an operation does.
 #[derive(Clone, Debug)]
 pub enum Action {
+    /// Writes this value.
     Put(Bytes),
+    /// Deletes the object.
     Delete,
     /// Checks the expectation only.
     Check,
 }
 
+/// An operation of a transaction.
 #[derive(Clone, Debug)]
 pub struct Op {
+    /// The key.
     pub key: Key,
+    /// The condition.
     pub expect: Expect,
+    /// The action.
     pub action: Action,
 }
 
@@ -106,6 +119,7 @@ impl Op {
 pub struct Index {
     /// Objects with equal labels may share them.
     pub labels: Arc<[(Str, Str)]>,
+    /// Selectable fields and their values.
     pub fields: Box<[(Str, Str)]>,
     /// An offset in the value, defined by the creator of the store.
     pub mark: u32,
@@ -116,6 +130,7 @@ pub type IndexFn = Arc<dyn Fn(&Key, &[u8]) -> Index + Send + Sync>;
 
 /// One object at one revision. Immutable and shared by snapshots, watches and caches.
 pub struct Entry {
+    /// The key of the object.
     pub key: Key,
     /// Plaintext, on the heap.
     pub value: Bytes,
@@ -123,12 +138,14 @@ pub struct Entry {
     pub revision: u64,
     index: OnceLock<Index>,
     make: IndexFn,
+    /// Values that readers derived from the entry.
     pub memo: Memo,
     /// Fields of selectors that are not in the index, computed on demand.
     pub selected: Memo,
 }
 
 impl Entry {
+    /// An entry with this value. The index is computed when it is needed.
     pub fn new(key: Key, value: Bytes, revision: u64, index: IndexFn) -> Entry {
         Entry {
             key,
@@ -199,16 +216,21 @@ impl fmt::Debug for Memo {
     }
 }
 
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
+    /// The object was created or updated.
     Put,
+    /// The object was deleted.
     Delete,
 }
 
 /// One change of one key.
 #[derive(Debug)]
 pub struct Event {
+    /// The kind of the change.
     pub change: Change,
+    /// The revision of the change.
     pub revision: u64,
     /// The new object; for a deletion the last one, with the revision of the deletion.
     pub entry: Arc<Entry>,

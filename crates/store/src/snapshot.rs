@@ -13,10 +13,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The revision of the state.
     pub fn revision(&self) -> u64 {
         self.state.revision
     }
 
+    /// The object of a key.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
         self.state.get(key).cloned()
     }
@@ -57,14 +59,25 @@ impl Snapshot {
     }
 }
 
+/// The error of a read at a revision.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SnapshotError {
+    /// The revision is compacted.
     #[error("the revision is compacted; the oldest one kept is {oldest}")]
-    Expired { oldest: u64 },
+    Expired {
+        /// The oldest revision that can be read.
+        oldest: u64,
+    },
+    /// The revision does not exist yet.
     #[error("the revision is in the future; the current one is {current}")]
-    Future { current: u64 },
+    Future {
+        /// The newest revision.
+        current: u64,
+    },
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
+    /// The engine failed.
     #[error("reading history")]
     Engine(#[source] Arc<EngineError>),
 }

@@ -33,12 +33,15 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Retention of history: until it is old or large, whichever is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
+    /// The age from which history is compacted, in milliseconds.
     pub age_ms: u64,
     /// The bound by size is the larger of this and `live_percent` of the live bytes.
     pub bytes: u64,
+    /// The bound by size, in percent of the live bytes.
     pub live_percent: u32,
     /// Bounds of the event log in memory, per resource; beyond them watches read from the engine.
     pub log_events: usize,
+    /// Maximum bytes of the event log of a resource.
     pub log_bytes: usize,
 }
 
@@ -48,23 +51,40 @@ impl Default for Retention {
     }
 }
 
+/// Options of a store.
 #[derive(Clone)]
 pub struct Options {
+    /// Computes the index of values.
     pub index: IndexFn,
+    /// Encrypts values; none stores them as they are.
     pub transform: Option<Arc<dyn Transform>>,
+    /// How much history is kept.
     pub retention: Retention,
+    /// The clock of retention.
     pub clock: Clock,
 }
 
 /// The error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Another process uses the data.
     #[error("{path:?} is in use by another process")]
-    InUse { path: std::path::PathBuf },
+    InUse {
+        /// The directory of the data.
+        path: std::path::PathBuf,
+    },
+    /// A newer release wrote the data.
     #[error("the data has format {found}, this program reads up to {known}: it was written by a newer release")]
-    NewerFormat { found: u32, known: u32 },
+    NewerFormat {
+        /// The format of the data.
+        found: u32,
+        /// The newest known format.
+        known: u32,
+    },
+    /// The engine failed.
     #[error("opening the store")]
     Engine(#[source] EngineError),
+    /// The thread of the committer cannot be started.
     #[error("starting the committer")]
     Thread(#[source] std::io::Error),
 }
@@ -82,7 +102,9 @@ impl From<EngineError> for Error {
 /// Contents of a backup.
 #[derive(Clone, Debug, Default)]
 pub struct Backup {
+    /// The revision of the backup.
     pub revision: u64,
+    /// The number of objects.
     pub objects: usize,
     /// Objects that could not be read and are not in it.
     pub damaged: Vec<Arc<Damaged>>,
@@ -91,13 +113,17 @@ pub struct Backup {
 /// Statistics for metrics and health checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
+    /// The newest revision.
     pub revision: u64,
     /// The oldest revision after which a watch can certainly start.
     pub compacted: u64,
+    /// The number of objects.
     pub objects: usize,
+    /// The sizes of the data.
     pub usage: Usage,
     /// Since the store was opened: transactions, and the syncs that they shared.
     pub transactions: u64,
+    /// Batches that were written since the store was opened.
     pub batches: u64,
 }
 
@@ -500,10 +526,12 @@ impl Store {
         self.inner.shared.ending().is_none()
     }
 
+    /// What the engine supports.
     pub fn capabilities(&self) -> crate::Capabilities {
         self.inner.capabilities
     }
 
+    /// The current statistics.
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;
         let state = shared.state();

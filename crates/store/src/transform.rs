@@ -18,19 +18,24 @@ pub enum Fault {
     Keys,
 }
 
+/// The error of sealing or opening a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct TransformError {
     /// The storage key, as text.
     pub key: String,
+    /// The reason.
     pub reason: String,
+    /// Whether the value is damaged, or a key is missing.
     pub fault: Fault,
 }
 
 /// Encrypts values on their way to the engine and decrypts them on the way back. The key is associated data: a value that
 /// was moved to another key must not open.
 pub trait Transform: Send + Sync {
+    /// Encrypts a value.
     fn seal(&self, key: &Key, plain: &Bytes) -> Result<Bytes, TransformError>;
+    /// Decrypts a stored value.
     fn open(&self, key: &Key, stored: &[u8]) -> Result<Bytes, TransformError>;
 
     /// Whether a value is stored as [`Transform::seal`] would store it now: with the same key of the same provider. What is
@@ -41,9 +46,11 @@ pub trait Transform: Send + Sync {
 /// An object that exists but cannot be read.
 #[derive(Clone, Debug)]
 pub struct Damaged {
+    /// The key of the object.
     pub key: Key,
     /// The revision that wrote it.
     pub revision: u64,
+    /// Why it cannot be read.
     pub error: TransformError,
 }
 

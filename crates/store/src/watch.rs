@@ -15,16 +15,21 @@ const BATCH: usize = 512;
 /// The objects of a watch or read: a resource, maybe one namespace or name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
+    /// The storage name of the resource.
     pub resource: Str,
+    /// The namespace; none for all.
     pub namespace: Option<Str>,
+    /// The name of the object; none for all.
     pub name: Option<Str>,
 }
 
 impl Scope {
+    /// All objects of a resource.
     pub fn resource(resource: &str) -> Scope {
         Scope { resource: resource.into(), namespace: None, name: None }
     }
 
+    /// Whether the key is in the scope.
     pub fn contains(&self, key: &Key) -> bool {
         self.resource == key.resource && self.contains_place(&key.namespace, &key.name)
     }
@@ -40,17 +45,28 @@ impl Scope {
     }
 }
 
+/// The error that ends a watch.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WatchError {
     /// The HTTP answer is 410 with reason `Expired`.
     #[error("the revision is compacted; a watch can start after {oldest} or later")]
-    Expired { oldest: u64 },
+    Expired {
+        /// The oldest revision after which a watch can start.
+        oldest: u64,
+    },
+    /// The revision does not exist yet.
     #[error("the revision is in the future; the current one is {current}")]
-    Future { current: u64 },
+    Future {
+        /// The newest revision.
+        current: u64,
+    },
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
+    /// The store failed.
     #[error("the store has failed: {0}")]
     Fatal(Arc<str>),
+    /// The engine failed.
     #[error("reading history")]
     Engine(#[source] Arc<EngineError>),
 }
@@ -58,11 +74,13 @@ pub enum WatchError {
 /// Events of a watch; at least one.
 #[derive(Clone, Debug)]
 pub struct Batch {
+    /// The events, in the order of revisions.
     pub events: Vec<Arc<Event>>,
     /// Everything of the scope up to here was delivered with this batch.
     pub revision: u64,
 }
 
+/// The changes of a scope, in order and without gaps.
 pub struct Watch {
     shared: Arc<Shared>,
     scope: Scope,
@@ -125,6 +143,7 @@ impl Watch {
         self.cursor
     }
 
+    /// The objects of the watch.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }

@@ -13,6 +13,7 @@ pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
 
 /// Decides authorization checks.
 pub trait Authorizer {
+    /// Decides a check.
     fn decide(&self, question: &Question) -> Decision;
 }
 
@@ -21,25 +22,38 @@ pub trait Authorizer {
 pub struct Question {
     /// Namespace and name of a service account. None for the user of the request.
     pub service_account: Option<(String, String)>,
+    /// The path of a non-resource check.
     pub path: Option<String>,
+    /// The API group of the resource.
     pub group: String,
+    /// The resource.
     pub resource: String,
+    /// The subresource; empty for none.
     pub subresource: String,
+    /// The namespace; empty for all, or for cluster-scoped resources.
     pub namespace: String,
+    /// The name of the object; empty for all.
     pub name: String,
+    /// The field selector; empty for none.
     pub field_selector: String,
+    /// The label selector; empty for none.
     pub label_selector: String,
+    /// The verb.
     pub verb: String,
 }
 
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
+    /// Whether the request is allowed.
     pub allowed: bool,
+    /// The reason; may be empty.
     pub reason: String,
     /// The error, if the check could not be decided.
     pub error: Option<String>,
 }
 
+/// A check while an expression builds it.
 #[derive(Clone)]
 pub struct Request<'a> {
     who: &'a dyn Authorizer,
@@ -56,6 +70,7 @@ enum Stage {
 }
 
 impl<'a> Request<'a> {
+    /// The value of `authorizer`, of which a check is built.
     pub fn new(who: &'a dyn Authorizer) -> Self {
         Self { who, stage: Stage::Start, question: Question::default() }
     }
@@ -65,6 +80,7 @@ impl<'a> Request<'a> {
         Self { who, stage: Stage::Resource, question }
     }
 
+    /// The name of its CEL type.
     pub fn type_name(&self) -> &'static str {
         match self.stage {
             Stage::Start => AUTHORIZER,

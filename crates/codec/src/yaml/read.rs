@@ -27,6 +27,7 @@ const ALIASED_BYTES: usize = 16 << 20;
 pub struct Duplicate {
     /// Of the repeated value, from 1.
     pub line: u64,
+    /// The duplicate key.
     pub key: String,
     /// The mapping's place: `spec.containers[0]`; empty for the document.
     pub path: String,

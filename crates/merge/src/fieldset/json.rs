@@ -3,10 +3,13 @@
 use super::{Node, PathElement, Set};
 use meta::{Map, Value};
 
+/// The error of an invalid `FieldsV1`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// A node is no object.
     #[error("fields are not an object at {0:?}")]
     NotAnObject(String),
+    /// A key is no path element.
     #[error("cannot read the path element {0:?}")]
     Element(String),
 }

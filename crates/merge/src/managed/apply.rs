@@ -15,7 +15,9 @@ use std::collections::HashMap;
 /// Whether an apply takes over fields of other managers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
+    /// Takes them over (`force`).
     Yes,
+    /// Fails with conflicts.
     No,
 }
 

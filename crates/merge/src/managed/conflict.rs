@@ -14,6 +14,7 @@ const MOST_SAID: usize = 256 << 10;
 pub struct Conflict {
     /// The manager as conflicts print it: `"m1" with subresource "scale" using apps/v1`.
     pub manager: String,
+    /// The path of the field.
     pub path: Vec<PathElement>,
 }
 
@@ -35,6 +36,7 @@ impl Conflicts {
         }
     }
 
+    /// Whether there are no conflicts.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

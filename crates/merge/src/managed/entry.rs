@@ -25,13 +25,17 @@ pub enum Error {
     Fields(#[from] fieldset::Error),
 }
 
+/// The operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
+    /// Server-side apply.
     Apply,
+    /// Any other write.
     Update,
 }
 
 impl Operation {
+    /// The name in `managedFields`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Apply => "Apply",
@@ -43,19 +47,24 @@ impl Operation {
 /// The fields that a manager owns through one operation, version and subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The name of the manager.
     pub manager: String,
+    /// The operation.
     pub operation: Operation,
+    /// The version of the fields: `apps/v1`.
     pub api_version: String,
     /// Empty for the main resource.
     pub subresource: String,
     /// RFC 3339.
     pub time: Option<String>,
+    /// The owned fields.
     pub fields: Set,
     /// The index in the decoded list, while the entry is unchanged.
     source: Option<usize>,
 }
 
 impl Entry {
+    /// An entry without fields and time.
     pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         Self {
             // Upstream's name for a manager without one.

@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 /// Whether a three-way merge may undo changes that others made to the fields it sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
+    /// Changes of others are overwritten.
     Yes,
     /// Such a change is [`Error::Conflict`].
     No,

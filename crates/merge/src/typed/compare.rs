@@ -9,12 +9,16 @@ use std::collections::BTreeMap;
 /// The paths that were added, removed or modified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
+    /// Paths that only the new object has.
     pub added: Set,
+    /// Paths with different values.
     pub modified: Set,
+    /// Paths that only the old object has.
     pub removed: Set,
 }
 
 impl Comparison {
+    /// Whether both objects are equal.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }

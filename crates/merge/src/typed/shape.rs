@@ -19,6 +19,7 @@ pub struct TypeRef<'a> {
 }
 
 impl<'a> TypeRef<'a> {
+    /// The shape of a value with this schema.
     pub fn new(schema: Option<&'a Schema>) -> Self {
         Self { schema, atomic: false }
     }

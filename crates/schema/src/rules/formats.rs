@@ -42,6 +42,7 @@ pub fn local_path(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// Validates a map of labels.
 pub fn labels(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for (k, v) in v.as_object().into_iter().flatten() {
         errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(path, k.as_str(), m)));

@@ -20,7 +20,9 @@ const LAST: usize = usize::MAX;
 /// The number of errors of metadata, and of those found before changes were validated.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
+    /// The number of errors of metadata.
     pub of_metadata: usize,
+    /// The number of errors before changes were validated.
     pub before_changes: usize,
 }
 

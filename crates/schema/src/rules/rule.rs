@@ -3,6 +3,7 @@
 use crate::types::Str;
 use std::str::FromStr;
 
+/// A validation rule of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
     /// Neither absent nor empty; with the detail of the error (a blank is written `~`).
@@ -23,7 +24,9 @@ pub enum Rule {
     Listed(Vec<Str>),
     /// One of these; other values are invalid, not unsupported.
     Valid(Vec<Str>, Str),
+    /// At least this number.
     Min(i64),
+    /// At most this number.
     Max(i64),
     /// Within both bounds, with one message; an absent zero is valid.
     Within(i64, i64),
@@ -39,6 +42,7 @@ pub enum Rule {
     FileMode,
     /// 1 to 65535, or the name of a port if the type allows it.
     Port,
+    /// An IP address.
     Ip,
     /// An address range.
     Cidr,
@@ -46,13 +50,21 @@ pub enum Rule {
     LabelKey,
     /// One segment of a URL path.
     PathSegment,
+    /// A DNS label (RFC 1123).
     DnsLabel,
+    /// A DNS label (RFC 1035).
     Dns1035,
+    /// A DNS subdomain (RFC 1123).
     DnsSubdomain,
+    /// A qualified name: a name with an optional domain as prefix.
     QualifiedName,
+    /// The value of a label.
     LabelValue,
+    /// The name of a port (`IANA_SVC_NAME`).
     PortName,
+    /// The name of an environment variable.
     EnvName,
+    /// A key of a ConfigMap or Secret.
     ConfigMapKey,
     /// A relative path without `..`.
     LocalPath,
@@ -60,6 +72,7 @@ pub enum Rule {
     NoBacksteps,
     /// A map of labels.
     Labels,
+    /// A map of annotations.
     Annotations,
     /// A `metav1.LabelSelector`.
     Selector,
@@ -69,7 +82,9 @@ pub enum Rule {
     Unique(Option<Str>),
     /// Items that must differ, where the error names the item instead of its key.
     UniqueItems(Str),
+    /// At most this number of items.
     MaxItems(usize),
+    /// At most this number of bytes.
     MaxLength(usize),
     /// May not change.
     Immutable,

@@ -25,21 +25,37 @@ use std::sync::Arc;
 /// Constraints on a value beyond its type.
 #[derive(Clone, Debug, Default)]
 pub struct Constraints {
+    /// `format`.
     pub format: Option<Str>,
+    /// `pattern`.
     pub pattern: Option<Box<Pattern>>,
+    /// `minimum`.
     pub minimum: Option<f64>,
+    /// `maximum`.
     pub maximum: Option<f64>,
+    /// `exclusiveMinimum`.
     pub exclusive_minimum: bool,
+    /// `exclusiveMaximum`.
     pub exclusive_maximum: bool,
+    /// `multipleOf`.
     pub multiple_of: Option<f64>,
+    /// `minLength` and `maxLength`, in characters.
     pub length: Bounds,
+    /// `minItems` and `maxItems`.
     pub items: Bounds,
+    /// `minProperties` and `maxProperties`.
     pub properties: Bounds,
+    /// `enum`.
     pub allowed: Allowed,
+    /// `required`, sorted.
     pub required: Vec<Str>,
+    /// `allOf`.
     pub all_of: Vec<Schema>,
+    /// `anyOf`.
     pub any_of: Vec<Schema>,
+    /// `oneOf`.
     pub one_of: Vec<Schema>,
+    /// `not`.
     pub not: Option<Box<Schema>>,
 }
 
@@ -54,6 +70,7 @@ pub struct Allowed {
 }
 
 impl Allowed {
+    /// An enumeration of these values.
     pub fn new(values: Vec<Value>) -> Self {
         let places = (0..).zip(&values).map(|(i, v)| (i, v.is_array() || v.is_object()));
         let (rest, sorted): (Vec<_>, Vec<_>) = places.partition(|(_, compound)| *compound);
@@ -64,6 +81,7 @@ impl Allowed {
         Self { values, sorted, rest }
     }
 
+    /// Whether there is no enumeration.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -109,7 +127,9 @@ impl Allowed {
 /// Minimum and maximum of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
+    /// The minimum.
     pub min: Option<u32>,
+    /// The maximum.
     pub max: Option<u32>,
 }
 

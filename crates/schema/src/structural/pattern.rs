@@ -22,6 +22,7 @@ impl Work {
     /// Two seconds at worst.
     const MOST: u64 = 100_000_000;
 
+    /// The work for the validation of one object.
     pub fn new() -> Self {
         Self::default()
     }
@@ -46,6 +47,7 @@ impl Work {
 /// A regular expression.
 #[derive(Clone, Debug)]
 pub struct Pattern {
+    /// The text of the pattern, in RE2's syntax.
     pub text: Str,
 }
 
@@ -104,6 +106,7 @@ static COMPILED: LazyLock<Cache<Str, Compiled, Size>> =
     LazyLock::new(|| Cache::with_weighter((ROOM / (LIMITS[0] + TABLE) as u64) as usize, ROOM, Size));
 
 impl Pattern {
+    /// A pattern with this text. It is compiled on first use.
     pub fn new(text: &str) -> Self {
         Self { text: text.into() }
     }

@@ -9,7 +9,9 @@ use std::fmt;
 /// A value of a wrong type.
 #[derive(Debug)]
 pub struct TypeError {
+    /// The path of the value.
     pub path: String,
+    /// The error message of Go's decoder.
     pub message: String,
     /// The message if upstream converts a value instead of decoding text, as after a strategic merge patch.
     pub of_value: String,

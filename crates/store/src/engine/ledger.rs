@@ -14,6 +14,7 @@ const MARK_MS: u64 = 1_000;
 pub struct Upkeep {
     /// Unix milliseconds.
     pub now: u64,
+    /// How much history is kept.
     pub retention: Retention,
     /// Compact at least up to this revision, regardless of its age.
     pub compact_to: u64,

@@ -33,11 +33,13 @@ struct Data {
     newest: HashMap<Key, At>,
 }
 
+/// The engine in memory.
 pub struct Memory {
     data: Mutex<Data>,
 }
 
 impl Memory {
+    /// An empty engine.
     pub fn new() -> Arc<Memory> {
         Arc::new(Memory { data: Mutex::new(Data { ledger: Ledger::new(), ..Data::default() }) })
     }

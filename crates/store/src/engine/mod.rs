@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub use ledger::Upkeep;
 
+/// What an engine supports, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Old revisions survive a restart and can be read back.
@@ -35,23 +36,29 @@ pub type Decode = Arc<dyn Fn(&Key, u64, &[u8]) -> Result<Arc<Entry>, TransformEr
 /// Where a sealed value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
+    /// The revision that wrote it.
     pub revision: u64,
+    /// The sealed value.
     pub value: Bytes,
 }
 
 /// One change of one key as the engine knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawChange {
+    /// The revision of the change.
     pub revision: u64,
+    /// The key.
     pub key: Key,
     /// `None`: deleted.
     pub value: Option<Bytes>,
+    /// The version that was replaced or deleted, if it is known.
     pub previous: Option<Version>,
 }
 
 /// A piece of history.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
+    /// The changes, in order.
     pub changes: Vec<RawChange>,
     /// History is complete up to this revision.
     pub through: u64,
@@ -59,6 +66,7 @@ pub struct Changes {
 
 /// The newest state, read when the store opens.
 pub struct Loaded {
+    /// The newest revision.
     pub revision: u64,
     /// History is complete for every revision above this one.
     pub compacted: u64,
@@ -101,36 +109,60 @@ pub struct Usage {
     pub live: u64,
     /// Older versions and tombstones.
     pub history: u64,
+    /// The file of the data.
     pub file: u64,
     /// There is no space for further puts.
     pub full: bool,
 }
 
+/// The error of an engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// The history is compacted.
     #[error("revisions up to {oldest} are compacted")]
-    Expired { oldest: u64 },
+    Expired {
+        /// The oldest revision that is known.
+        oldest: u64,
+    },
+    /// Another process uses the data.
     #[error("{path:?} is in use by another process")]
-    InUse { path: PathBuf },
+    InUse {
+        /// The directory of the data.
+        path: PathBuf,
+    },
+    /// A newer release wrote the data.
     #[error("the data has format {found}, this program reads up to {known}: it was written by a newer release")]
-    NewerFormat { found: u32, known: u32 },
+    NewerFormat {
+        /// The format of the data.
+        found: u32,
+        /// The newest known format.
+        known: u32,
+    },
+    /// A file cannot be read or written.
     #[error("{path:?}")]
     File {
+        /// The file.
         path: PathBuf,
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
+    /// The data is damaged.
     #[error("the data is damaged: {0}")]
     Corrupt(String),
+    /// A value cannot be encrypted or decrypted.
     #[error(transparent)]
     Transform(#[from] TransformError),
+    /// LMDB failed.
     #[error("the database")]
     Lmdb(#[from] heed::Error),
+    /// etcd failed.
     #[error("the backend: {0}")]
     Backend(String),
     /// An earlier write failed with an unknown result, so that no further one is accepted.
     #[error("writing failed before: {0}")]
     Failed(String),
+    /// The engine is closed.
     #[error("the engine is closed")]
     Closed,
 }
@@ -149,8 +181,10 @@ impl EngineError {
     }
 }
 
+/// Keeps revisions: what sole and shared engines have in common.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
+    /// What the engine supports.
     fn capabilities(&self) -> Capabilities;
 
     /// Called once, before everything else.
@@ -164,8 +198,10 @@ pub trait Engine: Send + Sync + 'static {
     /// Visits the stored form of the newest version of every object of a resource. Concurrent writes may be missing.
     async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError>;
 
+    /// The sizes of the data.
     fn usage(&self) -> Usage;
 
+    /// Its writer, by kind.
     fn role(self: Arc<Self>) -> Role;
 
     /// Returns when all resources are free, so that the same data can be opened again.
@@ -174,19 +210,25 @@ pub trait Engine: Send + Sync + 'static {
 
 /// The kind of an engine: who assigns revisions.
 pub enum Role {
+    /// Only this process writes it.
     Sole(Arc<dyn SoleWriter>),
+    /// Other servers write it, too.
     Shared(Arc<dyn SharedWriter>),
 }
 
 /// One transaction, already checked.
 #[derive(Clone, Debug)]
 pub struct Transaction {
+    /// The revision of the transaction.
     pub revision: u64,
+    /// The writes, in order.
     pub writes: Vec<Write>,
 }
 
+/// A write of a transaction.
 #[derive(Clone, Debug)]
 pub struct Write {
+    /// The key.
     pub key: Key,
     /// `None`: delete.
     pub value: Option<Bytes>,
@@ -194,6 +236,7 @@ pub struct Write {
     pub previous: u64,
 }
 
+/// The error of a write.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// Nothing was written; deletions may still be.
@@ -207,8 +250,10 @@ pub enum WriteError {
     Fatal(#[from] EngineError),
 }
 
+/// The result of writing a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
+    /// The revision up to which history is compacted.
     pub compacted: u64,
     /// There is more to compact now.
     pub behind: bool,
@@ -227,16 +272,22 @@ pub trait SoleWriter: Send + Sync {
 /// An operation for a backend that checks the expectation itself.
 #[derive(Clone, Debug)]
 pub struct SharedOp {
+    /// The key.
     pub key: Key,
+    /// The condition.
     pub expect: Expect,
+    /// The action.
     pub action: SharedAction,
 }
 
+/// What an operation of a shared engine does.
 #[derive(Clone, Debug)]
 pub enum SharedAction {
     /// A sealed value.
     Put(Bytes),
+    /// Deletes the object.
     Delete,
+    /// Checks the condition only.
     Check,
 }
 
@@ -244,21 +295,33 @@ pub enum SharedAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing if nothing changed.
-    Committed { revision: Option<u64> },
+    Committed {
+        /// The revision of the transaction.
+        revision: Option<u64>,
+    },
     /// The operation `op` found another state than expected, or none.
-    Conflict { op: usize, current: Option<Version> },
+    /// The condition of an operation is not met.
+    Conflict {
+        /// The index of the operation.
+        op: usize,
+        /// The current version, if the key exists.
+        current: Option<Version>,
+    },
 }
 
 /// All changes of one revision; perhaps none of objects.
 #[derive(Clone, Debug)]
 pub struct Fed {
+    /// The revision.
     pub revision: u64,
+    /// The keys with their sealed values; none for deletions.
     pub changes: Vec<(Key, Option<Bytes>)>,
 }
 
 /// An engine that other processes write, too.
 #[async_trait]
 pub trait SharedWriter: Send + Sync {
+    /// Executes a transaction.
     async fn transact(&self, ops: Vec<SharedOp>) -> Result<Outcome, WriteError>;
 
     /// Sends every revision above `after` that concerns our keys, in order, until the receiver is gone. Reconnects by itself;

@@ -32,6 +32,7 @@ const HEADROOM: u64 = 1 << 20;
 
 type Table = Database<'static, Raw, Raw>;
 
+/// Options of the engine on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct LmdbOptions {
     /// Whether commits are synced; off only to verify the tests.
