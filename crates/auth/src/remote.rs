@@ -26,6 +26,7 @@ pub struct Remote {
 }
 
 impl Remote {
+    /// A client of the server in a kubeconfig. Errors if its TLS configuration is invalid.
     pub fn new(config: &Config, timeout: Duration) -> Result<Self, Error> {
         let transport = Https::new(&Config { server: origin(config)?, ..config.clone() })?;
         Self::over(Arc::new(transport), config, timeout)
@@ -45,10 +46,12 @@ impl Remote {
         Ok(Self { transport, path, timeout })
     }
 
+    /// Sends a GET request. Returns the JSON of the response.
     pub async fn get(&self) -> Result<Value, String> {
         read(&self.exchange(Method::GET, Bytes::new()).await.map_err(|f| f.to_string())?)
     }
 
+    /// Sends a POST request with JSON. Returns the JSON of the response.
     pub async fn post(&self, body: &Value) -> Result<Value, String> {
         self.call(body).await.map_err(|f| f.to_string())
     }
@@ -100,11 +103,20 @@ fn origin(config: &Config) -> Result<String, Error> {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
+    /// The request could not be sent.
     #[error("{0}")]
     Sending(String),
     /// An unsuccessful response; `waits`: it has a `Retry-After`.
     #[error("{why}")]
-    Refused { code: StatusCode, waits: bool, why: String },
+    Refused {
+        /// The status code.
+        code: StatusCode,
+        /// Whether the response has a `Retry-After`.
+        waits: bool,
+        /// The message.
+        why: String,
+    },
+    /// The response is invalid.
     #[error("{0}")]
     Answer(String),
 }
@@ -169,10 +181,12 @@ impl<T: Clone> Default for AnswerCache<T> {
 const REMEMBERED: usize = 4_096;
 
 impl<T: Clone> AnswerCache<T> {
+    /// The cached response, if it has not expired.
     pub fn get(&self, question: CacheKey) -> Option<T> {
         self.held.get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v)
     }
 
+    /// Caches a response for a time.
     pub fn put(&self, question: CacheKey, value: T, lasts: Duration) {
         if !lasts.is_zero() {
             self.held.insert(question, (Instant::now() + lasts, value));

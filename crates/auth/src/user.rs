@@ -2,18 +2,29 @@
 
 use std::collections::BTreeMap;
 
+/// The name of anonymous users.
 pub const ANONYMOUS: &str = "system:anonymous";
+/// The group of authenticated users.
 pub const GROUP_AUTHENTICATED: &str = "system:authenticated";
+/// The group of anonymous users.
 pub const GROUP_UNAUTHENTICATED: &str = "system:unauthenticated";
+/// The group that is allowed everything.
 pub const GROUP_MASTERS: &str = "system:masters";
+/// The group of nodes.
 pub const GROUP_NODES: &str = "system:nodes";
+/// The group of service accounts.
 pub const GROUP_SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 
+/// An authenticated or anonymous user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
+    /// The name.
     pub name: String,
+    /// The UID; empty for none.
     pub uid: String,
+    /// The groups.
     pub groups: Vec<String>,
+    /// Extra attributes.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -27,10 +38,12 @@ impl User {
         Self { name: name.into(), groups, ..Self::default() }
     }
 
+    /// The anonymous user.
     pub fn anonymous() -> Self {
         Self { name: ANONYMOUS.into(), groups: vec![GROUP_UNAUTHENTICATED.into()], ..Self::default() }
     }
 
+    /// Whether the user is in a group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
