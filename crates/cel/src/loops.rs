@@ -112,9 +112,19 @@ impl Checker<'_> {
             (LoopKind::Map | LoopKind::Filter, 1) => "argument is not an identifier",
             _ => "argument must be a simple name",
         };
+        let places: Vec<u32> = names.iter().map(|n| n.at).collect();
         let Some(names) = names.iter().map(|n| self.variable_name(n, message)).collect::<Option<Vec<_>>>() else {
             return Typed::broken();
         };
+        if let [first, second] = &names[..]
+            && first == second
+        {
+            return self.error(places[1], format!("duplicate variable name: {first}"));
+        }
+        // The name of the accumulator in cel-go's expansion.
+        if let Some(i) = names.iter().position(|n| n == "__result__") {
+            return self.error(places[i], "iteration variable overwrites accumulator variable");
+        }
         let two = names.len() == 2;
         let before = self.locals.len();
         let named = names.into_iter().zip(&items);

@@ -136,6 +136,8 @@ fn loops() {
         ("[1].all(i, i)", json!("!found no matching overload for '_&&_' applied to '(bool, int)'")),
         ("[1].map(i + 1, i)", json!("!argument is not an identifier")),
         ("[1].all(i.j, true)", json!("!argument must be a simple name")),
+        ("[1].all(i, i, true)", json!("!duplicate variable name: i")),
+        ("[1].map(__result__, 1)", json!("!iteration variable overwrites accumulator variable")),
     ]);
 }
 
