@@ -7,6 +7,7 @@ use crate::answer::{bytes, json};
 use crate::body::Body;
 use crate::order;
 use crate::path::Target;
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
 use http::request::Parts;
@@ -14,7 +15,6 @@ use http::{HeaderValue, Response};
 use meta::{Status, Value};
 use registry::{Resource, Rows};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -222,8 +222,8 @@ fn strings(list: &[schema::Str]) -> Value {
 /// The storage version hash, a short hash as published by upstream.
 fn storage_hash(r: &Resource) -> String {
     let text = r.stored().map(|(_, v)| format!("{}/{}/{}", v.group, v.version, v.kind)).unwrap_or_default();
-    let hash = Sha256::digest(text.as_bytes());
-    base64::engine::general_purpose::STANDARD.encode(&hash[..8])
+    let hash = digest(&SHA256, text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(&hash.as_ref()[..8])
 }
 
 fn aggregated(server: &Server, parts: &Parts, rows: &Rows, core: bool, version: &'static str) -> Response<Body> {

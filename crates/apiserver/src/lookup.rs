@@ -3,9 +3,8 @@
 use crate::Server;
 use admission::{FoundObject, Labels, Lookup, ReadScope};
 use meta::{Gvk, Gvr, LabelSelector, Object, Status};
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use registry::{Registry, Resource};
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use store::{Entry, Key};
@@ -26,10 +25,15 @@ pub struct Stored<'a> {
 }
 
 /// Decoded objects by revision: namespaces, service accounts and classes rarely change, and every create reads them.
-#[derive(Default)]
-pub struct Decoded(Mutex<HashMap<Key, (u64, Arc<Object>)>>);
+pub struct Decoded(Cache<Key, (u64, Arc<Object>)>);
 
-/// Above this many, all are evicted.
+impl Default for Decoded {
+    fn default() -> Self {
+        Self(Cache::new(DECODED_MAX))
+    }
+}
+
+/// How many are cached.
 const DECODED_MAX: usize = 4096;
 /// Larger objects, in stored bytes, are not cached.
 const DECODED_SIZE: usize = 4096;
@@ -45,15 +49,11 @@ impl Decoded {
         if entry.value.len() > DECODED_SIZE {
             return decode(entry).map(Arc::new);
         }
-        if let Some((_, object)) = self.0.lock().get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
-            return Ok(object.clone());
+        if let Some((_, object)) = self.0.get(&entry.key).filter(|(revision, _)| *revision == entry.revision) {
+            return Ok(object);
         }
         let object = Arc::new(encode::decode(entry)?);
-        let mut known = self.0.lock();
-        if known.len() >= DECODED_MAX {
-            known.clear();
-        }
-        known.insert(entry.key.clone(), (entry.revision, object.clone()));
+        self.0.insert(entry.key.clone(), (entry.revision, object.clone()));
         Ok(object)
     }
 }

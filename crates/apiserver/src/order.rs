@@ -26,7 +26,7 @@ pub(crate) fn json_as(v: &Value, definition: &str) -> Vec<u8> {
 
 /// Encodes a document without a definition, with its fields in the given order.
 pub(crate) fn json_listed(v: &Value, fields: &[&str]) -> Vec<u8> {
-    let any = || inline(Schema::of(Type::Any));
+    let any = || inline(Schema::new(Type::Any));
     let schema = record(fields.iter().map(|f| (*f, any())).collect());
     write(v, Some(&schema), false).trim_ascii_end().to_vec()
 }
@@ -74,7 +74,7 @@ struct Special {
 
 impl Special {
     fn new() -> Self {
-        let plain = || inline(Schema::of(Type::Any));
+        let plain = || inline(Schema::new(Type::Any));
         let defined = |name: &str| {
             let found = kinds::catalog().definitions.get(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}"));
             found.map_or_else(plain, |s| SchemaRef::Inline(s.clone()))
@@ -125,7 +125,7 @@ fn inline(s: Schema) -> SchemaRef {
 }
 
 fn list_of(items: &Arc<Schema>) -> SchemaRef {
-    inline(Schema { items: Some(SchemaRef::Inline(items.clone())), ..Schema::of(Type::Array) })
+    inline(Schema { items: Some(SchemaRef::Inline(items.clone())), ..Schema::new(Type::Array) })
 }
 
 /// A struct with these fields, in this order.
@@ -133,5 +133,5 @@ fn record(fields: Vec<(&str, SchemaRef)>) -> Arc<Schema> {
     let numbered = fields.into_iter().zip(0..);
     let mut fields: Vec<Field> = numbered.map(|((n, s), place)| Field { place, ..Field::new(n, s) }).collect();
     fields.sort_by(|a, b| a.name.cmp(&b.name));
-    Arc::new(Schema { fields, ..Schema::of(Type::Struct) })
+    Arc::new(Schema { fields, ..Schema::new(Type::Struct) })
 }

@@ -111,26 +111,10 @@ pub fn decode(text: &str) -> String {
 
 /// Decodes percent encoding. Returns whether the result was valid UTF-8.
 fn decoded(text: &str) -> (String, bool) {
-    if !text.contains(['%', '+']) {
-        return (text.to_owned(), true);
+    match percent_encoding::percent_decode_str(text).decode_utf8() {
+        Ok(decoded) => (decoded.into_owned(), true),
+        Err(_) => (text.to_owned(), false),
     }
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex = bytes.get(i + 1..i + 3).and_then(|h| std::str::from_utf8(h).ok());
-        match (bytes[i], hex.and_then(|h| u8::from_str_radix(h, 16).ok())) {
-            (b'%', Some(b)) => {
-                out.push(b);
-                i += 3;
-            }
-            (b, _) => {
-                out.push(b);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8(out).map_or_else(|_| (text.to_owned(), false), |t| (t, true))
 }
 
 /// Query parameters.
@@ -138,12 +122,9 @@ fn decoded(text: &str) -> (String, bool) {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
+    /// Decodes a query. Invalid UTF-8 becomes U+FFFD.
     pub fn parse(query: Option<&str>) -> Self {
-        let pairs = query.unwrap_or_default().split('&').filter(|p| !p.is_empty()).map(|p| {
-            let (k, v) = p.split_once('=').unwrap_or((p, ""));
-            (decode(&k.replace('+', " ")), decode(&v.replace('+', " ")))
-        });
-        Self(pairs.collect())
+        Self(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     /// The first value; empty by default.

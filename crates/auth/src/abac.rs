@@ -25,6 +25,7 @@ struct Policy {
     path: String,
 }
 
+/// The policies of an ABAC policy file; any of them may allow a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies(Vec<Policy>);
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub struct Caller {
     /// The file and the user name in it.
     pub name: String,
+    /// The user.
     pub user: User,
 }
 

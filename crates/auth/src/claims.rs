@@ -10,9 +10,13 @@ use serde_json::json;
 /// Expressions that map claims to the user, where no plain claim is configured.
 #[derive(Debug, Default)]
 pub struct Expressions {
+    /// The expression for the name of the user.
     pub username: Option<Expression>,
+    /// The expression for the groups.
     pub groups: Option<Expression>,
+    /// The expression for the UID.
     pub uid: Option<Expression>,
+    /// Expressions for extra attributes, by key.
     pub extra: Vec<(String, Expression)>,
     /// Validation rules for claims, with their error messages.
     claims: Vec<(Expression, String)>,
@@ -127,11 +131,13 @@ impl Expressions {
         }
     }
 
+    /// Evaluates the validation rules for claims. Errors with the message of the rule that fails.
     pub fn check_claims(&self, claims: &Value) -> Result<(), String> {
         let checked = self.claims.iter().try_for_each(|(e, message)| holds(e, message, CLAIMS, claims));
         checked.map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))
     }
 
+    /// Evaluates the validation rules for the user. Errors with the message of the rule that fails.
     pub fn check_user(&self, user: &User) -> Result<(), String> {
         if self.user.is_empty() {
             return Ok(());

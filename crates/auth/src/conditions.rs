@@ -5,6 +5,7 @@ use crate::expression::{Expression, extra, object, texts};
 use cel::{Env, Type};
 use meta::Value;
 
+/// The match conditions of a webhook; all must be true for a call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Conditions(Vec<Expression>);
 
@@ -15,7 +16,9 @@ const REQUEST: &str = "request";
 /// The result of match conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
+    /// All conditions are true.
     Yes,
+    /// A condition is false.
     No,
     /// No condition is false, and at least one evaluation failed.
     Failed(String),
@@ -69,6 +72,7 @@ impl Conditions {
         Ok(Self(out))
     }
 
+    /// Whether there are no conditions.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

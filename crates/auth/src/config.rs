@@ -35,18 +35,23 @@ fn list<'a>(v: &'a Value, key: &str) -> &'a [Value] {
 /// The authenticators of an `AuthenticationConfiguration`.
 #[derive(Debug, Default)]
 pub struct Authentication {
+    /// The issuers of JWT tokens.
     pub issuers: Vec<Issuer>,
+    /// The configuration of anonymous requests, if there is one.
     pub anonymous: Option<Anonymous>,
 }
 
+/// The configuration of anonymous requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anonymous {
+    /// Whether anonymous requests are accepted.
     pub enabled: bool,
     /// None: all paths.
     pub paths: Vec<String>,
 }
 
 impl Authentication {
+    /// Parses an `AuthenticationConfiguration`.
     pub fn parse(content: &str) -> Result<Self, String> {
         let d = document(content, "AuthenticationConfiguration")?;
         let mut out = Self::default();
@@ -133,23 +138,36 @@ fn issuer(j: &Value) -> Result<Issuer, String> {
 /// The authorizers, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
+    /// Allows every request.
     AlwaysAllow,
+    /// Denies every request.
     AlwaysDeny,
     /// The policies of a file.
     Abac(crate::abac::Policies),
+    /// The node authorizer.
     Node,
+    /// Role-based access control.
     Rbac,
+    /// A webhook.
     Webhook(Box<Hook>),
 }
 
+/// The configuration of an authorization webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
+    /// The name of the authorizer.
     pub name: String,
+    /// The kubeconfig file of the webhook.
     pub kubeconfig: PathBuf,
+    /// The version of `authorization.k8s.io`: `v1` or `v1beta1`.
     pub version: String,
+    /// The timeout of a call.
     pub timeout: Duration,
+    /// How long allowed decisions are cached.
     pub allowed_lasts: Duration,
+    /// How long other decisions are cached.
     pub refused_lasts: Duration,
+    /// Whether a failed call denies the request; otherwise the webhook has no opinion.
     pub denies_on_failure: bool,
     /// The conditions for calling the webhook.
     pub conditions: Arc<Conditions>,
@@ -245,6 +263,7 @@ pub struct StaticTokens {
 }
 
 impl StaticTokens {
+    /// Parses a token file: lines of token, user name, UID and groups. The tokens are valid for these audiences.
     pub fn parse(table: &str, audiences: Vec<String>) -> Result<Self, String> {
         let mut users = HashMap::new();
         for (i, line) in table.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {

@@ -4,17 +4,31 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meta::Value;
 
+/// The endpoint of a webhook (`clientConfig`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
+    /// The address.
     pub place: EndpointAddress,
     /// PEM; empty: the system's trusted certificates.
     pub ca: Vec<u8>,
 }
 
+/// The address of a webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointAddress {
+    /// A URL.
     Url(String),
-    Service { namespace: String, name: String, path: String, port: u16 },
+    /// A service of the cluster.
+    Service {
+        /// The namespace of the service.
+        namespace: String,
+        /// The name of the service.
+        name: String,
+        /// The path of the URL.
+        path: String,
+        /// The port of the service.
+        port: u16,
+    },
 }
 
 impl Endpoint {

@@ -12,7 +12,9 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 /// A parsed token; nothing is verified.
 pub struct Token<'a> {
+    /// The JOSE header.
     pub header: Value,
+    /// The claims.
     pub claims: Value,
     signed: &'a str,
     signature: Vec<u8>,
@@ -27,6 +29,7 @@ impl<'a> Token<'a> {
         Some(Self { header: json(header)?, claims: json(claims)?, signed, signature: B64.decode(signature).ok()? })
     }
 
+    /// The claim `iss`; empty if absent.
     pub fn issuer(&self) -> &str {
         self.claims["iss"].as_str().unwrap_or_default()
     }
@@ -74,6 +77,7 @@ enum Kind {
 /// A key for verifying signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
+    /// The ID of the key (`kid`).
     pub id: Option<String>,
     kind: Kind,
 }
@@ -139,6 +143,7 @@ impl PublicKey {
         Some(Self { id: v["kid"].as_str().map(str::to_owned), kind })
     }
 
+    /// The key in the JWK format.
     pub fn to_jwk(&self) -> Value {
         let mut v = match &self.kind {
             Kind::Rsa { n, e } => json!({"kty": "RSA", "alg": "RS256", "n": B64.encode(n), "e": B64.encode(e)}),
@@ -201,11 +206,14 @@ fn trimmed(b: &[u8]) -> Vec<u8> {
 
 /// A signing key: ECDSA on P-256, P-384 or P-521, or RSA.
 pub enum PrivateKey {
+    /// An ECDSA key.
     Ec(s::EcdsaKeyPair),
+    /// An RSA key.
     Rsa(RsaKeyPair),
 }
 
 impl PrivateKey {
+    /// Generates an ECDSA key on P-256. Returns it with its PKCS #8 document.
     pub fn generate() -> Result<(Self, Vec<u8>), String> {
         let document = s::EcdsaKeyPair::generate_pkcs8(&s::ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
         let document = document.map_err(|e| e.to_string())?;
@@ -239,6 +247,7 @@ impl PrivateKey {
         rsa.map(Self::Rsa).map_err(|e| format!("no key that can sign tokens: {e}"))
     }
 
+    /// The public key.
     pub fn public(&self) -> Result<PublicKey, String> {
         let der: Result<PublicKeyX509Der<'_>, _> = match self {
             Self::Ec(k) => k.public_key().as_der(),

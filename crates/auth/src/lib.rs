@@ -3,6 +3,8 @@
 //! Invariant: an identity only comes from an authenticator or, within one process, from a request extension that no
 //! socket can set.
 
+#![warn(missing_docs)]
+
 pub mod abac;
 pub mod attributes;
 mod callers;

@@ -22,6 +22,7 @@ const MOST_NAMES: usize = 2_000;
 /// Cost of a claim lookup, in bytes read.
 const CLAIM: usize = 64;
 
+/// Authorizes kubelets.
 pub struct NodeAuthorizer {
     rbac: Arc<RbacCache>,
     store: RwLock<Option<Store>>,
@@ -39,6 +40,7 @@ enum Relation {
 }
 
 impl NodeAuthorizer {
+    /// `rbac` has the rules of the role `system:node`.
     pub fn new(rbac: Arc<RbacCache>) -> Arc<Self> {
         Arc::new(Self { rbac, store: RwLock::new(None), pods: Views::new(KEPT, KEPT / 16) })
     }

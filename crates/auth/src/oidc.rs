@@ -24,12 +24,16 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A claim that is mapped to the user, and a prefix for its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
+    /// The name of the claim.
     pub claim: String,
+    /// The prefix of its value.
     pub prefix: String,
 }
 
+/// The configuration of an issuer of OpenID Connect tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Issuer {
+    /// The issuer URL, as in the claim `iss`.
     pub url: String,
     /// The URL of the discovery document, if not below the issuer URL.
     pub discovery_url: Option<String>,
@@ -37,9 +41,13 @@ pub struct Issuer {
     pub ca: String,
     /// Accepted audiences.
     pub audiences: Vec<String>,
+    /// Accepted signing algorithms.
     pub algorithms: Vec<String>,
+    /// The claim for the name of the user.
     pub username: Mapping,
+    /// The claim for the groups.
     pub groups: Option<Mapping>,
+    /// The claim for the UID.
     pub uid: Option<String>,
     /// Claims with required values.
     pub required: Vec<(String, String)>,
@@ -50,6 +58,7 @@ pub struct Issuer {
 /// Default signing algorithms.
 pub const ALGORITHMS: [&str; 9] = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
 
+/// Authenticates the tokens of an OpenID Connect issuer.
 pub struct Oidc {
     issuer: Issuer,
     /// The audiences of the API server.
@@ -68,6 +77,7 @@ struct Keys {
 }
 
 impl Oidc {
+    /// An authenticator for an issuer. Fetches its keys when the first token arrives.
     pub fn new(issuer: Issuer, audiences: Vec<String>, clock: Arc<dyn Clock>) -> Self {
         Self { issuer, audiences, clock, keys: RwLock::default(), fetching: Mutex::default() }
     }

@@ -26,12 +26,18 @@ type Name = (String, String);
 /// By subject name, namespace (empty: cluster-wide), and binding name.
 type Subjects = HashMap<String, HashMap<String, OrdMap<String, Arc<Grant>>>>;
 
+/// A rule of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyRule {
+    /// The verbs, or `*`.
     pub verbs: Vec<String>,
+    /// The API groups, or `*`.
     pub groups: Vec<String>,
+    /// The resources, as `pods` or `pods/log`, or `*`.
     pub resources: Vec<String>,
+    /// The names of objects; empty for all.
     pub names: Vec<String>,
+    /// Paths of non-resource URLs, which may end with `*`.
     pub urls: Vec<String>,
 }
 
@@ -90,6 +96,7 @@ impl Binding {
 }
 
 impl PolicyRule {
+    /// Reads a rule of a role.
     pub fn read(v: &Value) -> Self {
         let list = |k: &str| -> Vec<String> {
             v[k].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -116,6 +123,7 @@ impl PolicyRule {
         present.map(|(k, l)| (k.to_owned(), l.clone().into())).collect::<serde_json::Map<String, Value>>().into()
     }
 
+    /// Whether the rule allows a request.
     pub fn allows(&self, a: &Attributes) -> bool {
         let any = |list: &[String], x: &str| list.iter().any(|l| l == "*" || l == x);
         if !any(&self.verbs, &a.verb) {
@@ -142,15 +150,18 @@ impl PolicyRule {
 }
 
 impl Rbac {
+    /// Adds or replaces a Role or ClusterRole.
     pub fn put_role(&mut self, o: &Object) {
         let rules = o.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::read).collect();
         self.roles.insert((o.namespace().to_owned(), o.name().to_owned()), rules);
     }
 
+    /// Removes a role; `namespace` is empty for a ClusterRole.
     pub fn remove_role(&mut self, namespace: &str, name: &str) {
         self.roles.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
+    /// Adds or replaces a RoleBinding or ClusterRoleBinding.
     pub fn put_binding(&mut self, o: &Object) {
         self.remove_binding(o.namespace(), o.name());
         let b = Arc::new(Binding::read(o));
@@ -165,6 +176,7 @@ impl Rbac {
         self.bindings.insert((b.namespace.clone(), b.name.clone()), b);
     }
 
+    /// Removes a binding; `namespace` is empty for a ClusterRoleBinding.
     pub fn remove_binding(&mut self, namespace: &str, name: &str) {
         let Some(b) = self.bindings.remove(&(namespace.to_owned(), name.to_owned())) else { return };
         for (subjects, index) in [(&b.users, &mut self.by_user), (&b.groups, &mut self.by_group)] {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub struct Issuers(RwLock<Arc<Vec<Arc<dyn TokenAuthenticator>>>>);
 
 impl Issuers {
+    /// Replaces all authenticators.
     pub fn replace(&self, all: Vec<Arc<dyn TokenAuthenticator>>) {
         *self.0.write() = Arc::new(all);
     }
@@ -37,10 +38,12 @@ impl TokenAuthenticator for Issuers {
 pub struct Deciding(RwLock<Arc<dyn Authorizer>>);
 
 impl Deciding {
+    /// Starts with this authorizer.
     pub fn new(now: Arc<dyn Authorizer>) -> Self {
         Self(RwLock::new(now))
     }
 
+    /// Replaces the authorizer.
     pub fn replace(&self, by: Arc<dyn Authorizer>) {
         *self.0.write() = by;
     }

@@ -9,8 +9,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use meta::{Clock, Value};
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use quick_cache::sync::Cache;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +26,7 @@ pub struct Remote {
 }
 
 impl Remote {
+    /// A client of the server in a kubeconfig. Errors if its TLS configuration is invalid.
     pub fn new(config: &Config, timeout: Duration) -> Result<Self, Error> {
         let transport = Https::new(&Config { server: origin(config)?, ..config.clone() })?;
         Self::over(Arc::new(transport), config, timeout)
@@ -46,10 +46,12 @@ impl Remote {
         Ok(Self { transport, path, timeout })
     }
 
+    /// Sends a GET request. Returns the JSON of the response.
     pub async fn get(&self) -> Result<Value, String> {
         read(&self.exchange(Method::GET, Bytes::new()).await.map_err(|f| f.to_string())?)
     }
 
+    /// Sends a POST request with JSON. Returns the JSON of the response.
     pub async fn post(&self, body: &Value) -> Result<Value, String> {
         self.call(body).await.map_err(|f| f.to_string())
     }
@@ -101,11 +103,20 @@ fn origin(config: &Config) -> Result<String, Error> {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
+    /// The request could not be sent.
     #[error("{0}")]
     Sending(String),
     /// An unsuccessful response; `waits`: it has a `Retry-After`.
     #[error("{why}")]
-    Refused { code: StatusCode, waits: bool, why: String },
+    Refused {
+        /// The status code.
+        code: StatusCode,
+        /// Whether the response has a `Retry-After`.
+        waits: bool,
+        /// The message.
+        why: String,
+    },
+    /// The response is invalid.
     #[error("{0}")]
     Answer(String),
 }
@@ -157,36 +168,29 @@ impl CacheKey {
 
 /// Caches responses, each with its own expiry.
 pub struct AnswerCache<T> {
-    held: Mutex<HashMap<CacheKey, (Instant, T)>>,
+    held: Cache<CacheKey, (Instant, T)>,
 }
 
-impl<T> Default for AnswerCache<T> {
+impl<T: Clone> Default for AnswerCache<T> {
     fn default() -> Self {
-        Self { held: Mutex::default() }
+        Self { held: Cache::new(REMEMBERED) }
     }
 }
 
-/// Above this many, expired entries are evicted, and if that is not enough, all.
+/// How many responses are cached.
 const REMEMBERED: usize = 4_096;
 
 impl<T: Clone> AnswerCache<T> {
+    /// The cached response, if it has not expired.
     pub fn get(&self, question: CacheKey) -> Option<T> {
-        self.held.lock().get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v.clone())
+        self.held.get(&question).filter(|(until, _)| *until > Instant::now()).map(|(_, v)| v)
     }
 
+    /// Caches a response for a time.
     pub fn put(&self, question: CacheKey, value: T, lasts: Duration) {
-        if lasts.is_zero() {
-            return;
+        if !lasts.is_zero() {
+            self.held.insert(question, (Instant::now() + lasts, value));
         }
-        let mut held = self.held.lock();
-        if held.len() >= REMEMBERED {
-            let now = Instant::now();
-            held.retain(|_, (until, _)| *until > now);
-            if held.len() >= REMEMBERED {
-                held.clear();
-            }
-        }
-        held.insert(question, (Instant::now() + lasts, value));
     }
 }
 
@@ -213,6 +217,6 @@ mod tests {
         for n in 0..REMEMBERED {
             known.put(CacheKey::new([n.to_string().as_str()]), 2, Duration::from_secs(600));
         }
-        assert!(known.held.lock().len() <= REMEMBERED);
+        assert!(known.held.len() <= REMEMBERED);
     }
 }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 /// An authenticated token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authenticated {
+    /// The user of the token.
     pub user: User,
     /// The requested audiences that the token is valid for.
     pub audiences: Vec<String>,
 }
 
+/// Authenticates bearer tokens.
 #[async_trait]
 pub trait TokenAuthenticator: Send + Sync {
     /// Authenticates a token for one of these audiences; none if it is not of this kind, an error if it is but
@@ -22,6 +24,7 @@ pub trait TokenAuthenticator: Send + Sync {
 /// Token authenticators, called in order. An error of one does not keep others from authenticating the token.
 #[derive(Default)]
 pub struct Tokens {
+    /// The authenticators.
     pub all: Vec<Arc<dyn TokenAuthenticator>>,
     /// The audiences of the API server: the default if none are requested.
     pub audiences: Vec<String>,

@@ -6,6 +6,7 @@ use crate::{Authorizer, Decision, User};
 use async_trait::async_trait;
 use std::sync::Arc;
 
+/// Authorizers, called in order until one has an opinion.
 pub struct Union(pub Vec<Arc<dyn Authorizer>>);
 
 /// Reasons of authorizers without an opinion.

@@ -11,7 +11,9 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Authenticates tokens by a webhook (`TokenReview`).
 pub struct WebhookTokens {
+    /// The webhook.
     pub remote: Remote,
     /// The version of `authentication.k8s.io`: `v1` or `v1beta1`.
     pub version: String,
@@ -19,6 +21,7 @@ pub struct WebhookTokens {
     pub lasts: Duration,
     /// The audiences of the API server, for webhooks that return none.
     pub audiences: Vec<String>,
+    /// Cached responses.
     pub known: AnswerCache<Option<Authenticated>>,
 }
 
@@ -70,19 +73,27 @@ impl WebhookTokens {
 /// The decision if the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
+    /// The request is denied.
     Deny,
+    /// The webhook has no opinion.
     NoOpinion,
 }
 
+/// Authorizes requests by a webhook (`SubjectAccessReview`).
 pub struct WebhookAuthorizer {
+    /// The webhook.
     pub remote: Remote,
     /// The version of `authorization.k8s.io`: `v1` or `v1beta1`.
     pub version: String,
+    /// How long allowed decisions are cached.
     pub allowed_lasts: Duration,
+    /// How long other decisions are cached.
     pub refused_lasts: Duration,
+    /// The decision if the call fails.
     pub on_failure: OnFailure,
     /// The conditions for calling the webhook.
     pub conditions: Arc<Conditions>,
+    /// Cached decisions.
     pub known: AnswerCache<Decision>,
 }
 

@@ -1,16 +1,16 @@
-//! The type check (`cel-go/checker`). On its way through the syntax it makes the program and estimates its cost.
+//! The type check (`cel-go/checker`). In one pass over the tree it also builds the program and estimates its cost.
 
 use crate::cost::{self, Range};
 use crate::estimate::{self, Entries, Extent, Path};
 use crate::eval::Program;
 use crate::functions;
 use crate::node::{Const, Node};
-use crate::source::{self, Issue, Issues, Parsed};
+use crate::source::{Found, Issues, on_large_stack};
+use crate::syntax::{self, Entry, Expr, Field, Kind};
 use crate::types::{Decl, Known, Type, UNBOUNDED};
-use cel_syntax::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr, LiteralValue};
 use std::sync::Arc;
 
-/// The variables of an expression, and what it may use beyond the base environment.
+/// The environment of an expression: its variables, and the extensions that it may use.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     vars: Vec<(String, Decl)>,
@@ -19,15 +19,18 @@ pub struct Env {
     objects: bool,
 }
 
-/// An expression that was found well.
+/// A valid expression: its program, the type of its result and its estimated cost.
 pub struct Compiled {
+    /// The program.
     pub program: Program,
+    /// The type of its result.
     pub ty: Type,
+    /// The estimated cost of an evaluation.
     pub cost: Range,
 }
 
 impl Env {
-    /// A variable. Its name may have dots in it (`variables.x`).
+    /// Declares a variable. Its name may have dots (`variables.x`).
     #[must_use]
     pub fn with(mut self, name: &str, decl: impl Into<Decl>) -> Self {
         let mut decl = decl.into();
@@ -38,72 +41,59 @@ impl Env {
         self
     }
 
-    /// A name that stands in front of others, also when there are none.
+    /// Declares a prefix of variables (`variables`), even if no variable has it.
     #[must_use]
     pub fn with_family(mut self, name: &str) -> Self {
         self.families.push(name.to_owned());
         self
     }
 
-    /// With `cel.bind`, as selectors of devices have it.
+    /// Allows `cel.bind`, as in the selectors of devices.
     #[must_use]
     pub fn with_bindings(mut self) -> Self {
         self.bindings = true;
         self
     }
 
-    /// With `Object{…}` and `JSONPatch{…}`, as mutations have them.
+    /// Allows `Object{…}` and `JSONPatch{…}`, as in mutations.
     #[must_use]
     pub fn with_objects(mut self) -> Self {
         self.objects = true;
         self
     }
 
+    /// Whether a variable of this name is declared.
     pub fn has(&self, name: &str) -> bool {
         self.vars.iter().any(|(n, _)| n == name)
     }
 
+    /// Parses and checks an expression, and estimates its cost. Errors with everything that is wrong with it.
     pub fn compile(&self, text: &str) -> Result<Compiled, Issues> {
-        let made = source::on_large_stack(|| {
-            let Parsed { expr, info, depth } = source::parse(text)?;
-            let at = |id: u64| info.offset_for(id).map_or(0, |(start, _)| start as usize);
-            let mut c = Checker {
-                env: self,
-                known: Known::default(),
-                locals: Vec::new(),
-                used: Vec::new(),
-                issues: Vec::new(),
-            };
-            let t = c.check(&expr);
-            let ty = c.known.settled(&t.ty);
-            if c.issues.is_empty() {
-                let names = c.used.into_iter().map(Box::from).collect();
-                return Ok(Compiled { program: Program::new(t.node, names, depth), ty, cost: t.cost });
-            }
-            let issues = c.issues.into_iter().map(|(id, message)| {
-                let (line, column) = position(text, at(id));
-                Issue { line, column, message }
-            });
-            Err(Issues::new(text, issues.collect()))
-        });
-        made.unwrap_or_else(|why| Err(source::whole(text, why)))
+        let expr = syntax::parse(text).map_err(|found| Issues::new(text, found))?;
+        let compiled = match expr.depth {
+            0..=SMALL => self.compile_parsed(&expr),
+            _ => on_large_stack(|| self.compile_parsed(&expr)).unwrap_or_else(|why| Err(vec![(None, why)])),
+        };
+        compiled.map_err(|found| Issues::new(text, found))
     }
-}
 
-/// Line from 1 and column from 0 of the character with this number.
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let (mut line, mut column) = (1, 0);
-    for c in text.chars().take(at) {
-        if c == '\n' {
-            (line, column) = (line + 1, 0);
-        } else {
-            column += 1;
+    fn compile_parsed(&self, expr: &Expr) -> Result<Compiled, Vec<Found>> {
+        let mut c =
+            Checker { env: self, known: Known::default(), locals: Vec::new(), used: Vec::new(), issues: Vec::new() };
+        let t = c.check(expr);
+        if !c.issues.is_empty() {
+            return Err(c.issues);
         }
+        let ty = c.known.settled(&t.ty);
+        let names = c.used.into_iter().map(Box::from).collect();
+        Ok(Compiled { program: Program::new(t.node, names, expr.depth.into()), ty, cost: t.cost })
     }
-    (line, column)
 }
 
-/// A part of an expression, checked.
+/// Maximum depth of an expression that is checked on the caller's stack.
+const SMALL: u16 = 16;
+
+/// A checked part of an expression.
 pub(crate) struct Typed {
     pub node: Node,
     pub ty: Type,
@@ -112,26 +102,26 @@ pub(crate) struct Typed {
 }
 
 impl Typed {
-    /// What the expression makes, of which nothing more is known than its type.
-    pub fn of(node: Node, ty: Type, cost: Range) -> Self {
+    /// A computed value, of which only the type is known.
+    pub fn new(node: Node, ty: Type, cost: Range) -> Self {
         let extent = Extent::of_type(&ty);
         Self { node, ty, extent, cost }
     }
 
-    /// What lies at a declared place.
+    /// A value at a declared path.
     pub fn at(node: Node, path: Path, ty: Type, cost: Range) -> Self {
         let extent = Extent::at(path, &ty);
         Self { node, ty, extent, cost }
     }
 
-    /// Anything, when nothing is known.
+    /// The size; any, if it is not known.
     pub fn size(&self) -> Range {
         self.extent.size.unwrap_or(Range::UNKNOWN)
     }
 
-    /// After an error: whatever surrounds it, no error follows from this one.
+    /// The result after an error: `dyn`, so that no further error follows from it.
     pub fn broken() -> Self {
-        Self::of(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
+        Self::new(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
     }
 }
 
@@ -145,16 +135,17 @@ pub(crate) struct Local {
 pub(crate) struct Checker<'e> {
     pub env: &'e Env,
     pub known: Known,
-    /// Variables of macros, the innermost last.
+    /// Variables of the macros around the current expression, the innermost last.
     pub locals: Vec<Local>,
-    /// The names of the environment that the expression uses.
+    /// The variables of the environment that the expression uses.
     used: Vec<String>,
-    issues: Vec<(u64, String)>,
+    issues: Vec<Found>,
 }
 
 impl Checker<'_> {
-    pub fn error(&mut self, id: u64, message: impl Into<String>) -> Typed {
-        self.issues.push((id, message.into()));
+    /// Reports an error at a position.
+    pub fn error(&mut self, at: u32, message: impl Into<String>) -> Typed {
+        self.issues.push((Some(at), message.into()));
         Typed::broken()
     }
 
@@ -162,36 +153,35 @@ impl Checker<'_> {
         self.env.bindings
     }
 
-    pub fn check(&mut self, e: &IdedExpr) -> Typed {
-        match &e.expr {
-            Expr::Literal(l) => literal(l),
-            Expr::Ident(name) => self.ident(e.id, name),
-            Expr::Select(s) => {
+    pub fn check(&mut self, e: &Expr) -> Typed {
+        match &e.kind {
+            Kind::Literal(value) => literal(value),
+            Kind::Ident(name) => self.ident(e.at, name),
+            Kind::Select(operand, field) => {
                 if let Some(t) = self.qualified(e) {
                     return t;
                 }
-                if self.is_family(&s.operand) {
-                    return self.error(e.id, format!("undefined field '{}'", s.field));
+                if self.is_family(operand) {
+                    return self.error(e.at, format!("undefined field '{field}'"));
                 }
-                let of = self.check(&s.operand);
-                self.select(e.id, of, &s.field)
+                let of = self.check(operand);
+                self.select(e.at, of, field)
             }
-            Expr::Call(c) => self.call(e.id, c),
-            Expr::List(l) => self.list(&l.elements, &l.optional_indices),
-            Expr::Map(m) => self.map(&m.entries),
-            Expr::Struct(s) => self.object(e.id, &s.type_name, &s.entries),
-            _ => self.error(e.id, "unsupported expression"),
+            Kind::Call(c) => self.call(e.at, c),
+            Kind::List(items) => self.list(items),
+            Kind::Map(entries) => self.map(entries),
+            Kind::Struct(name, fields) => self.object(e.at, name, fields),
         }
     }
 
-    fn ident(&mut self, id: u64, name: &str) -> Typed {
+    fn ident(&mut self, at: u32, name: &str) -> Typed {
         let name = name.trim_start_matches('.');
         if let Some(t) = self.variable(name) {
             return t;
         }
         match type_name(name) {
             Some(n) => Typed::at(Node::TypeName(n), self.root_path(), Type::Type, Range::fixed(1)),
-            None => self.error(id, format!("undeclared reference to '{name}' (in container '')")),
+            None => self.error(at, format!("undeclared reference to '{name}' (in container '')")),
         }
     }
 
@@ -209,13 +199,13 @@ impl Checker<'_> {
             self.used.len() - 1
         });
         let node = Node::Var(u16::try_from(place).unwrap_or(u16::MAX));
-        // Upstream's estimator knows one root, and every variable is it.
+        // Upstream's estimator has one root, which stands for every variable.
         let bounded = self.root().is_some_and(|r| r.max != UNBOUNDED);
         let path = if bounded { self.root_path() } else { Path::At(Some(decl.clone())) };
         Some(Typed::at(node, path, decl.ty, one))
     }
 
-    /// What the first variable is: sizes are known of it.
+    /// The declaration of the first variable, whose sizes are known.
     pub fn root(&self) -> Option<&Decl> {
         self.env.vars.first().map(|(_, d)| d)
     }
@@ -224,8 +214,8 @@ impl Checker<'_> {
         Path::At(self.root().cloned())
     }
 
-    /// A name with dots that stands for one thing.
-    fn qualified(&mut self, e: &IdedExpr) -> Option<Typed> {
+    /// A dotted name that is one variable or type.
+    fn qualified(&mut self, e: &Expr) -> Option<Typed> {
         let name = dotted(e)?;
         let first = name.split('.').next()?;
         if self.locals.iter().any(|l| l.name == first) {
@@ -242,18 +232,18 @@ impl Checker<'_> {
         self.locals.iter().any(|l| l.name == name) || self.env.has(name)
     }
 
-    /// A name that only stands in front of others (`variables`).
-    fn is_family(&self, e: &IdedExpr) -> bool {
-        let Expr::Ident(name) = &e.expr else { return false };
+    /// Whether this is only the prefix of variables (`variables`).
+    fn is_family(&self, e: &Expr) -> bool {
+        let Kind::Ident(name) = &e.kind else { return false };
         if self.env.families.iter().any(|f| f == name) {
             return !self.is_declared(name);
         }
-        let member = |(v, _): &(String, Decl)| v.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        let member = |(v, _): &(String, Decl)| v.strip_prefix(&**name).is_some_and(|rest| rest.starts_with('.'));
         !self.is_declared(name) && self.env.vars.iter().any(member)
     }
 
-    fn select(&mut self, id: u64, of: Typed, field: &str) -> Typed {
-        let Some((decl, json)) = self.field(id, &of.ty, field) else { return Typed::broken() };
+    fn select(&mut self, at: u32, of: Typed, field: &str) -> Typed {
+        let Some((decl, json)) = self.field(at, &of.ty, field) else { return Typed::broken() };
         let priced = matches!(self.known.resolve(&of.ty), Type::Map(..) | Type::Object(_) | Type::Param(_));
         let cost = of.cost.plus(Range::fixed(u64::from(priced)));
         let path = of.extent.path.field(self.root(), field);
@@ -261,40 +251,40 @@ impl Checker<'_> {
     }
 
     /// The type of a field, and its name in JSON.
-    pub fn field(&mut self, id: u64, of: &Type, field: &str) -> Option<(Decl, Box<str>)> {
+    pub fn field(&mut self, at: u32, of: &Type, field: &str) -> Option<(Decl, Box<str>)> {
         let fine = |d: Decl| Some((d, Box::from(field)));
         match self.known.resolve(of) {
             Type::Object(o) => match o.fields.get(field) {
                 Some(f) => Some((f.decl.clone(), f.json.as_str().into())),
                 None if o.open => fine(Type::Dyn.into()),
                 None => {
-                    self.error(id, format!("undefined field '{field}'"));
+                    self.error(at, format!("undefined field '{field}'"));
                     None
                 }
             },
             Type::Map(_, v) => fine((*v).clone()),
             Type::Dyn | Type::Param(_) => fine(Type::Dyn.into()),
             Type::Optional(inner) => {
-                let (decl, json) = self.field(id, &inner.ty, field)?;
+                let (decl, json) = self.field(at, &inner.ty, field)?;
                 let max = decl.max;
                 let ty = if matches!(decl.ty, Type::Optional(_)) { decl.ty } else { Type::Optional(Arc::new(decl)) };
                 Some((Decl::new(ty, max), json))
             }
             t => {
-                self.error(id, format!("type '{t}' does not support field selection"));
+                self.error(at, format!("type '{t}' does not support field selection"));
                 None
             }
         }
     }
 
-    /// Items of a list or values of a map have one type.
-    fn join(&mut self, id: u64, known: &mut Option<Type>, t: &Type) {
+    /// Reports an item of a list or map that has another type than those before it.
+    fn join(&mut self, at: u32, known: &mut Option<Type>, t: &Type) {
         match known {
             None => *known = Some(t.clone()),
             Some(k) => {
                 if !self.known.assignable(k, t) {
                     let (k, t) = (self.known.resolve(k), self.known.resolve(t));
-                    self.error(id, format!("expected type '{k}' but found '{t}'"));
+                    self.error(at, format!("expected type '{k}' but found '{t}'"));
                 } else if t.is_dyn() {
                     *known = Some(Type::Dyn);
                 }
@@ -302,29 +292,28 @@ impl Checker<'_> {
         }
     }
 
-    /// What is behind `?` is an optional, and its value counts.
-    fn inside(&mut self, id: u64, t: &Typed) -> Type {
+    /// The type inside an optional after `?`.
+    fn inside(&mut self, at: u32, t: &Typed) -> Type {
         match self.known.resolve(&t.ty) {
             Type::Optional(of) => of.ty.clone(),
             Type::Dyn => Type::Dyn,
             other => {
-                self.error(id, format!("expected type 'optional_type({other})' but found '{other}'"));
+                self.error(at, format!("expected type 'optional_type({other})' but found '{other}'"));
                 Type::Dyn
             }
         }
     }
 
-    fn list(&mut self, elements: &[IdedExpr], optional: &[usize]) -> Typed {
+    fn list(&mut self, items: &[(Expr, bool)]) -> Typed {
         let mut ty = None;
         let (mut cost, mut sizes, mut nodes) = (Range::fixed(cost::LIST), Vec::new(), Vec::new());
-        for (i, e) in elements.iter().enumerate() {
+        for (e, optional) in items {
             let t = self.check(e);
-            let is_optional = optional.contains(&i);
-            let item = if is_optional { self.inside(e.id, &t) } else { t.ty.clone() };
-            self.join(e.id, &mut ty, &item);
+            let item = if *optional { self.inside(e.at, &t) } else { t.ty.clone() };
+            self.join(e.at, &mut ty, &item);
             cost = cost.plus(t.cost);
             sizes.push(t.size());
-            nodes.push((t.node, is_optional));
+            nodes.push((t.node, *optional));
         }
         let ty = ty.unwrap_or_else(|| self.known.fresh());
         let entries = Entries { keys: Range::fixed(1), values: estimate::of_all(sizes.into_iter()) };
@@ -332,15 +321,14 @@ impl Checker<'_> {
         Typed { node: Node::List(nodes.into()), ty: Type::list(unbounded(ty)), extent, cost }
     }
 
-    fn map(&mut self, entries: &[IdedEntryExpr]) -> Typed {
+    fn map(&mut self, entries: &[Entry]) -> Typed {
         let (mut key, mut value) = (None, None);
         let (mut cost, mut sizes, mut nodes) = (Range::fixed(cost::MAP), Vec::new(), Vec::new());
-        for e in entries {
-            let EntryExpr::MapEntry(m) = &e.expr else { continue };
+        for m in entries {
             let (k, v) = (self.check(&m.key), self.check(&m.value));
-            self.join(m.key.id, &mut key, &k.ty);
-            let inner = if m.optional { self.inside(m.value.id, &v) } else { v.ty.clone() };
-            self.join(m.value.id, &mut value, &inner);
+            self.join(m.key.at, &mut key, &k.ty);
+            let inner = if m.optional { self.inside(m.value.at, &v) } else { v.ty.clone() };
+            self.join(m.value.at, &mut value, &inner);
             cost = cost.plus(k.cost).plus(v.cost);
             sizes.push((k.size(), v.size()));
             nodes.push((k.node, v.node, m.optional));
@@ -354,59 +342,58 @@ impl Checker<'_> {
         Typed { node: Node::Map(nodes.into()), ty, extent, cost }
     }
 
-    /// `Object{…}`, its parts (`Object.spec{…}`), and `JSONPatch{…}`: only the place of a part is checked, not its fields.
-    fn object(&mut self, id: u64, name: &str, entries: &[IdedEntryExpr]) -> Typed {
+    /// `Object{…}`, its parts (`Object.spec{…}`), and `JSONPatch{…}`. Checks the path of a part, not its fields.
+    fn object(&mut self, at: u32, name: &str, entries: &[Field]) -> Typed {
         let name = name.trim_start_matches('.');
         let patch = name == "JSONPatch";
         if !self.env.objects || !(patch || name == "Object" || name.starts_with("Object.")) {
-            return self.error(id, format!("undeclared reference to '{name}' (in container '')"));
+            return self.error(at, format!("undeclared reference to '{name}' (in container '')"));
         }
         let mut cost = Range::fixed(cost::STRUCT);
         let mut fields = Vec::new();
-        for e in entries {
-            let EntryExpr::StructField(f) = &e.expr else { continue };
+        for f in entries {
             let t = self.check(&f.value);
             cost = cost.plus(t.cost);
-            let found = if f.optional { self.inside(f.value.id, &t) } else { self.known.resolve(&t.ty) };
-            if let Some(wanted) = wrong_place(name, &f.field, &found) {
+            let found = if f.optional { self.inside(f.value.at, &t) } else { self.known.resolve(&t.ty) };
+            if let Some(expected) = misplaced(name, f.name, &found) {
                 self.error(
-                    e.id,
-                    format!("expected type of field '{}' is '{wanted}' but provided type is '{found}'", f.field),
+                    f.at,
+                    format!("expected type of field '{}' is '{expected}' but provided type is '{found}'", f.name),
                 );
             }
-            if patch && !matches!(&*f.field, "op" | "path" | "from" | "value") {
-                self.error(e.id, format!("undefined field '{}'", f.field));
+            if patch && !matches!(f.name, "op" | "path" | "from" | "value") {
+                self.error(f.at, format!("undefined field '{}'", f.name));
             }
-            fields.push((Box::from(&*f.field), t.node, f.optional));
+            fields.push((Box::from(f.name), t.node, f.optional));
         }
         let ty = Type::Object(Arc::new(crate::Object { name: name.to_owned(), open: true, ..Default::default() }));
-        Typed::of(Node::Struct(fields.into()), ty, cost)
+        Typed::new(Node::Struct(fields.into()), ty, cost)
     }
 
-    /// Types as errors list them.
+    /// The types as error messages list them.
     pub fn resolve_text(&self, types: &[&Type]) -> String {
         types.iter().map(|t| self.known.resolve(t).to_string()).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The type a part of `Object` must have under its name, if it has another.
-fn wrong_place(of: &str, field: &str, found: &Type) -> Option<String> {
-    let wanted = format!("{of}.{field}");
+/// The type that a field of `Object` must have, if `found` is another part of `Object`.
+fn misplaced(of: &str, field: &str, found: &Type) -> Option<String> {
+    let expected = format!("{of}.{field}");
     match found {
-        Type::Object(o) if of != "JSONPatch" && o.name.starts_with("Object") && o.name != wanted => Some(wanted),
+        Type::Object(o) if of != "JSONPatch" && o.name.starts_with("Object") && o.name != expected => Some(expected),
         Type::List(items) => match &items.ty {
-            Type::Object(o) if o.name.starts_with("Object") && o.name != wanted => Some(wanted),
+            Type::Object(o) if o.name.starts_with("Object") && o.name != expected => Some(expected),
             _ => None,
         },
         _ => None,
     }
 }
 
-/// `a.b.c`, where it is nothing else.
-pub(crate) fn dotted(e: &IdedExpr) -> Option<String> {
-    match &e.expr {
-        Expr::Ident(n) => Some(n.trim_start_matches('.').to_owned()),
-        Expr::Select(s) if !s.test => Some(format!("{}.{}", dotted(&s.operand)?, s.field)),
+/// The dotted name `a.b.c`, if the expression consists of selections alone.
+pub(crate) fn dotted(e: &Expr) -> Option<String> {
+    match &e.kind {
+        Kind::Ident(n) => Some(n.trim_start_matches('.').to_owned()),
+        Kind::Select(operand, field) => Some(format!("{}.{field}", dotted(operand)?)),
         _ => None,
     }
 }
@@ -435,25 +422,25 @@ fn type_name(name: &str) -> Option<&'static str> {
     NAMES.into_iter().find(|n| *n == name)
 }
 
-fn literal(l: &LiteralValue) -> Typed {
-    let (value, ty, size) = match l {
-        LiteralValue::Boolean(b) => (Const::Bool(**b), Type::Bool, 1),
-        LiteralValue::Int(n) => (Const::Int(**n), Type::Int, 1),
-        LiteralValue::UInt(n) => (Const::Uint(**n), Type::Uint, 1),
-        LiteralValue::Double(d) => (Const::Double(**d), Type::Double, 1),
-        LiteralValue::Null => (Const::Null, Type::Null, 1),
-        LiteralValue::String(s) => (Const::Str(s.inner().into()), Type::String, s.inner().chars().count() as u64),
-        LiteralValue::Bytes(b) => (Const::Bytes(b.inner().into()), Type::Bytes, b.inner().len() as u64),
+fn literal(value: &Const) -> Typed {
+    let (ty, size) = match value {
+        Const::Null => (Type::Null, 1),
+        Const::Bool(_) => (Type::Bool, 1),
+        Const::Int(_) => (Type::Int, 1),
+        Const::Uint(_) => (Type::Uint, 1),
+        Const::Double(_) => (Type::Double, 1),
+        Const::Str(s) => (Type::String, s.chars().count() as u64),
+        Const::Bytes(b) => (Type::Bytes, b.len() as u64),
     };
-    Typed { node: Node::Const(value), ty, extent: Extent::fixed(size), cost: Range::fixed(0) }
+    Typed { node: Node::Const(value.clone()), ty, extent: Extent::fixed(size), cost: Range::fixed(0) }
 }
 
-/// A type whose values may be of any size.
+/// A declaration without a bound on the size of its values.
 pub(crate) fn unbounded(ty: Type) -> Decl {
     Decl::new(ty, UNBOUNDED)
 }
 
-/// The function of this name in a namespace, if what stands in front of the call is one.
-pub(crate) fn in_namespace(target: &IdedExpr, name: &str) -> Option<&'static functions::Function> {
+/// The function `target.name`, if `target` is a namespace.
+pub(crate) fn in_namespace(target: &Expr, name: &str) -> Option<&'static functions::Function> {
     functions::find(&format!("{}.{name}", dotted(target)?))
 }

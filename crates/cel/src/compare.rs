@@ -39,7 +39,7 @@ pub fn equal(a: &Val<'_>, b: &Val<'_>) -> bool {
     }
 }
 
-/// Of comparing two values, whatever they are.
+/// Work of comparing two values of any type.
 const PAIR: usize = 8;
 
 fn equal_bytes(a: &[u8], b: &[u8]) -> bool {
@@ -62,7 +62,7 @@ fn equal_lists<'a>(a: &List<'a>, b: &List<'a>) -> bool {
         }
 }
 
-/// By value; none when one is no number, or not one at all.
+/// Compares numbers by value. None if one of them is no number or NaN.
 pub fn compare_numbers(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
     let whole = |v: &Val<'_>| match v {
         Val::Int(n) => Some(i128::from(*n)),
@@ -77,18 +77,18 @@ pub fn compare_numbers(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
     }
 }
 
-/// A float against a whole number, exactly.
+/// Compares a float with an integer exactly.
 fn against(d: f64, n: i128) -> Option<Ordering> {
     if d.is_nan() {
         return None;
     }
     let whole = d.floor();
-    // Casts saturate, and i128 holds far more than the numbers compared with.
+    // The cast saturates, far beyond the integers that it is compared with.
     let order = (whole as i128).cmp(&n);
     Some(if order == Ordering::Equal && d > whole { Ordering::Greater } else { order })
 }
 
-/// The order of two values of one kind; none when they have none.
+/// The order of two values of one type. None if the type has no order.
 pub fn compare(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
     work::count(PAIR);
     if let (Val::Str(_), Val::Str(_)) | (Val::Bytes(_), Val::Bytes(_)) = (a, b) {

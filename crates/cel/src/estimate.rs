@@ -1,8 +1,8 @@
-//! What is known of sizes before an evaluation, and what a call may cost by them (`cel-go/checker/cost.go`, `cel-go/ext`,
+//! Estimates of sizes and costs before an evaluation (`cel-go/checker/cost.go`, `cel-go/ext`,
 //! `k8s.io/apiserver/pkg/cel/library/cost.go`).
 //!
-//! A definition is refused for what its rules might cost, so the estimates are upstream's, odd ones included: what lies at a
-//! declared place has the size declared there, numbers none; the first step from a place that is not known leads to the root.
+//! A definition is rejected by the estimated cost of its rules, so the estimates are exactly upstream's: a value at a declared path has
+//! the declared size, numbers have none, and the first step from an unknown path leads to the root.
 
 use crate::check::Typed;
 use crate::cost::{Range, TRAVERSAL};
@@ -10,13 +10,13 @@ use crate::functions::{Function, Overload};
 use crate::node::{Const, Node};
 use crate::types::{Decl, Type, UNBOUNDED};
 
-/// Where in what is declared a value lies.
+/// The declared path of a value.
 #[derive(Clone, Default)]
 pub(crate) enum Path {
-    /// It is made by the expression.
+    /// The expression computes it.
     #[default]
     Nowhere,
-    /// None: at nothing that is declared.
+    /// The declaration at the path; none if nothing is declared there.
     At(Option<Decl>),
 }
 
@@ -51,7 +51,7 @@ impl Path {
     pub fn field(&self, root: Option<&Decl>, name: &str) -> Self {
         self.step(root, |t| match t {
             Type::Object(o) => o.fields.get(name).map(|f| f.decl.clone()),
-            // Attributes of devices have one size, whatever their names.
+            // Attributes of devices have one size for all names.
             Type::Map(_, of) if of.ty.is_dyn() => Some((**of).clone()),
             _ => None,
         })
@@ -65,7 +65,7 @@ impl Path {
     }
 }
 
-/// Sizes of what is in a list or a map: keys (of lists: positions) and values.
+/// Sizes of the keys (of lists: indexes) and values of a list or map.
 #[derive(Clone, Copy)]
 pub(crate) struct Entries {
     pub keys: Range,
@@ -78,12 +78,12 @@ impl Entries {
     }
 }
 
-/// Of sizes one after the other; of none it is nothing.
+/// The range of several sizes; 0 for none.
 pub(crate) fn of_all(sizes: impl Iterator<Item = Range>) -> Range {
     sizes.reduce(Range::or).unwrap_or(Range::fixed(0))
 }
 
-/// What is known of a value's size.
+/// What the estimate knows of a value's size.
 #[derive(Clone, Default)]
 pub(crate) struct Extent {
     pub path: Path,
@@ -96,25 +96,25 @@ impl Extent {
         Self { size: Some(Range::fixed(size)), ..Self::default() }
     }
 
-    /// Of a declared place.
+    /// The extent of a value at a declared path.
     pub fn at(path: Path, ty: &Type) -> Self {
         let size = path.size().or_else(|| scalar(ty));
         Self { path, size, entries: None }
     }
 
-    /// Of a variable that stands for something: it lies where that lies.
+    /// The extent of a variable bound to this value: it has the same path.
     pub fn variable(&self, ty: &Type) -> Self {
         let size = self.path.size().or_else(|| scalar(ty)).or(self.size);
         Self { size, ..self.clone() }
     }
 
-    /// Of what a function gives of which nothing more is known.
+    /// The extent of a computed value, from its type alone.
     pub fn of_type(ty: &Type) -> Self {
         Self { size: scalar(ty), ..Self::default() }
     }
 }
 
-/// The size of a value by its type; an optional one's is that of what it may have.
+/// The size of a value by its type. An optional has that of its value.
 fn scalar(ty: &Type) -> Option<Range> {
     match ty {
         Type::Optional(of) => scalar(&of.ty),
@@ -122,7 +122,7 @@ fn scalar(ty: &Type) -> Option<Range> {
     }
 }
 
-/// What a call costs beside its arguments, and the size of its result if the function tells it.
+/// The cost of a call without its arguments, and the size of the result if the function defines it.
 pub(crate) struct Estimate {
     pub cost: Range,
     pub size: Option<Range>,
@@ -140,10 +140,10 @@ impl From<Range> for Estimate {
     }
 }
 
-/// A call as the check has found it. The target of a member comes first among the arguments.
+/// A checked call. The target of a member function is its first argument.
 pub(crate) struct Call<'c> {
     pub function: &'static Function,
-    /// Those that the arguments fit.
+    /// The overloads that the arguments fit.
     pub overloads: Vec<&'static Overload>,
     pub types: &'c [Type],
     pub args: &'c [Typed],
@@ -152,7 +152,7 @@ pub(crate) struct Call<'c> {
 }
 
 const ONE: Range = Range { min: 1, max: 1 };
-/// Lists that are made are paid for beside the call.
+/// Cost of creating a list, in addition to that of the call.
 const MADE: Range = Range { min: 11, max: 11 };
 
 impl Call<'_> {
@@ -164,7 +164,7 @@ impl Call<'_> {
         self.size(i).scaled(TRAVERSAL * times)
     }
 
-    /// What overloads on texts cost, what the others do, or both where either may be meant.
+    /// The cost of the overloads on strings, of the others, or the range of both if either may be called.
     fn texts_or(&self, texts: Range, others: Range) -> Range {
         let is_text = |o: &Overload| matches!(o.params.first(), Some(Type::String | Type::Bytes));
         match (self.overloads.iter().any(|o| is_text(o)), self.overloads.iter().any(|o| !is_text(o))) {
@@ -218,7 +218,7 @@ impl Call<'_> {
             }
             "find" | "findAll" => {
                 let sizes = [self.size(0), self.size(1)];
-                Estimate::sized(self.function.row.price.of(&sizes), Range::up_to(self.size(0).max))
+                Estimate::sized(self.function.row.price.range(&sizes), Range::up_to(self.size(0).max))
             }
             "slice" | "flatten" | "lists.range" | "reverse" | "distinct" | "sort" => self.made(name),
             "ip" if self.member => ONE.into(),
@@ -226,7 +226,7 @@ impl Call<'_> {
             "validate" => self.walk(1, 1.0).scaled(32.0).into(),
             _ => {
                 let sizes: Vec<Range> = (0..self.args.len()).map(|i| self.size(i)).collect();
-                self.function.row.price.of(&sizes).into()
+                self.function.row.price.range(&sizes).into()
             }
         }
     }
@@ -244,7 +244,7 @@ impl Call<'_> {
         }
     }
 
-    /// From bytes to text and back; from anything else the price is that of a call.
+    /// Conversions between bytes and strings. Others cost 1.
     fn converted(&self, to: &str) -> Estimate {
         let walks = |o: &Overload| match o.params.first() {
             Some(Type::Bytes) => to == "string",
@@ -262,7 +262,7 @@ impl Call<'_> {
         Estimate::sized(if self.overloads.len() > 1 { cost.or(ONE) } else { cost }, size)
     }
 
-    /// The size of an item of the list that is asked, by where it is declared.
+    /// The size of an item of the target, by its declared path.
     fn item_size(&self) -> Range {
         match &self.args[0].extent.path {
             Path::Nowhere => Range::UNKNOWN,
@@ -270,7 +270,7 @@ impl Call<'_> {
         }
     }
 
-    /// Every item is looked at, those that are texts by their length.
+    /// The cost of reading every item, strings by their length.
     fn items(&self) -> Range {
         match &self.types[0] {
             Type::List(of) if matches!(of.ty, Type::String | Type::Bytes) => {
@@ -291,7 +291,7 @@ impl Call<'_> {
         items.plus(self.size(1).times(between))
     }
 
-    /// The longest and the shortest that a text can become.
+    /// The range of the length of the resulting string.
     fn replaced(&self) -> Range {
         let (text, from, to) = (self.size(0), self.size(1), self.size(2));
         let end = |text: u64, from: u64, to: u64, stays: bool| -> u64 {
@@ -308,7 +308,7 @@ impl Call<'_> {
         }
     }
 
-    /// Functions that make lists of lists.
+    /// Functions that return lists of lists.
     fn made(&self, name: &str) -> Estimate {
         let of = self.size(0);
         let (factor, size) = match name {
@@ -337,7 +337,7 @@ impl Call<'_> {
         }
     }
 
-    /// A number that is written in the expression.
+    /// An integer literal of the expression.
     fn literal(&self, i: usize) -> Option<u64> {
         match self.args.get(i)?.node {
             Node::Const(Const::Int(n)) => Some(u64::try_from(n).unwrap_or(0)),
@@ -346,7 +346,7 @@ impl Call<'_> {
     }
 }
 
-/// What is known of what a call gives.
+/// The extent of the result of a call.
 pub(crate) fn result(call: &Call<'_>, size: Option<Range>, ty: &Type) -> Extent {
     let entries = |i: usize| call.args.get(i).and_then(|a| a.extent.entries);
     match call.function.row.name {
@@ -365,7 +365,7 @@ pub(crate) fn result(call: &Call<'_>, size: Option<Range>, ty: &Type) -> Extent 
     }
 }
 
-/// How dear sorting is, by what is sorted.
+/// The cost factor of sorting, by the type of the items.
 fn sorting(list: Option<&Type>) -> f64 {
     match list {
         Some(Type::List(of)) if matches!(of.ty, Type::String | Type::Bytes) => 2.0 + TRAVERSAL,
@@ -373,7 +373,7 @@ fn sorting(list: Option<&Type>) -> f64 {
     }
 }
 
-/// What sorting a list by keys costs once the keys are there, and the size of its result.
+/// The cost of sorting a list by computed keys, and the size of the result.
 pub(crate) fn sorted_by(keys: &Type, list: Range) -> Estimate {
     let size = list.times(list);
     let factor = if matches!(keys, Type::String | Type::Bytes) { 2.0 + TRAVERSAL } else { 2.0 };

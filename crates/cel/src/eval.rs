@@ -1,8 +1,8 @@
-//! Evaluation. Every step is paid for before it is done.
+//! Evaluation. Every step is charged to the budget before it is done.
 
+use crate::accumulator::Accumulator;
 use crate::cost::{self, Budget, Range, TRAVERSAL, scale};
 use crate::functions::{Fault, Price, Row, has, optional_select, regexes, select, sorted_by};
-use crate::made::Made;
 use crate::node::{Const, Loop, Node, Wrap};
 use crate::value::{Key, Map, Text, Val};
 use crate::work::{self, Meter};
@@ -10,27 +10,29 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-/// An expression, ready to be evaluated.
+/// A compiled expression.
 pub struct Program {
     node: Node,
     /// The names of the variables it uses.
     names: Box<[Box<str>]>,
-    /// How deep its syntax is nested.
+    /// Depth of its tree.
     depth: usize,
 }
 
-/// Where variables come from. Each is asked for when it is used.
+/// Provides the values of variables when they are used.
 pub trait Vars<'a> {
+    /// The value of a variable. Errors if it has none; expressions behind variables are charged to `budget`.
     fn get(&self, name: &str, budget: &mut Budget) -> Result<Val<'a>, Error>;
 }
 
+/// The error of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The expression has no value.
+    /// The evaluation failed.
     Fault(String),
-    /// No function of the name takes arguments of these types.
+    /// No overload of the function takes arguments of these types.
     NoOverload,
-    /// It would have cost too much.
+    /// The budget was exceeded.
     Cost,
 }
 
@@ -66,12 +68,12 @@ impl Program {
         Self { node, names, depth }
     }
 
-    /// The variables the expression mentions.
+    /// Whether the expression uses this variable.
     pub fn uses(&self, name: &str) -> bool {
         self.names.iter().any(|n| **n == *name)
     }
 
-    /// Whether it looks at this field of this variable, in any of the ways there are.
+    /// Whether it selects this field of this variable, also optionally or in `has()`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
         self.node.any(&mut |n| match n {
             Node::Select(s) | Node::OptionalSelect(s) | Node::Has(s) => {
@@ -82,8 +84,8 @@ impl Program {
         })
     }
 
-    /// A variable may be an expression of its own, which is evaluated within this one. Errors with [`Error::Fault`] if the expressions that
-    /// are under way are nested too deep together.
+    /// Evaluates the program. A variable may be an expression that is evaluated within this one; errors with [`Error::Fault`] if the
+    /// expressions under way are nested too deep together.
     pub fn eval<'a>(&'a self, vars: &dyn Vars<'a>, budget: &mut Budget) -> Result<Val<'a>, Error> {
         if !budget.enter(self.depth) {
             return Err(Error::Fault("expressions and the variables that they use are nested too deep".into()));
@@ -169,7 +171,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// Pays for a step; what the last one did counts as well.
+    /// Charges the cost of a step. Errors if it exceeds the budget, or the previous step exceeded the work limit.
     fn spend(&mut self, cost: u64) -> Result<(), Error> {
         if work::is_over() {
             return Err(Error::Cost);
@@ -192,13 +194,13 @@ impl<'a> Machine<'a, '_> {
             args.push(self.eval(n)?);
         }
         self.spend(price(row, &args))?;
-        // A pattern of the expression itself was compiled when it was checked.
+        // A pattern literal was compiled by the type check.
         let own = matches!(nodes.get(1), Some(Node::Const(_)));
         let value = regexes::with_pattern(own, || (row.call)(&args));
         if work::is_over() { Err(Error::Cost) } else { Ok(value?) }
     }
 
-    /// `&&` and `||`: one side may decide though the other has no value.
+    /// `&&` and `||`: one side may decide although the other one fails.
     #[inline(never)]
     fn logic(&mut self, pair: &'a [Node; 2], decides: bool) -> Result<Val<'a>, Error> {
         let first = match self.eval(&pair[0]) {
@@ -246,7 +248,7 @@ impl<'a> Machine<'a, '_> {
             let key = self.eval(k)?;
             let v = self.eval(v)?;
             let Some(v) = (if *optional { inside(v)? } else { Some(v) }) else { continue };
-            let Some(key) = Key::of(&key) else { return Err(Error::Fault("unsupported key type".into())) };
+            let Some(key) = Key::new(&key) else { return Err(Error::Fault("unsupported key type".into())) };
             if out.insert(key, v).is_some() {
                 return Err(Error::Fault("Failed with repeated key".into()));
             }
@@ -274,8 +276,8 @@ impl<'a> Machine<'a, '_> {
             Val::Optional(None) => Ok(Val::Optional(None)),
             Val::Optional(Some(v)) => {
                 self.spend(cost::LIST)?;
-                let made = self.with((*v).clone(), &pair[1])?;
-                Ok(if wrap == Wrap::Value { Val::some(made) } else { made })
+                let value = self.with((*v).clone(), &pair[1])?;
+                Ok(if wrap == Wrap::Value { Val::some(value) } else { value })
             }
             _ => no_overload(),
         }
@@ -299,21 +301,21 @@ impl<'a> Machine<'a, '_> {
         let range = self.eval(&l.range)?;
         self.spend(l.kind.prices().0)?;
         let depth = self.locals.len();
-        let mut made = Made::new(l.kind);
-        let result = self.turns(l, &range, &mut made);
+        let mut result = Accumulator::new(l.kind);
+        let turns = self.turns(l, &range, &mut result);
         self.locals.truncate(depth);
-        result?;
-        made.finish()
+        turns?;
+        result.finish()
     }
 
-    /// One turn for each item, until the result is known.
-    fn turns(&mut self, l: &'a Loop, range: &Val<'a>, made: &mut Made<'a>) -> Result<(), Error> {
+    /// Evaluates the body for each item, until the result is known.
+    fn turns(&mut self, l: &'a Loop, range: &Val<'a>, result: &mut Accumulator<'a>) -> Result<(), Error> {
         match range {
             Val::List(list) => {
                 let mut turns = list.iter().enumerate();
                 while let Some((i, v)) = turns.next() {
                     let position = || Val::Int(i64::try_from(i).unwrap_or(i64::MAX));
-                    if !self.turn(l, l.two.then(position), v, made)? {
+                    if !self.turn(l, l.two.then(position), v, result)? {
                         return self.stop(l, turns.next().is_some());
                     }
                 }
@@ -322,7 +324,7 @@ impl<'a> Machine<'a, '_> {
                 let mut turns = map.iter();
                 while let Some((k, v)) = turns.next() {
                     let (first, item) = if l.two { (Some(k), v) } else { (None, k) };
-                    if !self.turn(l, first, item, made)? {
+                    if !self.turn(l, first, item, result)? {
                         return self.stop(l, turns.next().is_some());
                     }
                 }
@@ -332,13 +334,19 @@ impl<'a> Machine<'a, '_> {
         Ok(())
     }
 
-    /// The rest makes no difference; that there is one was asked.
+    /// Charges the check that ends a loop early.
     fn stop(&mut self, l: &Loop, rest: bool) -> Result<(), Error> {
         self.spend(if rest { l.kind.stop() } else { 0 })
     }
 
-    /// False: the rest makes no difference.
-    fn turn(&mut self, l: &'a Loop, first: Option<Val<'a>>, item: Val<'a>, made: &mut Made<'a>) -> Result<bool, Error> {
+    /// Evaluates the body for one item. False if the result is known.
+    fn turn(
+        &mut self,
+        l: &'a Loop,
+        first: Option<Val<'a>>,
+        item: Val<'a>,
+        result: &mut Accumulator<'a>,
+    ) -> Result<bool, Error> {
         let (_, each, hit) = l.kind.prices();
         self.spend(each)?;
         let depth = self.locals.len();
@@ -348,9 +356,9 @@ impl<'a> Machine<'a, '_> {
         let value = self.body(l, hit);
         self.locals.truncate(depth);
         match value {
-            Ok(Some(v)) => made.take(key, item, v),
+            Ok(Some(v)) => result.take(key, item, v),
             Ok(None) => Ok(true),
-            Err(e) => made.fail(e),
+            Err(e) => result.fail(e),
         }
     }
 
@@ -358,7 +366,7 @@ impl<'a> Machine<'a, '_> {
         if let Some(w) = &l.when {
             match self.eval(w)? {
                 Val::Bool(true) => {}
-                // A turn without a price would be one nobody pays for.
+                // Every turn costs something.
                 Val::Bool(false) => {
                     self.spend(1)?;
                     return Ok(None);
@@ -399,7 +407,7 @@ fn price(row: &Row, args: &[Val<'_>]) -> u64 {
     match (row.name, row.price) {
         (_, Price::Fixed(n)) => n,
         ("_+_" | "string" | "bytes", _) if !args.iter().any(sized) => match &args[0] {
-            // What upstream chains is copied here.
+            // Upstream chains lists, this copies them.
             Val::List(l) => 1 + l.len() as u64 / 16,
             _ => 1,
         },
@@ -420,29 +428,29 @@ fn price(row: &Row, args: &[Val<'_>]) -> u64 {
             v => scale(v.size(), TRAVERSAL),
         },
         ("replace", p) => {
-            // Where the text grows, what it becomes is paid for as well.
+            // A string that grows costs the length of the result, too.
             let grown = args[2].size().saturating_mul(args[0].size().saturating_add(1) / args[1].size().max(1));
             let extra = if grown > 1 << 20 { scale(grown, TRAVERSAL) } else { 0 };
-            p.of(&sizes(p, args)).max.saturating_add(extra)
+            p.range(&sizes(p, args)).max.saturating_add(extra)
         }
         ("format", p) => {
             let values = match &args[1] {
                 Val::List(l) => l.iter().map(|v| v.size()).fold(0, u64::saturating_add),
                 _ => 0,
             };
-            p.of(&sizes(p, args)).max.saturating_add(scale(values, TRAVERSAL))
+            p.range(&sizes(p, args)).max.saturating_add(scale(values, TRAVERSAL))
         }
-        // A long text is not walked to see that a short one is shorter.
+        // The length of a long string is not counted beyond that of the shorter one.
         (_, Price::Least) => {
             let bound = args.iter().map(Val::most).min().unwrap_or(0);
             let least = args.iter().map(|v| v.size_up_to(bound)).min().unwrap_or(0);
             scale(least, TRAVERSAL)
         }
-        (_, p) => p.of(&sizes(p, args)).max,
+        (_, p) => p.range(&sizes(p, args)).max,
     }
 }
 
-/// The sizes of the arguments a price looks at.
+/// The sizes of the arguments that the price depends on.
 fn sizes(price: Price, args: &[Val<'_>]) -> Vec<Range> {
     args.iter().enumerate().map(|(i, v)| Range::fixed(if price.looks_at(i) { v.size() } else { 1 })).collect()
 }

@@ -1,15 +1,16 @@
 //! The Common Expression Language as Kubernetes v1.36 has it.
 //!
-//! An [`Env`] says which variables there are and of which types; [`Env::compile`] checks an expression against it and says what
-//! it may cost; a [`Program`] evaluates JSON in place, within a [`Budget`]. The parser is the `cel` crate's, everything behind it
-//! is here.
+//! An [`Env`] declares variables with their types. [`Env::compile`] parses and checks an expression and estimates its cost. A [`Program`]
+//! evaluates JSON in place, within a [`Budget`].
 //!
-//! Invariant: an evaluation ends. Everything it does is paid for, loops by the item, and nothing recurses deeper than the syntax,
-//! whose depth is bounded. What takes longer than upstream's cost says is bounded by a second budget ([`work`]).
+//! Invariant: an evaluation ends. Each step is charged to the budget, loops by the item, and nothing recurses deeper than the tree, whose
+//! depth is bounded. Calls that take longer than their upstream cost are bounded by a second budget ([`work`]).
 //!
-//! Left out, as upstream leaves it out: libraries that are in no environment of Kubernetes (math, encoders). Protocol buffers
-//! do not exist here: objects are JSON.
+//! Left out: libraries that are in no environment of Kubernetes (math, encoders), and protocol buffers: objects are JSON.
 
+#![warn(missing_docs)]
+
+mod accumulator;
 mod calls;
 mod check;
 mod compare;
@@ -18,9 +19,9 @@ mod estimate;
 mod eval;
 mod functions;
 mod loops;
-mod made;
 mod node;
 mod source;
+mod syntax;
 mod time;
 mod types;
 mod value;

@@ -1,4 +1,4 @@
-//! What is left of an expression once it was checked: as little as evaluation needs.
+//! The nodes of a program: what evaluation needs of a checked expression.
 
 use crate::functions::Row;
 
@@ -6,7 +6,7 @@ pub(crate) enum Node {
     Const(Const),
     /// A variable of a macro, counted from the outermost.
     Local(u16),
-    /// A variable of the environment, by its place among the program's names.
+    /// A variable of the environment, by its index in the program's names.
     Var(u16),
     TypeName(&'static str),
     Select(Box<(Node, Box<str>)>),
@@ -16,24 +16,24 @@ pub(crate) enum Node {
     And(Box<[Node; 2]>),
     Or(Box<[Node; 2]>),
     If(Box<[Node; 3]>),
-    /// The value of an optional, or another; the optional itself, or another.
+    /// `orValue`: the value of an optional, or the alternative.
     ValueOr(Box<[Node; 2]>),
     OptionalOr(Box<[Node; 2]>),
-    /// Items; true: only if it has a value.
+    /// Items; true for an optional item, which is left out without a value.
     List(Box<[(Node, bool)]>),
     Map(Box<[(Node, Node, bool)]>),
     Struct(Box<[(Box<str>, Node, bool)]>),
     Loop(Box<Loop>),
-    /// A value, and what is done with it under a name.
+    /// `cel.bind`: the value of a variable, and the body.
     Bind(Box<[Node; 2]>),
-    /// A list, and the key of an item.
+    /// `sortBy`: a list, and the key of an item.
     SortBy(Box<[Node; 2]>),
-    /// An optional, and what becomes of its value.
+    /// `optMap` and `optFlatMap`: an optional, and the expression for its value.
     OptionalMap(Box<[Node; 2]>, Wrap),
 }
 
 impl Node {
-    /// Whether something holds of it or of a part of it.
+    /// Whether `holds` is true for the node or a part of it.
     pub fn any(&self, holds: &mut impl FnMut(&Node) -> bool) -> bool {
         holds(self)
             || match self {
@@ -62,6 +62,7 @@ pub(crate) enum Wrap {
     Optional,
 }
 
+#[derive(Clone, Debug)]
 pub(crate) enum Const {
     Null,
     Bool(bool),
@@ -74,7 +75,7 @@ pub(crate) enum Const {
 
 pub(crate) struct Loop {
     pub kind: LoopKind,
-    /// Position or key, and value.
+    /// Whether it has two variables: the index or key, and the value.
     pub two: bool,
     pub range: Node,
     pub when: Option<Node>,
@@ -93,7 +94,7 @@ pub(crate) enum LoopKind {
 }
 
 impl LoopKind {
-    /// What finding out costs that nothing more need be looked at.
+    /// The cost of ending the loop early.
     pub fn stop(self) -> u64 {
         match self {
             Self::All => 2,
@@ -102,8 +103,7 @@ impl LoopKind {
         }
     }
 
-    /// What is spent beside the body: once, for every item, and for every item that the condition lets through. It is what the
-    /// expansion of the macro into a fold would spend.
+    /// Costs without the body, as of cel-go's expansion into a fold: once, for every item, and for every item that meets the condition.
     pub fn prices(self) -> (u64, u64, u64) {
         match self {
             Self::All => (1, 3, 0),

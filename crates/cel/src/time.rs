@@ -1,4 +1,4 @@
-//! Timestamps and durations as texts, as CEL and Go read and write them. Nanoseconds throughout.
+//! Text forms of timestamps and durations, as CEL and Go read and write them. All in nanoseconds.
 
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
@@ -23,7 +23,7 @@ pub fn timestamp_text(nanos: i128) -> String {
     Timestamp::from_nanosecond(nanos).map(|t| t.to_string()).unwrap_or_default()
 }
 
-/// The fields of a moment in a time zone: a name, an offset (`+01:30`), or UTC when nothing is said.
+/// The date and time of a timestamp in a time zone: a name, an offset (`+01:30`), or UTC by default.
 pub fn civil(nanos: i128, zone: Option<&str>) -> Result<jiff::civil::DateTime, String> {
     let t = Timestamp::from_nanosecond(nanos).map_err(|e| e.to_string())?;
     let zone = match zone {
@@ -45,7 +45,7 @@ fn offset(z: &str) -> Option<Offset> {
     Offset::from_seconds(if negative { -seconds } else { seconds }).ok()
 }
 
-/// As Go's `time.ParseDuration`.
+/// Parses a duration as Go's `time.ParseDuration`.
 pub fn duration(s: &str) -> Option<i64> {
     let (negative, mut rest) = match s.strip_prefix('-') {
         Some(r) => (true, r),
@@ -81,7 +81,7 @@ pub fn duration(s: &str) -> Option<i64> {
         };
         let n: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
         total = total.checked_add(n.checked_mul(unit)?)?;
-        // Digits beyond a nanosecond's share change nothing.
+        // Digits beyond nanoseconds are ignored.
         let fraction = &fraction[..fraction.len().min(15)];
         if let Ok(f) = fraction.parse::<i128>() {
             total += f * unit / 10_i128.pow(u32::try_from(fraction.len()).ok()?);
@@ -91,7 +91,7 @@ pub fn duration(s: &str) -> Option<i64> {
     i64::try_from(if negative { -total } else { total }).ok()
 }
 
-/// CEL's text of a duration: seconds, with a fraction when there is one.
+/// The text of a duration: seconds, with a fraction if there is one.
 pub fn duration_text(nanos: i64) -> String {
     let (whole, rest) = (nanos / SECOND, (nanos % SECOND).abs());
     let sign = if nanos < 0 && whole == 0 { "-" } else { "" };

@@ -1,44 +1,62 @@
-//! Types of expressions and of what is declared, with the bounds of size that the estimate of costs needs.
+//! Types of expressions and declarations, with the bounds on sizes that the cost estimate needs.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// No bound is known.
+/// The size has no known bound.
 pub const UNBOUNDED: u64 = u64::MAX;
 
+/// The type of an expression or variable.
 #[derive(Clone, Debug)]
 pub enum Type {
+    /// Any type, checked by the evaluation.
     Dyn,
+    /// `null`.
     Null,
+    /// A boolean.
     Bool,
+    /// A 64-bit integer.
     Int,
+    /// An unsigned 64-bit integer.
     Uint,
+    /// A floating-point number.
     Double,
+    /// A string.
     String,
+    /// Bytes.
     Bytes,
+    /// A timestamp.
     Timestamp,
+    /// A duration.
     Duration,
     /// The type of types.
     Type,
+    /// A list with items of one type.
     List(Arc<Decl>),
+    /// A map with keys and values of one type each.
     Map(Arc<Decl>, Arc<Decl>),
+    /// An optional value.
     Optional(Arc<Decl>),
+    /// An object with declared fields.
     Object(Arc<Object>),
-    /// Of a library, by its name.
+    /// A type of a library, by its name.
     Opaque(&'static str),
-    /// Of a signature, or not yet known.
+    /// A type parameter of a signature, or of a type that is not yet known.
     Param(u32),
 }
 
-/// A type, and the largest size its values have: characters, items, entries; [`UNBOUNDED`] when nothing says so.
+/// A type, and the maximum size of its values in characters, items or entries; [`UNBOUNDED`] if it is not known.
 #[derive(Clone, Debug)]
 pub struct Decl {
+    /// The type.
     pub ty: Type,
+    /// The maximum size.
     pub max: u64,
 }
 
 impl Decl {
+    /// A type with a maximum size of its values.
     pub fn new(ty: Type, max: u64) -> Self {
         Self { ty, max }
     }
@@ -53,25 +71,29 @@ impl From<Type> for Decl {
 /// A type with fields.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
+    /// The name of the type.
     pub name: String,
+    /// The fields by the names that expressions use.
     pub fields: BTreeMap<String, Field>,
-    /// A field that is not among these may be there as well, and anything.
+    /// Whether it may have other fields, of any type.
     pub open: bool,
 }
 
-/// Under the name that expressions use, the name in JSON.
+/// A field of an object, under the name that expressions use.
 #[derive(Clone, Debug)]
 pub struct Field {
+    /// The name in JSON.
     pub json: String,
+    /// The type and maximum size.
     pub decl: Decl,
 }
 
-/// So many types may be within each other in the type of a variable.
+/// Maximum nesting of the type of a variable.
 const DEEPEST: usize = 32;
 
 impl Type {
-    /// Whether lists, maps and optional values are nested so deep that a variable of the type is taken as dynamic: a variable that is made
-    /// of another one, and so on, has a type as deep as there are variables, and each expression that is checked walks it.
+    /// Whether lists, maps and optionals are nested so deep that a variable of the type is declared as dynamic. Variables defined by each
+    /// other have types as deep as their number, and each check of an expression walks them.
     pub(crate) fn is_deep(&self) -> bool {
         self.is_deeper(DEEPEST)
     }
@@ -85,23 +107,27 @@ impl Type {
         }
     }
 
+    /// A list with items of a type.
     pub fn list(of: impl Into<Decl>) -> Self {
         Self::List(Arc::new(of.into()))
     }
 
+    /// A map with keys and values of a type.
     pub fn map(key: impl Into<Decl>, value: impl Into<Decl>) -> Self {
         Self::Map(Arc::new(key.into()), Arc::new(value.into()))
     }
 
+    /// An optional value of a type.
     pub fn optional(of: impl Into<Decl>) -> Self {
         Self::Optional(Arc::new(of.into()))
     }
 
+    /// Whether it is [`Type::Dyn`].
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn)
     }
 
-    /// One value, whatever its type: it has the size of one.
+    /// A declaration of a single value, of size 1.
     pub(crate) fn is_scalar(&self) -> bool {
         use Type::{Bool, Double, Duration, Int, Timestamp, Uint};
         matches!(self, Bool | Double | Duration | Int | Timestamp | Uint)
@@ -132,7 +158,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// What type parameters stand for.
+/// The types bound to type parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     params: Vec<Option<Type>>,
@@ -144,14 +170,14 @@ impl Known {
         Type::Param(u32::try_from(self.params.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// As many new parameters as a signature has, from the number of the first on.
+    /// Reserves new parameters for a signature. Returns the number of the first one.
     pub fn reserve(&mut self, n: u32) -> u32 {
         let first = u32::try_from(self.params.len()).unwrap_or(u32::MAX);
         self.params.resize(self.params.len() + n as usize, None);
         first
     }
 
-    /// With everything that is known put in place of parameters.
+    /// The type with bound parameters replaced.
     pub fn resolve(&self, t: &Type) -> Type {
         let inner = |d: &Arc<Decl>| Arc::new(Decl { ty: self.resolve(&d.ty), max: d.max });
         match t {
@@ -166,7 +192,7 @@ impl Known {
         }
     }
 
-    /// As [`Self::resolve`], and `dyn` for what nothing was ever said about.
+    /// As [`Self::resolve`], with `dyn` for parameters that were never bound.
     pub fn settled(&self, t: &Type) -> Type {
         let inner = |d: &Arc<Decl>| Arc::new(Decl { ty: self.settled(&d.ty), max: d.max });
         match self.resolve(t) {
@@ -188,7 +214,7 @@ impl Known {
         }
     }
 
-    /// A value of one type may stand where another is asked for. Binds parameters on the way.
+    /// Whether a value of one type is assignable to another one. Binds parameters.
     pub fn assignable(&mut self, to: &Type, from: &Type) -> bool {
         let (to, from) = (self.binding(to), self.binding(from));
         match (&to, &from) {

@@ -1,5 +1,5 @@
-//! Values while an expression runs. JSON is borrowed, not copied: what a schema says of it beyond JSON (a text that is a time,
-//! a list that is a set) comes from a [`Shape`].
+//! Values of an evaluation. JSON is borrowed, not copied. What a schema defines beyond JSON (a string is a time, a list is a set) comes from a
+//! [`Shape`].
 
 use crate::compare::equal;
 use crate::functions::authorizer::Request;
@@ -13,53 +13,77 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+/// A value of an evaluation.
 #[derive(Clone)]
 pub enum Val<'a> {
+    /// `null`.
     Null,
+    /// A boolean.
     Bool(bool),
+    /// A 64-bit integer.
     Int(i64),
+    /// An unsigned 64-bit integer.
     Uint(u64),
+    /// A floating-point number.
     Double(f64),
+    /// A string.
     Str(Text<'a>),
+    /// Bytes.
     Bytes(Rc<[u8]>),
     /// Nanoseconds since 1970.
     Timestamp(i128),
     /// Nanoseconds.
     Duration(i64),
+    /// A list.
     List(List<'a>),
+    /// A map or an object.
     Map(Map<'a>),
     /// A type, by its name.
     Type(Text<'a>),
+    /// An optional value; `None` for `optional.none()`.
     Optional(Option<Rc<Val<'a>>>),
+    /// A value of a library.
     Opaque(Rc<Opaque<'a>>),
 }
 
 /// Values of libraries.
 pub enum Opaque<'a> {
+    /// `kubernetes.URL`.
     Url(Url),
+    /// `net.IP`.
     Ip(IpAddr),
+    /// `net.CIDR`.
     Cidr(Cidr),
+    /// `kubernetes.Quantity`.
     Quantity(Quantity),
+    /// `kubernetes.Semver`.
     Semver(Version),
+    /// `kubernetes.NamedFormat`.
     Format(&'static Format),
+    /// An authorization check.
     Authorizer(Request<'a>),
+    /// The result of an authorization check.
     Decision(crate::Decision),
 }
 
+/// A string, borrowed or owned.
 #[derive(Clone)]
 pub enum Text<'a> {
+    /// A borrowed string, as of JSON.
     Ref(&'a str),
+    /// A computed string.
     Own(Rc<str>),
 }
 
 impl Text<'_> {
-    /// How many characters there are.
+    /// The number of characters.
     pub fn chars(&self) -> usize {
         let s = self.as_str();
         work::scan(s.len());
         s.chars().count()
     }
 
+    /// The string.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Ref(s) => s,
@@ -74,44 +98,64 @@ impl From<String> for Text<'_> {
     }
 }
 
+/// A list, borrowed from JSON or computed.
 #[derive(Clone)]
 pub enum List<'a> {
+    /// A list of JSON, with the shape of its schema.
     Json(&'a [Value], Option<&'a Shape>),
+    /// A computed list.
     Own(Rc<Vec<Val<'a>>>),
 }
 
+/// A map, borrowed from JSON or computed.
 #[derive(Clone)]
 pub enum Map<'a> {
+    /// An object of JSON, with the shape of its schema.
     Json(&'a JsonMap<String, Value>, Option<&'a Shape>),
+    /// A computed map.
     Own(Rc<BTreeMap<Key<'a>, Val<'a>>>),
 }
 
-/// What a schema says of JSON that JSON does not say. There is none for parts that are just what they are.
+/// What a schema defines beyond JSON. Parts that are plain JSON have none.
 #[derive(Debug)]
 pub enum Shape {
+    /// A number that is always a `double`.
     Double,
+    /// A string with base64, which is `bytes`.
     Bytes,
+    /// A string with a timestamp.
     Timestamp,
+    /// A string with a duration.
     Duration,
+    /// A list, with the shape of its items.
     List(ListKind, Option<Box<Shape>>),
+    /// An object, with the shapes of fields.
     Fields(Vec<(Box<str>, Shape)>),
+    /// A map, with the shape of its values.
     Values(Box<Shape>),
 }
 
+/// How a list is compared and concatenated.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ListKind {
+    /// As a list.
     Atomic,
+    /// As a set.
     Set,
     /// The names of the keys.
     Map(Vec<Box<str>>),
 }
 
-/// A key of a map. Whole numbers are equal by value.
+/// A key of a map. Integers are equal by value.
 #[derive(Clone)]
 pub enum Key<'a> {
+    /// A boolean.
     Bool(bool),
+    /// An integer.
     Int(i64),
+    /// An integer beyond the range of `int`.
     Uint(u64),
+    /// A string.
     Str(Text<'a>),
 }
 
@@ -158,7 +202,8 @@ impl PartialEq for Key<'_> {
 impl Eq for Key<'_> {}
 
 impl<'a> Key<'a> {
-    pub fn of(v: &Val<'a>) -> Option<Self> {
+    /// The key of a value. None if its type cannot be a key.
+    pub fn new(v: &Val<'a>) -> Option<Self> {
         match v {
             Val::Bool(b) => Some(Self::Bool(*b)),
             Val::Int(n) => Some(Self::Int(*n)),
@@ -169,6 +214,7 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// The value of the key.
     pub fn value(&self) -> Val<'a> {
         match self {
             Self::Bool(b) => Val::Bool(*b),
@@ -180,7 +226,7 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> Val<'a> {
-    /// A JSON value, as its schema has it.
+    /// A JSON value with the shape of its schema.
     pub fn json(v: &'a Value, shape: Option<&'a Shape>) -> Self {
         match (v, shape) {
             (Value::Null, _) => Self::Null,
@@ -194,31 +240,36 @@ impl<'a> Val<'a> {
         }
     }
 
+    /// A string value.
     pub fn string(s: impl Into<String>) -> Self {
         let s = s.into();
         work::count(s.len());
         Self::Str(Text::from(s))
     }
 
+    /// A computed list.
     pub fn list(items: Vec<Val<'a>>) -> Self {
         work::items(items.len());
         Self::List(List::Own(Rc::new(items)))
     }
 
-    /// A map with names for keys, as a struct is.
+    /// A map with string keys, as a struct.
     pub fn record(fields: impl IntoIterator<Item = (String, Val<'a>)>) -> Self {
         let fields = fields.into_iter().map(|(k, v)| (Key::Str(k.into()), v));
         Self::Map(Map::Own(Rc::new(fields.collect())))
     }
 
+    /// An optional with a value.
     pub fn some(v: Val<'a>) -> Self {
         Self::Optional(Some(Rc::new(v)))
     }
 
+    /// A value of a library.
     pub fn opaque(o: Opaque<'a>) -> Self {
         Self::Opaque(Rc::new(o))
     }
 
+    /// The string, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::Str(s) => Some(s.as_str()),
@@ -226,6 +277,7 @@ impl<'a> Val<'a> {
         }
     }
 
+    /// The boolean, if it is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Bool(b) => Some(*b),
@@ -233,6 +285,7 @@ impl<'a> Val<'a> {
         }
     }
 
+    /// The name of its CEL type.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
@@ -252,7 +305,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Characters, bytes, items, entries; one for everything else.
+    /// The size in characters, bytes, items or entries; 1 for other values.
     pub fn size(&self) -> u64 {
         let n = match self {
             Self::Str(s) => s.chars(),
@@ -265,7 +318,7 @@ impl<'a> Val<'a> {
         n as u64
     }
 
-    /// A bound of the size that costs nothing.
+    /// An upper bound on the size, without counting.
     pub(crate) fn most(&self) -> u64 {
         match self {
             Self::Str(s) => s.as_str().len() as u64,
@@ -274,20 +327,20 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The size, or at least `bound`.
+    /// The size; any number from `bound` on, if it is larger.
     pub(crate) fn size_up_to(&self, bound: u64) -> u64 {
         // No character takes more than four bytes.
         if self.most() / 4 >= bound { bound } else { self.size() }
     }
 
-    /// As JSON. What JSON does not know becomes the text it has in JSON elsewhere. Errors also if it would take more than [`LARGEST_JSON`]: a
-    /// value may hold one text any number of times.
+    /// Converts to JSON. Timestamps, durations and the like become strings. Errors if a value has no JSON form, or if the result would take
+    /// more than [`LARGEST_JSON`]: a value may refer to one string many times.
     pub fn to_json(&self) -> Result<Value, String> {
         let mut left = LARGEST_JSON;
         self.json_within(&mut left)
     }
 
-    /// `left`: the bytes that it may take.
+    /// Converts to JSON of at most `left` bytes.
     fn json_within(&self, left: &mut usize) -> Result<Value, String> {
         /// Bytes of a value besides its text.
         const VALUE: usize = 16;
@@ -337,6 +390,7 @@ impl<'a> Val<'a> {
 const LARGEST_JSON: usize = 8 << 20;
 
 impl Opaque<'_> {
+    /// The name of its CEL type.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::Url(_) => "kubernetes.URL",
@@ -351,7 +405,7 @@ impl Opaque<'_> {
     }
 }
 
-/// JSON's whole numbers are `int`, as Go reads them; larger ones are `double`.
+/// Integers of JSON are `int`, as in Go; larger ones are `double`.
 fn number<'a>(n: &Number) -> Val<'a> {
     match (n.as_i64(), n.as_f64()) {
         (Some(n), _) => Val::Int(n),
@@ -360,7 +414,7 @@ fn number<'a>(n: &Number) -> Val<'a> {
     }
 }
 
-/// What a text stands for; one that does not fit its format stays a text.
+/// The value of a string of a format. A string that is invalid for its format stays a string.
 fn text<'a>(s: &'a str, shape: &Shape) -> Val<'a> {
     if matches!(shape, Shape::Timestamp | Shape::Duration | Shape::Bytes) {
         work::count(s.len());
@@ -380,6 +434,7 @@ fn text<'a>(s: &'a str, shape: &Shape) -> Val<'a> {
 }
 
 impl<'a> List<'a> {
+    /// The number of items.
     pub fn len(&self) -> usize {
         match self {
             Self::Json(a, _) => a.len(),
@@ -387,10 +442,12 @@ impl<'a> List<'a> {
         }
     }
 
+    /// Whether it has no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// The item at an index.
     pub fn get(&self, i: usize) -> Option<Val<'a>> {
         match self {
             Self::Json(a, shape) => a.get(i).map(|v| Val::json(v, items(*shape))),
@@ -398,10 +455,12 @@ impl<'a> List<'a> {
         }
     }
 
+    /// The items.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Val<'a>> + '_ {
         (0..self.len()).filter_map(|i| self.get(i))
     }
 
+    /// How the list is compared and concatenated.
     pub fn kind(&self) -> &ListKind {
         match self {
             Self::Json(_, Some(Shape::List(kind, _))) => kind,
@@ -409,11 +468,12 @@ impl<'a> List<'a> {
         }
     }
 
+    /// Whether an item equals the value.
     pub fn contains(&self, v: &Val<'a>) -> bool {
         self.iter().any(|x| work::is_over() || equal(&x, v))
     }
 
-    /// Of a list that is a map: the item with the same keys.
+    /// The item of a map-like list with the same keys.
     pub fn with_keys_of(&self, v: &Val<'a>, keys: &[Box<str>]) -> Option<Val<'a>> {
         self.iter().find(|x| work::is_over() || same_keys(x, v, keys))
     }
@@ -436,6 +496,7 @@ fn same_keys(a: &Val<'_>, b: &Val<'_>, keys: &[Box<str>]) -> bool {
 }
 
 impl<'a> Map<'a> {
+    /// The number of entries.
     pub fn len(&self) -> usize {
         match self {
             Self::Json(m, _) => m.len(),
@@ -443,10 +504,12 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// The value of a string key.
     pub fn field(&self, name: &str) -> Option<Val<'a>> {
         match self {
             Self::Json(m, shape) => m.get(name).map(|v| Val::json(v, value_shape(*shape, name))),
@@ -454,9 +517,10 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// The value of a key.
     pub fn get(&self, key: &Val<'a>) -> Option<Val<'a>> {
         match (self, key) {
-            (Self::Own(m), k) => m.get(&Key::of(k)?).cloned(),
+            (Self::Own(m), k) => m.get(&Key::new(k)?).cloned(),
             (_, Val::Str(s)) => self.field(s.as_str()),
             _ => None,
         }

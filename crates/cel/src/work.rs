@@ -1,23 +1,23 @@
-//! A second budget of an evaluation: the work it really does, in units of about a nanosecond.
+//! A second budget of an evaluation: the work that it really does, in units of about a nanosecond.
 //!
-//! Upstream's cost is the interface of CEL, and some calls take far more time than it says: a position in a long text, a pattern
-//! that comes from the data, equal lists of long texts. Here the bytes are counted that are walked, compared and copied, and the
-//! parts of a pattern that is compiled. The count depends on the expression and its input only, not on a clock or a cache. What
-//! exceeds the budget ends with the error of an exceeded cost limit.
+//! Upstream's costs are part of CEL's interface, but some calls take far more time: an index into a long string, a pattern that comes from
+//! the data, the comparison of lists of long strings. This counts the bytes that are read, compared and copied, and the parts of compiled
+//! patterns. The count depends on the expression and its input alone, not on a clock or a cache. An evaluation that exceeds the budget fails
+//! with the error of an exceeded cost limit.
 //!
-//! The counter belongs to the thread: an evaluation stays on one, since its values do, and values are walked in many places
-//! that know no budget. Invariant: between two looks at [`is_over`] there is work of at most a few times the size of the values
-//! in hand. Left out: steps of the machine, which upstream's cost counts well.
+//! The counter is thread-local: an evaluation stays on one thread, and many functions that read values have no access to the budget.
+//! Invariant: between two checks of [`is_over`], work is at most a few times the size of the current values. Left out: steps of the
+//! evaluation, which upstream's costs cover.
 
 use std::cell::Cell;
 
-/// Of one evaluation: ten times what it can walk through within its cost limit.
+/// Limit of one evaluation: ten times what it can read within its cost limit.
 pub const PER_CALL: u64 = 100_000_000;
-/// For each unit of cost that all evaluations of a budget may spend together.
+/// Limit of all evaluations of a budget together, for each unit of their cost limit.
 pub const PER_COST: u64 = 40;
-/// Comparing or scanning whole blocks of memory: so many bytes in one unit.
+/// Bytes that are compared or scanned in one unit.
 const BLOCK: usize = 16;
-/// Making an item of a list: a value is that large.
+/// Units of creating an item of a list: the bytes of a value.
 const ITEM: usize = 32;
 
 thread_local! {
@@ -25,22 +25,22 @@ thread_local! {
     static LIMIT: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
-/// Counts work that was done, or is about to be.
+/// Counts units of work.
 pub fn count(units: usize) {
     DONE.set(DONE.get().saturating_add(units as u64));
 }
 
-/// Counts memory that is compared or scanned.
+/// Counts bytes that are compared or scanned.
 pub fn scan(bytes: usize) {
     count(1 + bytes / BLOCK);
 }
 
-/// Counts items of a list that is made.
+/// Counts items of a new list.
 pub fn items(n: usize) {
     count(n.saturating_mul(ITEM));
 }
 
-/// Whether the evaluation under way has done more than it may. What loops ends then, with whatever result.
+/// Whether the current evaluation exceeds its limit. Loops then end, with any result.
 pub fn is_over() -> bool {
     DONE.get() > LIMIT.get()
 }
@@ -52,7 +52,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins an evaluation, maybe within another one, that may do so much.
+    /// Begins an evaluation with this limit, maybe within another one.
     pub fn begin(left: u64) -> Self {
         let outer = LIMIT.get();
         if outer == u64::MAX {
@@ -63,7 +63,7 @@ impl Meter {
         Self { begun, outer }
     }
 
-    /// What was done since it began.
+    /// Work since the evaluation began.
     pub fn done(&self) -> u64 {
         DONE.get() - self.begun
     }

@@ -134,7 +134,10 @@ fn loops() {
             json!("!expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)"),
         ),
         ("[1].all(i, i)", json!("!found no matching overload for '_&&_' applied to '(bool, int)'")),
-        ("[1].map(i + 1, i)", json!("!argument must be a simple name")),
+        ("[1].map(i + 1, i)", json!("!argument is not an identifier")),
+        ("[1].all(i.j, true)", json!("!argument must be a simple name")),
+        ("[1].all(i, i, true)", json!("!duplicate variable name: i")),
+        ("[1].map(__result__, 1)", json!("!iteration variable overwrites accumulator variable")),
     ]);
 }
 

@@ -2,6 +2,7 @@
 
 use k8s_openapi::{NamespaceResourceScope, Resource};
 use meta::{Gvk, Gvr};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
@@ -99,17 +100,12 @@ fn push_segment(out: &mut String, what: &str, s: &str) -> Result<(), crate::Erro
     Ok(())
 }
 
+/// What may stand in a path segment or a query value as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
+
 /// Percent-encodes for a path segment or a query value.
 pub(crate) fn encode(out: &mut String, s: &str) {
-    use std::fmt::Write;
-    for b in s.bytes() {
-        match b {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b':' => out.push(b as char),
-            _ => {
-                let _ = write!(out, "%{b:02X}");
-            }
-        }
-    }
+    out.extend(utf8_percent_encode(s, PLAIN));
 }
 
 #[cfg(test)]

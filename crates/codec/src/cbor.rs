@@ -1,16 +1,16 @@
 //! CBOR as Kubernetes speaks it (`k8s.io/apimachinery/pkg/runtime/serializer/cbor`).
 //!
-//! Strings are written as byte strings, keys in the order of their encodings, and a document begins with the tag that says it is
-//! CBOR. Read is what has a JSON value: text and byte strings, also such that say which encoding they expect later, and no numbers
+//! Strings are written as byte strings, keys in the order of their encodings, and a document begins with the tag of
+//! CBOR. Read is what has a JSON value: text and byte strings, also those tagged with an expected encoding, and no numbers
 //! beyond 64 bits. Left out: the tag for bytes that expect base64; what is written has been encoded already, which readers take
-//! for granted where no tag says otherwise.
+//! for granted where no tag defines another one.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ciborium::Value as Item;
 use meta::{Map, Value};
 
-/// The tag 55799, which says nothing but that CBOR follows (RFC 8949, section 3.4.6).
+/// The tag 55799, which only marks CBOR (RFC 8949, section 3.4.6).
 const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
 /// Bytes that are to be shown as base64url, base64 and base16.
@@ -18,16 +18,22 @@ const LATER_BASE64URL: u64 = 21;
 const LATER_BASE64: u64 = 22;
 const LATER_BASE16: u64 = 23;
 
+/// The error of invalid CBOR.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// The bytes are no CBOR.
     #[error("cbor: {0}")]
     Syntax(String),
+    /// Bytes follow the document: their number, and the offset of the first one.
     #[error("cbor: {0} bytes of extraneous data starting at index {1}")]
     Extraneous(usize, usize),
+    /// A map has a key twice: the key, and the index of its entry.
     #[error("cbor: found duplicate map key {0:?} at map element index {1}")]
     Duplicate(String, usize),
+    /// An item has no JSON value: the item, and the Go type that upstream decodes it into.
     #[error("cbor: cannot unmarshal {0} into Go value of type {1}")]
     Type(&'static str, &'static str),
+    /// The document is nested deeper than this limit.
     #[error("cbor: exceeded max nested level {0}")]
     Deep(usize),
 }
@@ -89,7 +95,7 @@ fn string(item: Item) -> Result<String, Error> {
     }
 }
 
-/// One document, with the tag that says so.
+/// Encodes a document, with the tag of CBOR.
 pub fn to_vec(v: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     write(&mut out, v);
@@ -187,7 +193,7 @@ mod tests {
         assert_eq!(decode(b"\xd5\x43\x01\x02\xff", 8), Ok(json!("AQL_")));
         assert_eq!(decode(b"\xd7\x43\x01\x02\xff", 8), Ok(json!("0102ff")));
         assert_eq!(decode(b"\xd9\xd9\xf7\x63abc", 8), Ok(json!("abc")));
-        assert_eq!(decode(b"\xbf\x61a\x9f\x01\xff\xff", 8), Ok(json!({"a": [1]})), "of no said length");
+        assert_eq!(decode(b"\xbf\x61a\x9f\x01\xff\xff", 8), Ok(json!({"a": [1]})), "indefinite length");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub fn write(out: &mut Vec<u8>, v: &Value, html: Html) {
 }
 
 /// Appends JSON as the API server sends it: the fields of a struct in the order of its Go type, the keys of a map sorted; indented
-/// if `indent` says with what, else compact with a newline at its end.
+/// if `indent` is given, else compact with a newline at its end.
 pub fn write_typed(out: &mut Vec<u8>, v: &Value, schema: Option<&Schema>, indent: Option<&str>) {
     write_with(out, v, schema, Html::Keep, indent);
     if indent.is_none() {
@@ -69,7 +69,7 @@ struct Member<'a> {
     place: usize,
 }
 
-/// The members of an object in the order of the type: what every object says of itself, its fields, then what the type does not have.
+/// The members of an object in the order of the type: `kind`, `apiVersion` and `metadata`, its fields, then members that the type does not have.
 fn in_order<'a>(m: &'a serde_json::Map<String, Value>, s: &'a Schema) -> Vec<Member<'a>> {
     let is_kind = s.field("kind").is_some() && s.field("apiVersion").is_some();
     let member = |(name, value): (&'a String, &'a Value)| {

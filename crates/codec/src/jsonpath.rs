@@ -1,7 +1,7 @@
 //! kubectl's dialect of JSONPath (`k8s.io/client-go/util/jsonpath`), which is older than RFC 9535 and differs from it.
 //!
 //! A template is text with `{expressions}` in it. `$` and `@` both mean the value at hand, `range … end` repeats, and what
-//! cannot be found is nothing or an error as the caller wants. What upstream's evaluation does that a reader may not expect is
+//! cannot be found is nothing or an error, as the caller chooses. What upstream's evaluation does that a reader may not expect is
 //! followed, since scripts have it: a slice that is empty ends the list of results, and a wildcard takes a string apart into bytes.
 //! Invariant: no template and no document makes it panic.
 
@@ -16,6 +16,7 @@ use eval::Evaluation;
 use meta::Value;
 use std::borrow::Cow;
 
+/// The error of parsing or evaluating a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The template is no JSONPath.
@@ -29,7 +30,9 @@ pub enum Error {
 /// What becomes of fields that are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
+    /// A missing key yields nothing.
     Allowed,
+    /// A missing key is an error.
     Error,
 }
 
@@ -85,6 +88,7 @@ enum Comparison {
 const DEPTH: usize = 64;
 
 impl Template {
+    /// Parses a template, as that of `-o jsonpath`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         parse::template(text)
     }

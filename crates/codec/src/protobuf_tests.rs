@@ -7,7 +7,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 fn of(ty: Type) -> Schema {
-    Schema::of(ty)
+    Schema::new(ty)
 }
 
 fn list(items: Schema) -> Schema {

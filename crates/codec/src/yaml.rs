@@ -17,20 +17,37 @@ pub use write::{float, to_string};
 /// Why a text is no YAML that Kubernetes would take.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The text is no YAML.
     #[error("yaml: {0}")]
     Syntax(String),
+    /// The document is nested too deep.
     #[error("yaml: line {line}: exceeded max depth of {limit}")]
-    Depth { line: u64, limit: usize },
+    Depth {
+        /// The line at which it exceeds the limit.
+        line: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// An alias refers to an anchor that does not exist.
     #[error("yaml: unknown anchor '{0}' referenced")]
     UnknownAnchor(String),
+    /// The value of an anchor contains an alias of itself.
     #[error("yaml: anchor '{0}' value contains itself")]
     SelfReference(String),
+    /// Aliases make the document too large.
     #[error("yaml: document contains excessive aliasing")]
     ExcessiveAliasing,
+    /// A merge key has no map, or no list of maps.
     #[error("yaml: map merge requires map or sequence of maps as the value")]
     BadMerge,
+    /// A value is invalid for its tag.
     #[error("yaml: line {line}: {what}")]
-    Invalid { line: u64, what: String },
+    Invalid {
+        /// The line of the value.
+        line: u64,
+        /// What is invalid.
+        what: String,
+    },
     /// A number that JSON cannot hold.
     #[error("json: unsupported value: {0}")]
     Unsupported(&'static str),

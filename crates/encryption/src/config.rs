@@ -6,10 +6,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 
+/// The error of an invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The text is no YAML.
     #[error(transparent)]
     Yaml(#[from] codec::yaml::Error),
+    /// The document is not of the expected kind, or a field has a wrong type.
     #[error("{0}")]
     Shape(String),
     /// Every problem with its path.
@@ -59,12 +62,12 @@ struct Key {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// Which resources a rule is about: a resource, a group's resources, or all.
+/// The resources of a rule: one resource, those of a group, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
-    /// `None`: of every group.
+    /// `None` for every group.
     group: Option<String>,
-    /// `None`: every resource.
+    /// `None` for every resource.
     resource: Option<String>,
 }
 
@@ -83,7 +86,7 @@ impl Pattern {
         }
     }
 
-    /// Whether everything that `other` is about is meant by this one.
+    /// Whether this pattern matches everything that `other` matches.
     fn covers(&self, other: &Pattern) -> bool {
         let part = |mine: &Option<String>, theirs: &Option<String>| mine.is_none() || mine == theirs;
         part(&self.group, &other.group) && part(&self.resource, &other.resource)
@@ -102,11 +105,12 @@ struct Rule {
     providers: Vec<Provider>,
 }
 
-/// What a configuration says. The first rule that names a resource decides.
+/// The rules of a configuration. The first rule that names a resource applies.
 #[derive(Default)]
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
+    /// Parses an `EncryptionConfiguration`. Reports all problems.
     pub fn parse(text: &str) -> Result<Rules, ConfigError> {
         let mut documents = codec::yaml::parse_strict(text)?.into_iter().filter(|document| !document.is_null());
         let (Some(document), None) = (documents.next(), documents.next()) else {
@@ -116,8 +120,8 @@ impl Rules {
             serde_json::from_value(document).map_err(|error| ConfigError::Shape(error.to_string()))?;
         if (&*document.api_version, &*document.kind) != ("apiserver.config.k8s.io/v1", "EncryptionConfiguration") {
             let found = format!("{}, kind {}", document.api_version, document.kind);
-            let wanted = "apiserver.config.k8s.io/v1, kind EncryptionConfiguration";
-            return Err(ConfigError::Shape(format!("this is {found}, not {wanted}")));
+            let expected = "apiserver.config.k8s.io/v1, kind EncryptionConfiguration";
+            return Err(ConfigError::Shape(format!("this is {found}, not {expected}")));
         }
         let mut problems = Vec::new();
         let mut rules: Vec<Rule> = Vec::new();
@@ -132,13 +136,13 @@ impl Rules {
         if problems.is_empty() { Ok(Rules(rules)) } else { Err(ConfigError::Invalid(problems)) }
     }
 
-    /// Of a resource by its storage name; nothing if it is stored as it is.
+    /// The providers of a resource by its storage name; none if it is not encrypted.
     pub(crate) fn providers(&self, storage: &str) -> &[Provider] {
         let rule = self.0.iter().find(|rule| rule.patterns.iter().any(|pattern| pattern.matches(storage)));
         rule.map_or(&[], |rule| &rule.providers)
     }
 
-    /// Of all rules.
+    /// The providers of all rules.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &DataKey> {
         self.0.iter().flat_map(|rule| &rule.providers).flat_map(|provider| match provider {
             Provider::Keyed(keys) => keys.as_slice(),

@@ -1,6 +1,6 @@
-//! Changing keys while the server runs: the new rules are taken, then everything that is stored otherwise is written again.
+//! Key rotation while the server runs: applies new rules, then rewrites all records that are stored in another form.
 //!
-//! Invariant: rules are refused that lack a key which a record in the store needs, or which a write under way may use.
+//! Invariant: rejects rules that lack a key which a record in the store needs, or which a write under way may use.
 
 use crate::source::Encryption;
 use crate::transform::Known;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use store::{CommitError, Key, SnapshotError, Store, Str};
 use supervisor::Shutdown;
 
-/// Objects written between two lines of progress.
+/// Objects that are rewritten between two log lines of progress.
 const STEP: usize = 1_000;
 
-/// Why new rules are not taken, or records not written again.
+/// The error of applying new rules or rewriting records.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error(transparent)]
@@ -29,9 +29,9 @@ enum Problem {
 }
 
 impl Encryption {
-    /// Writes values again that the configuration would now encrypt otherwise, and reads the configuration every `every`, until shutdown.
+    /// Rewrites values that the configuration would now encrypt otherwise, and checks for a new configuration every `every`, until shutdown.
     pub async fn run(self: Arc<Self>, store: Store, every: Duration, shutdown: Shutdown) {
-        let mut said = String::new();
+        let mut reported = String::new();
         while store.is_alive() {
             for resource in self.take_stale() {
                 if let Err(error) = rewrite(&store, &resource).await
@@ -45,12 +45,14 @@ impl Encryption {
                 return;
             }
             match self.reload(&store).await {
-                Ok(()) => said.clear(),
-                // The same problem is said once.
-                Err(error) if error.to_string() == said => {}
+                Ok(()) => reported.clear(),
+                // Reports the same problem only once.
+                Err(error) if error.to_string() == reported => {}
                 Err(error) => {
-                    said = error.to_string();
-                    tracing::error!("the configuration of encryption stays as it was: {said}");
+                    reported = error.to_string();
+                    tracing::error!(
+                        "new encryption configuration not applied: {reported}; the previous one stays in force"
+                    );
                 }
             }
         }
@@ -110,7 +112,7 @@ impl Encryption {
     }
 }
 
-/// Until every record of a resource is stored as it would be now.
+/// Rewrites records of a resource until all are in the current form.
 async fn rewrite(store: &Store, resource: &Str) -> Result<(), Problem> {
     let mut done = 0;
     loop {

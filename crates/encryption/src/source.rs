@@ -17,14 +17,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Str;
 
+/// The error of loading the configuration or the keys.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A file cannot be read or written.
     #[error("{path}: {source}", path = .path.display())]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A file has no valid configuration.
     #[error("{path}: {source}", path = .path.display())]
-    Config { path: PathBuf, source: ConfigError },
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: ConfigError,
+    },
 }
 
+/// Where the keys and the configuration are.
 pub struct Source {
     /// The directory of the server's own keys.
     pub directory: PathBuf,
@@ -50,13 +64,14 @@ pub struct Encryption {
     known: RwLock<Arc<Known>>,
     /// The text of the rules in force.
     pub(crate) text: Mutex<String>,
-    /// The own file, made but not written yet.
+    /// The server's own file, generated but not yet written.
     made: Mutex<Option<String>>,
-    /// Resources with records that are not as they would be written now.
+    /// Resources with records that are not in the current form.
     stale: Mutex<BTreeSet<Str>>,
 }
 
 impl Encryption {
+    /// Loads the configuration, or the server's own keys, which are generated if they do not exist.
     pub fn load(source: Source, rng: Arc<dyn Rng>) -> Result<Arc<Encryption>, Error> {
         let own = match read(&source.own()) {
             Ok(text) => Some(text),
@@ -86,7 +101,7 @@ impl Encryption {
         }))
     }
 
-    /// Writes the own keys if they were just made. Called when the store is open and before anything is written to it.
+    /// Writes newly generated keys to their file. Call it after opening the store, before any write.
     pub fn keep(&self) -> Result<(), Error> {
         let Some(text) = self.made.lock().take() else { return Ok(()) };
         let path = self.source.own();
@@ -107,8 +122,8 @@ impl Encryption {
         self.known.read().clone()
     }
 
-    /// Where the keys are, for messages.
-    pub(crate) fn place(&self) -> String {
+    /// The location of the keys, for messages.
+    pub(crate) fn location(&self) -> String {
         self.source.path().display().to_string()
     }
 
@@ -123,7 +138,7 @@ impl Encryption {
         std::mem::take(&mut *self.stale.lock())
     }
 
-    /// What the file says now, if that is not what is in force.
+    /// The configuration in the file, if it differs from the one in force.
     pub(crate) fn changed(&self) -> Result<Option<(String, Known)>, Error> {
         let path = self.source.path();
         let failed = |source| Error::File { path: path.clone(), source };
@@ -158,7 +173,7 @@ fn parse(path: &Path, text: &str) -> Result<Rules, Error> {
     Rules::parse(text).map_err(|source| Error::Config { path: path.into(), source })
 }
 
-/// A configuration with a new key. Its name is its own, so that a record says which key it misses.
+/// A configuration with a new key. The name of the key is unique, so that an error about a record names the missing key.
 fn make(rng: &dyn Rng) -> String {
     let (mut name, mut secret) = ([0; 6], [0; 32]);
     rng.fill(&mut name);

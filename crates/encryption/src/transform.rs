@@ -67,7 +67,7 @@ impl Transform for Encryption {
         }
         let failed = |reason, fault| TransformError { key: key.to_string(), reason, fault };
         if let Some(why) = known.missing(&key.resource, stored) {
-            return Err(failed(format!("{why}; the keys are in {}", self.place()), Fault::Keys));
+            return Err(failed(format!("{why}; the keys are in {}", self.location()), Fault::Keys));
         }
         if !stored.starts_with(PREFIX) {
             return Ok(Bytes::copy_from_slice(stored));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::*;
 
-/// Different numbers, which is all that nonces and names want here.
+/// Distinct numbers, which is enough for nonces and names in tests.
 struct Count(AtomicU64);
 
 impl Rng for Count {

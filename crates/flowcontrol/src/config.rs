@@ -5,8 +5,8 @@ use crate::bootstrap;
 use crate::level::{Allocation, Limits, PriorityLevel};
 use crate::queues::QueuingConfig;
 use crate::rules::{RequestDigest, Rules};
+use aws_lc_rs::digest::{Context, SHA256};
 use meta::{Object, Value};
-use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,13 +45,13 @@ pub struct Flow<'a> {
 
 impl Flow<'_> {
     pub fn hash(&self) -> u64 {
-        let mut h = Sha256::new();
+        let mut h = Context::new(&SHA256);
         h.update(self.schema.name.as_bytes());
-        h.update([0]);
+        h.update(&[0]);
         h.update(self.distinguisher.as_bytes());
-        let digest = h.finalize();
+        let digest = h.finish();
         let mut first = [0; 8];
-        first.copy_from_slice(&digest[..8]);
+        first.copy_from_slice(&digest.as_ref()[..8]);
         u64::from_le_bytes(first)
     }
 }
@@ -353,7 +353,7 @@ mod tests {
             namespace: "",
             path: "",
         };
-        assert_eq!(second.classify(&d).unwrap().schema.name, "catch-all", "a schema that leads nowhere is not asked");
+        assert_eq!(second.classify(&d).unwrap().schema.name, "catch-all", "skips a schema without a level");
         let broken = Object::from_value(json!({"metadata": {"name": "exempt"}, "spec": {"type": "Limited"}})).unwrap();
         assert!(!Config::new(600, &[], &[broken], None).has_level("exempt"));
     }

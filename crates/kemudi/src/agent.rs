@@ -3,13 +3,13 @@
 use crate::components::Parts;
 use crate::kubelet::Sockets;
 use auth::User;
+use aws_lc_rs::digest::{SHA256, digest};
 use client::Informers;
 use meta::GroupResource;
 use network::{Cidr, HostPort, PodNetwork, Protocol, ServiceOptions, ServiceRules};
 use node::{Agent, Allowlist, DnsOptions, SeccompDefault};
 use runtime::Embedded;
 use runtime::beneath::make_private;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
 /// take each other's things away.
 fn tag(data_dir: &Path) -> String {
     let dir = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned());
-    let hash = Sha256::digest(dir.as_os_str().as_encoded_bytes());
-    let hex: String = hash.iter().take(3).map(|b| format!("{b:02x}")).collect();
+    let hash = digest(&SHA256, dir.as_os_str().as_encoded_bytes());
+    let hex: String = hash.as_ref().iter().take(3).map(|b| format!("{b:02x}")).collect();
     format!("k{hex}")
 }
 

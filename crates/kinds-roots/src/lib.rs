@@ -1,7 +1,7 @@
-//! A macro for the build script of `kinds`: the types of `k8s-openapi` whose schemas the catalogue needs.
+//! A macro for the build script of `kinds`: the types of `k8s-openapi` with schemas that the catalogue needs.
 //!
 //! The build script is compiled, so it has to name these types in Rust. The macro reads the names from `data/*.kinds`; a new kind is
-//! described there and nowhere else.
+//! described only there.
 
 use proc_macro::TokenStream;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ struct Found {
     /// Definitions that `k8s-openapi` does not have.
     absent: BTreeSet<(String, String)>,
     /// Definitions of kinds, and those that belong to no group.
-    wanted: BTreeSet<(String, String)>,
+    required: BTreeSet<(String, String)>,
     /// Group and version, and kind, of what subresources accept.
     accepted: BTreeSet<(String, String)>,
 }
@@ -61,13 +61,13 @@ impl Found {
                     self.prefixes.insert(version.to_owned(), prefix.clone());
                 }
                 ["kind", kind, ..] => {
-                    self.wanted.insert((prefix.clone(), kind.to_owned()));
+                    self.required.insert((prefix.clone(), kind.to_owned()));
                 }
                 ["message", name] => {
                     definition = (prefix.clone(), name.to_owned());
                     self.messages.insert(definition.clone());
                     if !in_group {
-                        self.wanted.insert(definition.clone());
+                        self.required.insert(definition.clone());
                     }
                 }
                 ["absent"] => {
@@ -83,7 +83,7 @@ impl Found {
 
     fn types(self) -> BTreeSet<String> {
         let accepted = self.accepted.iter().filter_map(|(v, kind)| Some((self.prefixes.get(v)?.clone(), kind.clone())));
-        let all: BTreeSet<(String, String)> = self.wanted.iter().cloned().chain(accepted).collect();
+        let all: BTreeSet<(String, String)> = self.required.iter().cloned().chain(accepted).collect();
         let exists = |d: &&(String, String)| self.messages.contains(d) && !self.absent.contains(d);
         all.iter().filter(exists).map(|(prefix, name)| path_of(prefix, name)).collect()
     }

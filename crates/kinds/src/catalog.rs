@@ -1,4 +1,4 @@
-//! The kinds and their rows.
+//! The catalogue of built-in kinds.
 
 use crate::table;
 use meta::{GroupVersion, Gvk, Gvr};
@@ -7,25 +7,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::{Arc, OnceLock};
 
-/// What `metadata.generation` counts.
+/// The changes that increment `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Changes of what is neither metadata nor status.
+    /// Changes of anything but metadata and status.
     Spec,
-    /// Changes of what is not metadata.
+    /// Changes of anything but metadata.
     Content,
-    /// Of annotations too.
+    /// Also changes of annotations.
     Annotations,
-    /// Of labels too.
+    /// Also changes of labels.
     Labels,
-    /// It is 1 and stays.
+    /// It is always 1.
     First,
-    /// Changes, from none.
+    /// Changes; it is absent on creation.
     Changes,
 }
 
 impl Generation {
-    pub(crate) fn of(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "spec" => Self::Spec,
             "annotations" => Self::Annotations,
@@ -40,61 +40,79 @@ impl Generation {
 /// A kind in one version.
 #[derive(Clone, Debug)]
 pub struct Kind {
+    /// The API group; empty for the core group.
     pub group: Str,
+    /// The version.
     pub version: Str,
+    /// The name of the kind.
     pub kind: Str,
+    /// The name of the resource.
     pub plural: Str,
+    /// The singular name of the resource.
     pub singular: Str,
-    /// The kind of lists, where it is not the kind with `List` behind it.
+    /// The kind of lists, if it is not the kind with the suffix `List`.
     pub list: Option<Str>,
+    /// Whether objects belong to namespaces.
     pub namespaced: bool,
-    /// What `metadata.generation` counts; none: nothing.
+    /// The changes that increment `metadata.generation`; none if it is not set.
     pub generation: Option<Generation>,
     /// The group and version in which objects are stored.
     pub stored: GroupVersion,
-    /// Objects are deleted some time after their last change, as `--event-ttl` says.
+    /// Objects are deleted when `--event-ttl` has passed since their last change.
     pub expires: bool,
-    /// A deletion that names no propagation policy orphans the dependents, as it did in the first versions of the API.
+    /// A deletion without a propagation policy orphans the dependents, as in the first versions of the API.
     pub orphans: bool,
-    /// An update must name the revision it is of.
+    /// An update requires a `resourceVersion`.
     pub needs_revision: bool,
-    /// An update of what is not there creates it.
+    /// An update of an object that does not exist creates it.
     pub put_creates: bool,
-    /// How often an update says what is wrong with labels, annotations and owners: every check that looks says it.
-    pub said: u8,
-    /// Finalizers need no domain, as those of Kubernetes' own kinds mostly do.
+    /// How many times errors of labels, annotations and owners repeat on update: once for each of upstream's checks.
+    pub metadata_error_repeats: u8,
+    /// Finalizers need no domain.
     pub any_finalizer: bool,
-    /// A deletion answers with the object instead of a `Status`.
+    /// The response of a deletion is the object instead of a `Status`.
     pub answers_deleted: bool,
-    /// Said to everyone who uses the kind.
+    /// The warning of every request for the kind.
     pub warning: Option<Str>,
+    /// The verbs of the resource.
     pub verbs: Vec<Str>,
+    /// The short names (`po`).
     pub short_names: Vec<Str>,
+    /// The categories (`all`).
     pub categories: Vec<Str>,
+    /// The subresources.
     pub subresources: Vec<Subresource>,
     /// Selectable fields beside `metadata.name` and `metadata.namespace`.
     pub selectable: Vec<Str>,
-    /// Where selectable fields lie in the stored version, if that is elsewhere: field and path.
+    /// Selectable fields with another path in the stored version, and this path.
     pub stored_fields: Vec<(Str, Str)>,
+    /// The columns of its tables.
     pub columns: Vec<Column>,
     /// The schema of the object.
     pub schema: Arc<Schema>,
 }
 
+/// A subresource, as `status` or `scale`.
 #[derive(Clone, Debug)]
 pub struct Subresource {
+    /// The name (`status`).
     pub name: Str,
+    /// The verbs of the subresource.
     pub verbs: Vec<Str>,
-    /// What it speaks, when it is not the kind itself.
+    /// The kind of its objects, if it is not that of the resource.
     pub speaks: Option<Gvk>,
 }
 
 /// A column of a `Table`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
+    /// The heading.
     pub name: Str,
+    /// The OpenAPI type of the cells.
     pub ty: Str,
+    /// The OpenAPI format of the cells.
     pub format: Str,
+    /// The description.
     pub description: Str,
     /// 0 is always shown, 1 only with `-o wide`.
     pub priority: i32,
@@ -107,28 +125,34 @@ pub struct Column {
 pub struct Catalog {
     /// In the order of discovery.
     pub kinds: Vec<Kind>,
+    /// The schemas by the names of their definitions.
     pub definitions: Definitions,
     by_gvk: HashMap<Gvk, usize>,
     by_gvr: HashMap<Gvr, usize>,
 }
 
 impl Kind {
+    /// The group and version.
     pub fn group_version(&self) -> GroupVersion {
         GroupVersion::new(&*self.group, &*self.version)
     }
 
+    /// Group, version and kind.
     pub fn gvk(&self) -> Gvk {
         Gvk::new(&*self.group, &*self.version, &*self.kind)
     }
 
+    /// Group, version and resource.
     pub fn gvr(&self) -> Gvr {
         self.group_version().with_resource(&*self.plural)
     }
 
+    /// The name of the list kind.
     pub fn list_kind(&self) -> String {
         self.list.as_deref().map_or_else(|| format!("{}List", self.kind), str::to_owned)
     }
 
+    /// The subresource with this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| &*s.name == name)
     }
@@ -138,11 +162,12 @@ impl Kind {
         self.stored_fields.iter().find(|(name, _)| **name == *field).map_or(field, |(_, path)| path)
     }
 
+    /// Whether the resource supports the verb.
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| &**v == verb)
     }
 
-    /// Whether the objects, or those of a subresource, can be read, and not only be created or changed.
+    /// Whether the objects, or those of a subresource, can be read.
     pub fn is_read(&self, subresource: &str) -> bool {
         let part = (!subresource.is_empty()).then(|| self.subresource(subresource));
         let verbs = match part {
@@ -154,10 +179,12 @@ impl Kind {
 }
 
 impl Catalog {
+    /// The row of a kind, if it has a resource.
     pub fn kind(&self, gvk: &Gvk) -> Option<&Kind> {
         self.by_gvk.get(gvk).map(|&i| &self.kinds[i])
     }
 
+    /// The row of a resource.
     pub fn resource(&self, gvr: &Gvr) -> Option<&Kind> {
         self.by_gvr.get(gvr).map(|&i| &self.kinds[i])
     }
@@ -185,8 +212,8 @@ pub fn catalog() -> &'static Catalog {
     })
 }
 
-/// The texts of all definitions: by definition, then by field (`""` for the definition's own). Unpacked at each call, since
-/// only OpenAPI and `explain` want them.
+/// The descriptions of all definitions: by definition, then by field (`""` for the definition itself). Unpacked at each call, since only OpenAPI
+/// and `explain` need them.
 pub fn texts() -> BTreeMap<String, BTreeMap<String, String>> {
     let packed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/texts.bin"));
     let mut text = String::new();

@@ -1,27 +1,29 @@
-//! Table cells: what each column shows of an object (`k8s.io/kubernetes/pkg/printers/internalversion/printers.go`).
+//! Table cells: the values of columns (`k8s.io/kubernetes/pkg/printers/internalversion/printers.go`).
 
 use crate::Column;
 use codec::jsonpath::Template;
 use meta::{Object, Value, time};
 
-/// A cell whose value a function computes.
+/// A cell computed by a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell<'a> {
     /// The name of the function, and its arguments, as the description of the kind has them.
     pub function: &'a str,
+    /// The arguments of the function, as the description of the kind has them.
     pub arguments: &'a [&'a str],
+    /// The object of the row.
     pub object: &'a Object,
     /// The current time as the API writes it.
     pub now: &'a str,
 }
 
-/// Functions that only one kind has. None for an unknown function.
+/// Functions of a single kind. None for an unknown function.
 pub type OwnCells<'a> = &'a dyn Fn(&Cell<'_>) -> Option<Value>;
 
 /// The columns of a table.
 pub struct Columns<'a> {
     columns: &'a [Column],
-    /// Of each, the path of a definition that is more than names. None if it is none, or cannot be read.
+    /// For each column, the parsed JSON path of a definition; none for a plain path, or an invalid one.
     paths: Vec<Option<Template>>,
     /// The current time as the API writes it.
     now: &'a str,
@@ -29,6 +31,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
+    /// Prepares the columns of a table. `now` is the current time as the API writes it, `own` has the functions of single kinds.
     pub fn new(columns: &'a [Column], now: &'a str, own: OwnCells<'a>) -> Self {
         let path = |c: &Column| {
             let path = path_of(c).filter(|p| !is_simple(p))?;
@@ -56,18 +59,18 @@ fn is_simple(path: &str) -> bool {
     path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'_') && !path.contains("..")
 }
 
-/// Text that the columns of a definition show of one object, in bytes: each may name the same large part.
+/// Maximum bytes of text that the columns of a definition show for an object: each may name the same large part.
 const MOST_TEXT: usize = 4 << 20;
-/// Values that the paths of a definition look at beside twenty times those of the object.
+/// Maximum values that the paths of a definition visit, in addition to twenty times those of the object.
 const LEAST_WORK: usize = 10_000;
 
-/// An object for the paths of a definition, whose author may not be trusted with the server's time.
+/// An object for the paths of a definition, with limits on time and text: the author of the definition is not trusted.
 struct Document {
-    /// Made for the first path that is more than names.
+    /// The decoded object, computed for the first path that is not plain.
     value: Option<Value>,
-    /// Values that may still be looked at.
+    /// Values that may still be visited.
     work: usize,
-    /// Of [`MOST_TEXT`], what is left.
+    /// What is left of [`MOST_TEXT`].
     bytes: usize,
 }
 
@@ -91,7 +94,7 @@ impl Document {
     }
 }
 
-/// How many values there are in one, itself included.
+/// The number of values in a value, itself included.
 fn count(v: &Value) -> usize {
     let members: usize = match v {
         Value::Object(m) => m.values().map(count).sum(),
@@ -130,8 +133,8 @@ fn cell(
     }
 }
 
-/// A cell of a column that a definition describes (`k8s.io/apiextensions-apiserver/…/tableconvertor`): nothing where the path
-/// finds nothing, or something of another type, or takes too long.
+/// A cell of a column of a definition (`k8s.io/apiextensions-apiserver/…/tableconvertor`). Empty if the path finds nothing, or a value of another
+/// type, or takes too long.
 fn defined(column: &Column, found: Option<Value>, now: &str, document: &mut Document) -> Value {
     match (&*column.ty, found) {
         (_, None) => Value::Null,
@@ -161,7 +164,7 @@ fn follow<'a>(object: &'a Object, path: &str) -> Option<&'a Value> {
     object.at(&steps)
 }
 
-/// A value as a cell shows it: texts without quotes, nothing for null.
+/// The text of a value in a cell: strings without quotes, empty for null.
 pub fn display(v: &Value) -> String {
     match v {
         Value::String(s) => s.clone(),
@@ -270,7 +273,7 @@ pub fn or_none(s: Option<String>) -> Value {
     s.filter(|s| !s.is_empty()).unwrap_or_else(|| "<none>".into()).into()
 }
 
-/// At most three, then how many more.
+/// At most three items, then the number of others.
 pub fn limited(all: &[String], none: &str) -> String {
     match all.len() {
         0 => none.into(),

@@ -43,7 +43,7 @@ struct RawKind {
     put_creates: bool,
     any_finalizer: bool,
     answers_deleted: bool,
-    said: Option<u8>,
+    metadata_error_repeats: Option<u8>,
     warning: Option<Str>,
     namespaced: bool,
     verbs: Option<Vec<Str>>,
@@ -71,7 +71,7 @@ struct RawDefinition<'a> {
     atomic: bool,
     #[serde(default)]
     order: Vec<Str>,
-    /// The shapes it may have, and their numbers.
+    /// The alternatives, with their protobuf numbers.
     #[serde(default)]
     either: Vec<(String, u32)>,
 }
@@ -169,7 +169,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         singular: k.singular.clone().unwrap_or_else(|| k.kind.to_lowercase().into()),
         list: None,
         namespaced: k.namespaced,
-        generation: k.generation.as_deref().and_then(Generation::of),
+        generation: k.generation.as_deref().and_then(Generation::parse),
         stored: k
             .stored
             .as_deref()
@@ -181,7 +181,7 @@ fn kind(v: &RawVersion<'_>, k: &RawKind, schema: Arc<Schema>) -> Kind {
         put_creates: k.put_creates,
         any_finalizer: k.any_finalizer,
         answers_deleted: k.answers_deleted,
-        said: k.said.unwrap_or(3),
+        metadata_error_repeats: k.metadata_error_repeats.unwrap_or(3),
         warning: k.warning.clone(),
         verbs: k.verbs.clone().unwrap_or_else(|| standard.iter().map(|s| (*s).into()).collect()),
         short_names: k.short.clone(),
@@ -211,7 +211,7 @@ impl Builder {
             .iter()
             .map(|(t, number)| Alternative { number: *number, schema: self.schema(t, &ListType::Atomic, false, &[]) });
         let alternatives = alternatives.collect();
-        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, alternatives, ..Schema::of(ty) }
+        Schema { name: Some(name.into()), fields, atomic: d.atomic, order, alternatives, ..Schema::new(ty) }
     }
 
     fn field(&mut self, f: &RawField<'_>) -> Field {
@@ -257,20 +257,20 @@ impl Builder {
         }
         if let Some(item) = t.strip_prefix('[') {
             let items = Some(self.schema(item, &ListType::Atomic, false, enum_values));
-            return SchemaRef::Inline(Arc::new(Schema { items, list: list.clone(), ..Schema::of(Type::Array) }));
+            return SchemaRef::Inline(Arc::new(Schema { items, list: list.clone(), ..Schema::new(Type::Array) }));
         }
         if let Some(value) = t.strip_prefix('{') {
             let additional = Some(self.schema(value, &ListType::Atomic, false, &[]));
-            return SchemaRef::Inline(Arc::new(Schema { additional, atomic: atomic_map, ..Schema::of(Type::Map) }));
+            return SchemaRef::Inline(Arc::new(Schema { additional, atomic: atomic_map, ..Schema::new(Type::Map) }));
         }
         let (name, ty) = scalar(t).unwrap_or(("any", Type::Any));
         if !enum_values.is_empty() {
-            return SchemaRef::Inline(Arc::new(Schema { enum_values: enum_values.to_vec(), ..Schema::of(ty) }));
+            return SchemaRef::Inline(Arc::new(Schema { enum_values: enum_values.to_vec(), ..Schema::new(ty) }));
         }
-        SchemaRef::Inline(self.scalars.entry(name).or_insert_with(|| Arc::new(Schema::of(ty))).clone())
+        SchemaRef::Inline(self.scalars.entry(name).or_insert_with(|| Arc::new(Schema::new(ty))).clone())
     }
 
-    /// The list kind beside a kind.
+    /// The list kind of a kind.
     fn list(&mut self, prefix: &str, kind: &str) {
         let name = format!("{prefix}.{kind}List");
         let string = self.schema("string", &ListType::Atomic, false, &[]);
@@ -283,7 +283,7 @@ impl Builder {
             Field { presence: Presence::Struct, number: 1, ..Field::new("metadata", metadata) },
         ];
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        let schema = Schema { name: Some(name.as_str().into()), fields, ..Schema::of(Type::Struct) };
+        let schema = Schema { name: Some(name.as_str().into()), fields, ..Schema::new(Type::Struct) };
         self.definitions.define(&name, schema);
     }
 }
@@ -291,7 +291,7 @@ impl Builder {
 fn rule(text: &str) -> Rule {
     match text.parse() {
         Ok(r) => r,
-        Err(e) => unreachable!("data/ has a rule nobody knows: {e}"),
+        Err(e) => unreachable!("data/ has an unknown rule: {e}"),
     }
 }
 

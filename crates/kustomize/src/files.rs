@@ -13,8 +13,11 @@ pub struct Missing {
 
 /// A file system with slashes in paths. [`Files::resolve`] returns absolute paths without links.
 pub trait Files {
+    /// Resolves a path to an absolute one without links.
     fn resolve(&self, path: &str) -> Result<String, Missing>;
+    /// Whether a resolved path is a directory.
     fn is_directory(&self, resolved: &str) -> bool;
+    /// Reads the file at a resolved path.
     fn read(&self, resolved: &str) -> Result<Vec<u8>, String>;
 }
 

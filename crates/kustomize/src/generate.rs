@@ -4,9 +4,9 @@ use crate::Error;
 use crate::kustomization::{ConfigMapArgs, GeneratorOptions, SecretArgs, Sources};
 use crate::resource::Resource;
 use crate::root::Root;
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use meta::{Map, Value};
-use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
 /// Merges the options of a generator with those of the kustomization; the generator's own count first.
@@ -188,7 +188,7 @@ pub fn hash(object: &Map<String, Value>) -> String {
     content.insert("name".to_owned(), "".into());
     let content = if fields.is_empty() { object.clone() } else { content };
     let text = codec::json::to_vec(&content.into(), codec::json::Html::Escape);
-    Sha256::digest(&text).iter().take(5).flat_map(|b| [b >> 4, b & 15]).map(digit).collect()
+    digest(&SHA256, &text).as_ref().iter().take(5).flat_map(|b| [b >> 4, b & 15]).map(digit).collect()
 }
 
 fn digit(d: u8) -> char {

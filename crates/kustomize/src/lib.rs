@@ -11,6 +11,8 @@
 //! Google's IAM policies. A field with an empty value (`key:`) is `null`, before and after a patch. A replacement inside of
 //! an embedded YAML text sorts the keys of that text.
 
+#![warn(missing_docs)]
+
 mod config;
 mod fields;
 mod files;
@@ -52,6 +54,7 @@ pub enum Error {
     /// A path that would have to be fetched.
     #[error("{0}")]
     Remote(String),
+    /// Any other error, in the words of kustomize.
     #[error("{0}")]
     Other(String),
 }
@@ -83,6 +86,7 @@ impl Error {
 pub struct Options {
     /// The order if the kustomization has no `sortOptions`.
     pub order: Order,
+    /// Which files the kustomizations may load.
     pub restriction: Restriction,
     /// Adds the label `app.kubernetes.io/managed-by`.
     pub managed_by: bool,

@@ -9,8 +9,10 @@ use crate::files::{Files, is_within, join};
 /// Which files a kustomization may read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restriction {
+    /// Only files below the directory of the kustomization.
     #[default]
     RootOnly,
+    /// Any file.
     None,
 }
 

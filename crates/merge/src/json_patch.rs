@@ -5,43 +5,65 @@
 use meta::{Map, Reason, Status, Value, depth};
 use schema::typed::have;
 
-/// Longer patches are refused.
+/// Maximum number of operations of a patch.
 pub const MAX_OPERATIONS: usize = 10_000;
-/// By how many bytes all `copy` operations of a patch together may grow the document.
+/// Maximum bytes by which all `copy` operations of a patch together may grow the document.
 pub const MAX_COPY_BYTES: usize = 3 << 20;
-/// How many values all operations of a patch together may move within lists and from place to place. Upstream has no such
-/// limit; a patch that is not made to be slow stays far below.
+/// Maximum values that all operations of a patch together may move within lists and between paths. Upstream has no such limit; only patches that
+/// are made to be slow exceed it.
 pub const MAX_STEPS: usize = 50_000_000;
 
+/// The error of a JSON patch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not a list of objects.
     #[error("error decoding patch: {0}")]
     Decode(String),
+    /// The patch has more operations than allowed.
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooMany(usize),
+    /// An operation refers to a path that does not exist.
     #[error("{op} operation does not apply: doc is missing path: {path:?}: missing value")]
-    MissingPath { op: &'static str, path: String },
+    MissingPath {
+        /// The operation.
+        op: &'static str,
+        /// The path.
+        path: String,
+    },
+    /// An operation failed.
     #[error("error in {op} for path: '{path}': {why}")]
-    At { op: &'static str, path: String, why: String },
+    At {
+        /// The operation.
+        op: &'static str,
+        /// Its path.
+        path: String,
+        /// The reason.
+        why: String,
+    },
+    /// A `test` failed at this path.
     #[error("testing value {0} failed: test failed")]
     Test(String),
+    /// An operation lacks this member.
     #[error("operation missing {0} field: missing value")]
     MissingMember(&'static str),
+    /// There is no operation of this name.
     #[error("Unexpected kind: {0}")]
     UnknownOperation(String),
     #[error(
         "Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit {MAX_COPY_BYTES}"
     )]
+    /// `copy` operations grow the document beyond this limit.
     CopySize(usize),
+    /// The result is nested too deep.
     #[error("the patched document nests deeper than {} levels", depth::MAX)]
     Depth,
+    /// The operations move too many values.
     #[error("the operations move more than {MAX_STEPS} values of the document")]
     Steps,
 }
 
 impl Error {
-    /// What the API answers: 400 for what is no patch, 413 for too long a one, and a bare 422 for one that does not apply.
+    /// The status of the response: 400 for an invalid patch, 413 for a patch that is too long, 422 for one that does not apply.
     pub fn status(&self) -> Status {
         match self {
             Self::Decode(_) => Status::bad_request(self.to_string()),
@@ -52,7 +74,7 @@ impl Error {
     }
 }
 
-/// 422 without saying why, as upstream answers a patch that does not apply.
+/// A response 422 without a reason, as upstream for a patch that does not apply.
 pub(crate) fn rejected() -> Status {
     Status::new(422, Reason::Invalid, "the server rejected our request due to an error in our request")
         .with_details(meta::status::Details::default())
@@ -62,14 +84,14 @@ pub(crate) fn rejected() -> Status {
 #[derive(Clone, Debug)]
 pub struct Patch {
     operations: Vec<Map<String, Value>>,
-    /// Characters stand in it as they are that Go's encoder writes as escapes.
+    /// Whether it has unescaped characters that Go's encoder escapes.
     unescaped: bool,
 }
 
-/// What Go's encoder writes as `\u003c` and the like.
+/// Characters that Go's encoder escapes (`\u003c` and the like).
 const ESCAPED: [char; 5] = ['<', '>', '&', '\u{2028}', '\u{2029}'];
 
-/// Whether a text in it, other than a key, has such a character.
+/// Whether a string value contains such a character.
 fn has_escaped(v: &Value) -> bool {
     match v {
         Value::String(s) => s.contains(ESCAPED),
@@ -79,7 +101,7 @@ fn has_escaped(v: &Value) -> bool {
     }
 }
 
-/// That it is not what it must be.
+/// The error of a wrong type.
 fn cannot(v: &Value, want: &str) -> Error {
     Error::Decode(format!("json: cannot unmarshal {} into Go value of type {want}", have(v)))
 }
@@ -106,7 +128,7 @@ impl Patch {
         Ok(Self { operations: ops, unescaped: false })
     }
 
-    /// Says how the patch was written. Upstream's `test` compares texts, not values: `<` in a patch is not equal to what the
+    /// Records the text of the patch. Upstream's `test` compares texts, not values: `<` in a patch is not equal to what the
     /// server's encoder makes of it.
     #[must_use]
     pub fn written(self, text: &[u8]) -> Self {
@@ -114,7 +136,7 @@ impl Patch {
         Self { unescaped, ..self }
     }
 
-    /// Where operations have members that mean nothing: `[0].foo`; the first of them, as many as are reported.
+    /// Paths of unknown members of operations (`[0].foo`), up to the limit of reports.
     pub fn unknown_members(&self) -> Vec<String> {
         let operations = self.operations.iter().enumerate();
         let unknown = |k: &&String| !matches!(k.as_str(), "op" | "path" | "from" | "value");
@@ -122,7 +144,7 @@ impl Patch {
         named.take(schema::MOST_REPORTED).collect()
     }
 
-    /// Refuses members of another type than they must have, as strict reading does before anything is applied.
+    /// Rejects members of a wrong type, as strict decoding before anything is applied.
     pub fn check_members(&self) -> Result<(), Error> {
         for (o, name) in self.operations.iter().flat_map(|o| ["op", "path", "from"].map(|name| (o, name))) {
             let have = match o.get(name) {
@@ -142,7 +164,7 @@ impl Patch {
         let compares = |op: &Map<String, Value>| {
             op.get("op").is_some_and(|o| o == "test") && op.get("value").is_some_and(has_escaped)
         };
-        // What an earlier operation has put there is written as the patch is.
+        // Values of earlier operations have the patch's text.
         let mut encoded = (self.unescaped && self.operations.iter().any(compares)).then(|| doc.clone());
         for mut op in self.operations {
             let path = |op: &Map<String, Value>, key: &'static str| match op.get(key) {
@@ -196,10 +218,10 @@ impl Patch {
     }
 }
 
-/// What a patch has done so far.
+/// The work of a patch so far.
 struct Work {
     steps: usize,
-    /// How deep the document may become: a stored one that is deeper than the limit may be changed elsewhere.
+    /// Maximum depth of the result. A stored object that is deeper than the limit may still be changed in other parts.
     deepest: usize,
 }
 

@@ -1,10 +1,10 @@
-//! Strategic merge as kustomize does it to files (kyaml's `merge2`), which is not what the API server does: what the patch adds
-//! to a list comes first, there is no `$setElementOrder`, `$retainKeys` or `$deleteFromPrimitiveList`, and a value of
+//! Strategic merge of files as in kustomize (kyaml's `merge2`), which differs from that of the API server: added items of a list come first,
+//! there is no `$setElementOrder`, `$retainKeys` or `$deleteFromPrimitiveList`, and a value of
 //! another kind is an error.
 //!
-//! Merge keys are those of the schema; a list with several keys (`x-kubernetes-list-map-keys`) is told apart by all of them, and
-//! an item that lacks one of them means the item of the other side that it can only mean (`containerPort: 80` is the 80/TCP that
-//! is there). Upstream loses what a patch says of such an item; here it is merged.
+//! Merge keys are those of the schema; all of several keys (`x-kubernetes-list-map-keys`) identify an item. An item without one of
+//! them matches the only possible item of the other side (`containerPort: 80` matches 80/TCP). Upstream drops the patch of such an item; here it
+//! is merged.
 //!
 //! Invariant: the result holds no directive of the patch, and no null that only the patch has.
 
@@ -13,11 +13,18 @@ use schema::{ListType, Schema};
 
 const DIRECTIVE: &str = "$patch";
 
+/// The error of a merge.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The two sides hold values of different kinds.
     #[error("wrong node kind: expected {expected} but got {}", node(found))]
-    WrongKind { expected: &'static str, found: Value },
+    WrongKind {
+        /// The type on the side of the file.
+        expected: &'static str,
+        /// The value of the patch.
+        found: Value,
+    },
+    /// There is no directive of this name.
     #[error("unknown patch strategy '{0}'")]
     UnknownDirective(String),
 }
@@ -31,7 +38,7 @@ pub fn merge(
     merge_map(object, patch, schema)
 }
 
-/// What a kind of value is called in YAML.
+/// The name of a value's type in YAML.
 fn node(v: &Value) -> &'static str {
     match v {
         Value::Object(_) => "MappingNode",
@@ -40,7 +47,7 @@ fn node(v: &Value) -> &'static str {
     }
 }
 
-/// What the schema says of a member: how it is merged if it is a list, and what is in it.
+/// The schema of a member, and how it is merged if it is a list.
 #[derive(Clone, Copy, Default)]
 struct Member<'a> {
     schema: Option<&'a Schema>,
@@ -49,7 +56,7 @@ struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    fn of(parent: Option<&'a Schema>, name: &str) -> Self {
+    fn new(parent: Option<&'a Schema>, name: &str) -> Self {
         match parent.and_then(|s| s.field(name)) {
             Some(f) => Self { schema: Some(f.schema.get()), merges: f.patch.merge, key: f.patch.merge_key.as_deref() },
             None => Self { schema: parent.and_then(|s| s.additional.as_deref()), ..Self::default() },
@@ -103,7 +110,7 @@ fn value(old: Option<Value>, new: Option<Value>, member: Member<'_>) -> Result<O
     Ok(Some(new))
 }
 
-/// What a patch puts where nothing was.
+/// The value of a patch for an absent field.
 fn fresh(v: Value, member: Member<'_>) -> Result<Option<Value>, Error> {
     Ok(match v {
         Value::Null => None,
@@ -124,7 +131,7 @@ fn fresh(v: Value, member: Member<'_>) -> Result<Option<Value>, Error> {
 fn fresh_map(m: Map<String, Value>, schema: Option<&Schema>) -> Result<Map<String, Value>, Error> {
     let mut out = Map::new();
     for (k, v) in m {
-        if let Some(v) = fresh(v, Member::of(schema, &k))? {
+        if let Some(v) = fresh(v, Member::new(schema, &k))? {
             out.insert(k, v);
         }
     }
@@ -142,14 +149,14 @@ fn merge_map(
         Directive::Merge => {}
     }
     for (k, v) in new {
-        if let Some(v) = value(old.remove(&k), Some(v), Member::of(schema, &k))? {
+        if let Some(v) = value(old.remove(&k), Some(v), Member::new(schema, &k))? {
             old.insert(k, v);
         }
     }
     Ok(Some(old))
 }
 
-/// An item that is about the list: nothing but a directive.
+/// Whether an item is a directive for its list.
 fn list_directive(item: &Value) -> Option<Value> {
     item.as_object().filter(|m| m.len() == 1)?.get(DIRECTIVE).cloned()
 }
@@ -196,7 +203,7 @@ enum Missing {
     Fits,
 }
 
-/// Whether two items are one by their keys, of which at least one is in both.
+/// Whether two items match by their keys, of which both have at least one.
 fn same(a: &Value, b: &Value, keys: &[&str], missing: Missing) -> bool {
     let mut common = false;
     keys.iter().all(|k| match (a.get(k), b.get(k)) {

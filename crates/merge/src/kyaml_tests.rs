@@ -64,11 +64,11 @@ fn values_of_another_kind_and_unknown_directives_are_errors() {
     assert_eq!(e.to_string(), "unknown patch strategy 'frob'");
 }
 
-/// A port is told apart by its number and its protocol; a patch that says only the number means the one it can mean.
+/// Number and protocol identify a port; a patch with the number alone matches the only possible port.
 #[test]
 fn several_keys_tell_items_apart() {
     let old = [json!({"port": 80, "protocol": "TCP"}), json!({"port": 80, "protocol": "UDP"})];
-    let mut ports = Schema::of(schema::Type::Array);
+    let mut ports = Schema::new(schema::Type::Array);
     ports.list = ListType::Map(vec!["port".into(), "protocol".into()]);
     let member = Member { schema: Some(&ports), merges: true, key: Some("port") };
     for (patch, want) in [

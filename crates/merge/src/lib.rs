@@ -1,7 +1,9 @@
-//! How changes meet objects: JSON patch, merge patch, strategic merge patch and structured merge with managed fields.
+//! Changes of objects: JSON patch, merge patch, strategic merge patch, and structured merge with managed fields.
 //!
-//! Invariant: everything is a function from data to data. Schemas, times, versions and managers' names come from the caller;
+//! Invariant: all functions are from data to data. Schemas, times, versions and managers' names come from the caller;
 //! nothing here knows a kind, a request or the clock.
+
+#![warn(missing_docs)]
 
 pub mod fieldset;
 pub mod json_patch;

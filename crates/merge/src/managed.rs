@@ -1,6 +1,6 @@
 //! Managed fields: who owns which field of an object, kept current by every write.
 //!
-//! [`update`] follows a create, update or patch, which never conflicts but takes ownership of what it changed. [`apply`]
+//! [`update`] follows a create, update or patch, which never conflicts, and takes ownership of the changed fields. [`apply`]
 //! merges a configuration, or names the conflicts. Both follow kube-apiserver v1.36, its wrappers included: the fields that
 //! are never owned, the cap on entries, tracking that starts with `before-first-apply`, and the handover from client-side
 //! apply by kubectl.
@@ -24,7 +24,7 @@ use meta::{Object, Reason, Status, Value};
 use schema::Schema;
 use std::sync::LazyLock;
 
-/// More entries of operation `Update` are merged, the oldest first.
+/// Maximum entries of operation `Update`; beyond it, the oldest are merged.
 pub const MAX_UPDATE_MANAGERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -32,26 +32,46 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// The error of a write that cannot be tracked or applied.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// An apply conflicts with other managers.
     #[error(transparent)]
     Conflict(#[from] Conflicts),
+    /// The configuration has another version than the request.
     #[error("Incorrect version specified in apply patch. Specified patch version: {got}, expected: {want}")]
-    Version { got: String, want: String },
+    Version {
+        /// The version of the configuration.
+        got: String,
+        /// The version of the request.
+        want: String,
+    },
+    /// The configuration has `managedFields`.
     #[error("metadata.managedFields must be nil")]
     ManagedFieldsGiven,
     /// The configuration does not fit the schema.
     #[error("failed to create typed patch object ({object}): {why}")]
-    Typed { object: String, why: String },
+    Typed {
+        /// The object, as upstream names it.
+        object: String,
+        /// The errors.
+        why: String,
+    },
+    /// The `managedFields` cannot be decoded.
     #[error("failed to decode managed fields: {0}")]
     Decode(#[from] entry::Error),
+    /// The object cannot be converted to a version.
     #[error("failed to convert object to version {version}: {why}")]
-    Convert { version: String, why: String },
+    Convert {
+        /// The version.
+        version: String,
+        /// The reason.
+        why: String,
+    },
 }
 
 impl Error {
-    /// What the API answers. Upstream answers 500 to a configuration that does not fit; we say 400, since it is the
-    /// client's to mend.
+    /// The status of the response. It is 400 for a configuration that does not fit the schema (upstream: 500), since the client has to correct it.
     pub fn status(&self) -> Status {
         match self {
             Self::Conflict(c) => c.status(),
@@ -65,10 +85,9 @@ impl Error {
 
 /// Other versions of the object's kind.
 pub trait Versions {
-    /// The object as another version would show it; `Ok(None)` when the version is not (or no longer) there, in which case
-    /// what was owned through it is forgotten.
+    /// Converts the object to another version. `Ok(None)` if the version does not exist (any more); then its entries are dropped.
     fn convert(&self, object: &Object, api_version: &str) -> Result<Option<Object>, String>;
-    /// Whether there is such a version. Entries may name any, and each object that is converted is copied.
+    /// Whether the version exists. Entries may name any, and a conversion copies the object.
     fn has(&self, _api_version: &str) -> bool {
         true
     }
@@ -89,22 +108,23 @@ impl Versions for OneVersion {
     }
 }
 
-/// What a write brings with it.
+/// The context of a write.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// Who writes: `fieldManager`, or the part of the user agent before the slash.
+    /// The manager: `fieldManager`, or the part of the user agent before the slash.
     pub manager: &'a str,
-    /// Of the request: `apps/v1`.
+    /// The group and version of the request: `apps/v1`.
     pub api_version: &'a str,
     /// Empty for the main resource.
     pub subresource: &'a str,
-    /// Of the kind in the request's version.
+    /// The schema of the kind in the request's version.
     pub schema: Option<&'a Schema>,
     /// RFC 3339, whole seconds.
     pub time: &'a str,
     /// Fields that the resource's strategy resets, so that no write through it owns them: `status` for most main resources,
     /// `spec` for their `status`.
     pub reset_fields: &'a Set,
+    /// The versions of the kind.
     pub versions: &'a dyn Versions,
 }
 
@@ -114,7 +134,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What nobody owns.
+/// Fields that have no owner.
 fn stripped() -> &'static Set {
     static STRIPPED: LazyLock<Set> = LazyLock::new(|| {
         Set::of_fields(&[
@@ -135,7 +155,7 @@ fn stripped() -> &'static Set {
     &STRIPPED
 }
 
-/// Takes `metadata.managedFields` out.
+/// Removes `metadata.managedFields` and returns it.
 fn take_managed_fields(o: &mut Object) -> Option<Value> {
     o.0.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }

@@ -208,7 +208,7 @@ fn dropped_fields_go_unless_somebody_owns_them() {
     s.apply("m1", Force::No, json!({})).unwrap();
     assert_eq!(s.object(), json!({"metadata": {"labels": {"x": "1"}}}));
     assert_eq!(s.owns("m1"), Value::Null);
-    // What nobody owns is left alone; what an updater owns too.
+    // Fields without an owner, or owned by an updater, stay.
     let mut s = Store::new();
     s.apply("m1", Force::No, json!({"data": {"a": "1", "b": "1"}})).unwrap();
     s.update("up", |v| v["data"]["c"] = "1".into());
@@ -323,7 +323,7 @@ fn kubectl_takes_over_from_client_side_apply() {
     // The annotation follows.
     let text = s.live.as_ref().unwrap().annotation(LAST_APPLIED).unwrap().to_owned();
     assert_eq!(text, format!("{}\n", base(config)));
-    // What somebody else changed since is a conflict.
+    // A later change of another manager conflicts.
     s.update("editor", |v| v["data"]["b"] = "9".into());
     let c = s.conflicts("kubectl", json!({"data": {"b": "3"}}));
     assert_eq!(c, vec![("\"editor\" using apps/v1".to_owned(), ".data.b".to_owned())]);
@@ -346,7 +346,7 @@ fn managed_fields_are_reset_by_an_empty_list_or_entry() {
     assert_eq!(s.managers(), kept);
     s.update("u", |v| v["metadata"]["managedFields"] = json!([{}]));
     assert!(s.managers().0.is_empty());
-    // Untracked objects stay so until something is applied, which finds everything owned by nobody in particular.
+    // Untracked objects stay so until something is applied, which finds all fields without a specific owner.
     s.update("u", |v| v["data"]["b"] = "1".into());
     assert!(s.managers().0.is_empty());
     let c = s.conflicts("m2", json!({"data": {"a": "2"}}));
@@ -355,7 +355,7 @@ fn managed_fields_are_reset_by_an_empty_list_or_entry() {
     assert_eq!(s.owns("before-first-apply"), json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
 }
 
-/// An object that nobody tracks does not begin to say so.
+/// An untracked object gets no managed fields.
 #[test]
 fn nothing_is_never_written_as_null() {
     let mut s = Store::new();
@@ -610,7 +610,7 @@ proptest! {
         }
     }
 
-    /// After a forced apply the object says what the configuration says, and its manager owns just that.
+    /// After a forced apply, the object has the values of the configuration, and its manager owns exactly these.
     #[test]
     fn a_forced_apply_has_its_way(a in config(), b in config()) {
         let mut s = Store::new();

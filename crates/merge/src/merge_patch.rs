@@ -1,7 +1,8 @@
-//! JSON merge patch (RFC 7386), and its making from documents as kubectl does for kinds without a schema.
+//! JSON merge patch (RFC 7386), and its creation from documents, as kubectl does for kinds without a schema.
 
 use meta::{Map, Value};
 
+/// The error of an invalid patch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Answered with 400.
@@ -80,7 +81,7 @@ fn only(patch: Map<String, Value>, keep: Keep) -> Map<String, Value> {
         .collect()
 }
 
-/// Joins two patches into one that does both, the second having the last word; `null`s stay.
+/// Joins two patches into one, in which the second one wins; `null`s stay.
 fn join(first: &mut Map<String, Value>, second: Map<String, Value>) {
     for (k, v) in second {
         match (first.get_mut(&k), v) {
@@ -91,7 +92,7 @@ fn join(first: &mut Map<String, Value>, second: Map<String, Value>) {
 }
 
 /// The merge patch that `kubectl apply` sends for a kind without a schema: what was in `original` (the last applied
-/// configuration) and is gone from `modified` is removed from `current` (live), what `modified` says differently is set.
+/// configuration) and is not in `modified` is removed from `current` (live); differences of `modified` are set.
 pub fn three_way(
     original: &Map<String, Value>,
     modified: &Map<String, Value>,

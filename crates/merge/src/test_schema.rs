@@ -19,7 +19,7 @@ fn reference(v: &Value, defs: &mut Definitions) -> SchemaRef {
 
 /// One schema; `$ref`s go to definitions by the last part of their path.
 pub fn schema(v: &Value, defs: &mut Definitions) -> Schema {
-    let mut s = Schema::of(match (text(v, "type"), text(v, "format")) {
+    let mut s = Schema::new(match (text(v, "type"), text(v, "format")) {
         ("string", "int-or-string") => Type::IntOrString,
         ("string", "date-time") => Type::Time,
         ("string", _) => Type::String,

@@ -1,7 +1,7 @@
 //! Objects seen through their schema's topology: comparing, merging, and taking out fields by path.
 //!
-//! A value is a leaf (scalars, atomic lists and objects, empty containers) or a container whose parts are owned apart. Where
-//! the schema says nothing, objects are granular and lists atomic. What does not fit its schema counts as a leaf, so that
+//! A value is a leaf (scalars, atomic lists and objects, empty containers) or a container with separately owned parts. Without
+//! a schema, objects are granular and lists atomic. A value that does not fit its schema counts as a leaf, so that
 //! live objects written under an older schema are tolerated; [`validate`] is for what a client applies.
 
 mod atomics;

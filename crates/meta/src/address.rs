@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Whether nobody may be led to an address by what a user of the cluster has written: loopback, the link, groups, and none at all.
+/// Whether users of the cluster may not direct connections to an address: loopback, link-local, multicast and unspecified ones.
 /// Also as an IPv4 address inside of one of IPv6 (mapped, compatible, translated, 6to4).
 pub fn is_special(ip: IpAddr) -> bool {
     match ip {

@@ -3,9 +3,13 @@
 /// What a request does to an object, as admission reviews it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
+    /// `CREATE`.
     Create,
+    /// `UPDATE`.
     Update,
+    /// `DELETE`.
     Delete,
+    /// `CONNECT`: a connection to a subresource, as `exec`.
     Connect,
 }
 

@@ -108,7 +108,7 @@ pub fn from_slice<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, serde_js
     unlimited(serde_json::Deserializer::from_slice(bytes))
 }
 
-/// [`from_slice`] of text, whose strings need not be checked again.
+/// [`from_slice`] of text, with strings that are known to be valid.
 pub fn from_str<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, serde_json::Error> {
     let error = match serde_json::from_str(text) {
         Ok(v) => return Ok(v),

@@ -20,23 +20,28 @@ pub struct FieldPath {
 const COPIED: usize = 256;
 
 impl FieldPath {
+    /// The path of the object itself.
     pub fn root() -> Self {
         Self::default()
     }
 
+    /// A path that is written as in errors: `spec.containers[0].name`.
     pub fn new(path: impl Into<String>) -> Self {
         Self { before: None, text: path.into() }.ready()
     }
 
+    /// Whether it is the path of the object itself.
     pub fn is_root(&self) -> bool {
         self.before.is_none() && self.text.is_empty()
     }
 
+    /// The path of a field.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         self.extended(&[if self.is_root() { "" } else { "." }, name])
     }
 
+    /// The path of an item of a list.
     #[must_use]
     pub fn index(&self, i: usize) -> Self {
         match u8::try_from(i) {
@@ -46,6 +51,7 @@ impl FieldPath {
         }
     }
 
+    /// The path of a key of a map.
     #[must_use]
     pub fn key(&self, k: &str) -> Self {
         self.extended(&["[", k, "]"])
@@ -118,15 +124,25 @@ impl fmt::Display for FieldPath {
 /// The kind of an error (`field.ErrorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorType {
+    /// A required field is absent or empty.
     Required,
+    /// The value is invalid.
     Invalid,
+    /// The value is not among the allowed ones.
     NotSupported,
+    /// The value occurs more than once.
     Duplicate,
+    /// The value is not allowed here.
     Forbidden,
+    /// The string or list of bytes is too long.
     TooLong,
+    /// The list has too many items.
     TooMany,
+    /// The value has a wrong type.
     TypeInvalid,
+    /// The value refers to an object that does not exist.
     NotFound,
+    /// The validation itself failed.
     Internal,
 }
 
@@ -242,6 +258,7 @@ pub enum BadValue {
     Omitted,
     /// The value is absent.
     Null,
+    /// A string.
     String(String),
     /// Any other value, formatted: as JSON, or as Go prints a struct of the server.
     Formatted(String),
@@ -347,15 +364,21 @@ pub enum Origin {
 /// An error of the validation of a field (`field.Error`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
+    /// The type of the error.
     pub kind: ErrorType,
+    /// The path of the field.
     pub path: String,
+    /// The invalid value.
     pub value: BadValue,
+    /// What is wrong with it.
     pub detail: String,
+    /// The rule that found the error.
     pub origin: Option<Origin>,
-    /// The path whose place in the order of errors this one takes, where it is not its own.
+    /// The path that defines the position of the error, if it is not the error's own.
     pub place: Option<String>,
 }
 
+/// The errors of a validation.
 pub type ErrorList = Vec<FieldError>;
 
 impl FieldError {
@@ -383,18 +406,19 @@ impl FieldError {
         self.path.is_empty()
     }
 
-    /// Said where an error of that path is said: upstream does not always go through a type as it is written.
+    /// Sorts the error as one of that path: upstream does not always follow the order of the type.
     #[must_use]
     pub fn said_with(self, path: &FieldPath) -> Self {
         Self { place: Some(limited(format_args!("{path}"))), ..self }
     }
 
+    /// The error with the rule that found it.
     #[must_use]
     pub fn with_origin(self, origin: Origin) -> Self {
         Self { origin: Some(origin), ..self }
     }
 
-    /// Adds what an error of this kind does not say by itself.
+    /// Adds the detail of the error.
     #[must_use]
     pub fn with_detail(self, detail: impl AsRef<str>) -> Self {
         Self { detail: limited(format_args!("{}", detail.as_ref())), ..self }
@@ -416,18 +440,22 @@ impl FieldError {
         Body(self)
     }
 
+    /// The field is required.
     pub fn required(path: &FieldPath, detail: &str) -> Self {
         Self::make(ErrorType::Required, path, BadValue::Omitted, format_args!("{detail}"))
     }
 
+    /// The value is invalid.
     pub fn invalid(path: &FieldPath, value: impl Into<BadValue>, detail: impl AsRef<str>) -> Self {
         Self::make(ErrorType::Invalid, path, value, format_args!("{}", detail.as_ref()))
     }
 
+    /// The value has a wrong type.
     pub fn type_invalid(path: &FieldPath, value: impl Into<BadValue>, detail: impl AsRef<str>) -> Self {
         Self::make(ErrorType::TypeInvalid, path, value, format_args!("{}", detail.as_ref()))
     }
 
+    /// The value is not among `allowed`.
     pub fn not_supported<S: AsRef<str>>(path: &FieldPath, value: impl Into<BadValue>, allowed: &[S]) -> Self {
         Self::not_supported_of(path, value, allowed.iter())
     }
@@ -442,27 +470,33 @@ impl FieldError {
         Self::make(ErrorType::NotSupported, path, value, detail)
     }
 
+    /// The value occurs more than once.
     pub fn duplicate(path: &FieldPath, value: impl Into<BadValue>) -> Self {
         Self::make(ErrorType::Duplicate, path, value, format_args!(""))
     }
 
+    /// The value is not allowed here.
     pub fn forbidden(path: &FieldPath, detail: &str) -> Self {
         Self::make(ErrorType::Forbidden, path, BadValue::Omitted, format_args!("{detail}"))
     }
 
+    /// The string has more than `max` bytes.
     pub fn too_long(path: &FieldPath, max: usize) -> Self {
         let detail = format_args!("may not be more than {max} bytes");
         Self::make(ErrorType::TooLong, path, BadValue::Omitted, detail)
     }
 
+    /// The list has more than `max` items.
     pub fn too_many(path: &FieldPath, actual: usize, max: usize) -> Self {
         Self::make(ErrorType::TooMany, path, actual, format_args!("must have at most {max} items"))
     }
 
+    /// The value refers to an object that does not exist.
     pub fn not_found(path: &FieldPath, value: impl Into<BadValue>) -> Self {
         Self::make(ErrorType::NotFound, path, value, format_args!(""))
     }
 
+    /// The validation itself failed.
     pub fn internal(path: &FieldPath, detail: &str) -> Self {
         Self::make(ErrorType::Internal, path, BadValue::Omitted, format_args!("{detail}"))
     }

@@ -2,39 +2,57 @@
 
 use std::fmt;
 
+/// An API group and version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
+    /// The group; empty for the core group.
     pub group: String,
+    /// The version.
     pub version: String,
 }
 
+/// Group, version and kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
+    /// The group; empty for the core group.
     pub group: String,
+    /// The version.
     pub version: String,
+    /// The kind.
     pub kind: String,
 }
 
+/// Group, version and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvr {
+    /// The group; empty for the core group.
     pub group: String,
+    /// The version.
     pub version: String,
+    /// The resource (plural).
     pub resource: String,
 }
 
+/// Group and kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupKind {
+    /// The group; empty for the core group.
     pub group: String,
+    /// The kind.
     pub kind: String,
 }
 
+/// Group and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
+    /// The group; empty for the core group.
     pub group: String,
+    /// The resource (plural).
     pub resource: String,
 }
 
 impl GroupVersion {
+    /// A group and version.
     pub fn new(group: impl Into<String>, version: impl Into<String>) -> Self {
         Self { group: group.into(), version: version.into() }
     }
@@ -48,10 +66,12 @@ impl GroupVersion {
         }
     }
 
+    /// A kind of this group and version.
     pub fn with_kind(&self, kind: impl Into<String>) -> Gvk {
         Gvk { group: self.group.clone(), version: self.version.clone(), kind: kind.into() }
     }
 
+    /// A resource of this group and version.
     pub fn with_resource(&self, resource: impl Into<String>) -> Gvr {
         Gvr { group: self.group.clone(), version: self.version.clone(), resource: resource.into() }
     }
@@ -64,18 +84,22 @@ impl fmt::Display for GroupVersion {
 }
 
 impl Gvk {
+    /// Group, version and kind.
     pub fn new(group: impl Into<String>, version: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { group: group.into(), version: version.into(), kind: kind.into() }
     }
 
+    /// The group and version.
     pub fn group_version(&self) -> GroupVersion {
         GroupVersion::new(self.group.clone(), self.version.clone())
     }
 
+    /// The group and kind.
     pub fn group_kind(&self) -> GroupKind {
         GroupKind { group: self.group.clone(), kind: self.kind.clone() }
     }
 
+    /// The `apiVersion`: `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         self.group_version().to_string()
     }
@@ -89,10 +113,12 @@ impl fmt::Display for Gvk {
 }
 
 impl Gvr {
+    /// The group and version.
     pub fn group_version(&self) -> GroupVersion {
         GroupVersion::new(self.group.clone(), self.version.clone())
     }
 
+    /// The group and resource.
     pub fn group_resource(&self) -> GroupResource {
         GroupResource { group: self.group.clone(), resource: self.resource.clone() }
     }

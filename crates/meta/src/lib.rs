@@ -3,6 +3,8 @@
 //! Invariant: everything here is data to data. No I/O, no clock, no async; time and randomness appear only as the traits
 //! ([`Clock`], [`Rng`]) that the edge implements.
 
+#![warn(missing_docs)]
+
 pub mod address;
 pub mod admission;
 pub mod depth;
@@ -19,7 +21,7 @@ pub mod status;
 pub mod time;
 pub mod user;
 
-/// The version of Kubernetes that client, server and node speak and say they are.
+/// The version of Kubernetes that client, server and node report.
 pub const KUBERNETES_VERSION: &str = "v1.36.2";
 
 pub use admission::{MutatedBy, Operation};

@@ -2,8 +2,11 @@
 //!
 //! Every check returns the messages of what is wrong; an empty list means right.
 
+/// Maximum characters of the value of a label.
 pub const LABEL_VALUE_MAX: usize = 63;
+/// Maximum characters of a DNS label.
 pub const DNS_LABEL_MAX: usize = 63;
+/// Maximum characters of a DNS subdomain.
 pub const DNS_SUBDOMAIN_MAX: usize = 253;
 
 fn alnum(b: u8) -> bool {
@@ -34,6 +37,7 @@ const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
+/// Errors of a DNS label (RFC 1123); empty for a valid one.
 pub fn dns_label(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_LABEL_MAX {
@@ -49,6 +53,7 @@ fn is_subdomain(s: &str) -> bool {
     s.split('.').all(|l| shaped(l, lower_alnum, |c| lower_alnum(c) || c == b'-'))
 }
 
+/// Errors of a DNS subdomain (RFC 1123); empty for a valid one.
 pub fn dns_subdomain(s: &str) -> Vec<String> {
     subdomain(s, "characters")
 }
@@ -67,7 +72,7 @@ pub fn wildcard_dns_subdomain(s: &str) -> Vec<String> {
     errors
 }
 
-/// As generated validation says it.
+/// The message of generated validation.
 pub fn long_name(s: &str) -> Vec<String> {
     subdomain(s, "bytes")
 }
@@ -83,7 +88,7 @@ fn subdomain(s: &str, unit: &str) -> Vec<String> {
     errors
 }
 
-/// A subdomain whose labels may hold underscores, as DNS searches have them.
+/// A subdomain with underscores allowed in its labels, as in DNS search lists.
 pub fn dns_subdomain_with_underscores(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_SUBDOMAIN_MAX {
@@ -97,6 +102,7 @@ pub fn dns_subdomain_with_underscores(s: &str) -> Vec<String> {
     errors
 }
 
+/// Errors of a DNS label (RFC 1035), which starts with a letter; empty for a valid one.
 pub fn dns_1035_label(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > DNS_LABEL_MAX {
@@ -140,6 +146,7 @@ pub fn qualified_name(s: &str) -> Vec<String> {
     errors
 }
 
+/// Errors of the value of a label; empty for a valid one.
 pub fn label_value(s: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if s.len() > LABEL_VALUE_MAX {
@@ -212,6 +219,7 @@ pub fn port_name(s: &str) -> Vec<String> {
     errors
 }
 
+/// Errors of a port number; empty for a valid one.
 pub fn port_number(n: i64) -> Vec<String> {
     if (1..=65535).contains(&n) { Vec::new() } else { vec!["must be between 1 and 65535, inclusive".to_owned()] }
 }

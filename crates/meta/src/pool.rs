@@ -25,14 +25,14 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Clone + Eq + Hash> Pool<T> {
-    /// What is equal to `wanted` and known, or what `make` makes of it, which must be equal to it.
-    pub fn get<Q: Hash + Eq + ?Sized>(&self, wanted: &Q, make: impl FnOnce() -> T) -> T
+    /// The pooled value that equals `key`, or the one that `make` creates, which must equal it.
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q, make: impl FnOnce() -> T) -> T
     where
         T: Borrow<Q>,
     {
-        let shard = &self.shards[self.choice.hash_one(wanted) as usize % SHARDS];
+        let shard = &self.shards[self.choice.hash_one(key) as usize % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = shard.get(wanted) {
+        if let Some(known) = shard.get(key) {
             return known.clone();
         }
         if shard.len() >= LIMIT {
@@ -43,10 +43,12 @@ impl<T: Clone + Eq + Hash> Pool<T> {
         new
     }
 
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -6,23 +6,31 @@ use std::cmp::Ordering;
 use std::fmt;
 use thiserror::Error;
 
+/// The notation of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
+    /// Suffixes of powers of ten: `12k`, `500m`.
     DecimalSi,
+    /// Suffixes of powers of two: `12Ki`.
     BinarySi,
+    /// An exponent: `12e6`.
     DecimalExponent,
 }
 
+/// A quantity of a resource, exact to billionths (`resource.Quantity`).
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     nanos: i128,
     format: Format,
 }
 
+/// The error of an invalid quantity.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Error {
+    /// The text is no number with a suffix.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
+    /// There is no suffix of this name.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
@@ -31,18 +39,22 @@ const NANO: i128 = 1_000_000_000;
 const MAX: i128 = i64::MAX as i128 * NANO;
 
 impl Quantity {
+    /// An integer.
     pub fn from_int(v: i64) -> Self {
         Self { nanos: i128::from(v) * NANO, format: Format::DecimalSi }
     }
 
+    /// A number of thousandths.
     pub fn from_milli(v: i64) -> Self {
         Self { nanos: i128::from(v) * 1_000_000, format: Format::DecimalSi }
     }
 
+    /// An integer in the notation of powers of two.
     pub fn binary(v: i64) -> Self {
         Self { nanos: i128::from(v) * NANO, format: Format::BinarySi }
     }
 
+    /// Parses a quantity: `1.5Gi`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
             return Err(Error::Format);
@@ -124,18 +136,22 @@ impl Quantity {
         Self { nanos: (self.nanos / MILLI + away) * MILLI, ..self }
     }
 
+    /// Whether it is zero.
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }
 
+    /// -1, 0 or 1.
     pub fn sign(&self) -> i32 {
         self.nanos.signum() as i32
     }
 
+    /// Whether it has no fraction.
     pub fn is_integer(&self) -> bool {
         self.nanos % NANO == 0
     }
 
+    /// The notation.
     pub fn format(&self) -> Format {
         self.format
     }

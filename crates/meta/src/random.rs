@@ -2,8 +2,10 @@
 
 /// A source of random numbers: the system's at the edge, a seeded one in simulations.
 pub trait Rng: Send + Sync + 'static {
+    /// A random number.
     fn next_u64(&self) -> u64;
 
+    /// Fills the buffer with random bytes.
     fn fill(&self, buffer: &mut [u8]) {
         for chunk in buffer.chunks_mut(8) {
             let bytes = self.next_u64().to_le_bytes();

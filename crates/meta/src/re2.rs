@@ -8,7 +8,7 @@
 
 use regex_syntax::hir::{self, Hir, HirKind};
 
-/// The pattern in the crate's words. What is wrong stays wrong: it is the crate that says so.
+/// Translates a pattern to the syntax of the `regex` crate. An invalid pattern stays invalid: the crate reports it.
 pub fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern.chars().peekable();
@@ -116,7 +116,7 @@ fn quoted(rest: &mut std::iter::Peekable<std::str::Chars<'_>>, out: &mut String)
 
 /// The size of a pattern that was translated; zero if it is none.
 pub fn size(translated: &str) -> Size {
-    regex_syntax::parse(translated).map(|h| Size::of(&h)).unwrap_or_default()
+    regex_syntax::parse(translated).map(|h| Size::new(&h)).unwrap_or_default()
 }
 
 /// How large the program of a pattern is.
@@ -129,8 +129,8 @@ pub struct Size {
 }
 
 impl Size {
-    fn of(hir: &Hir) -> Self {
-        let all = |of: &[Hir]| of.iter().map(Self::of).fold(Self::default(), Self::plus);
+    fn new(hir: &Hir) -> Self {
+        let all = |of: &[Hir]| of.iter().map(Self::new).fold(Self::default(), Self::plus);
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => Self { parts: 1, positions: 0 },
             HirKind::Literal(l) => Self { parts: l.0.len(), positions: l.0.len() },
@@ -143,11 +143,11 @@ impl Size {
             }
             HirKind::Repetition(r) => {
                 let times = r.max.unwrap_or(r.min.saturating_add(1)).max(1) as usize;
-                let once = Self::of(&r.sub);
+                let once = Self::new(&r.sub);
                 let many = |n: usize| n.saturating_add(1).saturating_mul(times);
                 Self { parts: many(once.parts), positions: once.positions.saturating_mul(times) }
             }
-            HirKind::Capture(c) => Self::of(&c.sub),
+            HirKind::Capture(c) => Self::new(&c.sub),
             HirKind::Concat(all_of) | HirKind::Alternation(all_of) => all(all_of),
         }
     }

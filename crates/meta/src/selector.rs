@@ -3,22 +3,35 @@
 use crate::{FieldError, FieldPath, Value, names};
 use std::fmt;
 
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
+    /// `=`.
     Equals,
+    /// `==`.
     DoubleEquals,
+    /// `!=`.
     NotEquals,
+    /// `in`.
     In,
+    /// `notin`.
     NotIn,
+    /// The key exists.
     Exists,
+    /// The key does not exist.
     DoesNotExist,
+    /// `>`, for integers.
     GreaterThan,
+    /// `<`, for integers.
     LessThan,
 }
 
+/// A requirement on a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
+    /// The key of the label.
     pub key: String,
+    /// The operator.
     pub operator: Operator,
     /// Sorted.
     pub values: Vec<String>,
@@ -27,6 +40,7 @@ pub struct Requirement {
 /// All requirements must hold; none means everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector {
+    /// The requirements, all of which must be met.
     pub requirements: Vec<Requirement>,
     /// Selects nothing at all (a null selector).
     pub nothing: bool,
@@ -55,18 +69,22 @@ impl Requirement {
 }
 
 impl LabelSelector {
+    /// A selector that matches everything.
     pub fn everything() -> Self {
         Self::default()
     }
 
+    /// A selector that matches nothing.
     pub fn none() -> Self {
         Self { requirements: Vec::new(), nothing: true }
     }
 
+    /// Whether it matches everything.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty() && !self.nothing
     }
 
+    /// Whether labels match. `get` returns the value of a label.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(&get))
     }
@@ -334,17 +352,23 @@ impl fmt::Display for LabelSelector {
 /// `a=b,c!=d` over the selectable fields of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
+    /// The terms, all of which must be met.
     pub terms: Vec<FieldTerm>,
 }
 
+/// A term of a field selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldTerm {
+    /// The path of the field.
     pub field: String,
+    /// The value.
     pub value: String,
+    /// Whether the field must be equal to the value, or differ.
     pub equal: bool,
 }
 
 impl FieldSelector {
+    /// Parses a field selector: `metadata.name=x,status.phase!=Failed`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut terms = Vec::new();
         for part in split_terms(text) {
@@ -358,15 +382,17 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
+    /// Whether it matches everything.
     pub fn is_everything(&self) -> bool {
         self.terms.is_empty()
     }
 
+    /// Whether fields match. `get` returns the value of a field.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms.iter().all(|t| (get(&t.field).unwrap_or_default() == t.value) == t.equal)
     }
 
-    /// The value that `field` must have, if the selector says so.
+    /// The value that the selector requires of `field`, if any.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
     }

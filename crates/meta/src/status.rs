@@ -12,30 +12,51 @@ pub const MOST_SAID: usize = 256 << 10;
 /// Bytes around each cause.
 const AROUND_CAUSE: usize = 64;
 
+/// The reason of a `Status`: a machine-readable description of the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
+    /// No reason is given.
     Unknown,
+    /// The client is not authenticated (401).
     Unauthorized,
+    /// The client is not authorized, or the request is not allowed (403).
     Forbidden,
+    /// The object or resource does not exist (404).
     NotFound,
+    /// The object exists already (409).
     AlreadyExists,
+    /// The request conflicts with the current object (409).
     Conflict,
+    /// The resource is not available any more (410).
     Gone,
+    /// The object is invalid (422).
     Invalid,
+    /// The server did not respond in time; the client may retry (500).
     ServerTimeout,
+    /// The request exceeded its deadline (504).
     Timeout,
+    /// There are too many requests; the client may retry later (429).
     TooManyRequests,
+    /// The request is malformed (400).
     BadRequest,
+    /// The resource does not support the method (405).
     MethodNotAllowed,
+    /// No acceptable encoding is available (406).
     NotAcceptable,
+    /// The request is too large (413).
     RequestEntityTooLarge,
+    /// The encoding of the request is not supported (415).
     UnsupportedMediaType,
+    /// The server failed (500).
     InternalError,
+    /// The requested revision is compacted (410).
     Expired,
+    /// The service is not available (503).
     ServiceUnavailable,
 }
 
 impl Reason {
+    /// The reason as the API writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -60,6 +81,7 @@ impl Reason {
         }
     }
 
+    /// The reason of this name; [`Reason::Unknown`] for others.
     pub fn parse(text: &str) -> Self {
         use Reason::*;
         [
@@ -88,30 +110,44 @@ impl Reason {
     }
 }
 
+/// A cause of a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
+    /// The machine-readable reason.
     pub reason: String,
+    /// The description.
     pub message: String,
+    /// The path of the field, if the cause is of a field.
     pub field: String,
 }
 
+/// Details of a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
+    /// The name of the object.
     pub name: String,
+    /// The group of the object.
     pub group: String,
     /// The kind, or the resource where only that is known, as upstream does.
     pub kind: String,
+    /// The UID of the object.
     pub uid: String,
+    /// The causes, as the errors of fields.
     pub causes: Vec<Cause>,
+    /// The seconds after which the client may retry; 0 if there are none.
     pub retry_after_seconds: u32,
 }
 
 /// A failure with its HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
+    /// The HTTP status code.
     pub code: u16,
+    /// The reason.
     pub reason: Reason,
+    /// The description.
     pub message: String,
+    /// The details.
     pub details: Option<Box<Details>>,
     /// With which token an expired list can go on, though not consistently.
     pub resume: Option<Box<str>>,
@@ -126,10 +162,12 @@ impl fmt::Display for Status {
 }
 
 impl Status {
+    /// A failure.
     pub fn new(code: u16, reason: Reason, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None, resume: None }
     }
 
+    /// The failure with details.
     #[must_use]
     pub fn with_details(mut self, details: Details) -> Self {
         self.details = Some(Box::new(details));
@@ -145,14 +183,17 @@ impl Status {
         })
     }
 
+    /// 404: the object does not exist.
     pub fn not_found(gr: &GroupResource, name: &str) -> Self {
         Self::about(404, Reason::NotFound, format!("{gr} {name:?} not found"), gr, name)
     }
 
+    /// 409: the object exists already.
     pub fn already_exists(gr: &GroupResource, name: &str) -> Self {
         Self::about(409, Reason::AlreadyExists, format!("{gr} {name:?} already exists"), gr, name)
     }
 
+    /// 409: the request conflicts with the current object.
     pub fn conflict(gr: &GroupResource, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {gr} {name:?}: {why}");
         Self::about(409, Reason::Conflict, message, gr, name)
@@ -164,6 +205,7 @@ impl Status {
         Self::conflict(gr, name, why)
     }
 
+    /// 403: the request is not allowed.
     pub fn forbidden(gr: &GroupResource, name: &str, why: &str) -> Self {
         let message = match (gr.resource.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),
@@ -173,14 +215,17 @@ impl Status {
         Self::about(403, Reason::Forbidden, message, gr, name)
     }
 
+    /// 401: the client is not authenticated.
     pub fn unauthorized() -> Self {
         Self::new(401, Reason::Unauthorized, "Unauthorized")
     }
 
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, Reason::BadRequest, message)
     }
 
+    /// 500: the server failed.
     pub fn internal(why: impl fmt::Display) -> Self {
         Self::new(500, Reason::InternalError, format!("Internal error occurred: {why}")).with_details(Details {
             causes: vec![Cause { message: why.to_string(), ..Cause::default() }],
@@ -188,6 +233,7 @@ impl Status {
         })
     }
 
+    /// 422: the object has these errors.
     pub fn invalid(gk: &GroupKind, name: &str, errors: &[FieldError]) -> Self {
         let (mut seen, mut list, mut size) = (HashSet::new(), Vec::new(), 0);
         let kept = errors.iter().take_while(|e| {
@@ -222,36 +268,44 @@ impl Status {
         })
     }
 
+    /// 405: the resource does not support the action.
     pub fn method_not_supported(gr: &GroupResource, action: &str) -> Self {
         let message = format!("{action} is not supported on resources of kind {:?}", gr.to_string());
         Self::about(405, Reason::MethodNotAllowed, message, gr, "")
     }
 
+    /// 415: the encoding of the request is not supported.
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         Self::new(415, Reason::UnsupportedMediaType, message)
     }
 
+    /// 406: no acceptable encoding is available.
     pub fn not_acceptable(message: impl Into<String>) -> Self {
         Self::new(406, Reason::NotAcceptable, message)
     }
 
+    /// 410: the requested revision is compacted.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, Reason::Expired, message)
     }
 
+    /// 413: the request is too large.
     pub fn too_large(message: impl Into<String>) -> Self {
         Self::new(413, Reason::RequestEntityTooLarge, message)
     }
 
+    /// 429: there are too many requests.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(429, Reason::TooManyRequests, message)
             .with_details(Details { retry_after_seconds, ..Details::default() })
     }
 
+    /// 504: the request exceeded its deadline.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(504, Reason::Timeout, message)
     }
 
+    /// 503: the service is not available.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, Reason::ServiceUnavailable, message)
     }
@@ -262,6 +316,7 @@ impl Status {
             .with_details(Details::default())
     }
 
+    /// Whether the failure has this reason.
     pub fn is(&self, reason: Reason) -> bool {
         self.reason == reason
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 /// The wall clock. Implemented by the system's clock at the edge and by virtual time in simulations.
 pub trait Clock: Send + Sync + 'static {
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -23,7 +24,7 @@ pub fn seconds(n: impl Into<i64>) -> Duration {
     Duration::from_secs(n.into().max(0).unsigned_abs()).min(FAR)
 }
 
-/// The moment so many seconds later, or earlier if negative; what no timestamp can say is the last or the first one there is.
+/// The timestamp some seconds later, or earlier if negative. Saturates at the first and the last timestamp.
 pub fn plus(t: Timestamp, seconds: i64) -> Timestamp {
     t.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(t)
 }
@@ -43,10 +44,10 @@ pub fn format_micro(t: Timestamp) -> String {
     t.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Reads RFC 3339 with any offset and any fraction. None also for a moment whose year in UTC has not four digits: it could be written, but
+/// Reads RFC 3339 with any offset and any fraction. None also for a time with a year beyond four digits in UTC: it could be written, but
 /// not read again.
 pub fn parse(text: &str) -> Option<Timestamp> {
-    // RFC 3339 wants a time zone and a `T`; jiff is laxer than Go.
+    // RFC 3339 requires a time zone and a `T`; jiff is more lenient than Go.
     let bytes = text.as_bytes();
     if bytes.len() < 20 || bytes[10] != b'T' {
         return None;

@@ -1,7 +1,9 @@
-//! Metrics in Prometheus' text format. A metric is a row: its name, kind, labels and what it means; a [`Set`] counts.
+//! Metrics in Prometheus' text format. A metric is a row of a table: name, kind, labels and help text. A [`Set`] counts.
 //!
-//! Where something happens often the series is resolved once ([`Set::counter`] and the like) and kept: counting is then a few
-//! atomics. What is not counted but read when somebody asks is a [`Scrape`]. Left out: what the rows are, which those say who count.
+//! Frequent code resolves a series once ([`Set::counter`] and the like) and keeps it: counting is then a few atomic operations. A [`Scrape`]
+//! collects values that are read on request. Left out: the rows, which belong to the code that counts.
+
+#![warn(missing_docs)]
 
 mod health;
 mod scrape;
@@ -14,38 +16,49 @@ use prometheus::core::Collector;
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::collections::HashMap;
 
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
+    /// A counter, which never decreases.
     Counter,
+    /// A gauge of integers.
     Gauge,
     /// A gauge with fractions.
     RealGauge,
-    /// With the upper bounds of its buckets.
+    /// A histogram with the upper bounds of its buckets.
     Histogram(&'static [f64]),
 }
 
-/// One metric.
+/// A metric of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
+    /// The name, as Prometheus reads it.
     pub name: &'static str,
+    /// The kind.
     pub kind: Kind,
+    /// The help text.
     pub help: &'static str,
+    /// The names of the labels.
     pub labels: &'static [&'static str],
 }
 
 impl Row {
+    /// A row of a counter.
     pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
         Self { name, kind: Kind::Counter, help, labels }
     }
 
+    /// A row of a gauge of integers.
     pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
         Self { name, kind: Kind::Gauge, help, labels }
     }
 
+    /// A row of a gauge of floating-point numbers.
     pub const fn real_gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
         Self { name, kind: Kind::RealGauge, help, labels }
     }
 
+    /// A row of a histogram with these upper bounds.
     pub const fn histogram(
         name: &'static str,
         labels: &'static [&'static str],
@@ -63,14 +76,14 @@ enum Family {
     Histogram(HistogramVec),
 }
 
-/// The metrics of a table, with what was counted.
+/// The metrics of a table, with their values.
 pub struct Set {
     registry: Registry,
     families: HashMap<&'static str, Family>,
 }
 
 impl Set {
-    /// A table with two rows of one name, or with a name that is none, is a mistake in the program.
+    /// Registers a table. Panics if two rows have one name, or a name is invalid.
     pub fn new(rows: &[Row]) -> Self {
         let registry = Registry::new();
         let mut families = HashMap::new();
@@ -95,7 +108,7 @@ impl Set {
         Self { registry, families }
     }
 
-    /// What the kernel says of this process (`process_*`).
+    /// Adds the metrics of this process (`process_*`).
     pub fn with_process(self) -> Self {
         let collector = prometheus::process_collector::ProcessCollector::for_self();
         if let Err(e) = self.registry.register(Box::new(collector)) {
@@ -104,7 +117,7 @@ impl Set {
         self
     }
 
-    /// The series of a counter, as many values as its row has labels.
+    /// The series of a counter, with a value for each label of its row.
     pub fn counter(&self, row: &Row, values: &[&str]) -> Counter {
         match self.families.get(row.name) {
             Some(Family::Counter(f)) => f.with_label_values(values),
@@ -112,6 +125,7 @@ impl Set {
         }
     }
 
+    /// The series of an integer gauge, with a value for each label of its row.
     pub fn gauge(&self, row: &Row, values: &[&str]) -> Gauge {
         match self.families.get(row.name) {
             Some(Family::Gauge(f)) => f.with_label_values(values),
@@ -119,6 +133,7 @@ impl Set {
         }
     }
 
+    /// The series of a floating-point gauge, with a value for each label of its row.
     pub fn real_gauge(&self, row: &Row, values: &[&str]) -> RealGauge {
         match self.families.get(row.name) {
             Some(Family::RealGauge(f)) => f.with_label_values(values),
@@ -126,6 +141,7 @@ impl Set {
         }
     }
 
+    /// The series of a histogram, with a value for each label of its row.
     pub fn histogram(&self, row: &Row, values: &[&str]) -> Histogram {
         match self.families.get(row.name) {
             Some(Family::Histogram(f)) => f.with_label_values(values),
@@ -133,9 +149,9 @@ impl Set {
         }
     }
 
-    /// Forgets a series, of whatever kind: what it was about is gone.
+    /// Removes a series of any kind whose object is gone.
     pub fn remove(&self, row: &Row, values: &[&str]) {
-        // One that nobody counted in is not there.
+        // A series that was never counted does not exist.
         let _ = match self.families.get(row.name) {
             Some(Family::Counter(f)) => f.remove_label_values(values),
             Some(Family::Gauge(f)) => f.remove_label_values(values),
@@ -145,14 +161,14 @@ impl Set {
         };
     }
 
-    /// Forgets the series of a gauge that is made anew each time it is read.
+    /// Removes all series of a gauge that is computed at each read.
     pub fn reset(&self, row: &Row) {
         if let Some(Family::Gauge(f)) = self.families.get(row.name) {
             f.reset();
         }
     }
 
-    /// Everything that was counted, as Prometheus reads it.
+    /// All metrics in Prometheus' text format.
     pub fn text(&self) -> String {
         TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Metrics that are read at the moment somebody asks for them: the text is written at once, nothing is kept.
+//! Metrics that are computed on request: the text is written at once, no values are kept.
 
 use crate::{Kind, Row};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Scrape {
         text.push('\n');
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All samples in Prometheus' text format.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (row, samples) in self.0.values().filter(|(_, s)| !s.is_empty()) {

@@ -17,14 +17,17 @@ pub struct Cidr {
 }
 
 impl Cidr {
+    /// The first address of the range.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
+    /// The length of the prefix in bits.
     pub fn length(&self) -> u8 {
         self.length
     }
 
+    /// Whether the address is in the range.
     pub fn contains(&self, address: Ipv4Addr) -> bool {
         mask(self.length) & u32::from(address) == u32::from(self.address)
     }
@@ -34,6 +37,7 @@ impl Cidr {
         (u64::from(index) < self.size()).then(|| Ipv4Addr::from(u32::from(self.address) + index))
     }
 
+    /// The number of addresses.
     pub fn size(&self) -> u64 {
         1 << (32 - self.length)
     }

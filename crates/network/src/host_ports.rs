@@ -27,7 +27,9 @@ const VERSION: u32 = 1;
 pub struct HostPort {
     /// Address of the node; `None` for all of them.
     pub address: Option<Ipv4Addr>,
+    /// The protocol.
     pub protocol: Protocol,
+    /// The port on the host.
     pub port: u16,
     /// Port of the pod.
     pub target: u16,

@@ -8,6 +8,8 @@
 //! nodes fit on one machine.
 //!
 //! Left out: Kubernetes kinds; IPv6; the tunnel between nodes.
+
+#![warn(missing_docs)]
 #![allow(unsafe_code)] // entering namespaces in a child process; each block says why it is sound
 
 mod address;
@@ -35,33 +37,63 @@ pub use services::{Affinity, Endpoint, Options as ServiceOptions, Policy, Progre
 /// Why a network operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The text is no range of IPv4 addresses.
     #[error("{0:?} is not an IPv4 range (address/length with no bits beyond the length)")]
     Cidr(String),
+    /// A field of the configuration is invalid.
     #[error("invalid {field}: {message}")]
-    Invalid { field: &'static str, message: String },
+    Invalid {
+        /// The name of the field.
+        field: &'static str,
+        /// What is invalid.
+        message: String,
+    },
+    /// All addresses of the range are in use.
     #[error("no free address in {0}")]
     Exhausted(Cidr),
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
+        /// What failed.
         what: String,
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
+    /// A request to the kernel's network configuration failed.
     #[error("{what}: {source}")]
     Netlink {
+        /// What failed.
         what: String,
+        /// The cause.
         #[source]
         source: rtnetlink::Error,
     },
     /// `nft` refused a transaction, and nothing of it applies.
     #[error("nft: {message}")]
-    Nft { message: String },
+    Nft {
+        /// The output of `nft`.
+        message: String,
+    },
+    /// Another pod has the host port.
     #[error("the node's port {port} leads to another pod already ({pod})")]
-    PortTaken { port: HostPort, pod: String },
+    PortTaken {
+        /// The port.
+        port: HostPort,
+        /// The pod that has it.
+        pod: String,
+    },
+    /// An interface of this name exists that belongs to another program.
     #[error("interface {0:?} exists and is not ours")]
     Foreign(String),
+    /// A state file cannot be read.
     #[error("state file {path}: {message}")]
-    Corrupt { path: std::path::PathBuf, message: String },
+    Corrupt {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is invalid.
+        message: String,
+    },
 }
 
 impl Error {
@@ -76,6 +108,7 @@ impl Error {
     }
 }
 
+/// The result of network operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Checks an id, which is part of names: short, since names of interfaces have at most 15 bytes.

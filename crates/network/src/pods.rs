@@ -38,6 +38,7 @@ pub struct Options {
     pub pod_range: Cidr,
     /// Addresses of all pods of the cluster.
     pub cluster_range: Cidr,
+    /// The addresses of services.
     pub service_range: Cidr,
     /// Devices besides the bridge that may carry pod addresses (a tunnel to other nodes).
     pub more_devices: Vec<String>,
@@ -72,7 +73,9 @@ impl Options {
 /// The network of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
+    /// The address of the pod.
     pub address: Ipv4Addr,
+    /// The address of the bridge, the pod's default gateway.
     pub gateway: Ipv4Addr,
     /// Path of the pod's network namespace.
     pub namespace: PathBuf,
@@ -177,6 +180,7 @@ impl PodNetwork {
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
+    /// The address of the bridge, the default gateway of pods.
     pub fn gateway(&self) -> Ipv4Addr {
         self.inner.gateway
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use supervisor::panics::restarted;
 use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use runtime::Resources;
+use supervisor::panics::restarted;
 
 use crate::admission::Admission;
 use crate::blocking::blocking;

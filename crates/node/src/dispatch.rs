@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Informer;
-use supervisor::panics::{Panicked, caught, caught_now};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use runtime::Runtime;
 use scheduler::cluster::NodeEntry;
+use supervisor::panics::{Panicked, caught, caught_now};
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::admission::{Admitted, Rejection};

@@ -88,12 +88,18 @@ impl<'a> Vars<'a> for OneObject<'a> {
     }
 }
 
-/// An expression that compiles is evaluated to an end, twice to the same. The first line is the expression, the rest the object.
+/// An expression is rejected with errors, or evaluates twice to the same value. The first line is the expression, the rest the object.
 pub fn cel(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (expression, object) = text.split_once('\n').unwrap_or((text, "{}"));
     let object: Value = serde_json::from_str(object).unwrap_or_default();
-    let Ok(compiled) = Env::default().with("object", Type::Dyn).with_bindings().compile(expression) else { return };
+    let compiled = match Env::default().with("object", Type::Dyn).with_bindings().compile(expression) {
+        Ok(compiled) => compiled,
+        Err(issues) => {
+            assert!(issues.to_string().starts_with("ERROR: "), "{expression}");
+            return;
+        }
+    };
     let value = || {
         let result = compiled.program.eval(&OneObject(&object), &mut Budget::new(100_000));
         result.and_then(|v| v.to_json().map_err(Error::Fault)).map(|v| v.to_string())

@@ -6,10 +6,10 @@ mod host;
 use std::io::{Read, Write};
 use std::path::Path;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use host::{Host, log, shell};
 use runtime::*;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 /// One entry of a layer: path and content; `None` is a directory, `link:` a symlink, `hard:` a hard link.
 type Entry<'a> = (&'a str, Option<&'a str>);
@@ -48,7 +48,7 @@ fn layer(entries: &[Entry]) -> Vec<u8> {
 }
 
 fn sha(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    digest(&SHA256, bytes).as_ref().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {

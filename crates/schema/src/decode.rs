@@ -1,6 +1,6 @@
-//! JSON to a value, noticing keys that come twice.
+//! Parses JSON and reports duplicate keys.
 //!
-//! As in Go, the last of two equal keys wins; which ones there were is reported with full paths, for `fieldValidation`.
+//! As in Go, the last of two equal keys wins. Duplicates are reported with full paths, for `fieldValidation`.
 
 pub mod syntax;
 
@@ -9,13 +9,16 @@ use serde_json::{Map, Number, Value};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
+/// A decoded document.
 #[derive(Debug)]
 pub struct Decoded {
+    /// The value.
     pub value: Value,
-    /// Paths of keys that came more than once: `spec.replicas`, `spec.containers[0].name`.
+    /// Paths of duplicate keys: `spec.replicas`, `spec.containers[0].name`.
     pub duplicates: Vec<String>,
 }
 
+/// The error of invalid JSON, in the form of Go's.
 #[derive(Debug)]
 pub struct DecodeError(pub String);
 
@@ -27,16 +30,16 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// The most duplicate or unknown fields that are reported, as in Go (`sigs.k8s.io/json`).
+/// Maximum of duplicate or unknown fields that are reported, as in Go (`sigs.k8s.io/json`).
 pub const MOST_REPORTED: usize = 100;
-/// Bytes of paths that are written for reports. A document can repeat keys below a long one any number of times.
+/// Maximum bytes of reported paths: a document can repeat keys below a long one any number of times.
 pub(crate) const MOST_WRITTEN: usize = 256 << 10;
 
-/// How deep a document may nest, as in Go.
+/// Maximum nesting of a document, as in Go.
 pub const MAX_DEPTH: usize = 10_000;
 
-/// Parses one JSON document. The caller checks [`meta::depth::of_text`] first: recursion is as deep as the text. What is no UTF-8, and half a
-/// surrogate pair, is read as U+FFFD, as in Go.
+/// Parses one JSON document. The caller checks [`meta::depth::of_text`] first: recursion is as deep as the text. Invalid UTF-8
+/// and half of a surrogate pair become U+FFFD, as in Go.
 pub fn decode(text: &[u8]) -> Result<Decoded, DecodeError> {
     let valid = String::from_utf8_lossy(text);
     let read = parse(&valid).or_else(|e| match without_half_pairs(&valid) {
@@ -55,7 +58,7 @@ fn parse(text: &str) -> Result<Decoded, serde_json::Error> {
     Ok(Decoded { value, duplicates: state.duplicates.into_inner() })
 }
 
-/// The text with `\ufffd` for every escape that is half of a surrogate pair; none when there is no such.
+/// The text with `\ufffd` for every escape that is half of a surrogate pair; none if there is none.
 fn without_half_pairs(text: &str) -> Option<String> {
     let unit = |at: usize| {
         let hex = text.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -72,14 +75,14 @@ fn without_half_pairs(text: &str) -> Option<String> {
                 at += 6;
                 from = at;
             }
-            // The escaped character may be another backslash, or of more than one byte where the text is no JSON.
+            // The escaped character may be a backslash, or have several bytes in invalid JSON.
             _ => at += 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
         }
     }
     (from > 0).then(|| out + &text[from..])
 }
 
-/// In the words of Go, unless it would have read the text.
+/// The error message of Go, unless Go accepts the text.
 fn go_message(e: &serde_json::Error, text: &[u8]) -> DecodeError {
     DecodeError(syntax::wrong(text).unwrap_or_else(|| format!("invalid JSON: {e}")))
 }
@@ -88,7 +91,7 @@ fn go_message(e: &serde_json::Error, text: &[u8]) -> DecodeError {
 struct State {
     path: RefCell<Vec<Segment>>,
     duplicates: RefCell<Vec<String>>,
-    /// Bytes of paths that were written, also of those that were known.
+    /// Bytes of all paths, reported or not.
     written: Cell<usize>,
 }
 

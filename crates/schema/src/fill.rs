@@ -1,4 +1,4 @@
-//! Defaults: what the server fills in where a field is absent.
+//! Defaulting: the values that the server fills into absent fields.
 
 use crate::types::{Fill, Presence, Schema, Type};
 use meta::Quantity;
@@ -12,8 +12,8 @@ pub fn fill(value: &mut Value, schema: &Schema) {
     fill_within(value, schema, usize::MAX);
 }
 
-/// The same, with at most so many bytes of defaults of a custom resource: its author may have a default of any size filled into each
-/// item of a list. False if that is too few; what does not fit is left out.
+/// As [`fill`], with a limit on the bytes of a custom resource's defaults: its author may define a default of any size for each item of a
+/// list. False if the limit is exceeded; then further defaults are left out.
 pub fn fill_within(value: &mut Value, schema: &Schema, most: usize) -> bool {
     if schema.custom {
         let mut room = Room { left: most, suffices: true };
@@ -26,7 +26,7 @@ pub fn fill_within(value: &mut Value, schema: &Schema, most: usize) -> bool {
     true
 }
 
-/// About the bytes of a value as JSON, and no more than those of its text: none for what is escaped, and for numbers.
+/// A lower bound on the bytes of a value as JSON, without escapes and numbers.
 pub fn size(value: &Value) -> usize {
     match value {
         Value::String(s) => s.len() + 2,
@@ -36,7 +36,7 @@ pub fn size(value: &Value) -> usize {
     }
 }
 
-/// Bytes of defaults that may still be filled in.
+/// The bytes of defaults that may still be filled in.
 struct Room {
     left: usize,
     suffices: bool,
@@ -74,7 +74,7 @@ fn fill_built_in(value: &mut Value, schema: &Schema) {
 /// Defaults of a custom resource (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`): for what is absent, and
 /// for a `null` that is no value.
 fn fill_custom(value: &mut Value, schema: &Schema, room: &mut Room) {
-    // What is within may be a built-in kind's.
+    // Embedded parts may be of built-in kinds.
     let below = |v: &mut Value, s: &Schema, room: &mut Room| match s.custom {
         true => fill_custom(v, s, room),
         false => fill_built_in(v, s),
@@ -112,7 +112,7 @@ fn round_up(v: &mut Value) {
     }
 }
 
-/// When a default has its turn: those that want a sibling to be absent come before the sibling's own default.
+/// The order of defaults: one that requires a sibling to be absent comes before the sibling's own default.
 #[derive(PartialEq)]
 enum Turn {
     SiblingAbsent,
@@ -121,7 +121,7 @@ enum Turn {
 }
 
 impl Turn {
-    fn of(f: &Fill) -> Self {
+    fn new(f: &Fill) -> Self {
         match &f.when {
             None => Self::Always,
             Some((_, values)) if values.iter().any(|v| v.is_empty()) => Self::SiblingAbsent,
@@ -134,8 +134,8 @@ fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
     let ways = schema.ways();
     for turn in [Turn::SiblingAbsent, Turn::Always, Turn::SiblingIs] {
         for f in ways.filled.iter().filter_map(|i| schema.fields.get(usize::from(*i))) {
-            let Some(default) = f.fill.as_ref().filter(|d| Turn::of(d) == turn) else { continue };
-            // What is no pointer cannot tell zero from absent.
+            let Some(default) = f.fill.as_ref().filter(|d| Turn::new(d) == turn) else { continue };
+            // Without a pointer, zero and absent are the same.
             let set = m.get(&*f.name).is_some_and(|v| match f.presence {
                 Presence::Pointer => !v.is_null(),
                 _ => !is_zero(v),

@@ -1,7 +1,7 @@
 //! Values as the server's own types print them in messages: upstream validates internal types, which have no names for JSON, so
 //! that fields stand under the names and in the order they have in Go, and what is empty is there as well.
 //!
-//! Types of `metav1` are the same inside and outside and keep their JSON. What this leaves out: fields that upstream has moved
+//! Types of `metav1` are the same in internal and external versions and keep their JSON. What this leaves out: fields that upstream has moved
 //! inside (`hostNetwork` of pods) stay where they are.
 
 mod diff;
@@ -13,15 +13,18 @@ use crate::types::{Field, Presence, Schema, Type};
 use meta::FieldPath;
 use serde_json::{Map, Value};
 
-/// A value whose members are in an order of their own.
+/// A value with ordered members.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
+    /// A scalar, or a value without a schema.
     Leaf(Value),
+    /// A list.
     List(Vec<Shape>),
+    /// An object, with its members in the order of the type.
     Fields(Vec<(String, Shape)>),
 }
 
-/// The value on one line; `path` says where in the object it was sent.
+/// The value on one line; `path` is that of the value in the object.
 pub fn show(v: &Value, schema: &Schema, path: &FieldPath) -> String {
     Shape::sent(v, schema, path).compact()
 }
@@ -33,7 +36,7 @@ pub fn show_field(v: Option<&Value>, f: &Field, path: &FieldPath) -> String {
 
 impl Shape {
     /// Of a value that was stored: what is empty is absent.
-    pub fn of(v: &Value, schema: &Schema) -> Self {
+    pub fn new(v: &Value, schema: &Schema) -> Self {
         Self::at(v, schema, None)
     }
 
@@ -68,7 +71,7 @@ impl Shape {
     fn meta(m: &Map<String, Value>, schema: &Schema) -> Self {
         let mut all: Vec<(&Field, &Value)> = m.iter().filter_map(|(k, v)| Some((schema.field(k)?, v))).collect();
         all.sort_by_key(|(f, _)| f.place);
-        Self::Fields(all.into_iter().map(|(f, v)| (f.name.to_string(), Self::of(v, &f.schema))).collect())
+        Self::Fields(all.into_iter().map(|(f, v)| (f.name.to_string(), Self::new(v, &f.schema))).collect())
     }
 
     /// The value on one line.
@@ -172,7 +175,7 @@ fn zero(f: &Field, path: Option<&FieldPath>) -> Shape {
         Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => Shape::Leaf(0.into()),
         Type::Boolean => Shape::Leaf(false.into()),
         Type::Quantity => Shape::Leaf("0".into()),
-        Type::Struct => Shape::of(&Value::Object(Map::new()), &f.schema),
+        Type::Struct => Shape::new(&Value::Object(Map::new()), &f.schema),
         _ => Shape::Leaf(path.map(|p| sent::at(&p.text())).unwrap_or_default()),
     }
 }
@@ -242,14 +245,14 @@ mod tests {
 
     fn sample() -> Schema {
         let list =
-            Schema { items: Some(SchemaRef::Inline(Arc::new(Schema::of(Type::String)))), ..Schema::of(Type::Array) };
+            Schema { items: Some(SchemaRef::Inline(Arc::new(Schema::new(Type::String)))), ..Schema::new(Type::Array) };
         let fields = vec![
-            field("apiGroup", 1, Presence::OmitZero, Schema::of(Type::String)),
-            field("count", 2, Presence::Always, Schema::of(Type::Int32)),
+            field("apiGroup", 1, Presence::OmitZero, Schema::new(Type::String)),
+            field("count", 2, Presence::Always, Schema::new(Type::Int32)),
             field("items", 0, Presence::OmitZero, list),
-            field("on", 3, Presence::Pointer, Schema::of(Type::Boolean)),
+            field("on", 3, Presence::Pointer, Schema::new(Type::Boolean)),
         ];
-        Schema { fields, ..Schema::of(Type::Struct) }
+        Schema { fields, ..Schema::new(Type::Struct) }
     }
 
     #[test]
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn lines_are_deeper_by_one() {
-        let lines = Shape::of(&json!({"items": ["a", "b"]}), &sample()).lines();
+        let lines = Shape::new(&json!({"items": ["a", "b"]}), &sample()).lines();
         let want = "{\n \"Items\": [\n  \"a\",\n  \"b\"\n ],\n \"APIGroup\": \"\",\n \"Count\": 0,\n \"On\": null\n}";
         assert_eq!(lines, want);
     }

@@ -1,7 +1,9 @@
 //! The schema of a kind, the same for built-in kinds and custom resources: types, topology, defaults, enums.
 //!
 //! A schema is immutable and shared. Built-in definitions refer to one another by name, cycles included
-//! (`JSONSchemaProps`); the references are tied once when the table is loaded, so following one is a pointer.
+//! (`JSONSchemaProps`); references become pointers when the table is loaded.
+
+#![warn(missing_docs)]
 
 pub mod decode;
 pub mod fill;

@@ -1,15 +1,15 @@
-//! What a request sent empty. Go tells a list that was sent with nothing in it (`[]`) from one that was not sent (`null`) when it
-//! shows a value in a message, and nowhere else; typed reading makes both absent.
+//! Lists and maps that a request sent empty. Go distinguishes an empty list (`[]`) from an absent one (`null`) in the values of error messages
+//! only; typed reading makes both absent.
 //!
-//! Which lists and maps those are is known during the validation of one object, on the thread that validates it, so that no
-//! validation has to hand it on. What this leaves out: lists of `metav1` types, which are shown as they are written.
+//! The paths are thread-local during the validation of one object, so that validators need not pass them on. Left out: lists of `metav1` types,
+//! which messages show as they are written.
 
 use meta::field::{BadValue, ErrorType};
 use meta::{FieldError, Value};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Paths as errors name them, and what was sent there: an empty list or an empty map.
+/// Paths in the form of field errors, with the empty list or map that was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Empties {
     paths: BTreeMap<String, Value>,
@@ -20,7 +20,7 @@ thread_local! {
     static NOW: RefCell<Empties> = RefCell::default();
 }
 
-/// Brings back what was known before, also when a panic passes.
+/// Restores the previous paths when dropped, also by a panic.
 struct Before(Empties);
 
 impl Drop for Before {
@@ -41,11 +41,12 @@ impl Empties {
         self.written
     }
 
+    /// Whether no list or map was sent empty.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// Validates knowing this. What the errors say of absent values is put right, wherever it was said.
+    /// Runs `validate` with these paths, and corrects the absent values of its errors.
     pub fn while_known(&self, validate: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
         let validate = || meta::field::bounded(validate);
         if self.is_empty() {
@@ -66,12 +67,12 @@ impl Empties {
     }
 }
 
-/// Whether anything at all was sent empty.
+/// Whether the request sent any empty list or map.
 pub(crate) fn any() -> bool {
     NOW.with_borrow(|n| !n.is_empty())
 }
 
-/// What stands at a path where nothing is left: an empty list or map if that was sent, else `null`.
+/// The value of messages for an absent field: the empty list or map that was sent, else `null`.
 pub fn at(path: &str) -> Value {
     NOW.with_borrow(|n| n.paths.get(path).cloned()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Reads a value as the typed decoder of the API would: wrong types refused, unknown fields dropped and reported, and what is
-//! left written as Go's encoder writes it (zero values by [`Presence`], quantities canonical, times in UTC).
+//! Reads a value as the typed decoder of the API: rejects wrong types, drops and reports unknown fields, and normalizes the rest to the form of
+//! Go's encoder (zero values by [`Presence`], canonical quantities, times in UTC).
 //!
 //! Invariant: `typed(typed(x)) == typed(x)`.
 
@@ -16,12 +16,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 use meta::Quantity;
 use serde_json::{Map, Value};
 
-/// What a typed reading found besides the value itself.
+/// The findings of a typed reading beside the value.
 #[derive(Debug, Default)]
 pub struct Typed {
     /// Full paths of fields that the schema does not know.
     pub unknown: Vec<String>,
-    /// Lists and maps that were there with nothing in them.
+    /// Lists and maps that were sent empty.
     pub empty: Empties,
 }
 
@@ -32,7 +32,7 @@ pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
     Ok(w.found)
 }
 
-/// Makes none of empty lists that are always written, as conversion does once it is known who wrote them.
+/// Removes empty lists that are always written, as conversions do.
 pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
     for (f, v) in schema.some_beside(&schema.ways().settled, m.iter_mut()) {
         let Some(v) = v else { continue };
@@ -50,7 +50,7 @@ pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
 }
 
 enum Step<'a> {
-    /// A field, and what it is a field of.
+    /// A field, and its parent.
     Field(&'a Field, &'a Schema),
     Key(String),
     Index(usize),
@@ -59,11 +59,11 @@ enum Step<'a> {
 struct Walk<'a> {
     path: Vec<Step<'a>>,
     found: Typed,
-    /// Bytes of paths that were written.
+    /// Bytes of all reported paths.
     written: usize,
 }
 
-/// Bytes of paths of empty lists and maps that are remembered; beyond, an error shows such a value as absent.
+/// Maximum bytes of paths of empty lists and maps. Beyond it, errors show such a value as absent.
 const EMPTIES: usize = 1 << 20;
 
 impl<'a> Walk<'a> {
@@ -88,7 +88,7 @@ impl<'a> Walk<'a> {
         out
     }
 
-    /// Reports an unknown field, as far as reports are kept.
+    /// Reports an unknown field, within the limit.
     fn unknown(&mut self, name: &str) {
         if self.found.unknown.len() < MOST_REPORTED && self.written <= MOST_WRITTEN {
             let path = self.path(Some(name));
@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Remembers a list or map that was sent with nothing in it.
+    /// Records a list or map that was sent empty.
     fn empty(&mut self, v: &Value) {
         if self.found.empty.written() <= EMPTIES {
             let path = self.error_path();
@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// As errors of validation name it.
+    /// The path in the form of field errors.
     fn error_path(&self) -> String {
         let mut out = String::new();
         for s in &self.path {
@@ -372,7 +372,7 @@ fn zero(s: &Schema) -> Value {
     }
 }
 
-/// What an absent field that is always written is written as.
+/// The value of an absent field that is always written.
 fn zero_of(s: &Schema) -> Value {
     zero_of_type(s.ty)
 }
@@ -404,7 +404,7 @@ pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// The bytes of such a text; none when it is no base64.
+/// Decodes base64. None if it is invalid.
 pub fn base64_decode(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }

@@ -1,4 +1,4 @@
-//! What a schema says.
+//! The types of schemas.
 
 use crate::rules::Rule;
 use crate::structural::Constraints;
@@ -9,16 +9,23 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+/// A shared string.
 pub type Str = Arc<str>;
 
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
+    /// A string.
     String,
     /// Base64 in JSON, bytes in protobuf.
     Bytes,
+    /// A 32-bit integer.
     Int32,
+    /// A 64-bit integer.
     Int64,
+    /// A floating-point number.
     Double,
+    /// A boolean.
     Boolean,
     /// `metav1.Time`: RFC 3339, whole seconds.
     Time,
@@ -26,8 +33,11 @@ pub enum Type {
     MicroTime,
     /// A Go duration: `1h30m`.
     Duration,
+    /// A quantity such as `500m` (`resource.Quantity`).
     Quantity,
+    /// An integer or a string (`intstr.IntOrString`).
     IntOrString,
+    /// A list: [`Schema::items`] describes the items.
     Array,
     /// A map with string keys: [`Schema::additional`] describes the values.
     Map,
@@ -42,9 +52,11 @@ pub enum Type {
 /// How server-side apply merges a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListType {
+    /// The list is owned and replaced as a whole.
     Atomic,
+    /// A set of scalars, which are owned one by one.
     Set,
-    /// Items are told apart by these keys.
+    /// A map-like list: these keys identify items.
     Map(Vec<Str>),
 }
 
@@ -57,10 +69,11 @@ pub struct PatchStrategy {
     pub retain_keys: bool,
     /// `replace`: a map or struct is sent and taken as a whole.
     pub replace: bool,
+    /// The key that identifies items of a merged list.
     pub merge_key: Option<Str>,
 }
 
-/// What becomes of a field that holds nothing when the object is written, as Go's encoder decides it.
+/// How a field with a zero value is encoded, as by Go's encoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
     /// A value with `omitempty`: zero and empty are left out.
@@ -77,25 +90,28 @@ pub enum Presence {
 /// A default that the server fills in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fill {
+    /// The value that is filled in.
     pub value: Value,
     /// Only when the sibling field has one of these values.
     pub when: Option<(Str, Vec<Str>)>,
 }
 
+/// The schema of a value.
 #[derive(Clone, Debug)]
 pub struct Schema {
     /// The definition's name as OpenAPI v3 publishes it, `io.k8s.api.core.v1.Pod`; none for inline schemas.
     pub name: Option<Str>,
+    /// The type.
     pub ty: Type,
     /// Sorted by name. Of a struct.
     pub fields: Vec<Field>,
-    /// The fields that validation looks at before the others, in its order; a path names what lies deeper, `.` the whole.
+    /// The fields whose errors come first, in order. A path names a nested field, `.` the struct itself.
     pub order: Vec<Str>,
     /// Of an array.
     pub items: Option<SchemaRef>,
     /// Of a map.
     pub additional: Option<SchemaRef>,
-    /// Of anything: the shapes it may have, told apart by the kind of JSON value. Protobuf has a message with a field for each.
+    /// Alternatives of a value, by its JSON type. Protobuf has a message with a field for each.
     pub alternatives: Vec<Alternative>,
     /// Of an array.
     pub list: ListType,
@@ -107,11 +123,11 @@ pub struct Schema {
     pub preserve_unknown: bool,
     /// `null` is a value and not an absence (custom resources).
     pub nullable: bool,
-    /// Of a custom resource: what is unknown is pruned, nothing is brought into Go's form, and validation says what is wrong.
+    /// A custom resource: unknown fields are pruned, values keep their form, and validation reports wrong types.
     pub custom: bool,
-    /// What validation asks of a custom resource beyond types.
+    /// Constraints of a custom resource beyond types.
     pub constraints: Option<Box<Constraints>>,
-    /// What walks over it need not look at.
+    /// Shortcuts for walks over the schema.
     pub ways: Ways,
 }
 
@@ -124,9 +140,12 @@ pub struct Alternative {
     pub schema: SchemaRef,
 }
 
+/// A field of a struct.
 #[derive(Clone, Debug)]
 pub struct Field {
+    /// The name in JSON.
     pub name: Str,
+    /// The schema of the value.
     pub schema: SchemaRef,
     /// Listed in OpenAPI's `required`.
     pub required: bool,
@@ -134,17 +153,19 @@ pub struct Field {
     pub default: Option<Value>,
     /// What the server fills in where the field is absent.
     pub fill: Option<Box<Fill>>,
+    /// How a zero value is encoded.
     pub presence: Presence,
-    /// What validation asks of the field.
+    /// Validation rules of the field.
     pub rules: Vec<Rule>,
+    /// How a strategic merge patch treats the field.
     pub patch: PatchStrategy,
     /// `x-kubernetes-map-type: atomic` on the field.
     pub atomic: bool,
     /// The protobuf field number; 0 for none.
     pub number: u32,
-    /// Where the field stands in its type, as it is written in Go.
+    /// The position of the field in its Go type.
     pub place: u16,
-    /// What Go calls the type of the field, or of its items, where that is none of Go's own: `v1.Protocol`.
+    /// The name of the Go type of the field or its items, unless it is a basic type: `v1.Protocol`.
     pub go: Option<Str>,
     /// A list that has a message of its own in protobuf, with the items under 1 (`v1.Verbs`).
     pub boxed: bool,
@@ -155,17 +176,20 @@ pub struct Field {
 /// A schema, inline or by name. Dereferences to the [`Schema`].
 #[derive(Clone)]
 pub enum SchemaRef {
+    /// The schema itself.
     Inline(Arc<Schema>),
+    /// A definition by name, which is resolved when the table is complete.
     Named(Str, Arc<OnceLock<Arc<Schema>>>),
 }
 
 impl SchemaRef {
+    /// The schema referred to.
     pub fn get(&self) -> &Schema {
         match self {
             Self::Inline(s) => s,
             Self::Named(name, cell) => match cell.get() {
                 Some(s) => s,
-                // `Definitions::tie` refuses tables with dangling names, so this is out of reach.
+                // Unreachable: `Definitions::tie` rejects tables with undefined names.
                 None => unreachable!("definition {name} was never tied"),
             },
         }
@@ -197,7 +221,7 @@ impl fmt::Debug for SchemaRef {
 }
 
 impl Field {
-    /// A field as custom resources have it: optional and kept as it is.
+    /// A field of a custom resource: optional, with its value unchanged.
     pub fn new(name: impl Into<Str>, schema: SchemaRef) -> Self {
         Self {
             name: name.into(),
@@ -219,7 +243,8 @@ impl Field {
 }
 
 impl Schema {
-    pub fn of(ty: Type) -> Self {
+    /// A schema of this type without any constraints.
+    pub fn new(ty: Type) -> Self {
         Self {
             name: None,
             ty,
@@ -239,12 +264,12 @@ impl Schema {
         }
     }
 
+    /// The field with this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.binary_search_by(|f| (*f.name).cmp(name)).ok().map(|i| &self.fields[i])
     }
 
-    /// The fields of a struct, each with the member of that name if there is one. Fields and members are both sorted, so that
-    /// nothing is searched.
+    /// The fields of a struct, each with the member of its name, if any. Needs no lookups: fields and members are sorted.
     pub fn beside<'s, 'm, V>(
         &'s self,
         members: impl Iterator<Item = (&'m String, V)>,
@@ -252,7 +277,7 @@ impl Schema {
         beside(self.fields.iter(), members)
     }
 
-    /// As [`Schema::beside`], of some of the fields: their places, in order.
+    /// As [`Schema::beside`], for some of the fields, by sorted indexes.
     pub(crate) fn some_beside<'s, 'm, V>(
         &'s self,
         places: &'s [u16],
@@ -261,7 +286,7 @@ impl Schema {
         beside(places.iter().filter_map(|i| self.fields.get(usize::from(*i))), members)
     }
 
-    /// Whether all of these names, which are sorted, are fields.
+    /// Whether all of these sorted names are fields.
     pub fn has_fields<'m>(&self, names: impl Iterator<Item = &'m String>) -> bool {
         let mut fields = self.fields.iter();
         names.into_iter().all(|n| fields.find(|f| *f.name >= **n).is_some_and(|f| *f.name == **n))
@@ -277,6 +302,7 @@ impl Schema {
         self.alternatives.iter().find(|a| a.schema.ty == ty)
     }
 
+    /// Whether values are objects: structs or maps.
     pub fn is_object(&self) -> bool {
         matches!(self.ty, Type::Map | Type::Struct)
     }
@@ -300,7 +326,7 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// A reference to a definition, which may come later.
+    /// A reference to a definition, which may be added later.
     pub fn reference(&mut self, name: &str) -> SchemaRef {
         if let Some((k, c)) = self.cells.get_key_value(name) {
             return SchemaRef::Named(k.clone(), c.clone());
@@ -311,9 +337,10 @@ impl Definitions {
         SchemaRef::Named(key, cell)
     }
 
+    /// Adds a definition.
     pub fn define(&mut self, name: &str, schema: Schema) {
         if let SchemaRef::Named(_, cell) = self.reference(name) {
-            // A second definition of a name is ignored; the table's own test checks that there is none.
+            // Ignores a second definition of a name; a test checks that there is none.
             let _ = cell.set(Arc::new(schema));
         }
     }
@@ -323,10 +350,12 @@ impl Definitions {
         self.cells.iter().filter(|(_, c)| c.get().is_none()).map(|(n, _)| n.clone()).collect()
     }
 
+    /// The definition with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Schema>> {
         self.cells.get(name)?.get()
     }
 
+    /// All definitions, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Str, &Arc<Schema>)> {
         self.cells.iter().filter_map(|(n, c)| Some((n, c.get()?)))
     }

@@ -1,8 +1,6 @@
-//! Where walks over a schema have something to do. Most fields have no default, no rule and nothing below that has; whoever
-//! looks for these is led past them.
+//! Shortcuts for walks over a schema: most fields have neither defaults nor rules, at any depth, and are skipped.
 //!
-//! Invariant: it is found out once per schema, when it is first asked for, and a schema is not changed after that. A clone may
-//! be, and forgets.
+//! Invariant: computed once per schema, on first use; a schema does not change afterwards. A clone may change, and computes its own.
 
 use crate::rules::Rule;
 use crate::types::{Field, Presence, Schema, Type};
@@ -12,20 +10,20 @@ use std::sync::OnceLock;
 #[derive(Debug, Default)]
 pub struct Ways(OnceLock<Box<Found>>);
 
-/// Places are those in [`Schema::fields`], in order.
+/// Fields are given by their sorted indexes in [`Schema::fields`].
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Whether filling in defaults changes anything, here or below.
+    /// Whether the schema has defaults, at any depth.
     pub fills: bool,
     /// Fields with a default of their own.
     pub filled: Vec<u16>,
-    /// Fields below which there are defaults.
+    /// Fields that have defaults below.
     pub fills_below: Vec<u16>,
-    /// Fields with rules, or with rules below.
+    /// Fields with rules, at any depth.
     pub ruled: Vec<u16>,
-    /// Fields behind a gate that is off, or with such below.
+    /// Fields behind a disabled feature gate, at any depth.
     pub off: Vec<u16>,
-    /// Fields that are lists which are always written, or have such below.
+    /// Lists that are always written, at any depth.
     pub settled: Vec<u16>,
 }
 
@@ -36,28 +34,28 @@ impl Clone for Ways {
 }
 
 impl Schema {
-    /// Whether filling in defaults changes anything.
+    /// Whether the schema has defaults, at any depth.
     pub fn has_defaults(&self) -> bool {
         self.ways().fills
     }
 
     pub(crate) fn ways(&self) -> &Found {
-        self.ways.0.get_or_init(|| Box::new(Found::of(self)))
+        self.ways.0.get_or_init(|| Box::new(Found::new(self)))
     }
 }
 
 impl Found {
-    fn of(s: &Schema) -> Self {
-        let places = |wanted: &dyn Fn(&Field) -> bool| -> Vec<u16> {
-            (0..).zip(&s.fields).filter(|(_, f)| wanted(f)).map(|(i, _)| i).collect()
+    fn new(s: &Schema) -> Self {
+        let indexes = |matches: &dyn Fn(&Field) -> bool| -> Vec<u16> {
+            (0..).zip(&s.fields).filter(|(_, f)| matches(f)).map(|(i, _)| i).collect()
         };
         Self {
             fills: below(s, &fills),
-            filled: places(&|f| f.fill.is_some()),
-            fills_below: places(&|f| below(&f.schema, &fills)),
-            ruled: places(&|f| !f.rules.is_empty() || below(&f.schema, &rules)),
-            off: places(&|f| f.rules.contains(&Rule::Off) || below(&f.schema, &is_off)),
-            settled: places(&|f| is_list(f) || below(&f.schema, &settles)),
+            filled: indexes(&|f| f.fill.is_some()),
+            fills_below: indexes(&|f| below(&f.schema, &fills)),
+            ruled: indexes(&|f| !f.rules.is_empty() || below(&f.schema, &rules)),
+            off: indexes(&|f| f.rules.contains(&Rule::Off) || below(&f.schema, &is_off)),
+            settled: indexes(&|f| is_list(f) || below(&f.schema, &settles)),
         }
     }
 }
@@ -84,7 +82,7 @@ fn is_list(f: &Field) -> bool {
     f.presence == Presence::Always && matches!(f.schema.ty, Type::Array | Type::Any | Type::Raw)
 }
 
-/// Whether something is true of a schema or of any that it leads to. Schemas lead back to themselves.
+/// Whether `holds` is true for a schema or any below it. Schemas may be recursive.
 fn below(s: &Schema, holds: &dyn Fn(&Schema) -> bool) -> bool {
     let (mut seen, mut left) = (HashSet::new(), vec![s]);
     while let Some(s) = left.pop() {

@@ -46,21 +46,58 @@ pub struct Committed {
 pub enum CommitError {
     /// The expectation of operation `op` does not hold.
     #[error("operation {op}: the state is not the expected one")]
-    Conflict { op: usize, current: Option<Arc<Entry>> },
+    Conflict {
+        /// The index of the operation.
+        op: usize,
+        /// The current object, if it exists.
+        current: Option<Arc<Entry>>,
+    },
+    /// A value is too large.
     #[error("operation {op}: {size} bytes are too much, the limit is {limit}")]
-    TooLarge { op: usize, size: usize, limit: usize },
+    TooLarge {
+        /// The index of the operation.
+        op: usize,
+        /// The bytes of the value.
+        size: usize,
+        /// The maximum.
+        limit: usize,
+    },
+    /// The transaction has too many operations.
     #[error("{count} operations are too many, the limit is {limit}")]
-    TooManyOps { count: usize, limit: usize },
+    TooManyOps {
+        /// The number of operations.
+        count: usize,
+        /// The maximum.
+        limit: usize,
+    },
+    /// A key is too long.
     #[error("operation {op}: a key of {size} bytes is too long, the limit is {limit}")]
-    TooLongKey { op: usize, size: usize, limit: usize },
+    TooLongKey {
+        /// The index of the operation.
+        op: usize,
+        /// The bytes of the key.
+        size: usize,
+        /// The maximum.
+        limit: usize,
+    },
     /// An empty resource or name, or a zero byte in one.
     #[error("operation {op}: not a key")]
-    BadKey { op: usize },
+    BadKey {
+        /// The index of the operation.
+        op: usize,
+    },
+    /// Two operations have the same key.
     #[error("operation {op}: its key occurs twice in the transaction")]
-    SameKey { op: usize },
+    SameKey {
+        /// The index of the second operation.
+        op: usize,
+    },
+    /// A value cannot be encrypted.
     #[error("operation {op}: sealing the value")]
     Seal {
+        /// The index of the operation.
         op: usize,
+        /// The cause.
         #[source]
         source: TransformError,
     },
@@ -70,6 +107,7 @@ pub enum CommitError {
     /// A backend elsewhere did not answer: the transaction may have happened or not. Read before trying again.
     #[error("the backend did not answer: {0}")]
     Unanswered(String),
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
     /// Something was not synced: whether this transaction is on the disk is unknown, and the store takes no other.
@@ -77,7 +115,7 @@ pub enum CommitError {
     Fatal(Arc<str>),
 }
 
-/// An operation with everything that can be done outside the committer.
+/// An operation, prepared before it reaches the committer.
 pub(crate) struct Prepared {
     pub key: Key,
     pub expect: Expect,
@@ -116,7 +154,7 @@ impl Request {
 struct Waiting {
     requests: VecDeque<Request>,
     /// The committer is not woken for fewer.
-    wanted: usize,
+    minimum: usize,
     compactions: Vec<(u64, oneshot::Sender<Result<u64, CommitError>>)>,
     closed: bool,
 }
@@ -151,7 +189,7 @@ impl Queue {
             return Err(CommitError::Closed);
         }
         waiting.requests.push_back(request);
-        let enough = waiting.requests.len() >= waiting.wanted;
+        let enough = waiting.requests.len() >= waiting.minimum;
         drop(waiting);
         if enough {
             self.changed.notify_one();
@@ -170,14 +208,14 @@ impl Queue {
         Ok(())
     }
 
-    /// What is queued is still done.
+    /// Closes the queue. Queued transactions are still executed.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
-/// The state that results from a batch, and what to tell whom.
+/// The state after a batch, the answers and the events.
 struct Plan {
     state: State,
     index: IndexFn,
@@ -207,7 +245,7 @@ impl Plan {
                 PreparedAction::Check => {}
                 PreparedAction::Delete => {
                     if let Some(damaged) = self.state.mend(&op.key) {
-                        // Nobody was told of it, so nobody is told that it went.
+                        // No event announced it, so none announces its deletion.
                         writes.push(Write { key: op.key.clone(), value: None, previous: damaged.revision });
                     } else if let Some(last) = self.state.remove(&op.key) {
                         writes.push(Write { key: last.key.clone(), value: None, previous: last.revision });
@@ -268,11 +306,11 @@ impl Committer {
                         behind = true;
                     }
                 }
-                // Many write at once, and those just answered are about to come again: one sync for all of them.
+                // With many writers, those just answered are about to commit again: one sync for all of them.
                 if last >= CROWD && waiting.requests.len() < last && waiting.compactions.is_empty() && !waiting.closed {
-                    waiting.wanted = last;
+                    waiting.minimum = last;
                     queue.changed.wait_for(&mut waiting, GATHER);
-                    waiting.wanted = 0;
+                    waiting.minimum = 0;
                 }
                 (take(&mut waiting.requests), std::mem::take(&mut waiting.compactions))
             };
@@ -284,7 +322,7 @@ impl Committer {
         }
     }
 
-    /// Compacts up to a revision, in steps; the revision reached.
+    /// Compacts up to a revision, in steps. Returns the revision reached.
     pub fn compact(&self, to: u64) -> Result<u64, CommitError> {
         let to = to.min(self.shared.revision());
         loop {
@@ -303,7 +341,7 @@ impl Committer {
         Ok(self.shared.compacted())
     }
 
-    /// Decides, writes, publishes, answers. Whether compaction has more to do at once.
+    /// Decides, writes, publishes and answers a batch. True if there is more to compact now.
     pub fn batch(&self, requests: Vec<Request>, compact_to: u64) -> bool {
         let mut trimmed = self.trimmed.lock();
         let options = &self.shared.options;
@@ -338,7 +376,7 @@ impl Committer {
                     }
                     return written.behind;
                 }
-                // Once more with what makes room only.
+                // Retries with deletions only.
                 Err(WriteError::NoSpace) if puts_allowed && !requests.is_empty() => puts_allowed = false,
                 Err(WriteError::NoSpace) => {
                     requests.into_iter().for_each(|request| drop(request.reply.send(Err(CommitError::NoSpace))));

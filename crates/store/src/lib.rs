@@ -1,8 +1,9 @@
-//! A revisioned, watchable key-value store. It knows keys, bytes and revisions; what the bytes mean it is told by the
-//! [`IndexFn`] of its creator.
+//! A revisioned, watchable key-value store of bytes. The [`IndexFn`] of its creator extracts labels and fields from the values.
 //!
 //! Invariant: a commit is answered only after it is durable, and everyone (snapshots, watches, the answer) sees the same
 //! revisions in the same order.
+
+#![warn(missing_docs)]
 
 //!
 //! The parts: an [`Engine`] keeps revisions on a disk, in memory or in etcd; the [`Store`] orders commits, holds the newest
@@ -35,30 +36,32 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The largest value any engine takes, in bytes of plaintext; the same for all, so that moving to etcd loses no object. It is more than an
-/// object may have ([`MAX_OBJECT`]), so that what ends it can still be written into the largest one.
+/// Maximum bytes of a value, in plaintext. It is the same for all engines, so that moving to etcd loses no object, and larger than
+/// [`MAX_OBJECT`], so that a deletion can still be recorded in the largest object.
 pub const MAX_VALUE: usize = MAX_OBJECT + (8 << 10);
 
-/// The largest object that is taken and that is not being deleted, in bytes.
+/// Maximum bytes of an object that is not being deleted.
 pub const MAX_OBJECT: usize = 1_500_000;
 
-/// The longest namespace and name together, and the longest resource name, in bytes of UTF-8.
+/// Maximum bytes of namespace and name together, and of the name of a resource.
 pub const MAX_KEY: usize = 1_900;
 
 /// A short shared string.
 pub type Str = Arc<str>;
 
-/// Where an object lies. The order of keys is the order of a list: resource, namespace, name.
+/// The key of an object. Keys are ordered as lists: by resource, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The storage name of the resource, `apps/deployments` or `pods`; few and long-lived, so shared.
     pub resource: Str,
     /// Empty for cluster-scoped objects.
     pub namespace: Str,
+    /// The name of the object.
     pub name: Str,
 }
 
 impl Key {
+    /// The key of an object.
     pub fn new(resource: &str, namespace: &str, name: &str) -> Key {
         Key { resource: resource.into(), namespace: namespace.into(), name: name.into() }
     }
@@ -70,27 +73,36 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// What must be true of a key for its operation (and with it the whole transaction) to happen.
+/// The condition on a key under which its operation, and the whole transaction, is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
+    /// No condition.
     Any,
+    /// The key does not exist.
     Absent,
     /// The key exists and was last written at this revision.
     Revision(u64),
 }
 
+/// What an operation does.
 #[derive(Clone, Debug)]
 pub enum Action {
+    /// Writes this value.
     Put(Bytes),
+    /// Deletes the object.
     Delete,
-    /// Only the expectation is checked.
+    /// Checks the expectation only.
     Check,
 }
 
+/// An operation of a transaction.
 #[derive(Clone, Debug)]
 pub struct Op {
+    /// The key.
     pub key: Key,
+    /// The condition.
     pub expect: Expect,
+    /// The action.
     pub action: Action,
 }
 
@@ -102,21 +114,23 @@ impl Op {
     }
 }
 
-/// What the creator wants to find of a value without decoding it again.
+/// Parts of a value that are needed without decoding it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
     /// Objects with equal labels may share them.
     pub labels: Arc<[(Str, Str)]>,
+    /// Selectable fields and their values.
     pub fields: Box<[(Str, Str)]>,
-    /// An offset in the value that the creator wants to find again.
+    /// An offset in the value, defined by the creator of the store.
     pub mark: u32,
 }
 
-/// Makes the index of a value.
+/// Computes the index of a value.
 pub type IndexFn = Arc<dyn Fn(&Key, &[u8]) -> Index + Send + Sync>;
 
 /// One object at one revision. Immutable and shared by snapshots, watches and caches.
 pub struct Entry {
+    /// The key of the object.
     pub key: Key,
     /// Plaintext, on the heap.
     pub value: Bytes,
@@ -124,12 +138,14 @@ pub struct Entry {
     pub revision: u64,
     index: OnceLock<Index>,
     make: IndexFn,
+    /// Values that readers derived from the entry.
     pub memo: Memo,
-    /// Fields that selectors asked for and the index does not have.
+    /// Fields of selectors that are not in the index, computed on demand.
     pub selected: Memo,
 }
 
 impl Entry {
+    /// An entry with this value. The index is computed when it is needed.
     pub fn new(key: Key, value: Bytes, revision: u64, index: IndexFn) -> Entry {
         Entry {
             key,
@@ -142,7 +158,7 @@ impl Entry {
         }
     }
 
-    /// Made when it is first asked for: a store with much in it is open before all of it was read.
+    /// The index, computed on first use, so that a large store opens quickly.
     pub fn index(&self) -> &Index {
         self.index.get_or_init(|| (self.make)(&self.key, &self.value))
     }
@@ -167,28 +183,28 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What a reader in this process has made of an entry and the next one finds there. It says nothing that the entry does not.
+/// A value that a reader derived from an entry, cached for the next reader.
 #[derive(Default)]
 pub struct Memo(OnceLock<Arc<dyn Any + Send + Sync>>);
 
 impl Memo {
-    /// What lies here, if it is of this type.
+    /// The cached value, if it has this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.get().and_then(|kept| kept.clone().downcast().ok())
     }
 
-    /// Keeps something, unless something was kept before.
+    /// Caches a value, unless there is one.
     pub fn keep<T: Any + Send + Sync>(&self, made: Arc<T>) {
         let _ = self.0.set(made);
     }
 
-    /// What lies here, or is made now. What is of another type than the first that was kept is made anew every time.
+    /// The cached value, or a new one. A type other than that of the cached value is computed every time.
     pub fn get_or_make<T: Any + Send + Sync, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         if let Some(kept) = self.0.get() {
             return kept.clone().downcast().map_or_else(|_| Ok(Arc::new(make()?)), Ok);
         }
         let made = Arc::new(make()?);
-        // Of two readers at once, the first is kept.
+        // The value of the first of two concurrent readers is kept.
         let kept = self.0.get_or_init(|| made.clone());
         Ok(kept.clone().downcast().unwrap_or(made))
     }
@@ -200,19 +216,24 @@ impl fmt::Debug for Memo {
     }
 }
 
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
+    /// The object was created or updated.
     Put,
+    /// The object was deleted.
     Delete,
 }
 
 /// One change of one key.
 #[derive(Debug)]
 pub struct Event {
+    /// The kind of the change.
     pub change: Change,
+    /// The revision of the change.
     pub revision: u64,
-    /// The new state; for a deletion the last state, with the revision of the deletion.
+    /// The new object; for a deletion the last one, with the revision of the deletion.
     pub entry: Arc<Entry>,
-    /// The state before, if there was one and it is still known.
+    /// The previous object, if there was one and it is still known.
     pub previous: Option<Arc<Entry>>,
 }

@@ -9,10 +9,10 @@ use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of the events that a watcher takes at a time: so much a watcher that is not read keeps alive.
+/// Bytes of events that a watcher takes at a time, and that an idle watcher keeps in memory.
 const READ_BYTES: usize = 1 << 20;
 
-/// What waiters are told when no event will ever come again.
+/// The value of the channel when no further events will come.
 pub(crate) const ENDED: u64 = u64::MAX;
 
 pub(crate) struct Log {
@@ -46,8 +46,8 @@ impl Log {
         Log { inner: RwLock::new(inner), newest: Newest::new(floor) }
     }
 
-    /// Up to about `limit` events or [`READ_BYTES`] that `wanted` accepts, with revisions above `after`.
-    pub fn read(&self, after: u64, limit: usize, wanted: impl Fn(&Event) -> bool) -> Read {
+    /// Events above `after` that `matches` accepts, up to about `limit` events or [`READ_BYTES`].
+    pub fn read(&self, after: u64, limit: usize, matches: impl Fn(&Event) -> bool) -> Read {
         let inner = self.inner.read();
         if after < inner.floor {
             return Read::Fallen;
@@ -61,7 +61,7 @@ impl Log {
                 let through = found.last().map(|last| last.revision);
                 return Read::Events(found, through);
             }
-            if wanted(event) {
+            if matches(event) {
                 bytes += event.entry.value.len();
                 found.push(event.clone());
             }
@@ -69,11 +69,11 @@ impl Log {
         Read::Events(found, None)
     }
 
-    /// Whether the log holds an event above `after` that `wanted` accepts, or cannot know.
-    pub fn pending(&self, after: u64, wanted: impl Fn(&Event) -> bool) -> bool {
+    /// Whether the log has an event above `after` that `matches` accepts, or may have dropped one.
+    pub fn pending(&self, after: u64, matches: impl Fn(&Event) -> bool) -> bool {
         let inner = self.inner.read();
         let start = inner.events.partition_point(|event| event.revision <= after);
-        after < inner.floor || inner.events.range(start..).any(|event| wanted(event))
+        after < inner.floor || inner.events.range(start..).any(|event| matches(event))
     }
 
     /// Whether a watch after this revision can start here.
@@ -112,10 +112,10 @@ impl Inner {
     }
 }
 
-/// The logs of all resources; a log is made when its resource first has an event or a watcher.
+/// The logs of all resources, created with the first event or watcher of a resource.
 pub(crate) struct Logs {
     logs: RwLock<HashMap<Str, Arc<Log>>>,
-    /// Where the logs begin: the revision at which the store was opened.
+    /// The start of the logs: the revision at which the store was opened.
     start: u64,
     bounds: (usize, usize),
 }
@@ -126,7 +126,7 @@ impl Logs {
         Logs { logs: RwLock::new(HashMap::new()), start, bounds }
     }
 
-    pub fn of(&self, resource: &str) -> Arc<Log> {
+    pub fn log(&self, resource: &str) -> Arc<Log> {
         if let Some(log) = self.logs.read().get(resource) {
             return log.clone();
         }
@@ -134,7 +134,7 @@ impl Logs {
         logs.entry(resource.into()).or_insert_with(|| Arc::new(Log::new(self.start))).clone()
     }
 
-    /// Appends events in the order of their revisions; the logs that now have something to tell.
+    /// Appends events in the order of their revisions. Returns the logs with new events.
     pub fn append(&self, events: Vec<Arc<Event>>) -> Vec<(Arc<Log>, u64)> {
         // Ordered, so that watchers are woken in the same order in every run.
         let mut by_resource: BTreeMap<Str, Vec<Arc<Event>>> = BTreeMap::new();
@@ -146,7 +146,7 @@ impl Logs {
         }
         let mut touched = Vec::new();
         for (resource, events) in by_resource {
-            let log = self.of(&resource);
+            let log = self.log(&resource);
             let newest = events.last().map_or(0, |event| event.revision);
             log.push(events, self.bounds);
             touched.push((log, newest));
@@ -154,7 +154,7 @@ impl Logs {
         touched
     }
 
-    /// Forgets the events up to a revision.
+    /// Drops the events up to a revision.
     pub fn trim(&self, compacted: u64) {
         self.logs.read().values().for_each(|log| log.trim(compacted));
     }

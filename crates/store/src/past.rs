@@ -1,7 +1,7 @@
-//! Older states, made from a newer one by undoing what happened since.
+//! Older states, reconstructed from a newer one by undoing its changes.
 //!
-//! Invariant: one state is made at a time, of one scope only, and the values that are in memory for the kept ones alone
-//! have at most [`ALONE`] bytes. A caller that stops waiting stops the work that was for it.
+//! Invariant: one state is reconstructed at a time, for one scope, and the values held only for cached states take at most [`ALONE`] bytes. A
+//! caller that stops waiting cancels its reconstruction.
 
 use crate::engine::{Engine, EngineError};
 use crate::state::State;
@@ -12,28 +12,28 @@ use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 
-/// States that are kept for the next page of the same list.
+/// States that are cached for further pages of a list.
 const KEPT: usize = 16;
-/// Bytes of values that are in memory for the kept states alone.
+/// Maximum bytes of values held only for cached states.
 const ALONE: usize = 32 << 20;
 /// Records of history read at a time.
 const STEP: usize = 2_048;
-/// Objects, and bytes of values, that are put into a state before others have the thread.
+/// Objects, and bytes of values, that are processed before the task yields.
 const OBJECTS: usize = 512;
 const BYTES: usize = 256 << 10;
-/// What an entry takes in memory beside its value, about.
+/// Estimated bytes of an entry without its value.
 const ENTRY: usize = 256;
 
-/// A state at an older revision that has the objects of a scope, and no others.
+/// The state of a scope at an older revision.
 #[derive(Clone)]
 struct Past {
     scope: Scope,
     state: Arc<State>,
-    /// An upper bound of the bytes of values that the newest state does not have.
+    /// An upper bound on the bytes of values that the newest state does not share.
     alone: usize,
 }
 
-/// One that is too large to be kept lives as long as somebody reads it.
+/// A state that is too large for the cache lives as long as its readers.
 struct Passing {
     scope: Scope,
     state: Weak<State>,
@@ -51,7 +51,7 @@ struct Kept {
 #[derive(Default)]
 pub(crate) struct PastStates {
     kept: Mutex<Kept>,
-    /// Held by whoever makes a state.
+    /// Held while a state is reconstructed.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -93,14 +93,14 @@ impl PastStates {
         })
     }
 
-    /// Of the kept states of a scope the nearest after a revision, and how much had been replaced before.
+    /// The nearest cached state of a scope after a revision, and how much had been replaced before it.
     fn nearest(&self, scope: &Scope, revision: u64) -> (Option<Past>, u64) {
         let kept = self.kept.lock();
         let newer = kept.states.iter().filter(|past| past.state.revision > revision && past.scope.includes(scope));
         (newer.min_by_key(|past| past.state.revision).cloned(), kept.replaced)
     }
 
-    /// `replaced`: what [`PastStates::nearest`] answered before the state was made.
+    /// `replaced`: the result of [`PastStates::nearest`] before the reconstruction.
     fn keep(&self, mut past: Past, replaced: u64) {
         let mut gone = Vec::new();
         let mut kept = self.kept.lock();
@@ -129,13 +129,13 @@ impl Kept {
 }
 
 impl Shared {
-    /// The objects of a scope at a revision before that of `newest`: kept, or made when it is the caller's turn.
+    /// The objects of a scope at a revision before that of `newest`, from the cache or reconstructed in turn.
     pub async fn past(&self, scope: &Scope, revision: u64) -> Result<Arc<State>, SnapshotError> {
         if let Some(state) = self.past.find(scope, revision) {
             return Ok(state);
         }
         let _turn = self.past.turn.lock().await;
-        // Made while this waited.
+        // Reconstructed while this waited.
         if let Some(state) = self.past.find(scope, revision) {
             return Ok(state);
         }
@@ -148,7 +148,7 @@ impl Shared {
         Ok(state)
     }
 
-    /// Undoes what happened to the objects of a scope after a revision.
+    /// Undoes the changes of a scope after a revision.
     async fn undo(
         &self,
         engine: &dyn Engine,
@@ -168,7 +168,7 @@ impl Shared {
         while cursor < newer.state.revision {
             let changes = engine.changes(Some(scope), cursor, newer.state.revision, STEP).await.map_err(failed)?;
             for change in changes.changes {
-                // What the first change after the revision replaced is what was there.
+                // The first change after the revision replaced the version of that time.
                 if !seen.insert(change.key.clone()) {
                     continue;
                 }
@@ -176,7 +176,7 @@ impl Shared {
                     None => drop(state.remove(&change.key)),
                     Some(version) => {
                         let key = state.shared(&change.key);
-                        // A key may have gone when nothing newest needed it: that concerns this version only.
+                        // Its encryption key may be gone, as no newest version needs it: only this version is affected.
                         let opened = (self.decode)(&key, version.revision, &version.value)
                             .map_err(|error| TransformError { fault: Fault::Value, ..error });
                         let size = ENTRY + opened.as_ref().map_or(0, |entry| entry.value.len());

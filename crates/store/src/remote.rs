@@ -1,7 +1,7 @@
-//! Commits through an engine that decides itself, because other servers write it, too.
+//! Commits through a shared engine, which other servers write, too.
 //!
-//! Invariant: the state here is what the engine has fed, in its order, whoever wrote it; a commit of ours is answered when it
-//! has come back that way, so that its caller sees it in the next snapshot.
+//! Invariant: the state consists of the changes that the engine has fed, in its order. A commit is answered when it has come back from the
+//! engine, so that its caller sees it in the next snapshot.
 
 use crate::commit::{Answer, CommitError, Committed, Prepared, PreparedAction};
 use crate::engine::{EngineError, Fed, Outcome, SharedAction, SharedOp, SharedWriter, WriteError};
@@ -46,7 +46,7 @@ impl Remote {
             loop {
                 let revision = compacting.revision();
                 tokio::time::sleep(age).await;
-                // What fails now is done next time; other servers do the same.
+                // A failed compaction is retried next time; other servers compact, too.
                 if revision > compacting.compacted() && compactor.compact(revision).await.is_ok() {
                     compacting.note_compacted(revision);
                 }

@@ -1,22 +1,24 @@
 //! One consistent state of everything at one revision.
 //!
-//! Invariant: holding a snapshot holds memory (what changed since is kept twice), never a transaction of the engine.
+//! Invariant: a snapshot holds memory (changed objects exist twice), but no transaction of the engine.
 
 use crate::state::{State, Table};
 use crate::{Damaged, EngineError, Entry, Key, Str};
 use std::sync::Arc;
 
-/// Cheap to take and to clone.
+/// A consistent state at one revision. Cheap to take and to clone.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) state: Arc<State>,
 }
 
 impl Snapshot {
+    /// The revision of the state.
     pub fn revision(&self) -> u64 {
         self.state.revision
     }
 
+    /// The object of a key.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
         self.state.get(key).cloned()
     }
@@ -32,7 +34,7 @@ impl Snapshot {
         self.state.table(resource).into_iter().flat_map(move |table: &'a Table| table.range(namespace, after))
     }
 
-    /// What is wrong with an object that is there but cannot be read, and so is not in [`Snapshot::get`].
+    /// The error of an object that exists but cannot be read, and is not in [`Snapshot::get`].
     pub fn damaged(&self, key: &Key) -> Option<Arc<Damaged>> {
         self.state.damaged(key).cloned()
     }
@@ -57,14 +59,25 @@ impl Snapshot {
     }
 }
 
+/// The error of a read at a revision.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SnapshotError {
+    /// The revision is compacted.
     #[error("the revision is compacted; the oldest one kept is {oldest}")]
-    Expired { oldest: u64 },
+    Expired {
+        /// The oldest revision that can be read.
+        oldest: u64,
+    },
+    /// The revision does not exist yet.
     #[error("the revision is in the future; the current one is {current}")]
-    Future { current: u64 },
+    Future {
+        /// The newest revision.
+        current: u64,
+    },
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
+    /// The engine failed.
     #[error("reading history")]
     Engine(#[source] Arc<EngineError>),
 }

@@ -1,8 +1,7 @@
-//! The newest state of everything in memory: per resource an immutable ordered map.
+//! The newest state in memory: an immutable ordered map per resource.
 //!
-//! Invariant: a [`State`] never changes once it is published; a clone costs a few reference counts, and a change copies only
-//! the path to what changes. The map's slots are pointers to the entries, which hold their own keys, so an object costs its
-//! entry, its name and about twelve bytes of map.
+//! Invariant: a published [`State`] never changes. A clone costs a few reference counts; a change copies only the path to the changed entry. The
+//! map holds pointers to the entries, which hold their keys, so an object costs its entry, its name and about twelve bytes of map.
 
 use crate::transform::{Damaged, TransformError};
 use crate::{Entry, Key, Scope, Str};
@@ -17,14 +16,14 @@ use std::sync::Arc;
 pub(crate) struct Slot(pub Arc<Entry>);
 
 impl Slot {
-    fn place(&self) -> (&str, &str) {
+    fn position(&self) -> (&str, &str) {
         (&self.0.key.namespace, &self.0.key.name)
     }
 }
 
 impl PartialEq for Slot {
     fn eq(&self, other: &Slot) -> bool {
-        self.place() == other.place()
+        self.position() == other.position()
     }
 }
 impl Eq for Slot {}
@@ -35,21 +34,21 @@ impl PartialOrd for Slot {
 }
 impl Ord for Slot {
     fn cmp(&self, other: &Slot) -> Ordering {
-        self.place().cmp(&other.place())
+        self.position().cmp(&other.position())
     }
 }
 
-/// A namespace and a name to look for.
+/// A namespace and name as a search key.
 struct Place<'a>(&'a str, &'a str);
 
 impl Equivalent<Slot> for Place<'_> {
     fn equivalent(&self, slot: &Slot) -> bool {
-        (self.0, self.1) == slot.place()
+        (self.0, self.1) == slot.position()
     }
 }
 impl Comparable<Slot> for Place<'_> {
     fn compare(&self, slot: &Slot) -> Ordering {
-        (self.0, self.1).cmp(&slot.place())
+        (self.0, self.1).cmp(&slot.position())
     }
 }
 
@@ -69,7 +68,7 @@ impl Table {
         }
     }
 
-    /// In order of namespace and name, those after `after`.
+    /// The entries behind `after`, in order of namespace and name.
     pub fn range<'a>(
         &'a self,
         namespace: Option<&'a str>,
@@ -77,14 +76,14 @@ impl Table {
     ) -> impl Iterator<Item = &'a Arc<Entry>> + 'a {
         let first = namespace.unwrap_or("");
         let start = match after {
-            // A start before the wanted namespace is the start of the namespace.
+            // A start before the namespace is the start of the namespace.
             Some((ns, name)) if ns >= first => Bound::Excluded(Place(ns, name)),
             _ => Bound::Included(Place(first, "")),
         };
         self.entries
             .range::<_, Place<'_>>((start, Bound::Unbounded))
             .map(|slot| &slot.0)
-            .take_while(move |entry| namespace.is_none_or(|wanted| &*entry.key.namespace == wanted))
+            .take_while(move |entry| namespace.is_none_or(|n| &*entry.key.namespace == n))
     }
 }
 
@@ -92,12 +91,12 @@ impl Table {
 pub(crate) struct State {
     pub revision: u64,
     pub tables: OrdMap<Str, Table>,
-    /// What is there and does not open; nearly always empty. No key is in both.
+    /// Objects that cannot be opened; nearly always empty. No key is in both maps.
     damaged: OrdMap<Key, Arc<Damaged>>,
 }
 
 impl State {
-    /// Of entries in any order, each key once.
+    /// A state of these entries, in any order, with distinct keys.
     pub fn new(revision: u64, entries: Vec<Arc<Entry>>, damaged: Vec<Damaged>) -> State {
         let damaged = damaged.into_iter().map(|it| (it.key.clone(), Arc::new(it))).collect();
         let mut state = State { revision, tables: OrdMap::new(), damaged };
@@ -111,7 +110,7 @@ impl State {
         state
     }
 
-    /// The table of the scope's resource, and what of the scope is damaged.
+    /// The table of the scope's resource, and the damaged objects of the scope.
     pub fn of_resource(&self, scope: &Scope) -> State {
         let table = self.tables.get_key_value(&*scope.resource);
         let tables = table.map(|(resource, table)| (resource.clone(), table.clone())).into_iter().collect();
@@ -136,7 +135,7 @@ impl State {
         table.entries.get(&Place(&key.namespace, &key.name)).map(|slot| &slot.0)
     }
 
-    /// The revision that wrote what lies under a key, whether it opens or not.
+    /// The revision that wrote the value of a key, whether it can be opened or not.
     pub fn written(&self, key: &Key) -> Option<u64> {
         self.get(key).map(|entry| entry.revision).or_else(|| Some(self.damaged(key)?.revision))
     }
@@ -145,7 +144,7 @@ impl State {
         if self.damaged.is_empty() { None } else { self.damaged.get(key) }
     }
 
-    /// Of a resource, of one namespace or all.
+    /// The damaged objects of a resource, in one namespace or all.
     pub fn all_damaged<'a>(
         &'a self,
         resource: &'a str,
@@ -161,12 +160,12 @@ impl State {
         self.damaged.values()
     }
 
-    /// What lies under the key is no longer damaged, because it was replaced or deleted.
+    /// Removes a damaged object that was replaced or deleted.
     pub fn mend(&mut self, key: &Key) -> Option<Arc<Damaged>> {
         if self.damaged.is_empty() { None } else { self.damaged.remove(key) }
     }
 
-    /// A version as it was decoded; fails if the fault is not the value's own.
+    /// Adds a decoded version. Errors if the fault is not the value's own.
     pub fn take(
         &mut self,
         key: &Key,
@@ -179,7 +178,7 @@ impl State {
                 self.put(entry);
             }
             Err(error) => {
-                let damaged = Damaged::of(key, revision, error)?;
+                let damaged = Damaged::new(key, revision, error)?;
                 self.remove(key);
                 self.damaged.insert(key.clone(), Arc::new(damaged));
             }
@@ -187,7 +186,7 @@ impl State {
         Ok(())
     }
 
-    /// The key made of the strings that the state already holds, so that equal strings are one allocation.
+    /// The key with strings shared with the state, so that equal strings are one allocation.
     pub fn shared(&self, key: &Key) -> Key {
         if let Some(entry) = self.get(key) {
             return entry.key.clone();

@@ -22,23 +22,26 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Published states that are kept for exact reads.
+/// Published states that are cached for exact reads.
 const RECENT: usize = 16;
-/// Objects sealed again at a time.
+/// Objects resealed at a time.
 const RESEAL: usize = 64;
 
-/// Tells the time in Unix milliseconds.
+/// Returns the time in Unix milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// How much history is kept beyond the newest version of every key: until it is old or large, whichever is first.
+/// Retention of history: until it is old or large, whichever is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
+    /// The age from which history is compacted, in milliseconds.
     pub age_ms: u64,
     /// The bound by size is the larger of this and `live_percent` of the live bytes.
     pub bytes: u64,
+    /// The bound by size, in percent of the live bytes.
     pub live_percent: u32,
     /// Bounds of the event log in memory, per resource; beyond them watches read from the engine.
     pub log_events: usize,
+    /// Maximum bytes of the event log of a resource.
     pub log_bytes: usize,
 }
 
@@ -48,23 +51,40 @@ impl Default for Retention {
     }
 }
 
+/// Options of a store.
 #[derive(Clone)]
 pub struct Options {
+    /// Computes the index of values.
     pub index: IndexFn,
+    /// Encrypts values; none stores them as they are.
     pub transform: Option<Arc<dyn Transform>>,
+    /// How much history is kept.
     pub retention: Retention,
+    /// The clock of retention.
     pub clock: Clock,
 }
 
-/// Why a store does not open.
+/// The error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Another process uses the data.
     #[error("{path:?} is in use by another process")]
-    InUse { path: std::path::PathBuf },
+    InUse {
+        /// The directory of the data.
+        path: std::path::PathBuf,
+    },
+    /// A newer release wrote the data.
     #[error("the data has format {found}, this program reads up to {known}: it was written by a newer release")]
-    NewerFormat { found: u32, known: u32 },
+    NewerFormat {
+        /// The format of the data.
+        found: u32,
+        /// The newest known format.
+        known: u32,
+    },
+    /// The engine failed.
     #[error("opening the store")]
     Engine(#[source] EngineError),
+    /// The thread of the committer cannot be started.
     #[error("starting the committer")]
     Thread(#[source] std::io::Error),
 }
@@ -79,29 +99,35 @@ impl From<EngineError> for Error {
     }
 }
 
-/// What a backup holds.
+/// Contents of a backup.
 #[derive(Clone, Debug, Default)]
 pub struct Backup {
+    /// The revision of the backup.
     pub revision: u64,
+    /// The number of objects.
     pub objects: usize,
-    /// What could not be read and so is not in it.
+    /// Objects that could not be read and are not in it.
     pub damaged: Vec<Arc<Damaged>>,
 }
 
-/// For metrics and for deciding whether to worry.
+/// Statistics for metrics and health checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
+    /// The newest revision.
     pub revision: u64,
-    /// The oldest revision a watch can surely start after.
+    /// The oldest revision after which a watch can certainly start.
     pub compacted: u64,
+    /// The number of objects.
     pub objects: usize,
+    /// The sizes of the data.
     pub usage: Usage,
     /// Since the store was opened: transactions, and the syncs that they shared.
     pub transactions: u64,
+    /// Batches that were written since the store was opened.
     pub batches: u64,
 }
 
-/// Why a store takes nothing any more.
+/// Why a store accepts no commits any more.
 #[derive(Clone)]
 pub(crate) enum Ending {
     Closed,
@@ -117,7 +143,7 @@ impl Ending {
     }
 }
 
-/// What handles, watches and the committer have in common.
+/// The state shared by handles, watches and the committer.
 pub(crate) struct Shared {
     pub options: Options,
     pub decode: Decode,
@@ -199,7 +225,7 @@ impl Shared {
         self.logs.trim(revision);
     }
 
-    /// Only the first ending counts.
+    /// Ends the store. Only the first reason counts.
     pub fn end(&self, ending: Ending) {
         let _ = self.ending.set(ending);
         self.visible.wake();
@@ -222,13 +248,13 @@ impl Shared {
     }
 }
 
-/// Who carries out commits.
+/// Executes commits.
 enum Path {
     /// In the caller's task: the engine never waits.
     Here(Committer),
-    /// On a thread that syncs many at once.
+    /// On a thread that syncs many commits at once.
     Thread { queue: Arc<Queue>, thread: Mutex<Option<JoinHandle<()>>> },
-    /// Somewhere else.
+    /// In a shared engine.
     Remote(Remote),
 }
 
@@ -306,8 +332,8 @@ impl Store {
         Ok(Store { inner: Arc::new(Inner { shared, path, capabilities }) })
     }
 
-    /// All operations or none, under one revision; answered when durable and visible. A caller that stops waiting does not
-    /// stop the transaction.
+    /// Commits all operations or none, under one revision. Returns when it is durable and visible. The transaction continues if the caller stops
+    /// waiting.
     pub async fn commit(&self, ops: Vec<Op>) -> Result<Committed, CommitError> {
         let shared = &self.inner.shared;
         if let Some(ending) = shared.ending() {
@@ -330,7 +356,7 @@ impl Store {
         answer.await.unwrap_or_else(|_| Err(shared.ending().map_or(CommitError::Closed, Ending::refusal)))
     }
 
-    /// What can be refused or made without the state.
+    /// Validates and prepares operations without the state.
     fn prepare(&self, ops: Vec<Op>) -> Result<Vec<Prepared>, CommitError> {
         let limits = self.inner.capabilities;
         let options = &self.inner.shared.options;
@@ -370,13 +396,12 @@ impl Store {
         Ok(prepared)
     }
 
-    /// The objects of a resource that are not stored as they would be now ([`Transform::is_current`]), with the revisions that
-    /// wrote them. Every commit that began before is looked at, so when a key was replaced before the call and nothing is
-    /// found, nothing needs the old key.
+    /// The objects of a resource that are not sealed in the current form ([`Transform::is_current`]), with the revisions that wrote them. It sees
+    /// every commit that began before: if an encryption key was replaced before the call and no object is found, none needs the old key.
     pub async fn stale(&self, resource: &str) -> Result<Vec<(Key, u64)>, SnapshotError> {
         let shared = &self.inner.shared;
         let Some(transform) = shared.options.transform.clone() else { return Ok(Vec::new()) };
-        // Nobody is between sealing and queueing, and what was queued is written once this is answered.
+        // No commit is between sealing and queueing, and all queued ones are written when this returns.
         drop(shared.sealing.write().await);
         let check = Op { key: Key::new(resource, "", "-"), expect: crate::Expect::Any, action: Action::Check };
         if let Err(error) = self.commit(vec![check]).await {
@@ -395,14 +420,14 @@ impl Store {
         Ok(found)
     }
 
-    /// Shows the newest version of every object of a resource as it is stored; what is written meanwhile may be missing.
+    /// Visits the stored form of the newest version of every object of a resource. Concurrent writes may be missing.
     pub async fn visit(&self, resource: &str, visit: Visit) -> Result<(), SnapshotError> {
         let engine = self.inner.shared.engine().ok_or(SnapshotError::Closed)?;
         engine.visit(resource, visit).await.map_err(|error| SnapshotError::Engine(Arc::new(error)))
     }
 
-    /// Writes objects again as they are, so that they are sealed as they would be now; each gets a new revision. Those that
-    /// were changed or deleted since the given revision are left alone. How many were written.
+    /// Writes objects again without changes, so that they are sealed in the current form; each gets a new revision. Skips those that changed since
+    /// the given revision. Returns how many were written.
     pub async fn reseal(&self, objects: &[(Key, u64)]) -> Result<usize, CommitError> {
         let mut written = 0;
         for part in objects.chunks(RESEAL) {
@@ -427,8 +452,8 @@ impl Store {
         Ok(written)
     }
 
-    /// Writes the newest state into a new directory, which [`crate::Lmdb::open`] reads: sealed as it would be now, without
-    /// history, all of one revision whatever is written meanwhile. The directory appears when it is complete and durable.
+    /// Writes the newest state into a new directory that [`crate::Lmdb::open`] reads: sealed in the current form, without history, at one revision.
+    /// The directory appears when it is complete and durable.
     pub async fn backup(&self, directory: &std::path::Path) -> Result<Backup, Error> {
         let (snapshot, directory) = (self.snapshot(), directory.to_path_buf());
         let transform = self.inner.shared.options.transform.clone();
@@ -458,9 +483,8 @@ impl Store {
         Snapshot { state: self.inner.shared.state() }
     }
 
-    /// The objects of a scope at exactly this revision; the snapshot may have others, or not. Costs as much as happened since,
-    /// unless it is still in memory, and the wait for those who asked for other revisions before; what is compacted has
-    /// expired, in memory or not.
+    /// The objects of a scope at exactly this revision; the snapshot may have others, too. Unless the state is cached, it undoes all changes since
+    /// then, after waiting for earlier calls. Errors if the revision is compacted.
     pub async fn snapshot_at(&self, scope: &Scope, revision: u64) -> Result<Snapshot, SnapshotError> {
         let shared = &self.inner.shared;
         let newest = shared.state();
@@ -492,20 +516,22 @@ impl Store {
         self.inner.shared.revision()
     }
 
-    /// Until the revision is visible.
+    /// Waits until the revision is visible.
     pub async fn wait_for(&self, revision: u64) -> Result<(), WatchError> {
         self.inner.shared.wait_for(revision).await
     }
 
-    /// Takes commits: neither closed nor failed.
+    /// Whether it accepts commits: it is neither closed nor failed.
     pub fn is_alive(&self) -> bool {
         self.inner.shared.ending().is_none()
     }
 
+    /// What the engine supports.
     pub fn capabilities(&self) -> crate::Capabilities {
         self.inner.capabilities
     }
 
+    /// The current statistics.
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;
         let state = shared.state();
@@ -519,7 +545,7 @@ impl Store {
         }
     }
 
-    /// Forgets the history up to a revision, whatever its age; the revision that history now starts after.
+    /// Compacts the history up to a revision, regardless of its age. Returns the revision after which history starts.
     pub async fn compact_now(&self, revision: u64) -> Result<u64, CommitError> {
         let shared = &self.inner.shared;
         match &self.inner.path {

@@ -1,7 +1,7 @@
-//! Sealing values on their way to the engine: encryption, and what is left of it when it fails.
+//! The transform of stored values (encryption), and values that it cannot open.
 //!
-//! Invariant: an object of which the stored form does not open is never taken for absent by a writer, and takes nobody else
-//! with it: the state names it ([`Damaged`]), reading it is an error, and all others are read.
+//! Invariant: a writer never treats an object that cannot be opened as absent. The state names it ([`Damaged`]), reading it is an error, and
+//! all other objects can be read.
 
 use crate::engine::Decode;
 use crate::store::Options;
@@ -9,28 +9,33 @@ use crate::{Entry, Key};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// What is wrong when a value does not open.
+/// The error of a value that cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This value; the others are well.
+    /// The value is damaged; others are not affected.
     Value,
-    /// The keys: what needs them will not open either, and nothing may be written before they are found.
+    /// A key is missing: other values need it too, and nothing may be written before it is found.
     Keys,
 }
 
+/// The error of sealing or opening a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct TransformError {
     /// The storage key, as text.
     pub key: String,
+    /// The reason.
     pub reason: String,
+    /// Whether the value is damaged, or a key is missing.
     pub fault: Fault,
 }
 
 /// Encrypts values on their way to the engine and decrypts them on the way back. The key is associated data: a value that
 /// was moved to another key must not open.
 pub trait Transform: Send + Sync {
+    /// Encrypts a value.
     fn seal(&self, key: &Key, plain: &Bytes) -> Result<Bytes, TransformError>;
+    /// Decrypts a stored value.
     fn open(&self, key: &Key, stored: &[u8]) -> Result<Bytes, TransformError>;
 
     /// Whether a value is stored as [`Transform::seal`] would store it now: with the same key of the same provider. What is
@@ -38,18 +43,20 @@ pub trait Transform: Send + Sync {
     fn is_current(&self, key: &Key, stored: &[u8]) -> bool;
 }
 
-/// An object that is there and cannot be read.
+/// An object that exists but cannot be read.
 #[derive(Clone, Debug)]
 pub struct Damaged {
+    /// The key of the object.
     pub key: Key,
     /// The revision that wrote it.
     pub revision: u64,
+    /// Why it cannot be read.
     pub error: TransformError,
 }
 
 impl Damaged {
-    /// Fails if the fault is not the value's own.
-    pub(crate) fn of(key: &Key, revision: u64, error: TransformError) -> Result<Damaged, TransformError> {
+    /// The damaged object, if the error is of the value itself; otherwise the error.
+    pub(crate) fn new(key: &Key, revision: u64, error: TransformError) -> Result<Damaged, TransformError> {
         match error.fault {
             Fault::Value => Ok(Damaged { key: key.clone(), revision, error }),
             Fault::Keys => Err(error),

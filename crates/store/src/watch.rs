@@ -12,58 +12,75 @@ use std::sync::Arc;
 /// Events per batch; whole revisions, so a large transaction may exceed it.
 const BATCH: usize = 512;
 
-/// What a watch is about.
+/// The objects of a watch or read: a resource, maybe one namespace or name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
+    /// The storage name of the resource.
     pub resource: Str,
+    /// The namespace; none for all.
     pub namespace: Option<Str>,
+    /// The name of the object; none for all.
     pub name: Option<Str>,
 }
 
 impl Scope {
+    /// All objects of a resource.
     pub fn resource(resource: &str) -> Scope {
         Scope { resource: resource.into(), namespace: None, name: None }
     }
 
+    /// Whether the key is in the scope.
     pub fn contains(&self, key: &Key) -> bool {
         self.resource == key.resource && self.contains_place(&key.namespace, &key.name)
     }
 
-    /// Every key of the other is of this scope too.
+    /// Whether every key of the other scope is in this one.
     pub(crate) fn includes(&self, other: &Scope) -> bool {
         let covers = |mine: &Option<Str>, other: &Option<Str>| mine.is_none() || mine == other;
         self.resource == other.resource && covers(&self.namespace, &other.namespace) && covers(&self.name, &other.name)
     }
 
     pub(crate) fn contains_place(&self, namespace: &str, name: &str) -> bool {
-        self.namespace.as_ref().is_none_or(|wanted| &**wanted == namespace)
-            && self.name.as_ref().is_none_or(|wanted| &**wanted == name)
+        self.namespace.as_ref().is_none_or(|n| &**n == namespace) && self.name.as_ref().is_none_or(|n| &**n == name)
     }
 }
 
+/// The error that ends a watch.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WatchError {
     /// The HTTP answer is 410 with reason `Expired`.
     #[error("the revision is compacted; a watch can start after {oldest} or later")]
-    Expired { oldest: u64 },
+    Expired {
+        /// The oldest revision after which a watch can start.
+        oldest: u64,
+    },
+    /// The revision does not exist yet.
     #[error("the revision is in the future; the current one is {current}")]
-    Future { current: u64 },
+    Future {
+        /// The newest revision.
+        current: u64,
+    },
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
+    /// The store failed.
     #[error("the store has failed: {0}")]
     Fatal(Arc<str>),
+    /// The engine failed.
     #[error("reading history")]
     Engine(#[source] Arc<EngineError>),
 }
 
-/// Some events, never none.
+/// Events of a watch; at least one.
 #[derive(Clone, Debug)]
 pub struct Batch {
+    /// The events, in the order of revisions.
     pub events: Vec<Arc<Event>>,
     /// Everything of the scope up to here was delivered with this batch.
     pub revision: u64,
 }
 
+/// The changes of a scope, in order and without gaps.
 pub struct Watch {
     shared: Arc<Shared>,
     scope: Scope,
@@ -78,7 +95,7 @@ impl Watch {
         if after > current {
             return Err(WatchError::Future { current });
         }
-        let log = shared.logs.of(&scope.resource);
+        let log = shared.logs.log(&scope.resource);
         shared.alive()?;
         let compacted = shared.compacted();
         if after < compacted && !log.covers(after) {
@@ -126,11 +143,12 @@ impl Watch {
         self.cursor
     }
 
+    /// The objects of the watch.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// One step from the engine's history, at most up to `upto`.
+    /// Reads a part of the engine's history, up to `upto` at most.
     async fn catch_up(&mut self, upto: u64) -> Result<Option<Batch>, WatchError> {
         let engine = self.shared.engine().ok_or(WatchError::Closed)?;
         let changes =
@@ -140,7 +158,7 @@ impl Watch {
             })?;
         let mut events = Vec::with_capacity(changes.changes.len());
         for change in changes.changes {
-            // History that does not open is as good as compacted: a list says what is there, or what is wrong.
+            // History that cannot be opened counts as compacted: a list then returns the objects, or the error.
             let expired = |_| WatchError::Expired { oldest: self.shared.revision() };
             events.extend(event(&self.shared.decode, change).map_err(expired)?);
         }
@@ -159,12 +177,12 @@ impl Shared {
     }
 }
 
-/// Nothing for a deletion of which the state before is not known.
+/// The event of a change. None for a deletion with an unknown previous object.
 pub(crate) fn event(decode: &Decode, change: RawChange) -> Result<Option<Arc<Event>>, TransformError> {
     let RawChange { revision, key, value, previous } = change;
     let previous = previous.map(|version| decode(&key, version.revision, &version.value)).transpose();
     let previous = match previous {
-        // What nobody could read nobody misses.
+        // The object could not be read before either.
         Err(error) if error.fault == Fault::Value => None,
         other => other?,
     };

@@ -62,7 +62,7 @@ impl Kind {
 impl Fields {
     fn schema(self) -> Schema {
         let field = |(name, form): &(&'static str, Form)| Field::new(*name, form.reference());
-        let mut schema = Schema::of(Type::Struct);
+        let mut schema = Schema::new(Type::Struct);
         schema.name = Some(format!("v1.{}", self.0).into());
         schema.fields = self.1.iter().map(field).collect();
         schema.fields.sort_by(|a, b| a.name.cmp(&b.name));
@@ -73,8 +73,8 @@ impl Fields {
 impl Form {
     fn reference(self) -> SchemaRef {
         SchemaRef::Inline(Arc::new(match self {
-            Self::Plain(ty) => Schema::of(ty),
-            Self::List(items) => Schema { items: Some(items.reference()), ..Schema::of(Type::Array) },
+            Self::Plain(ty) => Schema::new(ty),
+            Self::List(items) => Schema { items: Some(items.reference()), ..Schema::new(Type::Array) },
             Self::Object(fields) => fields.schema(),
         }))
     }

@@ -82,7 +82,7 @@ impl<'s> Vars<'s> for &'s Subject<'_> {
                     name: this.review.name.to_owned(),
                     ..Question::default()
                 };
-                Val::opaque(Opaque::Authorizer(Request::of(this, question)))
+                Val::opaque(Opaque::Authorizer(Request::for_resource(this, question)))
             }
             n => return Err(Error::Fault(format!("no such attribute(s): {n}"))),
         })

@@ -4,11 +4,11 @@ use super::check::get;
 use super::local::group_priority;
 use super::{Aggregator, Remote, Table};
 use crate::openapi::{Texts, V2};
+use aws_lc_rs::digest::{SHA256, digest};
 use meta::{GroupVersion, Value};
 use registry::Registry;
 use serde::Deserialize;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ struct RemoteOpenApi {
     parameters: serde_json::Map<String, Value>,
     /// The hash of the document.
     #[serde(skip)]
-    hash: [u8; 32],
+    hash: Box<[u8]>,
 }
 
 impl PartialEq for RemoteOpenApi {
@@ -95,7 +95,7 @@ async fn version(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Valu
 async fn v2(a: &Aggregator, registry: &Registry, r: &Remote) -> Option<Arc<RemoteOpenApi>> {
     let (_, body) = get(a, registry, r, "/openapi/v2", "application/json").await.ok()?;
     let mut theirs: RemoteOpenApi = serde_json::from_slice(&body).ok()?;
-    theirs.hash = Sha256::digest(&body).into();
+    theirs.hash = digest(&SHA256, &body).as_ref().into();
     let own = format!("/{}/", base_path(&r.group_version));
     let bare = own.trim_end_matches('/').to_owned();
     theirs.paths.retain(|path, _| path.starts_with(&own) || *path == bare);

@@ -2,6 +2,7 @@
 //! gets a response instead of a closed connection, as upstream does.
 
 use auth::User;
+use aws_lc_rs::digest::{SHA256, digest};
 use client::certificate::common_name;
 use meta::Clock;
 use parking_lot::{Mutex, RwLock};
@@ -130,8 +131,7 @@ pub(crate) fn user_of(certificate: &[u8]) -> Option<User> {
     let mut user = User::new(name, &groups);
     let uid = subject.iter_attributes().find(|a| a.attr_type().to_id_string() == UID);
     user.uid = uid.and_then(|a| a.as_str().ok()).unwrap_or_default().to_owned();
-    use sha2::Digest;
-    let digest: String = sha2::Sha256::digest(certificate).iter().map(|b| format!("{b:02x}")).collect();
+    let digest: String = digest(&SHA256, certificate).as_ref().iter().map(|b| format!("{b:02x}")).collect();
     user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![format!("X509SHA256={digest}")]);
     Some(user)
 }

@@ -2,11 +2,11 @@
 
 use super::operations::{Content, Methods, Operation, Parameter};
 use super::{Dialect, REF2, REF3, Texts, raw};
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use meta::Value;
 use serde_json::{Map, json};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Paths of v3. Adds the definitions they reference to `definitions`.
@@ -30,8 +30,9 @@ pub(super) fn v2(paths: &BTreeMap<String, Methods>, definitions: &mut BTreeSet<S
         if !is_common {
             return p;
         }
-        let hash = Sha256::digest(p.to_string());
-        let name = format!("{}-{}", p["name"].as_str().unwrap_or_default(), URL_SAFE_NO_PAD.encode(&hash[..6]));
+        let hash = digest(&SHA256, p.to_string().as_bytes());
+        let name =
+            format!("{}-{}", p["name"].as_str().unwrap_or_default(), URL_SAFE_NO_PAD.encode(&hash.as_ref()[..6]));
         let reference = json!({"$ref": format!("#/parameters/{name}")});
         shared.entry(name).or_insert(p);
         reference

@@ -37,6 +37,7 @@ pub struct RbacCache {
 }
 
 impl RbacCache {
+    /// A cache without rules.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { rules: RwLock::new(Arc::new(Rbac::default())) })
     }

@@ -1,4 +1,4 @@
-//! What somebody may do (`k8s.io/apiserver/pkg/cel/library/authz.go`): a question is put together part by part, then asked.
+//! Authorization checks (`k8s.io/apiserver/pkg/cel/library/authz.go`): an expression builds a check part by part, then runs it.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::{Opaque, Val};
@@ -11,35 +11,49 @@ pub(super) const GROUP: &str = "kubernetes.authorization.GroupCheck";
 pub(super) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
 pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
 
-/// Who answers.
+/// Decides authorization checks.
 pub trait Authorizer {
+    /// Decides a check.
     fn decide(&self, question: &Question) -> Decision;
 }
 
-/// A question, as far as it was asked.
+/// An authorization check, as far as it was built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// Namespace and name of a service account; the user of the request otherwise.
+    /// Namespace and name of a service account. None for the user of the request.
     pub service_account: Option<(String, String)>,
+    /// The path of a non-resource check.
     pub path: Option<String>,
+    /// The API group of the resource.
     pub group: String,
+    /// The resource.
     pub resource: String,
+    /// The subresource; empty for none.
     pub subresource: String,
+    /// The namespace; empty for all, or for cluster-scoped resources.
     pub namespace: String,
+    /// The name of the object; empty for all.
     pub name: String,
+    /// The field selector; empty for none.
     pub field_selector: String,
+    /// The label selector; empty for none.
     pub label_selector: String,
+    /// The verb.
     pub verb: String,
 }
 
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
+    /// Whether the request is allowed.
     pub allowed: bool,
+    /// The reason; may be empty.
     pub reason: String,
-    /// Why nobody could decide.
+    /// The error, if the check could not be decided.
     pub error: Option<String>,
 }
 
+/// A check while an expression builds it.
 #[derive(Clone)]
 pub struct Request<'a> {
     who: &'a dyn Authorizer,
@@ -56,15 +70,17 @@ enum Stage {
 }
 
 impl<'a> Request<'a> {
+    /// The value of `authorizer`, of which a check is built.
     pub fn new(who: &'a dyn Authorizer) -> Self {
         Self { who, stage: Stage::Start, question: Question::default() }
     }
 
-    /// A check of one object, as `authorizer.requestResource` is.
-    pub fn of(who: &'a dyn Authorizer, question: Question) -> Self {
+    /// The value of a check that has its resource (`authorizer.requestResource`).
+    pub fn for_resource(who: &'a dyn Authorizer, question: Question) -> Self {
         Self { who, stage: Stage::Resource, question }
     }
 
+    /// The name of its CEL type.
     pub fn type_name(&self) -> &'static str {
         match self.stage {
             Stage::Start => AUTHORIZER,

@@ -1,4 +1,4 @@
-//! Named formats of texts (`k8s.io/apiserver/pkg/cel/library/format.go`).
+//! Named formats of strings (`k8s.io/apiserver/pkg/cel/library/format.go`).
 
 use super::url::Url;
 use super::{Price, Result, Row, no_overload, row};
@@ -8,7 +8,7 @@ use meta::names;
 
 pub struct Format {
     pub name: &'static str,
-    /// What is wrong with a text, if anything.
+    /// Validates a string. Returns the errors.
     check: fn(&str) -> Vec<String>,
 }
 

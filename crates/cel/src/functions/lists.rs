@@ -83,14 +83,14 @@ fn sum<'a>(args: &[Val<'a>]) -> Result<'a> {
     Ok(total)
 }
 
-fn extreme<'a>(args: &[Val<'a>], name: &str, wanted: Ordering) -> Result<'a> {
+fn extreme<'a>(args: &[Val<'a>], name: &str, order: Ordering) -> Result<'a> {
     let Some(l) = items(&args[0]) else { return no_overload() };
     let mut all = l.into_iter();
     let Some(mut best) = all.next() else { return Err(format!("{name} called on empty list").into()) };
     for v in all {
         match compare(&v, &best) {
             None => return no_overload(),
-            Some(o) if o == wanted => best = v,
+            Some(o) if o == order => best = v,
             Some(_) => {}
         }
     }
@@ -145,12 +145,12 @@ fn pour<'a>(l: &List<'a>, depth: i64, out: &mut Vec<Val<'a>>) {
 }
 
 fn range<'a>(args: &[Val<'a>]) -> Result<'a> {
-    // As many as one evaluation could ever look at.
+    // The maximum that one evaluation could read.
     const MOST: i64 = 1_000_000;
     match &args[0] {
         Val::Int(n) if *n > MOST => Err(format!("range of {n} is larger than {MOST}").into()),
         Val::Int(n) => {
-            // They cost one, and fill as much memory as there are.
+            // The call costs 1, and needs memory for every item.
             work::items(usize::try_from(*n).unwrap_or_default());
             Ok(Val::list((0..*n).map(Val::Int).collect()))
         }
@@ -160,7 +160,7 @@ fn range<'a>(args: &[Val<'a>]) -> Result<'a> {
 
 fn distinct<'a>(args: &[Val<'a>]) -> Result<'a> {
     let Some(l) = items(&args[0]) else { return no_overload() };
-    // What may be a key is found in order; what may not is compared with the others of its sort.
+    // Possible keys are found by their order, others compared with all items of their type.
     let (mut keys, mut others) = (BTreeSet::new(), Vec::new());
     let mut out: Vec<Val<'a>> = Vec::new();
     for v in l {
@@ -168,8 +168,8 @@ fn distinct<'a>(args: &[Val<'a>]) -> Result<'a> {
             break;
         }
         work::count(usize::try_from(v.most()).unwrap_or(usize::MAX));
-        let new = match Key::of(&v) {
-            // Whole numbers are keys, unless they are floats beyond all integers with a sign.
+        let new = match Key::new(&v) {
+            // Integers are keys, but no floats beyond the range of int.
             Some(key) => {
                 let large = matches!(v, Val::Uint(_)) && others.iter().any(|x| equal(x, &v));
                 keys.insert(key) && !large

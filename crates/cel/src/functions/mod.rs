@@ -23,10 +23,10 @@ use crate::value::Val;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Why a call has no value. Evaluation goes on where `||`, `&&` and `?:` let it.
+/// The error of a call. `||`, `&&` and `?:` may continue after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The arguments are of types that the function does not take.
+    /// No overload takes arguments of these types.
     NoOverload,
     Text(String),
 }
@@ -40,32 +40,32 @@ impl<T: Into<String>> From<T> for Fault {
 pub type Result<'a> = std::result::Result<Val<'a>, Fault>;
 pub type Call = for<'a> fn(&[Val<'a>]) -> Result<'a>;
 
-/// The arguments are of types the function does not take.
+/// The error of arguments that no overload takes.
 pub fn no_overload<'a>() -> Result<'a> {
     Err(Fault::NoOverload)
 }
 
-/// What a call costs beside its arguments, from their sizes.
+/// The cost of a call by the sizes of its arguments.
 #[derive(Clone, Copy, Debug)]
 pub enum Price {
     Fixed(u64),
-    /// Walking through the argument, so many times.
+    /// Traversing the argument this many times.
     Walk(usize, f64),
     /// Every item of the argument.
     Items(usize),
-    /// The smaller of both.
+    /// The smaller one of two arguments.
     Least,
-    /// Both, put together.
+    /// Both arguments together.
     Sum,
-    /// A text against an expression.
+    /// Matching a string with a pattern.
     Regex,
-    /// A text against an expression nobody sees, of this length.
+    /// Matching a string with a built-in pattern of this length.
     Pattern(u64),
-    /// One text within the other.
+    /// Searching one string in the other.
     Within,
-    /// Every item of one list with every one of the other, so many times.
+    /// Comparing every item of one list with every item of the other, this many times.
     Product(f64),
-    /// Every item of a list, those that are texts by their length.
+    /// Every item of a list, strings by their length.
     Elements,
     Selector,
 }
@@ -82,7 +82,7 @@ impl Price {
         }
     }
 
-    pub fn of(self, sizes: &[Range]) -> Range {
+    pub fn range(self, sizes: &[Range]) -> Range {
         let size = |i: usize| sizes.get(i).copied().unwrap_or(Range::fixed(1));
         let one = Range::fixed(1);
         match self {
@@ -151,7 +151,7 @@ static ALL: LazyLock<HashMap<&'static str, Function>> = LazyLock::new(|| {
     let mut all: HashMap<&'static str, Function> = HashMap::new();
     for row in tables.into_iter().flatten() {
         let overloads = row.signatures.split(';').map(overload);
-        // Types with functions of the same name each have a row; the first one's call dispatches.
+        // Several rows may have one name, for several types: the call of the first row dispatches.
         all.entry(row.name).or_insert_with(|| Function { row, overloads: Vec::new() }).overloads.extend(overloads);
     }
     all
@@ -183,7 +183,7 @@ fn params_of(t: &Type) -> u32 {
     }
 }
 
-/// At the commas that are in no parentheses.
+/// Splits at commas outside of parentheses.
 fn split(text: &str) -> Vec<&str> {
     let (mut depth, mut from, mut out) = (0, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -246,7 +246,7 @@ fn parse(text: &str) -> Type {
     }
 }
 
-/// A pattern that `matches` takes.
+/// Whether this is a valid pattern of `matches`.
 pub fn is_regex(pattern: &str) -> bool {
     regexes::check(pattern).is_ok()
 }
@@ -254,11 +254,11 @@ pub fn is_regex(pattern: &str) -> bool {
 pub(crate) use lists::sorted_by;
 pub(crate) use operators::{has, optional_select, select};
 
-/// Bytes of a text that may be a number, a time or a duration. Reading one costs the same whatever its length, as upstream has it,
-/// so a longer one is not looked at.
+/// Maximum bytes of a string that is parsed as a number, time or duration. As upstream, parsing has a fixed cost, so longer strings are
+/// not parsed.
 const READ: usize = 256;
 
-/// A text that is to be read as something short, or its beginning for an error.
+/// A string to be parsed, if it is short; otherwise its beginning, for an error.
 fn short(text: &str) -> std::result::Result<&str, &str> {
     if text.len() <= READ { Ok(text) } else { Err(&text[..text.floor_char_boundary(READ)]) }
 }

@@ -1,5 +1,5 @@
 //! IP addresses and networks (`k8s.io/apiserver/pkg/cel/library/ip.go`, `cidr.go`). Addresses with zones, and IPv4 addresses
-//! dressed as IPv6, are none.
+//! mapped to IPv6, are invalid.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::{Opaque, Val};

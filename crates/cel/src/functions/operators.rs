@@ -1,4 +1,4 @@
-//! Operators on values; `&&`, `||` and `?:` are the machine's own.
+//! Operators on values. `&&`, `||` and `?:` are in `eval`.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::compare::{compare, equal};
@@ -48,7 +48,7 @@ const ORDERED: &str = "bool,bool:bool;int,int:bool;int,double:bool;int,uint:bool
 
 fn ordered<'a>(args: &[Val<'a>], is: fn(Ordering) -> bool) -> Result<'a> {
     match (&args[0], &args[1]) {
-        // Nothing is ordered with what is no number, and that is no error.
+        // NaN has no order, and comparing it is no error.
         (Val::Double(d), Val::Double(_) | Val::Int(_) | Val::Uint(_)) if d.is_nan() => Ok(Val::Bool(false)),
         (Val::Int(_) | Val::Uint(_) | Val::Double(_), Val::Double(d)) if d.is_nan() => Ok(Val::Bool(false)),
         (a, b) => compare(a, b).map_or_else(no_overload, |o| Ok(Val::Bool(is(o)))),
@@ -88,7 +88,7 @@ fn add<'a>(args: &[Val<'a>]) -> Result<'a> {
     }
 }
 
-/// Lists one after the other. Of sets, what is not there yet; of maps, items take the place of those with the same keys.
+/// Concatenates lists. A set gets the items it lacks; in a map-like list, items replace those with the same keys.
 fn join<'a>(a: &List<'a>, b: &List<'a>) -> Val<'a> {
     use crate::value::ListKind;
     work::items(a.len() + b.len());
@@ -176,11 +176,11 @@ fn contains<'a>(args: &[Val<'a>]) -> Result<'a> {
     }
 }
 
-/// A value under an index or a key; none when there is none.
+/// The value at an index or key, if there is one.
 fn at<'a>(of: &Val<'a>, key: &Val<'a>) -> std::result::Result<std::result::Result<Val<'a>, String>, Fault> {
     match of {
         Val::List(l) => {
-            let Some(Key::Int(i)) = Key::of(key).map(whole) else {
+            let Some(Key::Int(i)) = Key::new(key).map(whole) else {
                 return Err(format!("unsupported index type '{}' in list", key.type_name()).into());
             };
             let found = usize::try_from(i).ok().and_then(|i| l.get(i));
@@ -226,7 +226,7 @@ fn optional_index<'a>(args: &[Val<'a>]) -> Result<'a> {
     }
 }
 
-/// A field of a map, or of one within an optional.
+/// The field of a map, or of a map in an optional.
 pub(crate) fn select<'a>(of: &Val<'a>, field: &str) -> Result<'a> {
     match of {
         Val::Map(m) => m.field(field).ok_or_else(|| format!("no such key: {field}").into()),
@@ -244,7 +244,7 @@ pub(crate) fn optional_select<'a>(of: &Val<'a>, field: &str) -> Result<'a> {
     }
 }
 
-/// Whether a field is there: `has(of.field)`.
+/// `has(of.field)`: whether the field is present.
 pub(crate) fn has(of: &Val<'_>, field: &str) -> std::result::Result<bool, Fault> {
     match of {
         Val::Map(Map::Json(m, _)) => Ok(m.contains_key(field)),

@@ -67,7 +67,7 @@ fn two<'a>(args: &[Val<'a>], f: impl Fn(Quantity, Quantity) -> Val<'a>) -> Resul
     }
 }
 
-/// Of quantities, and of versions, which share these names.
+/// Comparisons of quantities and versions, which share these names.
 fn order<'a>(args: &[Val<'a>], f: impl Fn(Ordering) -> Val<'a>) -> Result<'a> {
     match (&args[0], &args[1]) {
         (Val::Opaque(a), Val::Opaque(b)) => match (&**a, &**b) {

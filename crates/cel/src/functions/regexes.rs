@@ -1,9 +1,8 @@
-//! Regular expressions. Both RE2 and the `regex` crate take time linear in the text; how much for a character depends on the
-//! pattern, and so does the time to compile it. Both count as work.
+//! Regular expressions. RE2 and the `regex` crate both take linear time. The time per character and the time to compile depend on the pattern;
+//! both count as work.
 //!
-//! A pattern that is written in the expression was compiled when that was checked, and is free. Any other counts as compiled
-//! when it is first used with a budget, whether this thread happens to have it or not, so that the same evaluation always
-//! does the same work.
+//! A pattern literal was compiled by the type check, and is free. Any other one counts as compiled when it is first used with a budget, even
+//! if this thread has it cached, so that the same evaluation always does the same work.
 
 use super::{Fault, Price, Result, Row, no_overload, row};
 use crate::value::Val;
@@ -23,16 +22,15 @@ pub(super) const ROWS: &[Row] = &[
     row("findAll", ".string,string:list(string);.string,string,int:list(string)", Price::Regex, find_all),
 ];
 
-/// The largest program of a pattern, and the largest table that is made of it while it runs, in bytes.
+/// Maximum bytes of a compiled pattern, and of its tables while it runs.
 const LARGEST: usize = 1 << 20;
 const LARGEST_TABLE: usize = 512 << 10;
-/// Patterns of expressions that a thread keeps compiled; patterns of the data that one budget keeps, and the work to make these.
-/// Others make room for those that come.
+/// Compiled pattern literals that a thread caches; patterns of the data that one budget keeps, and the work to compile these.
 const KEPT: usize = 256;
 const KEPT_WORK: usize = 20_000_000;
-/// Patterns of the data of other budgets that a thread keeps.
+/// Patterns of the data of other budgets that a thread caches.
 const KEPT_FOR_OTHERS: usize = 64;
-/// Work to parse a byte of a pattern, to make a part of its program, and what is beyond that; and the parts that fit.
+/// Work of parsing a byte of a pattern, of compiling a part of it, and of a pattern that is too large; and the maximum of parts.
 const PARSE: usize = 100;
 const PART: usize = 30;
 const ONCE: usize = 10_000;
@@ -44,7 +42,7 @@ fn with<'a>(args: &[Val<'a>], f: impl Fn(&Regex, &str) -> Result<'a>) -> Result<
     if work::is_over() {
         return Err("operation cancelled".into());
     }
-    // Most patterns look at each byte once, whatever their length; those of the data may be made not to.
+    // Most patterns read each byte once, but a hostile pattern of the data does not.
     let each = if FREE.get() { 1 + compiled.each / 8 } else { compiled.each };
     work::count(s.len().saturating_mul(each));
     if work::is_over() {
@@ -68,23 +66,23 @@ fn find_all<'a>(args: &[Val<'a>]) -> Result<'a> {
     })
 }
 
-/// What was made of a pattern.
+/// A compiled pattern.
 struct Compiled {
-    /// None: it is no pattern, or too large.
+    /// None if it is invalid or too large.
     regex: Option<Regex>,
-    /// Work to make it.
+    /// Work of compiling it.
     making: usize,
-    /// Work for each byte of a text.
+    /// Work per byte of a string.
     each: usize,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// Those that are written in expressions.
+    /// Pattern literals.
     written: HashMap<Box<str>, Rc<Compiled>>,
-    /// Those of the data.
+    /// Patterns of the data.
     patterns: HashMap<Box<str>, Rc<Compiled>>,
-    /// The budget that is spent, the patterns that were used with it, and the work to make these.
+    /// The current budget, the patterns that were used with it, and the work of compiling these.
     budget: u64,
     used: HashSet<Box<str>>,
     used_work: usize,
@@ -92,11 +90,11 @@ struct Kept {
 
 thread_local! {
     static PATTERNS: RefCell<Kept> = RefCell::default();
-    /// Whether the pattern is written in the expression.
+    /// Whether the pattern is a literal.
     static FREE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An evaluation begins, which spends this budget.
+/// Begins an evaluation with this budget.
 pub(crate) fn begin(budget: u64) {
     PATTERNS.with_borrow_mut(|k| {
         if k.budget == budget {
@@ -110,13 +108,13 @@ pub(crate) fn begin(budget: u64) {
     });
 }
 
-/// Calls a function whose second argument is written in the expression, or is not.
+/// Calls a function with a pattern as its second argument: a literal, or one of the data.
 pub(crate) fn with_pattern<T>(written: bool, call: impl FnOnce() -> T) -> T {
     FREE.set(written);
     call()
 }
 
-/// Compiles a pattern, or takes it from those this thread has used before.
+/// Compiles a pattern, or returns the one that this thread has cached.
 fn compiled(pattern: &str) -> Rc<Compiled> {
     PATTERNS.with_borrow_mut(|k| {
         if FREE.get() {
@@ -133,7 +131,7 @@ fn compiled(pattern: &str) -> Rc<Compiled> {
         let found = k.patterns.get(pattern).cloned();
         let c = found.unwrap_or_else(|| {
             let c = Rc::new(compile(pattern));
-            // What the budget has paid for stays.
+            // Patterns that the budget was charged for are kept.
             if k.patterns.len() >= KEPT + KEPT_FOR_OTHERS {
                 let used = &k.used;
                 k.patterns.retain(|p, _| used.contains(p));
@@ -154,7 +152,7 @@ fn compiled(pattern: &str) -> Rc<Compiled> {
 }
 
 impl Kept {
-    /// What was used is paid for again. It depends on nothing but what this budget was spent for.
+    /// Forgets the patterns of the budget: they are charged again. This depends only on what the budget was used for.
     fn forget(&mut self) {
         self.used.clear();
         self.used_work = 0;

@@ -4,7 +4,7 @@ use super::{Price, Row, no_overload, row};
 use crate::value::{Opaque, Val};
 use std::cmp::Ordering;
 
-/// What was built from it makes no difference, and is not kept.
+/// A version without its build metadata, which does not matter for comparisons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     parts: [u64; 3],
@@ -22,7 +22,7 @@ impl Ord for Version {
         let parts = self.parts.cmp(&o.parts);
         parts.then_with(|| match (self.before.is_empty(), o.before.is_empty()) {
             (true, true) => Ordering::Equal,
-            // A release comes after what led to it.
+            // A release is greater than its pre-releases.
             (true, false) => Ordering::Greater,
             (false, true) => Ordering::Less,
             (false, false) => self.before.cmp(&o.before),
@@ -51,7 +51,7 @@ impl Version {
         Ok(Self { parts, before: before.unwrap_or_default() })
     }
 
-    /// `v1.2` is `1.2.0`; zeros in front are left out.
+    /// Parses leniently: `v1.2` is `1.2.0`, and leading zeros are ignored.
     pub fn normalized(s: &str) -> Result<Self, String> {
         let s = s.strip_prefix('v').unwrap_or(s);
         let end = s.find(['-', '+']).unwrap_or(s.len());

@@ -136,7 +136,7 @@ fn string<'a>(args: &[Val<'a>]) -> Result<'a> {
     })
 }
 
-/// As Go's `strconv.FormatFloat(d, 'g', -1, 64)`.
+/// Formats a number as Go's `strconv.FormatFloat(d, 'g', -1, 64)`.
 pub(super) fn double_text(d: f64) -> String {
     if d.is_nan() {
         return "NaN".into();

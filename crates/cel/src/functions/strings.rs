@@ -1,4 +1,4 @@
-//! Texts: the standard functions and the strings extension, version 2 (`cel-go/ext/strings.go`). Positions count characters.
+//! Strings: the standard functions and the strings extension, version 2 (`cel-go/ext/strings.go`). Positions count characters.
 
 use super::standard::double_text;
 use super::{Fault, Price, Result, Row, no_overload, row};
@@ -53,23 +53,23 @@ fn out_of_range(i: i64) -> Fault {
     format!("index out of range: {i}").into()
 }
 
-/// Bytes of a text whose characters are counted at once.
+/// Bytes of the blocks in which characters are counted.
 const BLOCK: usize = 256;
 
-/// A text whose characters have positions.
+/// A string with indexes of its characters.
 struct Positions<'s> {
     text: &'s str,
-    /// Positions are those of bytes.
+    /// Whether it is ASCII, so that indexes are those of bytes.
     ascii: bool,
 }
 
 impl<'s> Positions<'s> {
-    fn of(text: &'s str) -> Self {
+    fn new(text: &'s str) -> Self {
         work::scan(text.len());
         Self { text, ascii: text.is_ascii() }
     }
 
-    /// How many characters there are.
+    /// The number of characters.
     fn len(&self) -> usize {
         if self.ascii {
             return self.text.len();
@@ -78,12 +78,12 @@ impl<'s> Positions<'s> {
         self.text.chars().count()
     }
 
-    /// Where a character begins; the end for the one behind the last. None beyond.
+    /// The byte index of a character; the length for the index behind the last one. None beyond.
     fn byte(&self, position: usize) -> Option<usize> {
         if self.ascii {
             return Some(position).filter(|p| *p <= self.text.len());
         }
-        // Characters are counted in blocks, which is far faster than one after the other.
+        // Counting characters in blocks is far faster than one by one.
         let (mut at, mut left) = (0, position);
         loop {
             let end = self.text.floor_char_boundary(at + BLOCK);
@@ -100,12 +100,12 @@ impl<'s> Positions<'s> {
         }
     }
 
-    /// The same of a position that an expression names.
-    fn place(&self, position: i64) -> std::result::Result<usize, Fault> {
+    /// The byte index of a character index in an expression. Errors if it is out of range.
+    fn byte_index(&self, position: i64) -> std::result::Result<usize, Fault> {
         usize::try_from(position).ok().and_then(|p| self.byte(p)).ok_or_else(|| out_of_range(position))
     }
 
-    /// Which character begins there.
+    /// The index of the character at a byte index.
     fn position(&self, byte: usize) -> usize {
         if self.ascii {
             return byte;
@@ -117,14 +117,14 @@ impl<'s> Positions<'s> {
 
 fn char_at<'a>(args: &[Val<'a>]) -> Result<'a> {
     let (Some(s), Val::Int(i)) = (args[0].as_str(), &args[1]) else { return no_overload() };
-    let at = Positions::of(s).place(*i)?;
+    let at = Positions::new(s).byte_index(*i)?;
     Ok(Val::string(s[at..].chars().next().map(String::from).unwrap_or_default()))
 }
 
-/// The place of a part, from the front or from the back.
+/// The index of a substring, from the start or the end.
 pub(super) fn index_of<'a>(args: &[Val<'a>], last: bool) -> Result<'a> {
     let (Some(s), Some(part)) = (args[0].as_str(), args[1].as_str()) else { return no_overload() };
-    let s = Positions::of(s);
+    let s = Positions::new(s);
     let given = match args.get(2) {
         None => None,
         Some(Val::Int(i)) => Some(*i),
@@ -134,13 +134,14 @@ pub(super) fn index_of<'a>(args: &[Val<'a>], last: bool) -> Result<'a> {
         let end = || i64::try_from(s.len()).unwrap_or(i64::MAX);
         return Ok(Val::Int(given.unwrap_or_else(|| if last { end() } else { 0 })));
     }
-    let given =
-        given.map(|i| s.place(i).ok().filter(|at| *at < s.text.len()).ok_or_else(|| out_of_range(i))).transpose()?;
+    let given = given
+        .map(|i| s.byte_index(i).ok().filter(|at| *at < s.text.len()).ok_or_else(|| out_of_range(i)))
+        .transpose()?;
     work::count(s.text.len());
     let found = match (last, given) {
         (false, from) => s.text[from.unwrap_or(0)..].find(part).map(|at| at + from.unwrap_or(0)),
         (true, None) => s.text.rfind(part),
-        // It may begin there, and end behind.
+        // The substring may start at this index and end behind it.
         (true, Some(at)) => {
             let end = at.saturating_add(part.len()).min(s.text.len());
             s.text[..s.text.floor_char_boundary(end)].rfind(part)
@@ -218,8 +219,8 @@ fn substring<'a>(args: &[Val<'a>]) -> Result<'a> {
     if let Some(end) = end.filter(|end| from > end) {
         return Err(format!("invalid substring range. start: {from}, end: {end}").into());
     }
-    let s = Positions::of(s);
-    let Range { start, end } = s.place(*from)?..end.map_or(Ok(s.text.len()), |n| s.place(n))?;
+    let s = Positions::new(s);
+    let Range { start, end } = s.byte_index(*from)?..end.map_or(Ok(s.text.len()), |n| s.byte_index(n))?;
     Ok(Val::string(&s.text[start..end]))
 }
 
@@ -244,7 +245,7 @@ fn quote(s: &str) -> String {
     out
 }
 
-/// `%s %d %f %e %b %x %X %o` with precisions.
+/// `format`: `%s %d %f %e %b %x %X %o`, with precisions.
 fn format<'a>(args: &[Val<'a>]) -> Result<'a> {
     let (Some(pattern), Val::List(values)) = (args[0].as_str(), &args[1]) else { return no_overload() };
     let mut out = String::new();
@@ -336,7 +337,7 @@ fn double(d: f64) -> String {
     if d.is_nan() { "NaN".into() } else { if d > 0.0 { "Infinity" } else { "-Infinity" }.into() }
 }
 
-/// An exponent has a sign and two digits in Go.
+/// Writes an exponent as Go: with a sign and at least two digits.
 fn exponent(text: &str) -> String {
     let Some((digits, e)) = text.split_once('e') else { return text.to_owned() };
     let (sign, e) = e.strip_prefix('-').map_or(('+', e), |e| ('-', e));

@@ -74,7 +74,7 @@ fn unescape(s: &str) -> Option<String> {
 }
 
 impl Url {
-    /// An absolute path, or a scheme with something behind it.
+    /// Parses an absolute path, or a scheme with something behind it.
     pub fn parse(s: &str) -> Option<Self> {
         work::count(s.len());
         if s.is_empty() || s.chars().any(|c| c.is_ascii_control() || c == ' ') {
@@ -89,9 +89,9 @@ impl Url {
         let (host, path) = match rest.strip_prefix("//") {
             Some(r) => r.split_at(r.find('/').unwrap_or(r.len())),
             None if rest.starts_with('/') => ("", rest),
-            // Go calls it opaque: it has neither host nor path.
+            // An opaque URL (in Go's terms) has neither host nor path.
             None if !scheme.is_empty() => ("", ""),
-            // Without a host and without a slash nothing can be requested.
+            // Invalid without a host and a slash.
             None => return None,
         };
         let host = host.rsplit_once('@').map_or(host, |(_, h)| h);

@@ -7,13 +7,13 @@
 //! **Invariant**: a certificate among the roots signs others only if it says that it is a CA; else it vouches for itself alone.
 
 use crate::certificate::common_name;
+use aws_lc_rs::digest::{SHA256, digest};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
-use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::sync::Arc;
 use x509_parser::certificate::X509Certificate;
@@ -49,7 +49,7 @@ pub struct Trusted {
     /// What may sign others.
     anchors: Vec<Anchor>,
     /// Hashes of all, each of which may be a server's.
-    own: HashSet<[u8; 32]>,
+    own: HashSet<Box<[u8]>>,
 }
 
 struct Anchor {
@@ -73,7 +73,7 @@ impl Trusted {
             store.add(der.clone()).map_err(|e| e.to_string())?;
             self.anchors.extend(store.roots.into_iter().map(|anchor| Anchor { anchor, not_before, not_after }));
         }
-        self.own.insert(Sha256::digest(&der).into());
+        self.own.insert(digest(&SHA256, &der).as_ref().into());
         Ok(())
     }
 }
@@ -128,8 +128,7 @@ impl Verifier {
         }
         let parsed = ParsedCertificate::try_from(leaf).map_err(|_| Distrust::Malformed)?;
         verify_server_name(&parsed, name).map_err(|_| Distrust::Name(wrong_name(&cert, name)))?;
-        let own: [u8; 32] = Sha256::digest(leaf).into();
-        if self.trusted.own.contains(&own) {
+        if self.trusted.own.contains(digest(&SHA256, leaf).as_ref()) {
             return serves(&cert);
         }
         let at = now.as_secs() as i64;

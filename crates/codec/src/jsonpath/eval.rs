@@ -28,7 +28,7 @@ pub(super) struct Evaluation {
 enum Failure {
     /// The work allowed is done.
     Limit,
-    /// `leaves` says whether upstream keeps values beside the error: for a filter without a comparison, something is there then.
+    /// `leaves`: whether upstream keeps values beside the error. A filter without a comparison then finds something.
     Template { error: Error, leaves: bool },
 }
 
@@ -272,7 +272,7 @@ fn wrong(why: impl Into<String>) -> Error {
     Error::Eval(why.into())
 }
 
-/// Whether a slice asks for items at all.
+/// Whether a slice selects any items.
 #[derive(PartialEq, Eq)]
 enum Items {
     None,

@@ -212,7 +212,7 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, at: At<'_>) -> Result<Value, Error> {
             _ => return Err(Error::Invalid { field: n, what: "wire type" }),
         },
         Type::Time | Type::MicroTime => {
-            // Only an empty message is no time: one that says zero is the beginning of 1970.
+            // Only an empty message is no time: zero is the beginning of 1970.
             if w.bytes(n)?.is_empty() {
                 return Ok(Value::Null);
             }
@@ -281,11 +281,11 @@ fn two(n: u32, w: Wire<'_>) -> Result<(i64, i64), Error> {
     Ok((a, b))
 }
 
-fn inner_bytes<'a>(n: u32, w: Wire<'a>, wanted: u32) -> Result<Option<&'a [u8]>, Error> {
+fn inner_bytes<'a>(n: u32, w: Wire<'a>, field: u32) -> Result<Option<&'a [u8]>, Error> {
     let mut r = Reader(w.bytes(n)?);
     let mut found = None;
     while let Some((n, w)) = r.field()? {
-        if n == wanted {
+        if n == field {
             found = Some(w.bytes(n)?);
         }
     }

@@ -2,11 +2,16 @@
 
 use super::Error;
 
+/// Wire type of variable-length integers.
 pub const VARINT: u8 = 0;
+/// Wire type of 64-bit values.
 pub const FIXED64: u8 = 1;
+/// Wire type of strings, bytes and messages.
 pub const BYTES: u8 = 2;
+/// Wire type of 32-bit values.
 pub const FIXED32: u8 = 5;
 
+/// Appends a variable-length integer.
 pub fn put_varint(out: &mut Vec<u8>, mut v: u64) {
     while v >= 0x80 {
         out.push((v & 0x7f) as u8 | 0x80);
@@ -15,15 +20,18 @@ pub fn put_varint(out: &mut Vec<u8>, mut v: u64) {
     out.push(v as u8);
 }
 
+/// Appends the key of a field: its number and wire type.
 pub fn put_key(out: &mut Vec<u8>, field: u32, wire: u8) {
     put_varint(out, u64::from(field) << 3 | u64::from(wire));
 }
 
+/// Appends a field with an integer.
 pub fn put_int(out: &mut Vec<u8>, field: u32, v: i64) {
     put_key(out, field, VARINT);
     put_varint(out, v as u64);
 }
 
+/// Appends a field with a string, bytes or an encoded message.
 pub fn put_bytes(out: &mut Vec<u8>, field: u32, v: &[u8]) {
     put_key(out, field, BYTES);
     put_varint(out, v.len() as u64);
@@ -33,13 +41,18 @@ pub fn put_bytes(out: &mut Vec<u8>, field: u32, v: &[u8]) {
 /// One field's value as it lies on the wire.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire<'a> {
+    /// A variable-length integer.
     Varint(u64),
+    /// A 64-bit value.
     Fixed64(u64),
+    /// A 32-bit value.
     Fixed32(u32),
+    /// A string, bytes or an encoded message.
     Bytes(&'a [u8]),
 }
 
 impl<'a> Wire<'a> {
+    /// The bytes of the value. Errors for another wire type.
     pub fn bytes(self, field: u32) -> Result<&'a [u8], Error> {
         match self {
             Self::Bytes(b) => Ok(b),
@@ -47,6 +60,7 @@ impl<'a> Wire<'a> {
         }
     }
 
+    /// The integer of the value. Errors for another wire type.
     pub fn varint(self, field: u32) -> Result<u64, Error> {
         match self {
             Self::Varint(v) => Ok(v),
@@ -60,6 +74,7 @@ impl<'a> Wire<'a> {
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Reads a variable-length integer.
     pub fn varint(&mut self) -> Result<u64, Error> {
         let mut v = 0u64;
         for shift in (0..64).step_by(7) {

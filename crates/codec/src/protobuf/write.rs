@@ -27,7 +27,7 @@ pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A message whose fields are texts, bytes or messages themselves.
+/// A message with fields that are strings, bytes or messages.
 pub fn fields(list: &[(u32, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, bytes) in list {
@@ -57,7 +57,7 @@ fn message(out: &mut Vec<u8>, m: &Map<String, Value>, s: &Schema, depth: usize) 
     level(out, m, s, None, depth)
 }
 
-/// The fields of one message, and those of the messages inside of it whose fields lie in the same object.
+/// The fields of a message, and those of embedded messages with fields in the same JSON object.
 fn level(
     out: &mut Vec<u8>,
     m: &Map<String, Value>,
@@ -193,7 +193,7 @@ fn field(out: &mut Vec<u8>, n: u32, v: &Value, s: &Schema, depth: usize) -> Resu
     Ok(())
 }
 
-/// The message of a value of several possible shapes. Beside a struct, a boolean says that there is one, as Go's types have it.
+/// The message of a value of several possible shapes. A boolean beside a struct marks its presence, as in Go's types.
 fn alternative(out: &mut Vec<u8>, v: &Value, s: &Schema, depth: usize) -> Result<(), Error> {
     let bad = || Error::Value { path: String::new(), value: v.to_string(), ty: s.ty };
     if depth > DEPTH_LIMIT {

@@ -27,6 +27,7 @@ const ALIASED_BYTES: usize = 16 << 20;
 pub struct Duplicate {
     /// Of the repeated value, from 1.
     pub line: u64,
+    /// The duplicate key.
     pub key: String,
     /// The mapping's place: `spec.containers[0]`; empty for the document.
     pub path: String,
@@ -109,7 +110,7 @@ pub fn parse_first(text: &str, depth: usize) -> Result<(Value, Vec<Duplicate>), 
 }
 
 /// Like [`parse`], with the keys that came twice. Collections are nested at most `depth` deep: the time that a text takes grows
-/// with its length times its depth, so a server wants little.
+/// with its length times its depth, so a server allows little.
 pub fn parse_within(text: &str, depth: usize) -> Result<(Vec<Value>, Vec<Duplicate>), Error> {
     documents(text, depth, Dialect::V2, usize::MAX)
 }

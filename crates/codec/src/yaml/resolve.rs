@@ -13,7 +13,7 @@ const NULL: &str = "tag:yaml.org,2002:null";
 const TIMESTAMP: &str = "tag:yaml.org,2002:timestamp";
 pub const MERGE: &str = "tag:yaml.org,2002:merge";
 
-/// Whose reading: the two versions of go-yaml take booleans and dates differently.
+/// The version of go-yaml: they read booleans and dates differently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     #[default]

@@ -127,7 +127,7 @@ impl Emitter {
     fn string(&mut self, s: &str, simple_key: bool) {
         let parent = self.indent;
         self.indent = if parent < 0 { 2 } else { parent + 2 };
-        let a = Analysis::of(s);
+        let a = Analysis::new(s);
         let fold = !simple_key;
         if s.contains('\n') {
             if a.block_allowed && !simple_key {
@@ -254,7 +254,7 @@ impl Emitter {
 
     fn double_quoted(&mut self, s: &str, fold: bool) {
         self.indicator("\"", true, false, false);
-        // go-yaml asks whether the *string* starts with a byte order mark, and escapes everything if so.
+        // go-yaml escapes everything if the *string* starts with a byte order mark.
         let all = s.starts_with('\u{feff}');
         let mut spaces = false;
         let mut chars = s.char_indices().peekable();
@@ -353,7 +353,7 @@ struct Analysis {
 }
 
 impl Analysis {
-    fn of(s: &str) -> Self {
+    fn new(s: &str) -> Self {
         if s.is_empty() {
             return Self { plain_allowed: true, single_quoted_allowed: true, block_allowed: false };
         }

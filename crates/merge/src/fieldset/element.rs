@@ -13,10 +13,12 @@ pub enum PathElement {
     Key(Box<[(Box<str>, Value)]>),
     /// An item of a set.
     Value(Box<Value>),
+    /// An item of a list, by index.
     Index(i64),
 }
 
 impl PathElement {
+    /// The element of a member of an object.
     pub fn field(name: &str) -> Self {
         Self::Field(name.into())
     }

@@ -3,10 +3,13 @@
 use super::{Node, PathElement, Set};
 use meta::{Map, Value};
 
+/// The error of an invalid `FieldsV1`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// A node is no object.
     #[error("fields are not an object at {0:?}")]
     NotAnObject(String),
+    /// A key is no path element.
     #[error("cannot read the path element {0:?}")]
     Element(String),
 }
@@ -91,7 +94,7 @@ fn read(m: &Map<String, Value>) -> Result<Set, Error> {
         }
         let Some(element) = PathElement::read(key)? else { continue };
         let Value::Object(below) = below else { return Err(Error::NotAnObject(key.clone())) };
-        // A path ends where nothing lies below, or where `.` says so.
+        // A path ends at an empty node, or at one with `.`.
         let children = read(below)?;
         let member = below.is_empty() || below.contains_key(".");
         nodes.push(Node { element, member, children });

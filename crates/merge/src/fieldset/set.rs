@@ -25,8 +25,10 @@ impl Node {
 }
 
 impl Set {
+    /// The empty set.
     pub const EMPTY: &'static Self = &Self { nodes: Vec::new() };
 
+    /// An empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -41,6 +43,7 @@ impl Set {
         s
     }
 
+    /// Whether the set has no paths.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -92,6 +95,7 @@ impl Set {
         at.ok().map(|i| &self.nodes[i])
     }
 
+    /// Adds a path.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
         let i = match self.nodes.binary_search_by(|n| n.element.cmp(first)) {
@@ -108,6 +112,7 @@ impl Set {
         }
     }
 
+    /// The paths that are in either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         if self.is_empty() {
@@ -179,6 +184,7 @@ impl Set {
         Self { nodes }
     }
 
+    /// The paths that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let nodes = self

@@ -12,10 +12,12 @@ use meta::{Object, Value};
 use schema::Schema;
 use std::collections::HashMap;
 
-/// Whether an apply takes fields that others own.
+/// Whether an apply takes over fields of other managers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
+    /// Takes them over (`force`).
     Yes,
+    /// Fails with conflicts.
     No,
 }
 
@@ -34,7 +36,7 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
     }
     let again = (cx.manager == KUBECTL && force == Force::No).then(|| managers.clone());
     let (mut object, managers) = match (run(old, config, managers, force, cx), again) {
-        // kubectl takes over what it applied from the client's side before, as far as nobody changed it since.
+        // kubectl takes over the fields of its earlier client-side apply that did not change since.
         (Err(Error::Conflict(conflicts)), Some(managers)) => match last_applied(old, cx) {
             None => return Err(Error::Conflict(conflicts)),
             Some(mine) => {
@@ -51,7 +53,7 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
         object.set_annotation(LAST_APPLIED, &last_applied_text(config));
     }
     let encoded = managers.encode(|i| list[i].clone());
-    // Nobody owning anything is written as no list at all.
+    // Without owners, `managedFields` is absent.
     let same_owners = encoded == *list || is_nothing(&encoded) && is_nothing(list);
     if live.is_some() && same_owners && same_without_entries(&object, old) {
         return Ok(None);
@@ -60,7 +62,7 @@ pub fn apply(live: Option<&Object>, config: &Object, force: Force, cx: &Context<
     Ok(Some(object))
 }
 
-/// Whether a configuration can be applied to what has this version and schema.
+/// Errors if a configuration cannot be applied to this version and schema.
 pub fn check(config: &Object, api_version: &str, schema: &Schema) -> Result<(), Error> {
     fits(config, api_version, TypeRef::new(Some(schema)))
 }
@@ -81,7 +83,7 @@ fn describe(o: &Object) -> String {
     format!("{}/{}; {gvk}", o.namespace(), o.name())
 }
 
-/// The merged object without managed fields, and who manages it.
+/// The merged object without managed fields, and its managers.
 fn run(
     live: &Object,
     config: &Object,
@@ -123,9 +125,9 @@ fn run(
     Ok((new, managers))
 }
 
-/// Takes out what this manager applied last time and does not apply now, unless somebody else owns it.
+/// Removes the fields that this manager applied last time and does not apply now, unless another manager owns them.
 fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Context<'_>) -> Result<Value, Error> {
-    // The usual case: all that was applied last time is applied again.
+    // The usual case: all fields of the last apply are applied again.
     if last.api_version == cx.api_version && last.fields.is_subset(&me.fields) {
         return Ok(merged);
     }
@@ -148,7 +150,7 @@ fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Cont
         });
         by_version[at].1.push(e.fields.clone());
     }
-    // The version pruned in comes first: it needs no conversion of an object that may lack what conversion wants.
+    // Starts with the version of the pruned object: other versions require a conversion, which may need the removed fields.
     by_version.sort_by_key(|(v, _)| *v != last.api_version);
     let (mut m, mut p, mut at) = (merged_then.clone(), pruned, last.api_version.clone());
     for (version, owned) in by_version {
@@ -162,7 +164,7 @@ fn prune(merged: Value, last: &Entry, me: &Entry, managers: &Managers, cx: &Cont
         (m, at) = (merged, version.to_owned());
     }
     let Some(p) = here.convert(&p, &at)? else { return Ok(merged) };
-    // Only what this manager owned may go: what nobody owns stays.
+    // Removes only fields that this manager owned: fields without an owner stay.
     let gone = ensure_named(field_set(&merged_then, t), t)
         .difference(&ensure_named(field_set(&p, t), t))
         .intersection(&last_named);

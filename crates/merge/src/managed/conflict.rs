@@ -1,4 +1,4 @@
-//! Conflicts and how the API tells of them.
+//! Conflicts, and the errors that report them.
 
 use super::entry::{Entry, Operation};
 use crate::fieldset::{PathElement, Set};
@@ -6,7 +6,7 @@ use meta::status::{Cause, Details};
 use meta::{Reason, Status};
 use std::fmt;
 
-/// Bytes of conflicts in one answer.
+/// Maximum bytes of conflicts in a response.
 const MOST_SAID: usize = 256 << 10;
 
 /// A field that another manager owns with another value.
@@ -14,6 +14,7 @@ const MOST_SAID: usize = 256 << 10;
 pub struct Conflict {
     /// The manager as conflicts print it: `"m1" with subresource "scale" using apps/v1`.
     pub manager: String,
+    /// The path of the field.
     pub path: Vec<PathElement>,
 }
 
@@ -24,7 +25,7 @@ impl Conflict {
     }
 }
 
-/// All conflicts of one apply: the managers, and what each owns of what is applied.
+/// All conflicts of an apply: the managers, and the applied fields that each owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts(Vec<(String, Set)>);
 
@@ -35,6 +36,7 @@ impl Conflicts {
         }
     }
 
+    /// Whether there are no conflicts.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -44,7 +46,7 @@ impl Conflicts {
         Self(left.filter(|(_, fields)| !fields.is_empty()).collect())
     }
 
-    /// The conflicts by manager, as many as an answer tells of, and how many more there are.
+    /// The conflicts by manager, within the limit of a response, and the number of others.
     pub fn list(&self) -> (Vec<Conflict>, usize) {
         let (mut out, mut all, mut size) = (Vec::new(), 0, 0);
         for (manager, fields) in &self.0 {

@@ -6,7 +6,7 @@ use meta::{Map, Value};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-/// So many entries are searched one by one.
+/// Number of entries up to which a search is linear.
 pub(super) const FEW: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,13 +25,17 @@ pub enum Error {
     Fields(#[from] fieldset::Error),
 }
 
+/// The operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
+    /// Server-side apply.
     Apply,
+    /// Any other write.
     Update,
 }
 
 impl Operation {
+    /// The name in `managedFields`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Apply => "Apply",
@@ -40,22 +44,27 @@ impl Operation {
     }
 }
 
-/// What one manager owns through one operation, version and subresource.
+/// The fields that a manager owns through one operation, version and subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The name of the manager.
     pub manager: String,
+    /// The operation.
     pub operation: Operation,
+    /// The version of the fields: `apps/v1`.
     pub api_version: String,
     /// Empty for the main resource.
     pub subresource: String,
     /// RFC 3339.
     pub time: Option<String>,
+    /// The owned fields.
     pub fields: Set,
-    /// The place in the list that the entry was read from, as long as it still says the same.
+    /// The index in the decoded list, while the entry is unchanged.
     source: Option<usize>,
 }
 
 impl Entry {
+    /// An entry without fields and time.
     pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         Self {
             // Upstream's name for a manager without one.
@@ -69,7 +78,7 @@ impl Entry {
         }
     }
 
-    /// Whether two entries are the same manager's. Appliers are the same whatever version they applied.
+    /// Whether two entries belong to the same manager. Versions of appliers do not matter.
     pub(super) fn same_manager(&self, other: &Self) -> bool {
         self.manager == other.manager
             && self.operation == other.operation
@@ -77,13 +86,13 @@ impl Entry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
-    /// What entries of the same manager have in common.
+    /// The identity of a manager.
     fn identity(&self) -> (String, Operation, String, String) {
         let version = if self.operation == Operation::Apply { "" } else { &self.api_version };
         (self.manager.clone(), self.operation, version.to_owned(), self.subresource.clone())
     }
 
-    /// By upstream's identifier, the JSON of the entry without times and fields.
+    /// Orders by upstream's identifier: the JSON of the entry without time and fields.
     pub(super) fn by_identity(&self, other: &Self) -> Ordering {
         fn key(e: &Entry) -> (&str, Operation, &str, &str) {
             let version = if e.operation == Operation::Apply { "" } else { &e.api_version };
@@ -92,7 +101,7 @@ impl Entry {
         key(self).cmp(&key(other))
     }
 
-    /// Changes what is owned.
+    /// Changes the owned fields.
     pub(super) fn set_fields(&mut self, change: impl FnOnce(Set) -> Set) {
         self.fields = change(std::mem::take(&mut self.fields));
         self.source = None;
@@ -157,7 +166,7 @@ impl Entry {
 pub struct Managers(pub Vec<Entry>);
 
 impl Managers {
-    /// From the value of `managedFields`. Entries of one manager are joined, the last one's time counting.
+    /// Decodes `managedFields`. Joins entries of one manager, with the time of the last one.
     pub fn decode(v: &Value) -> Result<Self, Error> {
         let Value::Array(list) = v else {
             return if v.is_null() { Ok(Self::default()) } else { Err(Error::NotAList) };
@@ -185,8 +194,8 @@ impl Managers {
         Ok(Self(out))
     }
 
-    /// As the value of `managedFields`, in upstream's order: operation, time, manager, version, subresource. `unchanged` has the
-    /// list that was decoded, for entries that say what they said there.
+    /// Encodes `managedFields` in upstream's order: operation, time, manager, version, subresource. `unchanged` returns the decoded value of an
+    /// unchanged entry.
     pub fn encode(mut self, mut unchanged: impl FnMut(usize) -> Value) -> Value {
         self.0.sort_by(|a, b| {
             a.operation
@@ -203,7 +212,7 @@ impl Managers {
         Value::Array(self.0.into_iter().map(&mut written).collect())
     }
 
-    /// Merges the oldest entries of operation `Update`, version by version, until few enough are left.
+    /// Merges the oldest entries of operation `Update`, version by version, until their number is within the limit.
     pub(super) fn cap(&mut self) {
         let mut updaters: Vec<usize> =
             (0..self.0.len()).filter(|i| self.0[*i].operation == Operation::Update).collect();
@@ -218,7 +227,7 @@ impl Managers {
         // By version, in the order in which they are made: what is merged, and the time of the latest.
         let mut buckets: Vec<(Entry, Vec<Set>)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
-        // The first entry of a version only marks the place: a bucket needs two.
+        // The first entry of a version only marks its bucket, which needs two.
         let mut first: HashMap<String, usize> = HashMap::new();
         let mut gone = vec![false; self.0.len()];
         for i in updaters {

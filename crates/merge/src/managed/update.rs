@@ -1,4 +1,4 @@
-//! Writes other than apply.
+//! Managed fields of creates, updates and patches.
 
 use super::conflict::Conflicts;
 use super::entry::{Entry, FEW, Managers, Operation};
@@ -8,13 +8,12 @@ use crate::typed::{Comparison, TypeRef, compare_objects, reconcile};
 use meta::{Map, Object, Value};
 use std::collections::{HashMap, HashSet};
 
-/// Keeps `managedFields` of an object about to be written. `live` is `None` for a create; `new` is the object as it will be
+/// Updates `managedFields` of an object before it is written. `live` is `None` for a create; `new` is the object as it will be
 /// stored and may carry `managedFields` of the client's: an empty list or one empty entry resets them, none or null keeps the live
 /// ones, anything else that can be read replaces them (not through a subresource).
 ///
-/// An object that exists without managed fields stays without them until something is applied; one whose managed fields are
-/// reset belongs, as far as the same write changes it, to who writes. What cannot be converted to an owner's version leaves the
-/// live entries as they are.
+/// An object without managed fields gets none before the first apply. After a reset, the writer owns the fields that the same write changes. If
+/// the object cannot be converted to an owner's version, the live entries stay unchanged.
 pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
     let given = take_managed_fields(new);
     let live_list = live.and_then(|l| l.metadata()?.get("managedFields"));
@@ -23,7 +22,7 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
     let raw = match given {
         _ if reset => None,
         Some(v) if mine && !is_nothing(&v) => Some(v),
-        // Equal to the live ones as a rule; not copying them is worth a look.
+        // Usually equal to the live ones: comparing is cheaper than copying.
         Some(v) if Some(&v) == live_list => Some(v),
         _ => live_list.cloned(),
     };
@@ -52,8 +51,8 @@ pub fn update(live: Option<&Object>, new: &mut Object, cx: &Context<'_>) {
     }
 }
 
-/// Like [`update`], for a subresource that shows the object through one field, as `scale` shows `spec.replicas`: when nobody
-/// owned the field before, nobody does afterwards, as upstream has it.
+/// Like [`update`], for a subresource with a single field, as `spec.replicas` of `scale`. As upstream, a field without an owner stays without
+/// one.
 pub fn update_field(live: &Object, new: &mut Object, field: &[&str], cx: &Context<'_>) {
     let path: Vec<PathElement> = field.iter().map(|f| PathElement::field(f)).collect();
     let entries = live_fields(live);
@@ -75,7 +74,7 @@ pub(super) fn is_nothing(v: &Value) -> bool {
     v.as_array().is_none_or(Vec::is_empty)
 }
 
-/// Whether the list asks for a reset: it is there and empty, or has one entry, which is empty.
+/// Whether the list requests a reset: it is empty, or has one empty entry.
 fn is_reset(v: &Value) -> bool {
     match v.as_array().map(Vec::as_slice) {
         Some([]) => true,
@@ -84,8 +83,8 @@ fn is_reset(v: &Value) -> bool {
     }
 }
 
-/// Takes from all entries (the applier's is not among them) what the write changed or removed, and returns what they thereby
-/// lose by changes: the conflicts of an apply. Entries of versions that are gone are dropped, empty ones too.
+/// Removes the fields that the write changed or removed from all entries (without the applier's). Returns the changed ones: the conflicts of an
+/// apply. Drops empty entries and those of versions that do not exist.
 pub(super) fn follow(
     managers: &mut Managers,
     old: Option<&Object>,
@@ -125,7 +124,7 @@ pub(super) fn follow(
     Ok(conflicts)
 }
 
-/// Comparisons of the two objects in other versions, each made once.
+/// Comparisons of the two objects by version, each computed once.
 struct Others<'a> {
     old: Option<&'a Object>,
     new: &'a Object,
@@ -157,7 +156,7 @@ impl Others<'_> {
     }
 }
 
-/// Gives a manager what the write added or modified.
+/// Adds the fields that the write added or modified to a manager.
 pub(super) fn own(managers: &mut Managers, comparison: Comparison, manager: &str, cx: &Context<'_>) {
     let fields = comparison.modified.union(comparison.added).difference(stripped());
     if fields.is_empty() {
@@ -187,7 +186,7 @@ pub(super) fn adapt(managers: &mut Managers, cx: &Context<'_>) {
     }
 }
 
-/// Whether two objects differ in nothing but the times of their managed fields; a write that changes no more is none.
+/// Whether two objects differ only in the times of managed fields: such a write changes nothing.
 pub fn same_but_for_times(a: &Object, b: &Object) -> bool {
     fn entries(o: &Object) -> &[Value] {
         live_fields(o).as_array().map_or(&[], Vec::as_slice)
@@ -216,9 +215,9 @@ pub fn same_but_for_times(a: &Object, b: &Object) -> bool {
     x.iter().all(|e| known.contains(&timeless(e)))
 }
 
-/// Whether two objects are the same but for their managed fields.
+/// Whether two objects are equal except for managed fields.
 pub(super) fn same_without_entries(a: &Object, b: &Object) -> bool {
-    // As a rule it is the content that changes, and few of the metadata.
+    // Usually the content differs, and little of the metadata.
     same_but(&a.0, &b.0, "metadata")
         && match (a.metadata(), b.metadata()) {
             (Some(m), Some(n)) => same_but(m, n, "managedFields"),
@@ -227,7 +226,7 @@ pub(super) fn same_without_entries(a: &Object, b: &Object) -> bool {
         }
 }
 
-/// Whether two maps are the same but for one member.
+/// Whether two maps are equal except for one member.
 fn same_but(a: &Map<String, Value>, b: &Map<String, Value>, key: &str) -> bool {
     // Both are sorted.
     a.iter().filter(|(k, _)| *k != key).eq(b.iter().filter(|(k, _)| *k != key))

@@ -1,4 +1,4 @@
-//! A patch meets an object, or another patch.
+//! Applies a patch to an object, or to another patch.
 
 use super::list::{self, Kind};
 use super::{DELETE_LIST, Error, Member, PATCH, RETAIN_KEYS, SET_ORDER};
@@ -6,12 +6,12 @@ use meta::{Map, Value};
 use schema::Schema;
 use std::collections::{HashMap, HashSet};
 
-/// What the patch is merged into.
+/// The target of a patch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Into {
-    /// A live object: directives are carried out and vanish.
+    /// A live object: directives are executed and removed.
     Object,
-    /// Another patch: directives are joined and stay.
+    /// Another patch: directives are joined and kept.
     Patch,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn merge_map(
             }
             continue;
         }
-        let member = Member::of(schema, &key);
+        let member = Member::new(schema, &key);
         let slot = original.entry(key).or_insert(Value::Null);
         *slot = match (slot.take(), value) {
             (Value::Object(_), Value::Object(new)) if member.replaces() => Value::Object(new),
@@ -80,7 +80,7 @@ pub(super) fn merge_map(
     Ok(original)
 }
 
-/// What a patch puts where nothing (of its kind) was: in an object neither nulls nor directives.
+/// The value of a patch for an absent field: in an object without nulls and directives.
 fn cleaned(v: Value, into: Into) -> Option<Value> {
     match v {
         Value::Object(m) => {
@@ -124,7 +124,7 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     Ok(())
 }
 
-/// Carries out (or joins) `$setElementOrder/…` together with the lists they order, which are taken out of the patch.
+/// Executes (or joins) `$setElementOrder/…` with the lists that they order, which are removed from the patch.
 fn set_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -143,7 +143,7 @@ fn set_orders(
         let Value::Array(order) = order else { return Err(Error::SetElementOrder) };
         let field =
             directive.strip_prefix(SET_ORDER).and_then(|r| r.strip_prefix('/')).ok_or(Error::SetElementOrder)?;
-        let member = Member::of(schema, field);
+        let member = Member::new(schema, field);
         let key = member.merge_key();
         let as_list = |v: Option<Value>| match v {
             None => Ok(None),
@@ -220,7 +220,7 @@ fn merge_list(
     let order = original.clone();
     let patch_order = patch.clone();
     let mut merged = original;
-    // Items that the patch adds can be meant by later ones.
+    // Later items can refer to added ones.
     let mut places: HashMap<Value, usize> = HashMap::with_capacity(merged.len());
     for (i, o) in merged.iter().enumerate() {
         if let Some(id) = o.get(key) {
@@ -253,7 +253,7 @@ fn merge_list(
     Ok(list::interleave(server_only, ordered, &order, Some(key)))
 }
 
-/// Carries out items that are directives: deletions, and `$patch: replace` for the whole list.
+/// Executes items that are directives: deletions, and `$patch: replace` for the whole list.
 fn special_items(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let mut plain = Vec::with_capacity(patch.len());
     let mut replace = false;

@@ -1,4 +1,4 @@
-//! Patches from documents, as kubectl makes them.
+//! Creates patches from documents, as kubectl.
 
 use super::apply::{Into, merge_map};
 use super::list::{self, Kind};
@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 /// Whether a three-way merge may undo changes that others made to the fields it sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
+    /// Changes of others are overwritten.
     Yes,
     /// Such a change is [`Error::Conflict`].
     No,
@@ -69,7 +70,7 @@ fn diff_maps(
             }
             continue;
         };
-        let member = Member::of(schema, key);
+        let member = Member::new(schema, key);
         match (old, new) {
             // Sent even when nothing has changed, as upstream does.
             (Value::Object(_), Value::Object(_)) if member.replaces() => {
@@ -206,9 +207,10 @@ fn diff_objects(
 ) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let (mut changes, mut deletions) = (Vec::new(), Vec::new());
     original.iter().chain(modified).try_for_each(|i| list::has_key(i, key))?;
-    let (old_places, new_places) = (list::Places::of(original, Some(key)), list::Places::of(modified, Some(key)));
+    let (old_positions, new_positions) =
+        (list::Positions::new(original, Some(key)), list::Positions::new(modified, Some(key)));
     for new in modified {
-        match (old_places.place(new).and_then(|i| original.get(i)), new) {
+        match (old_positions.position(new).and_then(|i| original.get(i)), new) {
             (Some(Value::Object(old)), Value::Object(new)) => {
                 let mut sub = diff_maps(old, new, items, options)?;
                 if !sub.is_empty() {
@@ -221,7 +223,7 @@ fn diff_objects(
         }
     }
     if options.deletions {
-        let mut gone: Vec<&Value> = original.iter().filter(|o| new_places.place(o).is_none()).collect();
+        let mut gone: Vec<&Value> = original.iter().filter(|o| new_positions.position(o).is_none()).collect();
         gone.sort_by_key(|o| o.get(key).map(list::text));
         for o in gone {
             let mut d = Map::new();
@@ -239,7 +241,7 @@ fn maps_conflict(a: &Map<String, Value>, b: &Map<String, Value>, schema: Option<
     }
     for (key, left) in a.iter().filter(|(k, _)| *k != PATCH && *k != RETAIN_KEYS) {
         let Some(right) = b.get(key) else { continue };
-        if values_conflict(left, right, &Member::of(schema, key))? {
+        if values_conflict(left, right, &Member::new(schema, key))? {
             return Ok(true);
         }
     }

@@ -4,7 +4,7 @@ use super::{Error, PATCH};
 use meta::Value;
 use std::collections::HashMap;
 
-/// What all items of a list are.
+/// The kind of all items of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Objects,
@@ -30,7 +30,7 @@ pub fn kind(lists: &[&[Value]]) -> Result<Option<Kind>, Error> {
     Ok(kind)
 }
 
-/// What tells an item from another: its merge key's value, or the item itself.
+/// What identifies an item: the value of its merge key, or the item itself.
 pub fn identity<'a>(item: &'a Value, key: Option<&str>) -> Option<&'a Value> {
     match key {
         Some(k) => item.get(k),
@@ -46,14 +46,14 @@ pub fn is_delete(item: &Value) -> bool {
     item.get(PATCH).and_then(Value::as_str) == Some("delete")
 }
 
-/// The places of a list's items by what tells them apart; of equal items the first.
-pub struct Places<'a> {
+/// The indexes of a list's items by identity; the first one of equal items.
+pub struct Positions<'a> {
     key: Option<&'a str>,
     places: HashMap<&'a Value, usize>,
 }
 
-impl<'a> Places<'a> {
-    pub fn of(order: &'a [Value], key: Option<&'a str>) -> Self {
+impl<'a> Positions<'a> {
+    pub fn new(order: &'a [Value], key: Option<&'a str>) -> Self {
         let mut places = HashMap::with_capacity(order.len());
         for (i, o) in order.iter().enumerate() {
             if let Some(id) = identity(o, key) {
@@ -63,25 +63,25 @@ impl<'a> Places<'a> {
         Self { key, places }
     }
 
-    pub fn place(&self, item: &Value) -> Option<usize> {
+    pub fn position(&self, item: &Value) -> Option<usize> {
         self.places.get(identity(item, self.key)?).copied()
     }
 }
 
-/// Sorts items by their place in `order`; deletions go to the end. Items that `order` lacks stay where they are relative
+/// Sorts items by their position in `order`; deletions go to the end. Items that `order` lacks stay where they are relative
 /// to their predecessor.
 pub fn sort_by(items: Vec<Value>, order: &[Value], key: Option<&str>) -> Result<Vec<Value>, Error> {
     if let Some(k) = key {
         items.iter().chain(order).try_for_each(|i| has_key(i, k))?;
     }
-    let places = Places::of(order, key);
+    let positions = Positions::new(order, key);
     let (mut keep, deletions): (Vec<Value>, Vec<Value>) =
         items.into_iter().partition(|i| key.is_none() || !is_delete(i));
     let mut last = None;
     let mut ranked: Vec<(Option<usize>, Value)> = keep
         .drain(..)
         .map(|v| {
-            last = places.place(&v).or(last);
+            last = positions.position(&v).or(last);
             (last, v)
         })
         .collect();
@@ -94,12 +94,12 @@ pub fn partition(items: Vec<Value>, by: &[Value], key: Option<&str>) -> Result<(
     if let Some(k) = key {
         items.iter().try_for_each(|i| has_key(i, k))?;
     }
-    let places = Places::of(by, key);
-    Ok(items.into_iter().partition(|i| places.place(i).is_some()))
+    let positions = Positions::new(by, key);
+    Ok(items.into_iter().partition(|i| positions.position(i).is_some()))
 }
 
-/// Interleaves what only the server has with what the patch orders: an item of the server goes before the first ordered
-/// item that it stood before in the live list.
+/// Interleaves items that only the server has with those that the patch orders: an item of the server goes before the first ordered item that
+/// it preceded in the live list.
 pub fn interleave(
     server_only: Vec<Value>,
     ordered: Vec<Value>,
@@ -107,14 +107,14 @@ pub fn interleave(
     key: Option<&str>,
 ) -> Vec<Value> {
     let mut out = Vec::with_capacity(server_only.len() + ordered.len());
-    let places = Places::of(server_order, key);
+    let positions = Positions::new(server_order, key);
     let (mut left, mut right) = (server_only.into_iter().peekable(), ordered.into_iter().peekable());
     loop {
         let take_left = match (left.peek(), right.peek()) {
             (None, None) => return out,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(l), Some(r)) => matches!((places.place(l), places.place(r)), (Some(l), Some(r)) if l < r),
+            (Some(l), Some(r)) => matches!((positions.position(l), positions.position(r)), (Some(l), Some(r)) if l < r),
         };
         out.extend(if take_left { left.next() } else { right.next() });
     }

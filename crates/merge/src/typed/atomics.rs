@@ -1,4 +1,4 @@
-//! Where an applied part would replace something as a whole.
+//! Paths at which applying a part replaces the whole value.
 
 use super::shape::{Shape, TypeRef};
 use meta::Value;

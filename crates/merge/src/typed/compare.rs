@@ -1,4 +1,4 @@
-//! What changed between two objects.
+//! Differences between two objects.
 
 use super::shape::{MAX_DEPTH, Shape, TypeRef, is_empty, item_element, list, object, same_item};
 use crate::fieldset::{Node, PathElement, Set};
@@ -6,15 +6,19 @@ use meta::{Map, Object, Value};
 use schema::ListType;
 use std::collections::BTreeMap;
 
-/// The paths that one object has and the other has not, or has otherwise.
+/// The paths that were added, removed or modified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
+    /// Paths that only the new object has.
     pub added: Set,
+    /// Paths with different values.
     pub modified: Set,
+    /// Paths that only the old object has.
     pub removed: Set,
 }
 
 impl Comparison {
+    /// Whether both objects are equal.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
@@ -162,7 +166,7 @@ fn both(a: &Value, b: &Value, t: TypeRef<'_>, depth: usize) -> Parts {
     members(object(Some(a)), object(Some(b)), t, None, depth)
 }
 
-/// Compares the members of two objects, but for one of them.
+/// Compares the members of two objects, except one.
 fn members(
     a: Option<&Map<String, Value>>,
     b: Option<&Map<String, Value>>,
@@ -188,7 +192,7 @@ fn members(
     }
 }
 
-/// Compares two versions of an API object, but for `metadata.managedFields`. An object that does not exist is an empty one.
+/// Compares two versions of an API object without `metadata.managedFields`. An object that does not exist is an empty one.
 pub fn compare_objects(old: Option<&Object>, new: &Object, t: TypeRef<'_>) -> Comparison {
     const METADATA: &str = "metadata";
     let mut parts = members(old.map(|o| &o.0), Some(&new.0), t, Some(METADATA), 0);
@@ -245,7 +249,7 @@ fn lists(a: &[Value], b: &[Value], kind: &ListType, items: TypeRef<'_>, depth: u
                 let unchanged = old.len() == new.len() && old.iter().zip(&new).all(|(x, y)| equal(x, y));
                 if unchanged { Parts::default() } else { Parts::modified() }
             }
-            // Repetitions that went away: the mark of repetition is removed, what stays is added.
+            // Repetitions were removed: the mark of repetition goes, the remaining item is added.
             ([_, _, ..], rest) => Parts { removed: mark(), ..either(None, rest.first().copied(), items, depth + 1) },
             (rest, _) => Parts { added: mark(), ..either(rest.first().copied(), None, items, depth + 1) },
         };

@@ -16,7 +16,7 @@ pub fn field_set_of_object(o: &Object, t: TypeRef<'_>) -> Set {
     Set::from_nodes(members(&o.0, t, 0))
 }
 
-/// Whether the value itself is claimed, and what lies below.
+/// Whether the value itself is claimed, and the paths below.
 fn collect(v: &Value, t: TypeRef<'_>, depth: usize) -> (bool, Vec<Node>) {
     if depth > MAX_DEPTH {
         return (true, Vec::new());
@@ -86,7 +86,7 @@ pub fn ensure_named(set: Set, t: TypeRef<'_>) -> Set {
 /// The set after fields that it knows as granular became atomic: whoever owned a part owns the whole. `None` when nothing
 /// changes.
 pub fn reconcile(set: &Set, t: TypeRef<'_>) -> Option<Set> {
-    // As a rule nothing has; the set is copied only when something has.
+    // Usually nothing changes: the set is copied only if something does.
     cuts_atomic(set, t).then(|| without_cuts(set, t))
 }
 
@@ -97,7 +97,7 @@ fn below<'a>(n: &Node, t: TypeRef<'a>) -> TypeRef<'a> {
     }
 }
 
-/// Whether the set knows parts of what is atomic.
+/// Whether the set has paths below atomic values.
 fn cuts_atomic(set: &Set, t: TypeRef<'_>) -> bool {
     t.schema.is_some()
         && set.nodes().iter().filter(|n| !n.children.is_empty()).any(|n| {

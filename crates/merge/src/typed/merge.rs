@@ -1,4 +1,4 @@
-//! A configuration merged into an object.
+//! Merges a configuration into an object.
 
 use super::shape::{MAX_DEPTH, Shape, TypeRef, is_empty, item_element, list};
 use crate::fieldset::PathElement;
@@ -6,13 +6,13 @@ use meta::{Map, Object, Value};
 use schema::ListType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything of both, the configuration having the last word. Items of associative lists keep the configuration's order;
+/// Merges both values; those of the configuration win. Items of associative lists keep the configuration's order;
 /// the object's other items stay where they were among them.
 pub fn merge(live: &Value, config: &Value, t: TypeRef<'_>) -> Value {
     merged(live, config, t, 0)
 }
 
-/// [`merge`] of two API objects, but for the live one's `metadata.managedFields`, which are left out.
+/// [`merge`] of two API objects, without the live `metadata.managedFields`.
 pub fn merge_objects(live: &Object, config: &Object, t: TypeRef<'_>) -> Object {
     const METADATA: &str = "metadata";
     const MANAGED_FIELDS: &str = "managedFields";
@@ -35,7 +35,7 @@ pub fn merge_objects(live: &Object, config: &Object, t: TypeRef<'_>) -> Object {
 
 fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
     if depth > MAX_DEPTH || is_empty(Some(live)) || is_empty(Some(config)) && !config.is_null() {
-        // An empty configuration asks for nothing below, but keeps what is live there.
+        // An empty configuration sets nothing, and keeps the live value.
         let keeps = is_empty(Some(config)) && !is_empty(Some(live));
         let container = !matches!(Shape::read(t, config), Shape::Leaf);
         return if keeps && container { live.clone() } else { config.clone() };
@@ -51,7 +51,7 @@ fn merged(live: &Value, config: &Value, t: TypeRef<'_>, depth: usize) -> Value {
     }
 }
 
-/// Merges the members of two objects, but for one of them.
+/// Merges the members of two objects, except one.
 fn members(
     live: &Map<String, Value>,
     config: &Map<String, Value>,
@@ -111,7 +111,7 @@ fn lists(live: &[Value], config: &[Value], kind: &ListType, items: TypeRef<'_>, 
                 next_shared = shared.next();
                 continue;
             }
-            // An item that both have, but whose turn comes later in the configuration.
+            // An item of both that comes later in the configuration.
             if in_config.contains_key(le) && next_shared.is_some_and(|n| n != le) {
                 l += 1;
                 continue;

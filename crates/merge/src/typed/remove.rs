@@ -1,12 +1,12 @@
-//! Fields taken out of an object.
+//! Removal of fields.
 
 use super::shape::{MAX_DEPTH, Shape, TypeRef, item_element};
 use crate::fieldset::{PathElement, Set};
 use meta::{Map, Value};
 use schema::Type;
 
-/// A copy without the fields of the set. A container that loses its last part becomes `null`, which [`strip_nulls`] takes
-/// away; until then it tells an emptied container from a removed one.
+/// A copy without the fields of the set. A container that loses its last part becomes `null`, to distinguish it
+/// from a removed one until [`strip_nulls`] removes it.
 pub fn remove_items(v: &Value, set: &Set, t: TypeRef<'_>) -> Value {
     remove(v, set, t, 0)
 }
@@ -46,10 +46,9 @@ fn remove(v: &Value, set: &Set, t: TypeRef<'_>, depth: usize) -> Value {
     }
 }
 
-/// Takes away members that are `null` where the schema knows them and does not let them be null, as decoding into a type
-/// does upstream.
+/// Removes `null` members that the schema defines as not nullable, as upstream's decoding does.
 pub fn strip_nulls(v: &mut Value, t: TypeRef<'_>) {
-    // As a rule there are none; to see that takes no schema.
+    // Usually there are none, which needs no schema to see.
     if has_null(v) {
         strip(v, t, 0);
     }

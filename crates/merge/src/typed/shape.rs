@@ -1,4 +1,4 @@
-//! What a value is for the purpose of ownership.
+//! The structure of a value as ownership sees it.
 
 use crate::fieldset::PathElement;
 use crate::fieldset::compare_values;
@@ -6,10 +6,10 @@ use meta::{Map, Value};
 use schema::{ListType, Schema, Type};
 use std::cmp::Ordering;
 
-/// What lies deeper is one leaf. Real objects stay far below; only made-up ones reach it.
+/// Depth below which a value is a single leaf. Real objects stay far above it.
 pub const MAX_DEPTH: usize = 512;
 
-/// A schema together with what the field that refers to it says.
+/// A schema with the merge options of its field.
 #[derive(Clone, Copy, Default)]
 pub struct TypeRef<'a> {
     /// None: the type is deduced from the value.
@@ -19,6 +19,7 @@ pub struct TypeRef<'a> {
 }
 
 impl<'a> TypeRef<'a> {
+    /// The shape of a value with this schema.
     pub fn new(schema: Option<&'a Schema>) -> Self {
         Self { schema, atomic: false }
     }
@@ -113,7 +114,7 @@ pub(super) fn same_item(a: &Value, b: &Value, kind: &ListType, items: TypeRef<'_
     }
 }
 
-/// What tells an item from the others of its list; `Err` says why nothing does.
+/// The path element that identifies an item in its list, or why there is none.
 pub(super) fn item_element(item: &Value, kind: &ListType, items: TypeRef<'_>) -> Result<PathElement, String> {
     match kind {
         ListType::Map(keys) => {

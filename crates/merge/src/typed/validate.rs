@@ -1,12 +1,12 @@
-//! Whether an applied configuration fits its schema, as server-side apply asks before it merges.
+//! Validates an applied configuration by its schema, before server-side apply merges it.
 
 use super::shape::{MAX_DEPTH, TypeRef, item_element};
 use meta::{Map, Object, Value};
 use schema::{ListType, Type};
 use std::collections::BTreeSet;
 
-/// The reasons why it does not: undeclared fields, wrong types, repeated items of sets and keyed lists. The text is
-/// upstream's: one reason alone, several as an indented list.
+/// Reports undeclared fields, wrong types, and repeated items of sets and keyed lists. The text is upstream's: a single error, or an indented
+/// list.
 pub fn validate(v: &Value, t: TypeRef<'_>) -> Result<(), String> {
     let mut errors = Errors::default();
     check(v, t, &mut String::new(), &mut errors, 0);
@@ -20,10 +20,10 @@ pub fn validate_object(o: &Object, t: TypeRef<'_>) -> Result<(), String> {
     into_result(errors)
 }
 
-/// Bytes of all reasons together; more are not looked for.
+/// Maximum bytes of all errors; further ones are not reported.
 const MOST_SAID: usize = 256 << 10;
 
-/// The reasons that were found.
+/// The errors found so far.
 #[derive(Default)]
 struct Errors {
     texts: Vec<String>,

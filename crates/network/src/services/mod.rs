@@ -31,22 +31,29 @@ use ruleset::Ruleset;
 /// `Local`: only endpoints on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
+    /// Traffic goes to all endpoints.
     #[default]
     Cluster,
+    /// Traffic goes to endpoints on this node only.
     Local,
 }
 
+/// The session affinity of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Affinity {
+    /// Each connection goes to a random endpoint.
     #[default]
     None,
     /// A client keeps its endpoint until it has sent nothing for this time.
     ClientIp(Duration),
 }
 
+/// An endpoint of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
+    /// Its address.
     pub address: Ipv4Addr,
+    /// Its port.
     pub port: u16,
     /// On this node.
     pub local: bool,
@@ -57,21 +64,30 @@ pub struct Endpoint {
 pub struct ServicePort {
     /// Unique and stable, e.g. `default/web:http`.
     pub name: String,
+    /// The address of the service.
     pub cluster_ip: Ipv4Addr,
+    /// The protocol.
     pub protocol: Protocol,
+    /// The port of the service.
     pub port: u16,
+    /// The port on every node, if it has one.
     pub node_port: Option<u16>,
     /// External and load balancer addresses.
     pub external_ips: Vec<Ipv4Addr>,
+    /// The endpoints.
     pub endpoints: Vec<Endpoint>,
+    /// The session affinity.
     pub affinity: Affinity,
+    /// The traffic policy for connections from pods.
     pub internal_policy: Policy,
+    /// The traffic policy for connections from outside of the cluster.
     pub external_policy: Policy,
 }
 
 /// How far the desired state is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// All rules are in the kernel.
     Complete,
     /// Some changes are not written yet.
     Partial,
@@ -80,12 +96,16 @@ pub enum Progress {
 /// How long a call of [`ServiceRules::apply_next`] starts further transactions.
 const TURN: Duration = Duration::from_millis(100);
 
+/// Options of the rules for services.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// As in [`crate::Options`].
     pub id: String,
+    /// The network namespace of the node; none for that of this process.
     pub node_namespace: Option<PathBuf>,
+    /// The addresses of pods.
     pub cluster_range: Cidr,
+    /// The addresses of services.
     pub service_range: Cidr,
     /// Ports that the node itself uses: no service gets them on the node's addresses.
     pub own_ports: Vec<HostPort>,

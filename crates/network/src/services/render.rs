@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
+use aws_lc_rs::digest::{SHA256, digest};
 
 use super::ruleset::{Chain, Container, Ruleset};
 use super::{Affinity, Endpoint, Options, Policy, ServicePort, table};
@@ -282,7 +282,7 @@ fn render_service(out: &mut Ruleset, service: &ServicePort) {
 
 /// A short stable name for chains and sets, whose names are limited.
 fn short(name: &str) -> String {
-    Sha256::digest(name.as_bytes()).iter().take(8).map(|b| format!("{b:02x}")).collect()
+    digest(&SHA256, name.as_bytes()).as_ref().iter().take(8).map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]

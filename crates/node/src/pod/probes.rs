@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use supervisor::panics::caught;
 use k8s_openapi::api::core::v1::{Container as Spec, Probe};
 use parking_lot::Mutex;
 use runtime::Runtime;
+use supervisor::panics::caught;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 

@@ -5,21 +5,20 @@
 //! fewer for one address.
 
 use client::KeyedLimit;
-use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use client::{Client, Error};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use meta::User;
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -49,6 +48,12 @@ pub struct Sender {
 
 type Hash256 = [u8; 32];
 
+fn hash(text: &str) -> Hash256 {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
+    bytes
+}
+
 pub(super) struct Access {
     client: Client,
     node: String,
@@ -60,35 +65,23 @@ pub(super) struct Access {
     by_address: Arc<KeyedLimit<IpAddr>>,
 }
 
-/// A cache whose entries expire. The oldest ones are evicted when there are too many.
+/// Caches answers, each for a while. Evicts those that are rarely used when there are too many.
 struct Remembered<K, V> {
     time: Duration,
-    inner: Mutex<(HashMap<K, (V, Instant)>, VecDeque<(K, Instant)>)>,
+    entries: Cache<K, (V, Instant)>,
 }
 
 impl<K: Copy + Eq + Hash, V: Clone> Remembered<K, V> {
     fn new(time: Duration) -> Self {
-        Self { time, inner: Mutex::default() }
+        Self { time, entries: Cache::new(REMEMBERED) }
     }
 
     fn get(&self, key: &K) -> Option<V> {
-        let inner = self.inner.lock();
-        inner.0.get(key).filter(|(_, until)| *until > Instant::now()).map(|(v, _)| v.clone())
+        self.entries.get(key).filter(|(_, until)| *until > Instant::now()).map(|(value, _)| value)
     }
 
     fn insert(&self, key: K, value: V) {
-        let now = Instant::now();
-        let until = now + self.time;
-        let (map, order) = &mut *self.inner.lock();
-        map.insert(key, (value, until));
-        order.push_back((key, until));
-        while order.front().is_some_and(|(_, until)| *until <= now || order.len() > REMEMBERED) {
-            let Some((oldest, until)) = order.pop_front() else { break };
-            // An entry that was renewed since stays.
-            if map.get(&oldest).is_some_and(|(_, u)| *u == until) {
-                map.remove(&oldest);
-            }
-        }
+        self.entries.insert(key, (value, Instant::now() + self.time));
     }
 }
 
@@ -152,7 +145,7 @@ impl Access {
         if token.is_empty() || token.len() > LONGEST_TOKEN {
             return Authentication::Failed;
         }
-        let key: Hash256 = Sha256::digest(token.as_bytes()).into();
+        let key = hash(token);
         if let Some(user) = self.users.get(&key) {
             return Authentication::User(user);
         }
@@ -210,7 +203,7 @@ impl Access {
             "resourceAttributes": {"verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource,
                 "name": self.node},
         });
-        let key: Hash256 = Sha256::digest(spec.to_string().as_bytes()).into();
+        let key = hash(&spec.to_string());
         if self.allowed.get(&key).is_some() {
             return Ok(true);
         }
@@ -258,8 +251,6 @@ mod tests {
         for n in 0..2 * REMEMBERED {
             all.insert(n, n);
         }
-        assert_eq!((all.get(&0), all.get(&(2 * REMEMBERED - 1))), (None, Some(2 * REMEMBERED - 1)));
-        let inner = all.inner.lock();
-        assert!(inner.0.len() <= REMEMBERED && inner.1.len() <= REMEMBERED);
+        assert!(all.entries.len() <= REMEMBERED);
     }
 }

@@ -150,12 +150,7 @@ struct Query(Vec<(String, String)>);
 
 impl Query {
     fn parse(request: &Request<Bytes>) -> Self {
-        let pairs = request.uri().query().unwrap_or_default().split('&').filter(|p| !p.is_empty());
-        let both = |p: &str| {
-            let (k, v) = p.split_once('=').unwrap_or((p, ""));
-            (decode(k), decode(v))
-        };
-        Self(pairs.map(both).collect())
+        Self(form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -174,29 +169,6 @@ impl Query {
         let Some(v) = self.get(name).filter(|v| !v.is_empty()) else { return Ok(None) };
         v.parse().map(Some).map_err(|_| Error::BadRequest(format!("{name}: {v:?} is not a number")))
     }
-}
-
-fn decode(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.as_bytes().iter();
-    while let Some(b) = bytes.next() {
-        match b {
-            b'+' => out.push(b' '),
-            b'%' => {
-                let rest = bytes.as_slice();
-                let code = rest.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-                match code.and_then(|h| u8::from_str_radix(h, 16).ok()) {
-                    Some(code) => {
-                        out.push(code);
-                        bytes.nth(1);
-                    }
-                    None => out.push(b'%'),
-                }
-            }
-            b => out.push(*b),
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 impl Handle {

@@ -1,15 +1,16 @@
 //! The target of a request. One parse of the path serves authorization and dispatch.
 
 use http::Method;
-
-use super::decode;
+use percent_encoding::percent_decode_str;
 
 /// The decoded segments of a path.
 pub(super) struct Target(Vec<String>);
 
 impl Target {
     pub fn parse(path: &str) -> Self {
-        Self(path.trim_matches('/').split('/').map(decode).collect())
+        Self(
+            path.trim_matches('/').split('/').map(|s| percent_decode_str(s).decode_utf8_lossy().into_owned()).collect(),
+        )
     }
 
     pub fn segments(&self) -> Vec<&str> {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::arguments;
@@ -14,7 +13,7 @@ use super::pods::STOP_TIMEOUT;
 use super::{ContainerEntry, Inner, blocking, remove_directory};
 use crate::api::*;
 use crate::cgroup::{self, Devices};
-use crate::image::{Image, hex};
+use crate::image::{Image, Sha256};
 use crate::records::{self, VERSION};
 use crate::spec::{Call, ContainerRecord, ContainerSummary, PodRecord, StateRecord};
 use crate::{beneath, image, seccomp};
@@ -66,7 +65,7 @@ impl Inner {
         let id = {
             let mut hash = Sha256::new();
             hash.update(format!("{pod}/{}/{}/{}.{}", config.name, config.attempt, created_at.secs, created_at.nanos));
-            hex(&hash.finalize())
+            hash.finish()
         };
         let record = self.record(&entry.record, &image, id.clone(), created_at, config)?;
         {

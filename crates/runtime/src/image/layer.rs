@@ -16,10 +16,9 @@ use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens, makedev, mkdirat, m
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use super::budget::Budget;
-use super::{Error, Image, ImageConfig, Result, Writing, digest, entries, normalize};
+use super::{Error, Image, ImageConfig, Result, Sha256, Writing, digest, entries, normalize};
 use crate::api::FileKind;
 use crate::beneath::{Directory, Leaf, Links, remove_tree, remove_tree_at};
 
@@ -273,7 +272,7 @@ fn unpack_blob(file: File, blob: &Path, into: &Path, expected: &str, budget: &Bu
     let mut reader = Hashing { inner, hash: Sha256::new() };
     unpack(&mut reader, into, budget)?;
     std::io::copy(&mut reader, &mut std::io::sink()).map_err(failed())?;
-    let found = super::hex(&reader.hash.finalize());
+    let found = reader.hash.finish();
     if found == expected {
         return Ok(());
     }

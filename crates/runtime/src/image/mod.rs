@@ -22,8 +22,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::{beneath, records};
 pub use reference::normalize;
@@ -296,7 +296,7 @@ impl Writing<'_> {
         let mut hash = Sha256::new();
         hash.update(&bytes);
         let size = layer::fingerprint(directory, &mut hash)?;
-        let id = hex(&hash.finalize());
+        let id = hash.finish();
         let layer = id[..16].to_owned();
         let target = self.layers_root().join(&layer);
         if !target.exists() {
@@ -360,12 +360,37 @@ pub fn unpack_layer(reader: &mut impl Read, root: &Path) -> Result<()> {
     layer::unpack(reader, root, &budget::Budget::unlimited()).map(drop)
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+/// A SHA-256 digest of what is added to it, or written into it.
+pub(crate) struct Sha256(Context);
+
+impl Sha256 {
+    pub fn new() -> Self {
+        Self(Context::new(&SHA256))
+    }
+
+    pub fn update(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.update(bytes.as_ref());
+    }
+
+    /// The digest in hexadecimal digits.
+    pub fn finish(self) -> String {
+        self.0.finish().as_ref().iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+impl io::Write for Sha256 {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 pub(crate) fn digest(mut reader: impl Read) -> io::Result<String> {
     let mut hash = Sha256::new();
     io::copy(&mut reader, &mut hash)?;
-    Ok(hex(&hash.finalize()))
+    Ok(hash.finish())
 }

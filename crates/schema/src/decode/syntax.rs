@@ -1,18 +1,17 @@
-//! What Go's reader of JSON says of a text that is none: the first character that cannot stand where it stands, and what was
-//! expected there (`encoding/json`, its scanner).
+//! Syntax errors of JSON in the form of Go's (`encoding/json`, its scanner): the first invalid character, and what was expected there.
 
-/// Why a text is no JSON; nothing when it is.
+/// The syntax error of a text; none for valid JSON.
 pub fn wrong(text: &[u8]) -> Option<String> {
     wrong_at(text).map(|(why, _)| why)
 }
 
-/// As [`wrong`], with the number of characters before the one that is wrong.
+/// As [`wrong`], with the offset of the invalid character.
 pub fn wrong_at(text: &[u8]) -> Option<(String, usize)> {
     let mut s = Scanner { text, at: 0 };
     s.document().err().map(|why| (why, s.at))
 }
 
-/// Where a value may end: what is looked for next.
+/// What is expected next.
 enum Open {
     Object,
     Array,
@@ -36,7 +35,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The next character, which is of these or wrong where it stands.
+    /// The next character, if it is one of these; otherwise an error.
     fn one_of(&mut self, fits: impl Fn(u8) -> bool, place: &str) -> Found<u8> {
         match self.peek() {
             Some(c) if fits(c) => {
@@ -48,14 +47,14 @@ impl Scanner<'_> {
         }
     }
 
-    /// Values within values are kept in a list: a text may nest deeper than the stack.
+    /// Keeps nested values in a list, because a text may nest deeper than the stack.
     fn document(&mut self) -> Found<()> {
         let mut open = Vec::new();
         loop {
             if self.value(&mut open)? {
                 continue;
             }
-            // A value is complete; what is around it goes on or is complete as well.
+            // A value is complete; the surrounding one continues or is complete, too.
             loop {
                 self.blanks();
                 match open.last() {
@@ -80,7 +79,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// One value, or the beginning of one, which is true: its first member is next.
+    /// Reads a value, or the beginning of one (true): then its first member is next.
     fn value(&mut self, open: &mut Vec<Open>) -> Found<bool> {
         self.blanks();
         let begins = |c: u8| matches!(c, b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n');
@@ -177,7 +176,7 @@ impl Scanner<'_> {
     }
 }
 
-/// A byte as Go quotes the character of that number.
+/// A byte as Go quotes the character with its number.
 fn quoted(c: u8) -> String {
     match c {
         b'\'' => "'\\''".into(),

@@ -1,15 +1,15 @@
-//! What of two texts differs, in hunks with three lines around each, as the tools of Python and Go find it (`difflib`): the longest
-//! run of equal lines first, then what is before it and behind it. Lines that a long text repeats often begin no run.
+//! Unified diff of two texts, with three lines of context, by the algorithm of Python's and Go's `difflib`: the longest run of equal lines
+//! first, then the parts before and behind it. A run does not begin at lines that a long text repeats often.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::ops::Range;
 
 const CONTEXT: usize = 3;
-/// From how many lines on a line can be too common.
+/// The number of lines from which on a line can be too common.
 const LONG: usize = 200;
 
-/// Equal lines: where they begin on either side, and how many there are.
+/// A run of equal lines: its start on either side, and its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Run {
     a: usize,
@@ -17,7 +17,7 @@ struct Run {
     len: usize,
 }
 
-/// A stretch of both texts that is equal, or in which they differ.
+/// A part of both texts that is equal or differs.
 #[derive(Clone, Debug)]
 struct Stretch {
     equal: bool,
@@ -25,7 +25,7 @@ struct Stretch {
     b: Range<usize>,
 }
 
-/// The hunks, each line with a line break; nothing when nothing differs.
+/// The hunks of the diff, each line with a line break. Empty for equal texts.
 pub fn unified(a: &str, b: &str) -> String {
     let (a, b): (Vec<&str>, Vec<&str>) = (a.lines().collect(), b.lines().collect());
     let mut out = String::new();
@@ -50,7 +50,7 @@ pub fn unified(a: &str, b: &str) -> String {
     out
 }
 
-/// Changes with what is around them; far apart they are hunks of their own.
+/// Groups changes with their context into hunks.
 fn hunks(mut all: Vec<Stretch>) -> Vec<Vec<Stretch>> {
     if let Some(first) = all.first_mut().filter(|s| s.equal) {
         let n = first.a.len().saturating_sub(CONTEXT);
@@ -94,7 +94,7 @@ fn stretches(a: &[&str], b: &[&str]) -> Vec<Stretch> {
     out
 }
 
-/// All runs in order; those that touch are one.
+/// All runs in order; adjacent ones are joined.
 fn runs(a: &[&str], b: &[&str]) -> Vec<Run> {
     let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
     for (j, line) in b.iter().enumerate() {
@@ -125,10 +125,10 @@ fn runs(a: &[&str], b: &[&str]) -> Vec<Run> {
     out
 }
 
-/// The longest run within bounds; of several the first on the left, then on the right.
+/// The longest run within bounds: the first one on the left, then on the right.
 fn longest(a: &[&str], b: &[&str], places: &HashMap<&str, Vec<usize>>, x: &Range<usize>, y: &Range<usize>) -> Run {
     let mut best = Run { a: x.start, b: y.start, len: 0 };
-    // How long the run is that ends at each line of the right.
+    // The length of the run that ends at each line of the right side.
     let mut ending: HashMap<usize, usize> = HashMap::new();
     for i in x.clone() {
         let mut next = HashMap::new();
@@ -142,7 +142,7 @@ fn longest(a: &[&str], b: &[&str], places: &HashMap<&str, Vec<usize>>, x: &Range
         }
         ending = next;
     }
-    // Common lines begin no run, but belong to one that they touch.
+    // Common lines begin no run, but extend an adjacent one.
     while best.a > x.start && best.b > y.start && a[best.a - 1] == b[best.b - 1] {
         best = Run { a: best.a - 1, b: best.b - 1, len: best.len + 1 };
     }

@@ -1,5 +1,5 @@
 //! Addresses and ranges of them, read strictly (`StrictIPCIDRValidation`, `k8s.io/apimachinery/pkg/util/validation/ip.go`):
-//! what other programs may take for another address is refused. What an object had before that was so may stay.
+//! ambiguous forms are rejected, but an object may keep those that it had before.
 
 use meta::field::{BadValue, ErrorList, Origin};
 use meta::{FieldError, FieldPath, Map, Value};
@@ -14,23 +14,23 @@ const MAPPED: &str = "must not be an IPv4-mapped IPv6 address";
 const MAPPED_CIDR: &str = "must not have an IPv4-mapped IPv6 address";
 const BITS: &str = "must not have bits set beyond the prefix length";
 
-/// An address, in any of the forms in which one can be written.
+/// Validates an address in any of its forms.
 pub fn ip(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     errors.extend(read_ip(text).err().map(|why| wrong_address(path, text, why)));
 }
 
-/// An address range, likewise.
+/// Validates an address range in any of its forms.
 pub fn cidr(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     errors.extend(read_cidr(text).err().map(|why| wrong_address(path, text, why)));
 }
 
-/// What is an address to less strict readers has only the wrong form.
+/// The error of an invalid address: only its form is wrong if a lenient parser accepts it.
 fn wrong_address(path: &FieldPath, text: &str, why: &'static str) -> FieldError {
     let error = FieldError::invalid(path, text, why);
     if matches!(why, NO_IP | NO_CIDR) { error } else { error.with_origin(Origin::AddressForm) }
 }
 
-/// What is wrong with an address that is to be written in the one form that is its own.
+/// Validates an address in canonical form.
 pub fn canonical_ip(text: &str) -> Option<String> {
     match read_ip(text) {
         Err(why) => Some(why.to_owned()),
@@ -38,7 +38,7 @@ pub fn canonical_ip(text: &str) -> Option<String> {
     }
 }
 
-/// The same of a range.
+/// Validates an address range in canonical form.
 pub fn canonical_cidr(text: &str) -> Option<String> {
     match read_cidr(text) {
         Err(why) => Some(why.to_owned()),
@@ -46,7 +46,7 @@ pub fn canonical_cidr(text: &str) -> Option<String> {
     }
 }
 
-/// What is said of an address that could be written better (`GetWarningsForIP`).
+/// Warnings for an address that is not in canonical form (`GetWarningsForIP`).
 pub fn ip_warning(text: &str, path: &FieldPath) -> Option<String> {
     let (ip, zeros) = sloppy(text)?;
     if zeros || is_mapped(ip) {
@@ -56,7 +56,7 @@ pub fn ip_warning(text: &str, path: &FieldPath) -> Option<String> {
     unusual(ip, "IPv6 address", text, &ip.to_string(), path)
 }
 
-/// The same of a range that is right (`GetWarningsForCIDR`).
+/// Warnings for a valid range that is not in canonical form (`GetWarningsForCIDR`).
 pub fn cidr_warning(text: &str, path: &FieldPath) -> Option<String> {
     let (ip, bits, _) = range(text)?;
     unusual(ip, "IPv6 CIDR value", text, &format!("{ip}/{bits}"), path)
@@ -71,7 +71,7 @@ fn uncanonical(text: &str, form: &str) -> Option<String> {
     (text != form).then(|| format!("must be in canonical form ({form:?})"))
 }
 
-/// Whether a text is a range to those who read less strictly, as upstream does before it compares ranges with others.
+/// Whether a lenient parser accepts the range, as upstream's before it compares ranges.
 pub fn is_range(text: &str) -> bool {
     read_cidr(text).err() != Some(NO_CIDR)
 }
@@ -98,7 +98,7 @@ fn texts<'a>(v: &'a Value, out: &mut Vec<&'a str>) {
     }
 }
 
-/// An address as it was once read, with zeros before the numbers of an IPv4 address; and whether there are any.
+/// Parses an address leniently, with leading zeros in IPv4 addresses; and whether there are any.
 pub fn sloppy(text: &str) -> Option<(IpAddr, bool)> {
     if let Ok(ip) = text.parse() {
         return Some((ip, false));
@@ -112,7 +112,7 @@ pub fn sloppy(text: &str) -> Option<(IpAddr, bool)> {
     (numbers.len() == 4).then(|| format!("{before}{}", numbers.join(".")).parse().ok().map(|ip| (ip, true)))?
 }
 
-/// An address, how many of its bits count, and whether zeros stand before any number.
+/// Parses a range leniently: the address, the prefix length, and whether there are leading zeros.
 fn range(text: &str) -> Option<(IpAddr, u32, bool)> {
     let (ip, bits) = text.split_once('/')?;
     let (ip, zeros) = sloppy(ip)?;

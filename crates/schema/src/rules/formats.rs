@@ -1,9 +1,9 @@
-//! Formats of values that have rules of their own: shares, paths, labels and selectors.
+//! Rules for formats: percentages, paths, labels and selectors.
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 
-/// A count or a share such as `25%` (`intstr.IntOrString`), not negative.
+/// A count or percentage such as `25%` (`intstr.IntOrString`), not negative.
 pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     match v {
         Value::Number(n) if n.as_i64().is_some_and(|n| n < 0) => {
@@ -19,14 +19,14 @@ pub fn int_or_percent(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A path that does not leave where it begins.
+/// A path without `..`.
 pub fn no_backsteps(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     if text.split('/').any(|s| s == "..") {
         errors.push(FieldError::invalid(path, text, "must not contain '..'"));
     }
 }
 
-/// A relative path that does not leave where it begins.
+/// A relative path without `..`.
 pub fn descending_path(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     if text.starts_with('/') {
         errors.push(FieldError::invalid(path, text, "must be a relative path"));
@@ -34,7 +34,7 @@ pub fn descending_path(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     no_backsteps(text, path, errors);
 }
 
-/// The same, of a file that is written there: names that begin with two dots are the writer's.
+/// A relative path of a written file, which may not begin with two dots: such names are reserved for the writer.
 pub fn local_path(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     descending_path(text, path, errors);
     if text.starts_with("..") && !text.starts_with("../") {
@@ -42,6 +42,7 @@ pub fn local_path(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
+/// Validates a map of labels.
 pub fn labels(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for (k, v) in v.as_object().into_iter().flatten() {
         errors.extend(names::qualified_name(k).into_iter().map(|m| FieldError::invalid(path, k.as_str(), m)));

@@ -1,5 +1,5 @@
-//! Fields behind gates that are off (`DropDisabledFields` of upstream's kinds): they are left out of what is written before it is
-//! validated. Who has one keeps it: an object is looked at as a whole, wherever in it the field is.
+//! Fields behind disabled feature gates (`DropDisabledFields` of upstream's kinds): they are dropped from a written object before validation.
+//! An object that had such a field before keeps it, wherever in the object it is.
 
 use super::Rule;
 use crate::types::{Field, Schema, Type};
@@ -7,7 +7,7 @@ use meta::{Map, Value};
 
 type Members = Map<String, Value>;
 
-/// Leaves out what is behind a gate that is off and was not there before. A struct in which nothing is left goes as well.
+/// Drops fields behind disabled gates that the old object does not have. Drops a struct that becomes empty.
 pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
     if schema.ways().off.is_empty() {
         return;
@@ -19,7 +19,7 @@ pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
     without(object, schema, &kept);
 }
 
-/// Which such fields an object has.
+/// The fields behind disabled gates that an object has.
 fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
     for (f, v) in schema.some_beside(&schema.ways().off, m.iter()) {
         match (v, f.schema.ty) {
@@ -73,12 +73,12 @@ mod tests {
 
     /// `{lifecycle: {signal: OFF, start}, sources: [{bundle: OFF}]}`
     fn schema() -> Schema {
-        let of = |fields| Schema { fields, ..Schema::of(Type::Struct) };
-        let text = || Schema::of(Type::String);
+        let of = |fields| Schema { fields, ..Schema::new(Type::Struct) };
+        let text = || Schema::new(Type::String);
         let lifecycle = of(vec![field("signal", text(), vec![Rule::Off]), field("start", text(), vec![])]);
         let source = of(vec![field("bundle", text(), vec![Rule::Off])]);
         let items = Some(SchemaRef::Inline(Arc::new(source)));
-        let sources = Schema { items, ..Schema::of(Type::Array) };
+        let sources = Schema { items, ..Schema::new(Type::Array) };
         of(vec![field("lifecycle", lifecycle, vec![]), field("sources", sources, vec![])])
     }
 

@@ -1,4 +1,4 @@
-//! Rules of validation that can be said of one field, as data of the description. What takes two fields to say is code.
+//! Validation rules of single fields, which are data of the description. Rules of several fields are code.
 
 mod addresses;
 mod formats;
@@ -17,12 +17,12 @@ pub use gates::leave_out;
 pub use order::{Found, arrange};
 pub use rule::Rule;
 
-/// Checks an object, at every depth.
+/// Validates an object, at every depth.
 pub fn validate(object: &Map<String, Value>, schema: &Schema, errors: &mut ErrorList) {
     fields(object, schema, &FieldPath::root(), errors);
 }
 
-/// Checks a field of a struct, at every depth, whose rules are [`Rule::Delegated`]. `path` is that of the struct.
+/// Validates a field with [`Rule::Delegated`], at every depth. `path` is that of its struct.
 pub fn validate_field(
     parent: &Map<String, Value>,
     schema: &Schema,
@@ -35,7 +35,7 @@ pub fn validate_field(
     }
 }
 
-/// Checks what may not change between two objects, at every depth of structs.
+/// Validates immutable fields of an update, at every depth of structs.
 pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schema: &Schema, errors: &mut ErrorList) {
     unchanged(new, old, schema, &FieldPath::root(), errors);
 }
@@ -66,8 +66,8 @@ fn descend(v: &Value, schema: &Schema, path: &FieldPath, errors: &mut ErrorList)
         (Value::Object(m), Type::Struct) => fields(m, schema, path, errors),
         (Value::Array(a), Type::Array) => {
             if let Some(s) = schema.items.as_deref().filter(|s| s.ty == Type::Struct) {
-                let wanted = a.iter().enumerate().take_while(|_| !meta::field::is_full());
-                wanted.for_each(|(i, v)| descend(v, s, &path.index(i), errors));
+                let items = a.iter().enumerate().take_while(|_| !meta::field::is_full());
+                items.for_each(|(i, v)| descend(v, s, &path.index(i), errors));
             }
         }
         (Value::Object(m), Type::Map) => {
@@ -93,7 +93,7 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
     for rule in &f.rules {
         match (rule, v) {
             (Rule::Required(detail), _) => {
-                // What a pointer points to is there, even when it is nothing.
+                // The target of a pointer is present, even if it is zero.
                 let missing = match v {
                     Some(Value::String(_)) if f.presence == Presence::Pointer => false,
                     v => empty(v),
@@ -147,7 +147,7 @@ fn check(v: Option<&Value>, f: &Field, path: &FieldPath, errors: &mut ErrorList)
     }
 }
 
-/// What of two equal items is named.
+/// Which of two equal items an error names.
 #[derive(PartialEq)]
 enum Named {
     Field,

@@ -1,32 +1,32 @@
-//! The order in which what is wrong is said.
+//! The order of field errors.
 //!
-//! Rules that are data and rules that are code look at one object one after the other, while upstream looks at it once, field by
-//! field. Most of its functions go through a type as it is written; where one does not, the description says the order.
-//! Invariant: errors of one field keep the order in which they were found; what is said of a struct as a whole comes after what
-//! is said of its fields, and what is said of changes after all that is said of the object as it is, unless the description
-//! names the whole (`.`) or the changes (`+`). Fields without a name there come last, or where it says `*`.
+//! Rules that are data and rules that are code validate an object one after the other, while upstream validates it once, field by field. Most
+//! of its functions follow the order of the type; otherwise the description of the kind defines the order.
+//! Invariant: errors of one field keep the order in which they were found. Errors of a struct come after those of its fields, and errors of
+//! changes after all others, unless the description names the struct (`.`) or the changes (`+`). Unnamed fields come last, or at `*`.
 
 use crate::types::{Schema, Type};
 use meta::FieldError;
 
 const WHOLE: &str = ".";
 const CHANGES: &str = "+";
-/// What the description does not name; last, where it does not name this either.
+/// Fields that the description does not name; last by default.
 const REST: &str = "*";
-/// Between two places that are named there is room for every field.
+/// The distance between two named fields, with room for all others.
 const STEP: usize = 1 << 17;
-/// Where the whole, or the changes, stand that the description does not name.
+/// The position of a struct, or of changes, that the description does not name.
 const LAST: usize = usize::MAX;
 
-/// How many errors were found of metadata, and how many when changes were looked at.
+/// The number of errors of metadata, and of those found before changes were validated.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
+    /// The number of errors of metadata.
     pub of_metadata: usize,
+    /// The number of errors before changes were validated.
     pub before_changes: usize,
 }
 
-/// Puts errors of one object in order, but for those of metadata: so many were said first, some of which may be taken back since.
-/// Custom resources have no order: their fields are looked at as they were found.
+/// Sorts the errors of an object, except those of metadata at their start. Errors of custom resources keep their order.
 pub fn arrange(errors: &mut Vec<FieldError>, found: Found, schema: &Schema) {
     let first = errors.iter().take(found.of_metadata).take_while(|e| e.path.starts_with("metadata")).count();
     if errors.len() < first + 2 || schema.custom {
@@ -45,7 +45,7 @@ pub fn arrange(errors: &mut Vec<FieldError>, found: Found, schema: &Schema) {
     errors.extend(all.into_iter().map(|(_, e)| e));
 }
 
-/// Changes come together, in the order in which they were found, where a struct on the way to them says.
+/// The position of an error of a change, if a struct on its path defines one.
 fn rank_of_change(path: &str, schema: &Schema) -> Vec<usize> {
     let mut at = Some(schema);
     let mut out = Vec::new();
@@ -59,7 +59,7 @@ fn rank_of_change(path: &str, schema: &Schema) -> Vec<usize> {
             Segment::Name(name) => position(s, name, std::slice::from_ref(&segment)).0,
             Segment::Index(i) => *i,
         });
-        at = segment.of(Some(s));
+        at = segment.schema_below(Some(s));
     }
     vec![LAST]
 }
@@ -73,7 +73,7 @@ fn rank(path: &str, schema: &Schema) -> Vec<usize> {
         match first {
             Segment::Index(i) => {
                 out.push(*i);
-                at = first.of(at);
+                at = first.schema_below(at);
                 rest = &rest[1..];
             }
             Segment::Name(name) => {
@@ -81,7 +81,7 @@ fn rank(path: &str, schema: &Schema) -> Vec<usize> {
                 let (place, taken) = position(s, name, rest);
                 out.push(place);
                 for segment in &rest[..taken] {
-                    at = segment.of(at);
+                    at = segment.schema_below(at);
                 }
                 rest = &rest[taken..];
             }
@@ -95,14 +95,14 @@ fn rank(path: &str, schema: &Schema) -> Vec<usize> {
     out
 }
 
-/// Where a path stands in a struct, and how many names say so: the longest the description knows, or one.
+/// The position of a path in a struct, and how many of its segments define it: those of the longest matching name, or one.
 fn position(s: &Schema, name: &str, rest: &[Segment<'_>]) -> (usize, usize) {
-    let said = s.order.iter().enumerate().filter_map(|(i, o)| {
-        let said = segments(o);
-        let fits = said.len() <= rest.len() && said.iter().zip(rest).all(|(s, r)| s.fits(r));
-        fits.then_some((i * STEP, said.len()))
+    let named = s.order.iter().enumerate().filter_map(|(i, o)| {
+        let name = segments(o);
+        let fits = name.len() <= rest.len() && name.iter().zip(rest).all(|(s, r)| s.fits(r));
+        fits.then_some((i * STEP, name.len()))
     });
-    said.max_by_key(|(_, n)| *n).unwrap_or_else(|| {
+    named.max_by_key(|(_, n)| *n).unwrap_or_else(|| {
         let place = s.field(name).map_or(usize::from(u16::MAX), |f| usize::from(f.place));
         let rest = s.order.iter().position(|o| &**o == REST).unwrap_or(s.order.len());
         (rest * STEP + place, 1)
@@ -116,7 +116,7 @@ enum Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Whether this segment of the description, where `[]` is any item, is meant by that of a path.
+    /// Whether the segment of a path matches this one of the description, where `[]` is any item.
     fn fits(&self, path: &Segment<'_>) -> bool {
         match (self, path) {
             (Self::Name(a), Segment::Name(b)) => a == b,
@@ -125,7 +125,7 @@ impl Segment<'_> {
         }
     }
 
-    fn of<'s>(&self, schema: Option<&'s Schema>) -> Option<&'s Schema> {
+    fn schema_below<'s>(&self, schema: Option<&'s Schema>) -> Option<&'s Schema> {
         match self {
             Self::Name(n) => schema?.member(n),
             Self::Index(_) => schema?.items.as_deref().or(schema?.additional.as_deref()),
@@ -158,29 +158,29 @@ mod tests {
     use meta::FieldPath;
     use std::sync::Arc;
 
-    fn of(order: &[&str], fields: &[(&str, u16, Schema)]) -> Schema {
+    fn ordered(order: &[&str], fields: &[(&str, u16, Schema)]) -> Schema {
         let mut fields: Vec<Field> = fields
             .iter()
             .map(|(n, place, s)| Field { place: *place, ..Field::new(*n, SchemaRef::Inline(Arc::new(s.clone()))) })
             .collect();
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        Schema { fields, order: order.iter().map(|o| (*o).into()).collect(), ..Schema::of(Type::Struct) }
+        Schema { fields, order: order.iter().map(|o| (*o).into()).collect(), ..Schema::new(Type::Struct) }
     }
 
     fn list(of: Schema) -> Schema {
-        Schema { items: Some(SchemaRef::Inline(Arc::new(of))), ..Schema::of(Type::Array) }
+        Schema { items: Some(SchemaRef::Inline(Arc::new(of))), ..Schema::new(Type::Array) }
     }
 
-    fn check(schema: &Schema, found: &[&str], said: &[&str]) {
+    fn check(schema: &Schema, found: &[&str], expected: &[&str]) {
         let mut errors: Vec<_> = found.iter().map(|p| FieldError::required(&FieldPath::new(*p), "")).collect();
         arrange(&mut errors, Found { of_metadata: 0, before_changes: found.len() }, schema);
-        assert_eq!(errors.iter().map(|e| &*e.path).collect::<Vec<_>>(), said);
+        assert_eq!(errors.iter().map(|e| &*e.path).collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn fields_come_as_the_type_is_written_and_the_whole_comes_last() {
-        let port = of(&[], &[("port", 1, Schema::of(Type::Int32)), ("name", 0, Schema::of(Type::String))]);
-        let spec = of(&[], &[("type", 1, Schema::of(Type::String)), ("ports", 0, list(port))]);
+        let port = ordered(&[], &[("port", 1, Schema::new(Type::Int32)), ("name", 0, Schema::new(Type::String))]);
+        let spec = ordered(&[], &[("type", 1, Schema::new(Type::String)), ("ports", 0, list(port))]);
         check(
             &spec,
             &["type", "ports[10].name", "ports[2]", "ports[2].port", "ports[2].name", "unknown", "ports"],
@@ -190,10 +190,10 @@ mod tests {
 
     #[test]
     fn what_is_not_named_stands_where_the_description_says() {
-        let scalar = || Schema::of(Type::String);
-        let volume = of(&["*", ".", "name"], &[("name", 0, scalar()), ("b", 2, scalar()), ("a", 1, scalar())]);
+        let scalar = || Schema::new(Type::String);
+        let volume = ordered(&["*", ".", "name"], &[("name", 0, scalar()), ("b", 2, scalar()), ("a", 1, scalar())]);
         check(
-            &of(&[], &[("volumes", 0, list(volume))]),
+            &ordered(&[], &[("volumes", 0, list(volume))]),
             &["volumes[0].name", "volumes[0]", "volumes[0].b", "volumes[0].a"],
             &["volumes[0].a", "volumes[0].b", "volumes[0]", "volumes[0].name"],
         );
@@ -201,9 +201,10 @@ mod tests {
 
     #[test]
     fn changes_come_last_unless_the_description_says_where() {
-        let scalar = || Schema::of(Type::String);
-        let kind = |order: &[&str]| of(&[], &[("spec", 0, of(order, &[("a", 0, scalar()), ("b", 1, scalar())]))]);
-        for (order, said) in
+        let scalar = || Schema::new(Type::String);
+        let kind =
+            |order: &[&str]| ordered(&[], &[("spec", 0, ordered(order, &[("a", 0, scalar()), ("b", 1, scalar())]))]);
+        for (order, expected) in
             [(&["a"][..], ["1a", "1b", "1", "2b", "2a"]), (&["a", "+", "b"], ["1a", "2b", "2a", "1b", "1"])]
         {
             let of = |path: &str, why: &str| FieldError::forbidden(&FieldPath::new(path), why);
@@ -213,24 +214,24 @@ mod tests {
             let got = errors
                 .iter()
                 .map(|e| format!("{}{}", e.detail, e.path.trim_start_matches("spec").trim_start_matches('.')));
-            assert_eq!(got.collect::<Vec<_>>(), said);
+            assert_eq!(got.collect::<Vec<_>>(), expected);
         }
     }
 
     #[test]
     fn the_description_may_say_another_order() {
-        let labels = of(&[], &[("labels", 0, Schema::of(Type::Map))]);
-        let template = of(&[], &[("metadata", 0, labels), ("spec", 1, Schema::of(Type::Struct))]);
-        let item = of(&[], &[("file", 0, Schema::of(Type::String)), ("name", 1, Schema::of(Type::String))]);
+        let labels = ordered(&[], &[("labels", 0, Schema::new(Type::Map))]);
+        let template = ordered(&[], &[("metadata", 0, labels), ("spec", 1, Schema::new(Type::Struct))]);
+        let item = ordered(&[], &[("file", 0, Schema::new(Type::String)), ("name", 1, Schema::new(Type::String))]);
         let fields = [
             ("items", 3, list(item)),
-            ("selector", 0, Schema::of(Type::Struct)),
+            ("selector", 0, Schema::new(Type::Struct)),
             ("template", 1, template),
-            ("mode", 2, list(Schema::of(Type::String))),
+            ("mode", 2, list(Schema::new(Type::String))),
         ];
-        let spec = of(&["mode", ".", "template", "selector", "template.metadata.labels", "items[].file"], &fields);
+        let spec = ordered(&["mode", ".", "template", "selector", "template.metadata.labels", "items[].file"], &fields);
         check(
-            &of(&[], &[("spec", 0, spec)]),
+            &ordered(&[], &[("spec", 0, spec)]),
             &[
                 "spec.items[1].name",
                 "spec.items[3].file",

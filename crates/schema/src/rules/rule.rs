@@ -1,11 +1,12 @@
-//! The rules there are, and how the description writes them.
+//! The validation rules, and their notation in the description.
 
 use crate::types::Str;
 use std::str::FromStr;
 
+/// A validation rule of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
-    /// Neither absent nor empty; and what is said beside (a blank is written `~`).
+    /// Neither absent nor empty; with the detail of the error (a blank is written `~`).
     Required(Str),
     /// Neither absent nor zero.
     NonZero,
@@ -13,53 +14,65 @@ pub enum Rule {
     Enum,
     /// One of these.
     OneOf(Vec<Str>),
-    /// One of the values the schema lists, or of these; nothing is not among them.
+    /// One of the values that the schema lists, or of these; not empty.
     Supported(Vec<Str>),
-    /// The rule holds for the empty string as well, and for an absent field that is no pointer.
+    /// The rule also applies to the empty string, and to an absent field that is no pointer.
     Even(Box<Rule>),
     /// A count that is not negative, or a percentage.
     IntOrPercent,
-    /// The same of every item, said of the list.
+    /// The rule applies to every item, with errors of the list.
     Listed(Vec<Str>),
-    /// One of these; anything else is said to be invalid, not unsupported.
+    /// One of these; other values are invalid, not unsupported.
     Valid(Vec<Str>, Str),
+    /// At least this number.
     Min(i64),
+    /// At most this number.
     Max(i64),
-    /// Both, said as one; nothing is said of an absent zero.
+    /// Within both bounds, with one message; an absent zero is valid.
     Within(i64, i64),
-    /// The same, as weights say it.
+    /// Within both bounds, with the message of weights.
     Range(i64, i64),
-    /// Within bounds, and what is said beyond them.
+    /// Within bounds, with the detail of the error.
     Bounds(i64, i64, Str),
-    /// Above a bound, which is said in digits.
+    /// Above a bound, which the message shows in digits.
     Above(i64),
-    /// Above zero, said in words.
+    /// Above zero, with a message in words.
     Positive,
     /// The permissions of a file.
     FileMode,
-    /// 1 to 65535; a port's name too where the type allows.
+    /// 1 to 65535, or the name of a port if the type allows it.
     Port,
+    /// An IP address.
     Ip,
     /// An address range.
     Cidr,
-    /// A qualified name, also when it is empty.
+    /// A qualified name, which may be empty.
     LabelKey,
     /// One segment of a URL path.
     PathSegment,
+    /// A DNS label (RFC 1123).
     DnsLabel,
+    /// A DNS label (RFC 1035).
     Dns1035,
+    /// A DNS subdomain (RFC 1123).
     DnsSubdomain,
+    /// A qualified name: a name with an optional domain as prefix.
     QualifiedName,
+    /// The value of a label.
     LabelValue,
+    /// The name of a port (`IANA_SVC_NAME`).
     PortName,
+    /// The name of an environment variable.
     EnvName,
+    /// A key of a ConfigMap or Secret.
     ConfigMapKey,
-    /// A relative path within its place.
+    /// A relative path without `..`.
     LocalPath,
     /// Any path without `..`.
     NoBacksteps,
     /// A map of labels.
     Labels,
+    /// A map of annotations.
     Annotations,
     /// A `metav1.LabelSelector`.
     Selector,
@@ -67,23 +80,25 @@ pub enum Rule {
     NotNegative,
     /// Items (of structs: by this key) that must differ.
     Unique(Option<Str>),
-    /// The same, where it is the item that is said to be a duplicate.
+    /// Items that must differ, where the error names the item instead of its key.
     UniqueItems(Str),
+    /// At most this number of items.
     MaxItems(usize),
+    /// At most this number of bytes.
     MaxLength(usize),
     /// May not change.
     Immutable,
-    /// May not change, said as `Forbidden`.
+    /// May not change, with the error `Forbidden`.
     Frozen(Str),
     /// The validator of the kind decides whether the rules of this field, and of all below it, apply: it runs them with
     /// [`super::validate_field`].
     Delegated,
-    /// Behind a gate that is off in this release: left out of what is written, unless it was there before.
+    /// Behind a feature gate that is disabled in this release: dropped from a write, unless the old object has it.
     Off,
 }
 
 impl Rule {
-    /// What is said of a change, if there may be none.
+    /// The detail of the error for a change, if the field is immutable.
     pub fn frozen(&self) -> Option<&str> {
         match self {
             Self::Frozen(why) if why.is_empty() => Some("field is immutable"),

@@ -1,5 +1,4 @@
-//! The formats of strings and numbers that validation knows (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
-//! What it does not know, it ignores.
+//! Formats of strings and numbers (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`). Unknown formats are ignored.
 
 use meta::names;
 use regex::Regex;
@@ -40,7 +39,7 @@ fn plain(format: &str) -> String {
     format.replace('-', "")
 }
 
-/// A format means something for values of a type.
+/// Whether a format applies to values of this type.
 pub fn is_known(ty: &Value, format: &str) -> bool {
     match ty.as_str().unwrap_or_default() {
         "" | "string" => STRINGS.contains(&&*plain(format)),
@@ -50,7 +49,7 @@ pub fn is_known(ty: &Value, format: &str) -> bool {
     }
 }
 
-/// A text has a format. Formats of numbers say nothing of texts.
+/// Whether a string has a format. Formats of numbers accept any string.
 pub fn fits(format: &str, s: &str) -> bool {
     let digits = |s: &str| s.chars().filter(char::is_ascii_digit).collect::<String>();
     match &*plain(format) {
@@ -83,7 +82,7 @@ pub fn fits(format: &str, s: &str) -> bool {
     }
 }
 
-/// Expressions are compiled when first needed.
+/// A regular expression that is compiled when it is first used.
 fn matches(i: usize, s: &str) -> bool {
     const TEXTS: [&str; 9] = [
         "^(?i)([0-9a-f]{2}([:-][0-9a-f]{2}){5}([:-][0-9a-f]{2}){0,2}|[0-9a-f]{4}(\\.[0-9a-f]{4}){2,3})$",
@@ -102,7 +101,7 @@ fn matches(i: usize, s: &str) -> bool {
     one.as_ref().is_some_and(|r| r.is_match(s))
 }
 
-/// As Go's `url.ParseRequestURI`: an absolute path, or a scheme and something behind it.
+/// A URI as Go's `url.ParseRequestURI` accepts it: an absolute path, or a scheme with something behind it.
 fn uri(s: &str) -> bool {
     if s.is_empty() || s.chars().any(|c| c.is_control() || c == ' ') {
         return false;

@@ -1,4 +1,4 @@
-//! Items that come twice in lists which are sets or maps.
+//! Duplicate items of lists that are sets or maps.
 
 use crate::types::{ListType, Schema};
 use meta::field::ErrorList;
@@ -45,7 +45,7 @@ pub fn duplicates(v: &Value, schema: &Schema, path: &FieldPath, errors: &mut Err
     }
 }
 
-/// Each value that comes again is reported once, at its second place.
+/// Reports each repeated value once, at its second index.
 fn repeated(values: &[Value], path: &FieldPath, errors: &mut ErrorList) {
     let mut seen = std::collections::HashMap::new();
     for (i, v) in values.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Structural schemas of custom resources (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`): read into the same
-//! [`Schema`] as built-in kinds have, with what only validation asks beside it.
+//! [`Schema`] as that of built-in kinds, with the additional constraints of validation beside it.
 //!
-//! Pruning is part of [`crate::typed()`], defaulting of [`crate::fill()`]; both turn here where [`Schema::custom`] says so.
-//! Invariant: reading a schema never fails. What is no structural schema is refused before, where the definition is validated.
+//! Pruning is part of [`crate::typed()`], defaulting of [`crate::fill()`]; both use this module for schemas with [`Schema::custom`].
+//! Invariant: reading a schema never fails. The validation of the definition rejects schemas that are not structural.
 
 mod formats;
 mod lists;
@@ -22,38 +22,55 @@ use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// What validation asks of a value beyond its type.
+/// Constraints on a value beyond its type.
 #[derive(Clone, Debug, Default)]
 pub struct Constraints {
+    /// `format`.
     pub format: Option<Str>,
+    /// `pattern`.
     pub pattern: Option<Box<Pattern>>,
+    /// `minimum`.
     pub minimum: Option<f64>,
+    /// `maximum`.
     pub maximum: Option<f64>,
+    /// `exclusiveMinimum`.
     pub exclusive_minimum: bool,
+    /// `exclusiveMaximum`.
     pub exclusive_maximum: bool,
+    /// `multipleOf`.
     pub multiple_of: Option<f64>,
+    /// `minLength` and `maxLength`, in characters.
     pub length: Bounds,
+    /// `minItems` and `maxItems`.
     pub items: Bounds,
+    /// `minProperties` and `maxProperties`.
     pub properties: Bounds,
+    /// `enum`.
     pub allowed: Allowed,
+    /// `required`, sorted.
     pub required: Vec<Str>,
+    /// `allOf`.
     pub all_of: Vec<Schema>,
+    /// `anyOf`.
     pub any_of: Vec<Schema>,
+    /// `oneOf`.
     pub one_of: Vec<Schema>,
+    /// `not`.
     pub not: Option<Box<Schema>>,
 }
 
-/// The values of an `enum`, in their order; one is found without looking at each of them.
+/// The values of an `enum`, in order, with an index for lookups.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     values: Vec<Value>,
-    /// Places of the values that are neither lists nor objects, sorted by value.
+    /// Indexes of scalar values, sorted by value.
     sorted: Box<[u32]>,
-    /// Hashes and places of the others, sorted.
+    /// Hashes and indexes of lists and objects, sorted.
     rest: Box<[(u64, u32)]>,
 }
 
 impl Allowed {
+    /// An enumeration of these values.
     pub fn new(values: Vec<Value>) -> Self {
         let places = (0..).zip(&values).map(|(i, v)| (i, v.is_array() || v.is_object()));
         let (rest, sorted): (Vec<_>, Vec<_>) = places.partition(|(_, compound)| *compound);
@@ -64,11 +81,12 @@ impl Allowed {
         Self { values, sorted, rest }
     }
 
+    /// Whether there is no enumeration.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Whether a value is one of them; numbers are compared by value.
+    /// Whether a value is in the enumeration. Numbers are compared by value.
     pub fn has(&self, v: &Value) -> bool {
         if v.is_array() || v.is_object() {
             let hash = Self::hash(v);
@@ -79,7 +97,7 @@ impl Allowed {
         self.sorted.binary_search_by(|i| Self::order(&self.values[*i as usize], v)).is_ok()
     }
 
-    /// As errors list them.
+    /// The values as error messages list them.
     pub fn texts(&self) -> impl Iterator<Item = Cow<'_, str>> {
         self.values.iter().map(|v| v.as_str().map_or_else(|| v.to_string().into(), Cow::Borrowed))
     }
@@ -106,17 +124,19 @@ impl Allowed {
     }
 }
 
-/// The least and the greatest number of something.
+/// Minimum and maximum of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
+    /// The minimum.
     pub min: Option<u32>,
+    /// The maximum.
     pub max: Option<u32>,
 }
 
 /// The schema of objects, from `openAPIV3Schema`. `metadata` is the schema of `ObjectMeta`, which definitions do not repeat.
 pub fn root(name: &str, json: Option<&Value>, metadata: &Arc<Schema>) -> Schema {
     let mut s = json.map_or_else(
-        || Schema { custom: true, preserve_unknown: true, ..Schema::of(Type::Struct) },
+        || Schema { custom: true, preserve_unknown: true, ..Schema::new(Type::Struct) },
         |v| node(v, metadata),
     );
     s.ty = Type::Struct;
@@ -128,13 +148,13 @@ pub fn root(name: &str, json: Option<&Value>, metadata: &Arc<Schema>) -> Schema 
     s
 }
 
-/// How much work a byte of an object takes at most, in schemas and characters of patterns that it is held against at the same time.
+/// Maximum work per byte of an object: the schemas and pattern characters that it is compared with at the same time.
 pub fn work_per_byte(schema: &Schema) -> usize {
     fn below(s: &Schema) -> impl Iterator<Item = &Schema> {
         let all = s.fields.iter().map(|f| &f.schema).chain(&s.items).chain(&s.additional);
         all.map(|s| &**s).filter(|s| s.custom)
     }
-    /// What alternatives and enumerations say of a place, they may say of all below it.
+    /// Alternatives and enumerations apply to a value and everything below it.
     fn walk(s: &Schema, around: usize) -> usize {
         let constraints = s.constraints.as_deref();
         let around =
@@ -161,7 +181,7 @@ pub fn work_per_byte(schema: &Schema) -> usize {
     walk(schema, 0)
 }
 
-/// How many parts the patterns of a schema have. What an object takes for them if none is compiled yet: about 100 ns for each.
+/// The number of parts of all patterns of a schema: about 100 ns each, if none is compiled yet.
 pub fn pattern_parts(schema: &Schema) -> usize {
     let constraints = schema.constraints.as_deref();
     let own = constraints.and_then(|c| c.pattern.as_ref()).map_or(0, |p| p.size().parts);
@@ -172,7 +192,7 @@ pub fn pattern_parts(schema: &Schema) -> usize {
     below.fold(own, |sum, s| sum.saturating_add(pattern_parts(s)))
 }
 
-/// The schema of one place.
+/// The schema at one path.
 pub fn node(v: &Value, metadata: &Arc<Schema>) -> Schema {
     let flag = |k: &str| v[k] == true;
     let int_or_string = flag("x-kubernetes-int-or-string");
@@ -193,7 +213,7 @@ pub fn node(v: &Value, metadata: &Arc<Schema>) -> Schema {
         preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
         nullable: flag("nullable"),
         atomic: v["x-kubernetes-map-type"] == "atomic",
-        ..Schema::of(ty)
+        ..Schema::new(ty)
     };
     s.list = match v["x-kubernetes-list-type"].as_str() {
         Some("set") => ListType::Set,
@@ -223,7 +243,7 @@ fn field(name: &str, v: &Value, metadata: &Arc<Schema>) -> Field {
     }
 }
 
-/// Adds what every object has.
+/// Adds the fields of every object (`kind`, `apiVersion`, `metadata`).
 fn embed(s: &mut Schema, metadata: &Arc<Schema>) {
     let text = || pool::shared(&serde_json::json!({"type": "string"}), metadata);
     s.fields.retain(|f| &*f.name != "metadata");
@@ -273,7 +293,7 @@ fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option
     };
     let schemas =
         |k: &str| -> Vec<Schema> { v[k].as_array().into_iter().flatten().map(|s| node(s, metadata)).collect() };
-    // That it is a number or a string, the type says already.
+    // Implied by the type.
     let any_of = if int_or_string && is_int_or_string(&v["anyOf"]) { Vec::new() } else { schemas("anyOf") };
     Some(Constraints {
         format: v["format"].as_str().filter(|f| formats::is_known(&v["type"], f)).map(Into::into),
@@ -295,7 +315,7 @@ fn constraints(v: &Value, int_or_string: bool, metadata: &Arc<Schema>) -> Option
     })
 }
 
-/// `[{type: integer}, {type: string}]`, the one place where a type may stand below a junctor.
+/// `[{type: integer}, {type: string}]`, the only junctor that may have types.
 pub fn is_int_or_string(any_of: &Value) -> bool {
     *any_of == serde_json::json!([{"type": "integer"}, {"type": "string"}])
 }
@@ -328,7 +348,7 @@ mod tests {
         let texts: Vec<Value> = (0..100_000).map(|i| format!("value-{i}").into()).collect();
         let s = node(
             &json!({"type": "array", "items": {"type": "string", "enum": texts}}),
-            &Arc::new(Schema::of(Type::Struct)),
+            &Arc::new(Schema::new(Type::Struct)),
         );
         let all = Value::Array(vec!["none".into(); 50_000]);
         let errors = meta::field::bounded(|| {
@@ -345,7 +365,7 @@ mod tests {
         // A hundredth of what an object has, so that it ends soon in a test.
         const WORK: u64 = 1_000_000;
         let check = |text: usize, pattern: &str| {
-            let s = node(&json!({"type": "string", "pattern": pattern}), &Arc::new(Schema::of(Type::Struct)));
+            let s = node(&json!({"type": "string", "pattern": pattern}), &Arc::new(Schema::new(Type::Struct)));
             let mut errors = Vec::new();
             validate(&"a".repeat(text).into(), None, &s, &meta::FieldPath::root(), &Work::with(WORK), &mut errors);
             (work_per_byte(&s), errors.into_iter().map(|e| e.body().to_string()).collect::<Vec<_>>())
@@ -355,7 +375,7 @@ mod tests {
         assert!(errors.len() == 1 && errors[0].contains("takes too much work to validate"), "{errors:?}");
         // Everything that costs is counted: formats, required names, large enumerations, comparisons with what was before.
         let is_too_much = |schema: Value, old: Option<&Value>, v: &Value| {
-            let s = node(&schema, &Arc::new(Schema::of(Type::Struct)));
+            let s = node(&schema, &Arc::new(Schema::new(Type::Struct)));
             let mut errors = Vec::new();
             validate(v, old, &s, &meta::FieldPath::root(), &Work::with(WORK), &mut errors);
             errors.iter().any(|e| e.detail.contains("takes too much work")).then(|| work_per_byte(&s))
@@ -378,7 +398,7 @@ mod tests {
         // Large patterns are known before they are compiled.
         let s = node(
             &json!({"properties": {"a": {"anyOf": vec![json!({"pattern": "^\\pL{6}$"}); 10]}}}),
-            &Arc::new(Schema::of(Type::Struct)),
+            &Arc::new(Schema::new(Type::Struct)),
         );
         assert!(pattern_parts(&s) > 50_000, "{}", pattern_parts(&s));
         // What definitions usually have is checked.

@@ -1,5 +1,5 @@
-//! Patterns of schemas, compiled when a value is first held against them and forgotten when others need the room: definitions may
-//! have any number of them, and a compiled one takes a hundred times the memory of its text, more while it searches.
+//! Patterns of schemas. They are compiled when they first match a value, and cached within a bound: definitions may have any number of
+//! them, and a compiled pattern takes a hundred times the memory of its text, more while it searches.
 
 use crate::types::Str;
 use quick_cache::Weighter;
@@ -8,8 +8,8 @@ use regex::{Regex, RegexBuilder};
 use std::cell::Cell;
 use std::sync::LazyLock;
 
-/// What the validation of one object, or of the defaults of one definition, may still do. A unit is a character of a text that is compared
-/// with one of a pattern, 20 ns at worst.
+/// The work left for the validation of one object, or of the defaults of one definition. A unit is the comparison of a character of a string
+/// with one of a pattern: 20 ns at worst.
 pub struct Work(Cell<u64>);
 
 impl Default for Work {
@@ -22,6 +22,7 @@ impl Work {
     /// Two seconds at worst.
     const MOST: u64 = 100_000_000;
 
+    /// The work for the validation of one object.
     pub fn new() -> Self {
         Self::default()
     }
@@ -31,7 +32,7 @@ impl Work {
         Self(Cell::new(units))
     }
 
-    /// Whether there is room for that much more.
+    /// Takes units of work. False if there are not enough; then none are left.
     pub(super) fn take(&self, units: u64) -> bool {
         let left = self.0.get().checked_sub(units);
         self.0.set(left.unwrap_or_default());
@@ -46,31 +47,32 @@ impl Work {
 /// A regular expression.
 #[derive(Clone, Debug)]
 pub struct Pattern {
+    /// The text of the pattern, in RE2's syntax.
     pub text: Str,
 }
 
-/// What the compiled patterns of all definitions may take together, in bytes.
+/// Maximum bytes of the compiled patterns of all definitions together.
 const ROOM: u64 = 96 << 20;
-/// Table that a search may fill for each direction, in bytes, for each thread that searches at the same time.
+/// Maximum bytes of the table of a search, per direction and thread.
 const TABLE: usize = 64 << 10;
-/// Limits of the size of a program that are tried in turn, in bytes.
+/// Limits of the size of a compiled pattern, in bytes, tried in turn.
 const LIMITS: [usize; 3] = [32 << 10, 512 << 10, 10 << 20];
-/// More parts than a program within the last limit has.
+/// More parts than a pattern within the last limit can have.
 const MOST_PARTS: usize = 1 << 20;
 
-/// What came of a text. None: it is no expression.
+/// A compiled pattern, if its text is valid.
 #[derive(Clone)]
 struct Compiled {
     regex: Option<Regex>,
-    /// Roughly, in bytes, with what searches leave behind.
+    /// Estimated bytes, with the tables of searches.
     size: usize,
-    /// Work for a byte of a text.
+    /// Work per byte of a string.
     each: u64,
-    /// Work that it took to compile it.
+    /// Work of compiling it.
     making: u64,
 }
 
-/// Work to compile the smallest expression, and what each part of one adds to it.
+/// Work of compiling a pattern, and of each of its parts.
 const ONCE: u64 = 2_000;
 const PART: u64 = 5;
 
@@ -104,11 +106,13 @@ static COMPILED: LazyLock<Cache<Str, Compiled, Size>> =
     LazyLock::new(|| Cache::with_weighter((ROOM / (LIMITS[0] + TABLE) as u64) as usize, ROOM, Size));
 
 impl Pattern {
+    /// A pattern with this text. It is compiled on first use.
     pub fn new(text: &str) -> Self {
         Self { text: text.into() }
     }
 
-    /// An expression that does not compile matches everything, as upstream ignores it; so does any when there is no work left.
+    /// Whether the pattern matches. A pattern that does not compile matches everything, as upstream ignores it; so does any pattern when no
+    /// work is left.
     pub(super) fn matches(&self, s: &str, work: &Work) -> bool {
         let compiled = COMPILED.get(&self.text).unwrap_or_else(|| {
             let made = Compiled::new(&self.text);
@@ -139,10 +143,7 @@ mod tests {
         check(r"^\p{Lu}\pN$", "Ä٣", "ä3");
         check(r"^\P{Greek}+$", "abc", "abγ");
         check(r"^(?i)straße$", "STRAßE", "strasse");
-        assert!(
-            Pattern::new(r"\p{Nobody}").matches("anything", &Work::new()),
-            "what does not compile asks for nothing"
-        );
+        assert!(Pattern::new(r"\p{Nobody}").matches("anything", &Work::new()), "an invalid pattern matches everything");
     }
 
     #[test]

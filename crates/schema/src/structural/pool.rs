@@ -1,33 +1,33 @@
-//! Equal parts of the schemas of all definitions are kept once: operators repeat the same handful of shapes, and the same
-//! embedded types, over and over.
+//! Shares equal parts of the schemas of all definitions: operators repeat the same few structures and embedded types.
 
 use super::node;
 use crate::types::{Schema, SchemaRef, Str};
+use aws_lc_rs::digest::{Context, SHA256};
 use parking_lot::Mutex;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Weak};
 
-/// Parts by what they say, as long as somebody uses them.
+/// Parts by their digest, as long as they are used.
 static PARTS: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
-/// Field names; those that nobody uses any more go with the next cleaning.
+/// Field names. Unused ones are removed by the next cleanup.
 static NAMES: LazyLock<Mutex<HashSet<Str>>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Pool {
     parts: HashMap<[u8; 32], Weak<Schema>>,
-    /// The number of parts at which the dead are taken out.
+    /// The number of parts at which unused ones are removed.
     clean_at: usize,
 }
 
 const FIRST_CLEANING: usize = 4096;
 
-/// The schema of a part: one that is there already, if any says the same.
+/// The schema of a part: an equal one that exists already, or a new one.
 pub(super) fn shared(v: &Value, metadata: &Arc<Schema>) -> SchemaRef {
-    let mut hash = Sha256::new();
+    let mut hash = Context::new(&SHA256);
     feed(v, &mut hash);
-    let key: [u8; 32] = hash.finalize().into();
+    let mut key = [0; 32];
+    key.copy_from_slice(hash.finish().as_ref());
     if let Some(s) = PARTS.lock().parts.get(&key).and_then(Weak::upgrade) {
         return SchemaRef::Inline(s);
     }
@@ -52,22 +52,22 @@ pub(super) fn name(text: &str) -> Str {
     n
 }
 
-/// What of a schema makes a difference: everything but texts, rules, and its default, which is the field's.
-fn feed(v: &Value, hash: &mut Sha256) {
+/// Adds a schema to a digest: everything but descriptions, rules and the default, which belongs to the field.
+fn feed(v: &Value, hash: &mut Context) {
     const TEXTS: [&str; 6] = ["description", "title", "example", "externalDocs", "default", "x-kubernetes-validations"];
     let Value::Object(m) = v else {
-        return hash.update(v.to_string());
+        return hash.update(v.to_string().as_bytes());
     };
-    hash.update("{");
+    hash.update(b"{");
     for (k, v) in m.iter().filter(|(k, _)| !TEXTS.contains(&k.as_str())) {
-        hash.update(k);
-        hash.update(":");
+        hash.update(k.as_bytes());
+        hash.update(b":");
         match (k.as_str(), v) {
             ("properties", Value::Object(p)) => {
                 for (name, v) in p {
-                    // Quoted, so that no name looks like what surrounds it.
-                    hash.update(Value::from(name.as_str()).to_string());
-                    hash.update(v["default"].to_string());
+                    // Quoted, so that no name equals the syntax around it.
+                    hash.update(Value::from(name.as_str()).to_string().as_bytes());
+                    hash.update(v["default"].to_string().as_bytes());
                     feed(v, hash);
                 }
             }
@@ -75,12 +75,12 @@ fn feed(v: &Value, hash: &mut Sha256) {
             ("allOf" | "anyOf" | "oneOf", Value::Array(a)) => {
                 for v in a {
                     feed(v, hash);
-                    hash.update(",");
+                    hash.update(b",");
                 }
             }
-            (_, v) => hash.update(v.to_string()),
+            (_, v) => hash.update(v.to_string().as_bytes()),
         }
-        hash.update(";");
+        hash.update(b";");
     }
-    hash.update("}");
+    hash.update(b"}");
 }

@@ -1,4 +1,4 @@
-//! Values against the schema of a custom resource, in the words of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
+//! Validates values by the schema of a custom resource, with the messages of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
 
 use super::pattern::Work;
 use super::{Bounds, Constraints, formats};
@@ -9,8 +9,8 @@ use meta::{FieldError, FieldPath};
 use serde_json::{Number, Value};
 use std::collections::HashMap;
 
-/// Checks a value. Where there is an old one, what did not change is not checked again, so that objects which were stored
-/// before a rule was tightened can still be changed elsewhere. When the work is used up, what is left is not checked, and that is an error.
+/// Validates a value. Parts that equal the old value are not validated again (ratcheting), so that objects stored before a rule was tightened
+/// can still be changed elsewhere. Reports an error if the work is used up before the end.
 pub fn validate(
     v: &Value,
     old: Option<&Value>,
@@ -28,11 +28,11 @@ pub fn validate(
     }
 }
 
-/// Work to look at a value.
+/// Work of visiting a value.
 const LOOK: u64 = 10;
-/// Work to compare two values.
+/// Work of comparing two values.
 const COMPARE: u64 = 4;
-/// Bytes of a text that are counted or compared for a unit of work.
+/// Bytes of a string that are counted or compared in a unit of work.
 const BYTES_EACH: u64 = 16;
 
 struct Check<'a> {
@@ -57,7 +57,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a value that is new, or not what it was.
+    /// Validates a new or changed value.
     fn changed(&mut self, v: &Value, old: Option<&Value>, s: &Schema, name: &FieldPath) {
         if !self.work.take(LOOK) || !s.custom {
             return;
@@ -153,7 +153,7 @@ impl Check<'_> {
 
     fn array(&mut self, a: &[Value], old: Option<&Value>, s: &Schema, c: Option<&Constraints>, name: &FieldPath) {
         if let Some(items) = s.items.as_deref() {
-            let past = Past::of(old, s);
+            let past = Past::new(old, s);
             for (i, v) in a.iter().enumerate() {
                 self.value(v, past.item(v), items, &name.index(i));
             }
@@ -199,7 +199,7 @@ impl Check<'_> {
         }
     }
 
-    /// What is wrong with a value under another schema of the same place.
+    /// Errors of the value by another schema at the same path (`allOf` and the like).
     fn against(&self, v: &Value, old: Option<&Value>, s: &Schema, name: &FieldPath) -> ErrorList {
         let mut errors = Vec::new();
         Check { base: self.base, errors: &mut errors, work: self.work }.changed(v, old, s, name);
@@ -245,7 +245,7 @@ impl Check<'_> {
 }
 
 impl Work {
-    /// Whether two values are equal; as good as different when there is no work left.
+    /// Whether two values are equal. False if no work is left.
     fn is_equal(&self, a: &Value, b: &Value) -> bool {
         let at_least = |bytes: usize| self.take(COMPARE + bytes as u64 / BYTES_EACH);
         match (a, b) {
@@ -264,7 +264,7 @@ impl Work {
         }
     }
 
-    /// Whether there is room to look at all of a value.
+    /// Whether enough work is left to visit the whole value.
     fn take_value(&self, v: &Value) -> bool {
         let bytes = |text: &str| 1 + text.len() as u64 / BYTES_EACH;
         match v {
@@ -276,18 +276,18 @@ impl Work {
     }
 }
 
-/// The old items of a list that new ones continue, by their keys. Items of lists without keys have no past.
+/// The old items of a map-like list by their keys, for ratcheting. Other lists have none.
 struct Past<'a> {
     keys: &'a [Str],
     items: HashMap<Vec<Option<&'a Value>>, &'a Value>,
 }
 
 impl<'a> Past<'a> {
-    fn of(old: Option<&'a Value>, s: &'a Schema) -> Self {
+    fn new(old: Option<&'a Value>, s: &'a Schema) -> Self {
         let ListType::Map(keys) = &s.list else { return Self { keys: &[], items: HashMap::new() } };
         let mut items = HashMap::new();
         for item in old.and_then(Value::as_array).into_iter().flatten() {
-            // Of several with the same keys, the first.
+            // The first of several items with the same keys.
             items.entry(keys.iter().map(|k| item.get(&**k)).collect()).or_insert(item);
         }
         Self { keys, items }
@@ -301,7 +301,7 @@ impl<'a> Past<'a> {
     }
 }
 
-/// The types a schema allows, if the value has another.
+/// The types that the schema allows, if the value has another one.
 fn wrong_type(v: &Value, s: &Schema) -> Option<&'static str> {
     let (types, fits) = match s.ty {
         Type::String => ("string", v.is_string()),

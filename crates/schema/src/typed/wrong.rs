@@ -1,5 +1,4 @@
-//! What Go's decoders say of a value whose type does not fit: the struct that the field is of, the fields on the way without
-//! indices and keys, and the type by its name in Go.
+//! Go's error messages for values of a wrong type: the struct of the field, the path without indexes and keys, and the name of the type in Go.
 
 use super::{Step, Walk};
 use crate::go;
@@ -7,12 +6,14 @@ use crate::types::{Field, Schema, Type};
 use serde_json::Value;
 use std::fmt;
 
-/// A value whose type does not fit.
+/// A value of a wrong type.
 #[derive(Debug)]
 pub struct TypeError {
+    /// The path of the value.
     pub path: String,
+    /// The error message of Go's decoder.
     pub message: String,
-    /// What upstream says when it converts a value rather than decodes a text, as it does with what a strategic patch made.
+    /// The message if upstream converts a value instead of decoding text, as after a strategic merge patch.
     pub of_value: String,
 }
 
@@ -34,7 +35,7 @@ impl Walk<'_> {
         TypeError { of_value: unconverted(v, schema.ty, &want), ..self.cannot(v, schema.ty, &want) }
     }
 
-    /// Of a value whose type reads it as another one.
+    /// The error of a value that its type decodes from another JSON type.
     pub(super) fn cannot(&self, v: &Value, ty: Type, want: &str) -> TypeError {
         let fields = self.path.iter().filter_map(|s| match s {
             Step::Field(f, of) => Some((*f, *of)),
@@ -57,7 +58,7 @@ impl Walk<'_> {
     }
 }
 
-/// Why a value is not converted (`k8s.io/apimachinery/pkg/runtime`, `DefaultUnstructuredConverter`).
+/// The error of a conversion (`k8s.io/apimachinery/pkg/runtime`, `DefaultUnstructuredConverter`).
 fn unconverted(v: &Value, ty: Type, want: &str) -> String {
     let have = match v {
         Value::Null => "nil",
@@ -86,7 +87,7 @@ fn unconverted(v: &Value, ty: Type, want: &str) -> String {
     }
 }
 
-/// What something is in JSON, as Go's decoder says it.
+/// The name of the JSON type of a value in the messages of Go's decoder.
 pub fn have(v: &Value) -> &'static str {
     match v {
         Value::Null => "null",
@@ -98,7 +99,7 @@ pub fn have(v: &Value) -> &'static str {
     }
 }
 
-/// A number that is none of the wanted kind is said itself.
+/// The value in a message: a number that does not fit is shown itself.
 fn have_instead(v: &Value, want: Type) -> String {
     match v {
         Value::Number(n) if matches!(want, Type::Int32 | Type::Int64) => format!("number {n}"),
@@ -152,7 +153,7 @@ fn type_name(schema: &Schema, alias: Option<&str>) -> String {
     own.into()
 }
 
-/// The same of the alphabet of URLs, without padding.
+/// Decodes the URL alphabet of base64, without padding.
 pub fn illegal_in_url(text: &str) -> usize {
     let inside: String = text
         .chars()
@@ -166,7 +167,7 @@ pub fn illegal_in_url(text: &str) -> usize {
     illegal(inside.as_bytes())
 }
 
-/// Where base64 stops being some: the byte that does not belong, or the beginning of what is incomplete.
+/// The offset of invalid base64: of the invalid byte, or of the incomplete group.
 pub fn illegal(text: &[u8]) -> usize {
     let is_break = |b: u8| matches!(b, b'\n' | b'\r');
     let skip = |mut at: usize| {
@@ -193,7 +194,7 @@ pub fn illegal(text: &[u8]) -> usize {
     }
 }
 
-/// What Go's parser of times stumbles over.
+/// The error of Go's time parser.
 pub fn time(text: &str, micro: bool) -> String {
     let fraction = if micro { ".000000" } else { "" };
     let layout = format!("2006-01-02T15:04:05{fraction}Z07:00");

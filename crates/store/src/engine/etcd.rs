@@ -2,8 +2,8 @@
 //!
 //! Keys are `PREFIX resource 0 namespace 0 name`. Revisions are etcd's, shared with whatever else the cluster stores, so ours
 //! rise with gaps. Invariant: every revision that the store knows from here changed a key under the prefix (opening writes a
-//! marker), so history has been read completely once an event at or after the wanted revision was seen. etcd's progress
-//! notifications would say that, too, but releases up to 3.4.24 send them too early.
+//! marker), so history is complete up to a revision once an event at or after it was received. etcd's progress notifications
+//! would confirm that, too, but releases up to 3.4.24 send them too early.
 
 use super::*;
 use etcd_client::{
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Objects read at a time when opening.
 const PAGE: i64 = 1_000;
-/// Between attempts to watch again.
+/// Delay between attempts to watch again.
 const RETRY: Duration = Duration::from_millis(250);
-/// gRPC codes that say nothing about whether the request was carried out are not these.
+/// gRPC codes after which the request was certainly not executed.
 const RESOURCE_EXHAUSTED: i32 = 8;
 const OUT_OF_RANGE: i32 = 11;
 

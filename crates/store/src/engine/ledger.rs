@@ -1,4 +1,4 @@
-//! When history is old enough to be forgotten: the book-keeping that the local engines share.
+//! Retention: decides when history is compacted, for all local engines.
 //!
 //! Invariant: the newest version of every key is always kept; beyond that, history is kept for [`Retention::age_ms`] or up
 //! to the byte bound, whichever is reached first.
@@ -6,16 +6,17 @@
 use crate::store::Retention;
 use std::collections::VecDeque;
 
-/// How far apart the noted times of revisions are.
+/// Distance between the recorded times of revisions.
 const MARK_MS: u64 = 1_000;
 
-/// What a writer has to know to keep house.
+/// The input of compaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Upkeep {
     /// Unix milliseconds.
     pub now: u64,
+    /// How much history is kept.
     pub retention: Retention,
-    /// Compact at least up to here, whatever its age.
+    /// Compact at least up to this revision, regardless of its age.
     pub compact_to: u64,
 }
 
@@ -48,7 +49,7 @@ impl Ledger {
         self.total.saturating_sub(self.live)
     }
 
-    /// Notes that a revision was written; answers whether the mark is new and has to be kept.
+    /// Records the time of a revision. True if the mark is new and has to be stored.
     pub fn wrote(&mut self, revision: u64, now: u64) -> Option<(u64, u64)> {
         // A clock that was set back must not make the marks fall.
         let now = now.max(self.last_write);
@@ -61,8 +62,8 @@ impl Ledger {
         Some((revision, now))
     }
 
-    /// Whether the history that `self.compacted + 1` replaced may go.
-    pub fn wants(&self, upkeep: &Upkeep) -> bool {
+    /// Whether the history replaced by revision `self.compacted + 1` may be removed.
+    pub fn is_due(&self, upkeep: &Upkeep) -> bool {
         let next = self.compacted + 1;
         if next > self.revision {
             return false;
@@ -84,7 +85,7 @@ impl Ledger {
         self.marks.get(index).is_some_and(|mark| mark.1 <= limit)
     }
 
-    /// Forgets the marks that compaction has passed; their revisions.
+    /// Removes the marks that compaction has passed. Returns their revisions.
     pub fn passed_marks(&mut self) -> Vec<u64> {
         let mut passed = Vec::new();
         while let Some(&(revision, _)) = self.marks.front()
@@ -114,14 +115,14 @@ mod tests {
         }
         ledger.total = 1_000;
         ledger.live = 100;
-        assert!(!ledger.wants(&upkeep(12_000, 5_000, 10_000)), "young and small");
-        assert!(ledger.wants(&upkeep(15_000, 5_000, 10_000)), "revision 2 is 5 s old");
+        assert!(!ledger.is_due(&upkeep(12_000, 5_000, 10_000)), "young and small");
+        assert!(ledger.is_due(&upkeep(15_000, 5_000, 10_000)), "revision 2 is 5 s old");
         ledger.compacted = 2;
-        assert!(!ledger.wants(&upkeep(15_000, 5_000, 10_000)), "revision 3 may be as young as the mark of 4");
-        assert!(ledger.wants(&upkeep(17_000, 5_000, 10_000)));
-        assert!(ledger.wants(&upkeep(12_000, 5_000, 500)), "900 bytes of history");
+        assert!(!ledger.is_due(&upkeep(15_000, 5_000, 10_000)), "revision 3 may be as young as the mark of 4");
+        assert!(ledger.is_due(&upkeep(17_000, 5_000, 10_000)));
+        assert!(ledger.is_due(&upkeep(12_000, 5_000, 500)), "900 bytes of history");
         ledger.compacted = 5;
-        assert!(!ledger.wants(&upkeep(99_000, 5_000, 0)), "nothing left");
+        assert!(!ledger.is_due(&upkeep(99_000, 5_000, 0)), "nothing left");
         assert_eq!(ledger.passed_marks(), [2, 4]);
     }
 
@@ -137,7 +138,7 @@ mod tests {
             (ledger.live, ledger.total) = (live, live + history);
             ledger
         };
-        for (live, history, seconds, wanted) in [
+        for (live, history, seconds, expected) in [
             (MB, MB, 1_299, false),
             (MB, MB, 1_300, true),
             (MB, 256 * MB, 1_200, false),
@@ -147,11 +148,11 @@ mod tests {
             (1_000 * MB, 300 * MB, 1_300, true),
         ] {
             let ledger = with(live, history);
-            assert_eq!(ledger.wants(&now(seconds)), wanted, "{live} live, {history} of history, at {seconds} s");
+            assert_eq!(ledger.is_due(&now(seconds)), expected, "{live} live, {history} of history, at {seconds} s");
         }
         // However old and large: the newest revision of a key is not history.
         let mut ledger = with(1_000 * MB, 0);
         ledger.compacted = 3;
-        assert!(!ledger.wants(&now(9_999)));
+        assert!(!ledger.is_due(&now(9_999)));
     }
 }

@@ -1,4 +1,4 @@
-//! Everything in memory, with the same history and compaction as on disk; for tests and simulations.
+//! An engine in memory, with the same history and compaction as on disk, for tests and simulations.
 //!
 //! Invariant: a store opened again on the same [`Memory`] finds what was committed. Writes do not wait, so the store makes
 //! them in the caller's task, and a simulation in virtual time stays deterministic.
@@ -8,7 +8,7 @@ use super::*;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
-/// How many records one step of compaction looks at beyond what was written.
+/// Records that one step of compaction visits, beyond those written.
 const STEP: usize = 256;
 
 /// Revision and position in its transaction.
@@ -33,11 +33,13 @@ struct Data {
     newest: HashMap<Key, At>,
 }
 
+/// The engine in memory.
 pub struct Memory {
     data: Mutex<Data>,
 }
 
 impl Memory {
+    /// An empty engine.
     pub fn new() -> Arc<Memory> {
         Arc::new(Memory { data: Mutex::new(Data { ledger: Ledger::new(), ..Data::default() }) })
     }
@@ -66,7 +68,7 @@ impl Data {
         }
     }
 
-    /// Compacts one revision; the number of records looked at.
+    /// Compacts one revision. Returns the number of visited records.
     fn compact_one(&mut self) -> usize {
         let revision = self.ledger.compacted + 1;
         let seen: Vec<(At, Option<At>, bool)> = self
@@ -176,10 +178,10 @@ impl SoleWriter for Memory {
             }
             data.ledger.wrote(transaction.revision, upkeep.now);
         }
-        while data.ledger.wants(upkeep) && budget > 0 {
+        while data.ledger.is_due(upkeep) && budget > 0 {
             budget = budget.saturating_sub(data.compact_one());
         }
         data.ledger.passed_marks();
-        Ok(Written { compacted: data.ledger.compacted, behind: data.ledger.wants(upkeep) })
+        Ok(Written { compacted: data.ledger.compacted, behind: data.ledger.is_due(upkeep) })
     }
 }

@@ -1,9 +1,8 @@
-//! What keeps revisions: the contract between the store and its engines.
+//! The contract between the store and its engines, which keep revisions.
 //!
-//! Invariant: what an engine has acknowledged it returns after any crash, whole transactions only, in revision order.
-//! There are two kinds. The only writer ([`SoleWriter`]: memory, LMDB) is told revisions by the store, which checks all
-//! expectations in its memory. A shared one ([`SharedWriter`]: etcd) decides itself, since other servers write too, and
-//! feeds everything that happens, whoever did it, back to the store.
+//! Invariant: after any crash, an engine returns all acknowledged transactions, complete and in revision order.
+//! There are two kinds. A sole writer ([`SoleWriter`]: memory, LMDB) gets revisions from the store, which checks all expectations in
+//! memory. A shared one ([`SharedWriter`]: etcd) decides itself, since other servers write too, and feeds all changes back to the store.
 //! Engines see sealed values only and never interpret them.
 
 #[cfg(feature = "etcd")]
@@ -20,6 +19,7 @@ use std::sync::Arc;
 
 pub use ledger::Upkeep;
 
+/// What an engine supports, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Old revisions survive a restart and can be read back.
@@ -36,36 +36,43 @@ pub type Decode = Arc<dyn Fn(&Key, u64, &[u8]) -> Result<Arc<Entry>, TransformEr
 /// Where a sealed value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
+    /// The revision that wrote it.
     pub revision: u64,
+    /// The sealed value.
     pub value: Bytes,
 }
 
 /// One change of one key as the engine knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawChange {
+    /// The revision of the change.
     pub revision: u64,
+    /// The key.
     pub key: Key,
     /// `None`: deleted.
     pub value: Option<Bytes>,
+    /// The version that was replaced or deleted, if it is known.
     pub previous: Option<Version>,
 }
 
 /// A piece of history.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
+    /// The changes, in order.
     pub changes: Vec<RawChange>,
-    /// Everything up to this revision was looked at.
+    /// History is complete up to this revision.
     pub through: u64,
 }
 
 /// The newest state, read when the store opens.
 pub struct Loaded {
+    /// The newest revision.
     pub revision: u64,
     /// History is complete for every revision above this one.
     pub compacted: u64,
     /// Ordered by key.
     pub entries: Vec<Arc<Entry>>,
-    /// What does not open.
+    /// Objects that cannot be opened.
     pub damaged: Vec<Damaged>,
 }
 
@@ -86,52 +93,76 @@ impl Decoded {
     ) -> Result<(), EngineError> {
         match opened {
             Ok(entry) => self.entries.push(entry),
-            Err(error) => self.damaged.push(Damaged::of(key, revision, error)?),
+            Err(error) => self.damaged.push(Damaged::new(key, revision, error)?),
         }
         Ok(())
     }
 }
 
-/// Is shown sealed values with their keys and revisions.
+/// A visitor of sealed values with their keys and revisions.
 pub type Visit = Arc<dyn Fn(&Key, u64, &[u8]) + Send + Sync>;
 
-/// Sizes in bytes; of an engine that does not know, zero.
+/// Sizes in bytes; zero if the engine does not know them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The newest version of every key.
     pub live: u64,
     /// Older versions and tombstones.
     pub history: u64,
+    /// The file of the data.
     pub file: u64,
-    /// No room for further puts.
+    /// There is no space for further puts.
     pub full: bool,
 }
 
+/// The error of an engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// The history is compacted.
     #[error("revisions up to {oldest} are compacted")]
-    Expired { oldest: u64 },
+    Expired {
+        /// The oldest revision that is known.
+        oldest: u64,
+    },
+    /// Another process uses the data.
     #[error("{path:?} is in use by another process")]
-    InUse { path: PathBuf },
+    InUse {
+        /// The directory of the data.
+        path: PathBuf,
+    },
+    /// A newer release wrote the data.
     #[error("the data has format {found}, this program reads up to {known}: it was written by a newer release")]
-    NewerFormat { found: u32, known: u32 },
+    NewerFormat {
+        /// The format of the data.
+        found: u32,
+        /// The newest known format.
+        known: u32,
+    },
+    /// A file cannot be read or written.
     #[error("{path:?}")]
     File {
+        /// The file.
         path: PathBuf,
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
+    /// The data is damaged.
     #[error("the data is damaged: {0}")]
     Corrupt(String),
+    /// A value cannot be encrypted or decrypted.
     #[error(transparent)]
     Transform(#[from] TransformError),
+    /// LMDB failed.
     #[error("the database")]
     Lmdb(#[from] heed::Error),
+    /// etcd failed.
     #[error("the backend: {0}")]
     Backend(String),
-    /// A write failed before; what it left is unknown, so there is no further one.
+    /// An earlier write failed with an unknown result, so that no further one is accepted.
     #[error("writing failed before: {0}")]
     Failed(String),
+    /// The engine is closed.
     #[error("the engine is closed")]
     Closed,
 }
@@ -150,44 +181,54 @@ impl EngineError {
     }
 }
 
+/// Keeps revisions: what sole and shared engines have in common.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
+    /// What the engine supports.
     fn capabilities(&self) -> Capabilities;
 
     /// Called once, before everything else.
     async fn load(&self, decode: Decode) -> Result<Loaded, EngineError>;
 
-    /// The changes of a scope (or of everything) with `after < revision <= upto`, oldest first, whole revisions, after about
-    /// `limit` records were looked at; always makes progress. [`EngineError::Expired`] when they are not all known any more.
+    /// The changes of a scope (or of everything) with `after < revision <= upto`, oldest first, whole revisions, up to about
+    /// `limit` records; always makes progress. [`EngineError::Expired`] when they are not all known any more.
     async fn changes(&self, scope: Option<&Scope>, after: u64, upto: u64, limit: usize)
     -> Result<Changes, EngineError>;
 
-    /// Shows the newest version of every object of a resource as it is stored. What is written meanwhile may be shown or not.
+    /// Visits the stored form of the newest version of every object of a resource. Concurrent writes may be missing.
     async fn visit(&self, resource: &str, visit: Visit) -> Result<(), EngineError>;
 
+    /// The sizes of the data.
     fn usage(&self) -> Usage;
 
+    /// Its writer, by kind.
     fn role(self: Arc<Self>) -> Role;
 
     /// Returns when all resources are free, so that the same data can be opened again.
     async fn close(&self);
 }
 
-/// Who decides on revisions.
+/// The kind of an engine: who assigns revisions.
 pub enum Role {
+    /// Only this process writes it.
     Sole(Arc<dyn SoleWriter>),
+    /// Other servers write it, too.
     Shared(Arc<dyn SharedWriter>),
 }
 
 /// One transaction, already checked.
 #[derive(Clone, Debug)]
 pub struct Transaction {
+    /// The revision of the transaction.
     pub revision: u64,
+    /// The writes, in order.
     pub writes: Vec<Write>,
 }
 
+/// A write of a transaction.
 #[derive(Clone, Debug)]
 pub struct Write {
+    /// The key.
     pub key: Key,
     /// `None`: delete.
     pub value: Option<Bytes>,
@@ -195,6 +236,7 @@ pub struct Write {
     pub previous: u64,
 }
 
+/// The error of a write.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// Nothing was written; deletions may still be.
@@ -208,8 +250,10 @@ pub enum WriteError {
     Fatal(#[from] EngineError),
 }
 
+/// The result of writing a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
+    /// The revision up to which history is compacted.
     pub compacted: u64,
     /// There is more to compact now.
     pub behind: bool,
@@ -228,16 +272,22 @@ pub trait SoleWriter: Send + Sync {
 /// An operation for a backend that checks the expectation itself.
 #[derive(Clone, Debug)]
 pub struct SharedOp {
+    /// The key.
     pub key: Key,
+    /// The condition.
     pub expect: Expect,
+    /// The action.
     pub action: SharedAction,
 }
 
+/// What an operation of a shared engine does.
 #[derive(Clone, Debug)]
 pub enum SharedAction {
     /// A sealed value.
     Put(Bytes),
+    /// Deletes the object.
     Delete,
+    /// Checks the condition only.
     Check,
 }
 
@@ -245,21 +295,33 @@ pub enum SharedAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing if nothing changed.
-    Committed { revision: Option<u64> },
+    Committed {
+        /// The revision of the transaction.
+        revision: Option<u64>,
+    },
     /// The operation `op` found another state than expected, or none.
-    Conflict { op: usize, current: Option<Version> },
+    /// The condition of an operation is not met.
+    Conflict {
+        /// The index of the operation.
+        op: usize,
+        /// The current version, if the key exists.
+        current: Option<Version>,
+    },
 }
 
 /// All changes of one revision; perhaps none of objects.
 #[derive(Clone, Debug)]
 pub struct Fed {
+    /// The revision.
     pub revision: u64,
+    /// The keys with their sealed values; none for deletions.
     pub changes: Vec<(Key, Option<Bytes>)>,
 }
 
 /// An engine that other processes write, too.
 #[async_trait]
 pub trait SharedWriter: Send + Sync {
+    /// Executes a transaction.
     async fn transact(&self, ops: Vec<SharedOp>) -> Result<Outcome, WriteError>;
 
     /// Sends every revision above `after` that concerns our keys, in order, until the receiver is gone. Reconnects by itself;

@@ -38,7 +38,7 @@ impl Bench {
 
 async fn next(watch: &mut Watch) -> Vec<String> {
     let batch = timeout(Duration::from_secs(20), watch.next()).await.expect("an event in time").unwrap();
-    batch.events.iter().map(|event| telling(event)).collect()
+    batch.events.iter().map(|event| describe(event)).collect()
 }
 
 #[tokio::test]
@@ -129,11 +129,11 @@ async fn a_watch_tells_everything_after_its_revision_in_order() {
             let [first, second, third] = [start + 1, start + 2, start + 3];
             vec![format!("+x=1@{first}"), format!("+y=1@{first}"), format!("+x=2@{second}"), format!("-y=1@{third}")]
         };
-        let mut told = Vec::new();
-        while told.len() < 4 {
-            told.extend(next(&mut live).await);
+        let mut received = Vec::new();
+        while received.len() < 4 {
+            received.extend(next(&mut live).await);
         }
-        assert_eq!(told, all(start));
+        assert_eq!(received, all(start));
         assert_eq!(live.revision(), start + 3);
         let middle = &mut store.watch(Scope::resource("things"), start + 1).unwrap();
         assert_eq!(next(middle).await, all(start)[2..]);
@@ -141,7 +141,7 @@ async fn a_watch_tells_everything_after_its_revision_in_order() {
         let mut only = store.watch(only, start + 1).unwrap();
         let batch = only.next().await.unwrap();
         let event = &batch.events[0];
-        assert_eq!((telling(event), event.previous.as_ref().unwrap().revision), (all(start)[3].clone(), start + 1));
+        assert_eq!((describe(event), event.previous.as_ref().unwrap().revision), (all(start)[3].clone(), start + 1));
         assert!(matches!(
             store.watch(Scope::resource("things"), start + 9),
             Err(WatchError::Future { current }) if current == start + 3
@@ -155,11 +155,11 @@ async fn a_watch_tells_everything_after_its_revision_in_order() {
         // From history, after opening again.
         let store = bench.open(options(&time)).await;
         let mut old = store.watch(Scope::resource("things"), start).unwrap();
-        let mut told = Vec::new();
-        while told.len() < 4 {
-            told.extend(next(&mut old).await);
+        let mut received = Vec::new();
+        while received.len() < 4 {
+            received.extend(next(&mut old).await);
         }
-        assert_eq!(told, all(start));
+        assert_eq!(received, all(start));
         store.close().await;
         assert!(matches!(timeout(Duration::from_secs(20), old.next()).await.unwrap(), Err(WatchError::Closed)));
     }
@@ -280,11 +280,11 @@ async fn a_slow_watch_falls_off_the_log_and_loses_nothing() {
             let done = store.commit(vec![put(&format!("n{}", round % 3), &round.to_string())]).await.unwrap();
             expected.push(format!("+n{}={round}@{}", round % 3, done.revision));
         }
-        let mut told = Vec::new();
-        while told.len() < expected.len() {
-            told.extend(next(&mut slow).await);
+        let mut received = Vec::new();
+        while received.len() < expected.len() {
+            received.extend(next(&mut slow).await);
         }
-        assert_eq!(told, expected);
+        assert_eq!(received, expected);
         store.close().await;
     }
 }

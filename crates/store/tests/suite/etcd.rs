@@ -64,8 +64,8 @@ async fn two_servers_see_each_others_writes_and_compare_and_swap_against_them() 
     let mut watch = one.watch(Scope::resource("things"), one.revision()).unwrap();
     let written = two.commit(vec![put("a/x", "two"), put("a/y", "two")]).await.unwrap().revision;
     let batch = timeout(Duration::from_secs(20), watch.next()).await.unwrap().unwrap();
-    let told: Vec<String> = batch.events.iter().map(|event| telling(event)).collect();
-    assert_eq!(told, [format!("+x=two@{written}"), format!("+y=two@{written}")], "together, under one revision");
+    let events: Vec<String> = batch.events.iter().map(|event| describe(event)).collect();
+    assert_eq!(events, [format!("+x=two@{written}"), format!("+y=two@{written}")], "together, under one revision");
     assert_eq!(listing(&one.snapshot()), listing(&two.snapshot()));
     let first = one.commit(vec![op("a/x", Expect::Revision(written), Action::Delete)]).await.unwrap();
     let second = two.commit(vec![op("a/x", Expect::Revision(written), Action::Delete)]).await;

@@ -11,7 +11,7 @@ use store::*;
 const AGE_MS: u64 = 20_000;
 
 #[derive(Clone, Debug)]
-enum Wanted {
+enum Expected {
     Any,
     Absent,
     /// The revision that the reference knows, less this.
@@ -20,7 +20,7 @@ enum Wanted {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Commit(Vec<(u8, Wanted, Option<Option<u8>>)>),
+    Commit(Vec<(u8, Expected, Option<Option<u8>>)>),
     Reopen,
     /// This many revisions stay.
     Compact(u64),
@@ -30,10 +30,10 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let wanted = prop_oneof![
-        4 => Just(Wanted::Any),
-        1 => Just(Wanted::Absent),
-        2 => (0..2_u64).prop_map(Wanted::Exists),
+    let expected = prop_oneof![
+        4 => Just(Expected::Any),
+        1 => Just(Expected::Absent),
+        2 => (0..2_u64).prop_map(Expected::Exists),
     ];
     // Put, delete, or only check.
     let action = prop_oneof![
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Some(None)),
         1 => Just(None),
     ];
-    let op = (0..6_u8, wanted, action);
+    let op = (0..6_u8, expected, action);
     let step = prop_oneof![
         12 => prop::collection::vec(op, 1..4).prop_map(Step::Commit),
         1 => Just(Step::Reopen),
@@ -130,7 +130,7 @@ impl Reference {
     }
 }
 
-fn told(things: &Things) -> Vec<String> {
+fn expected_listing(things: &Things) -> Vec<String> {
     things.iter().map(|(name, (value, revision))| format!("/{name}={value}@{revision}")).collect()
 }
 
@@ -156,7 +156,7 @@ async fn look(store: &Store, reference: &Reference, revision: u64) {
     let compacted = store.stats().compacted;
     assert!(compacted <= reference.compactable(), "{compacted} is too much, {} may go", reference.compactable());
     match store.snapshot_at(&Scope::resource("things"), revision).await {
-        Ok(snapshot) => assert_eq!(listing(&snapshot), told(reference.at(revision)), "at {revision}"),
+        Ok(snapshot) => assert_eq!(listing(&snapshot), expected_listing(reference.at(revision)), "at {revision}"),
         Err(SnapshotError::Expired { oldest }) => assert!(revision < oldest && oldest <= reference.compactable()),
         Err(error) => panic!("{error}"),
     }
@@ -172,7 +172,7 @@ async fn look(store: &Store, reference: &Reference, revision: u64) {
     while events.len() < expected.len() {
         let next = tokio::time::timeout(Duration::from_secs(20), watch.next()).await;
         let batch = next.unwrap_or_else(|_| panic!("{} of {} events came", events.len(), expected.len())).unwrap();
-        events.extend(batch.events.iter().map(|event| telling(event)));
+        events.extend(batch.events.iter().map(|event| describe(event)));
     }
     assert_eq!(events, expected, "after {revision}");
     assert_eq!(watch.revision(), reference.newest().1);
@@ -194,18 +194,18 @@ async fn run(place: Where, steps: &[Step]) {
     };
     for step in steps {
         match step {
-            Step::Commit(wanted) => {
+            Step::Commit(operations) => {
                 let mut ops: Vec<Op> = Vec::new();
-                for (name, expect, action) in wanted {
+                for (name, expect, action) in operations {
                     let name = format!("n{name}");
                     if ops.iter().any(|op| *op.key.name == *name) {
                         continue;
                     }
                     let current = reference.newest().0.get(&name).map_or(9, |(_, revision)| *revision);
                     let expect = match expect {
-                        Wanted::Any => Expect::Any,
-                        Wanted::Absent => Expect::Absent,
-                        Wanted::Exists(less) => Expect::Revision(current.saturating_sub(*less)),
+                        Expected::Any => Expect::Any,
+                        Expected::Absent => Expect::Absent,
+                        Expected::Exists(less) => Expect::Revision(current.saturating_sub(*less)),
                     };
                     let action = match action {
                         None => Action::Check,
@@ -240,7 +240,7 @@ async fn run(place: Where, steps: &[Step]) {
             }
             Step::Look(back) => look(&store, &reference, reference.back(*back)).await,
         }
-        assert_eq!(listing(&store.snapshot()), told(reference.newest().0));
+        assert_eq!(listing(&store.snapshot()), expected_listing(reference.newest().0));
         assert_eq!(store.revision(), reference.newest().1);
         assert_eq!(store.snapshot().count("things", None), reference.newest().0.len());
     }

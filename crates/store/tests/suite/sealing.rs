@@ -77,7 +77,7 @@ async fn what_does_not_open_is_named_and_takes_nobody_with_it() {
         let all: Vec<Str> = named(None);
         assert_eq!((all, named(Some("n")).len(), named(Some("m")).len()), (vec!["b".into()], 1, 0));
 
-        // It is there: nobody can create it, and whoever knows its revision may replace it.
+        // It exists: it cannot be created, and a commit that names its revision may replace it.
         let create = op("n/b", Expect::Absent, Action::Put("two".into()));
         let refused = store.commit(vec![create]).await;
         assert!(matches!(refused, Err(CommitError::Conflict { op: 0, current: None })), "{refused:?}");
@@ -87,7 +87,7 @@ async fn what_does_not_open_is_named_and_takes_nobody_with_it() {
         assert!(store.snapshot().damaged(&b).is_none());
         assert_eq!(&*store.snapshot().get(&b).unwrap().value, b"two");
         let batch = watch.next().await.unwrap();
-        assert_eq!(telling(&batch.events[0]), format!("+b=two@{}", revision + 1));
+        assert_eq!(describe(&batch.events[0]), format!("+b=two@{}", revision + 1));
         let before = store.snapshot_at(&Scope::resource("things"), revision).await.unwrap();
         assert!(before.get(&b).is_none() && before.damaged(&b).is_some() && before.count("things", None) == 2);
         store.close().await;
@@ -106,7 +106,7 @@ async fn what_does_not_open_is_named_and_takes_nobody_with_it() {
         let mut watch = store.watch(Scope::resource("things"), store.revision() - 1).unwrap();
         store.commit(vec![put("n/d", "four")]).await.unwrap();
         let batch = watch.next().await.unwrap();
-        assert_eq!(telling(&batch.events[0]), format!("+d=four@{}", store.revision()));
+        assert_eq!(describe(&batch.events[0]), format!("+d=four@{}", store.revision()));
         store.close().await;
     }
 }
@@ -144,10 +144,10 @@ async fn history_outlives_its_key() {
     assert_eq!(listing(&before), [format!("n/b=other@{then}")]);
     assert!(before.damaged(&Key::new("things", "n", "a")).is_some());
     let mut watch = store.watch(Scope::resource("things"), then - 1).unwrap();
-    let told = watch.next().await;
+    let next = watch.next().await;
     assert!(
-        matches!(told, Err(WatchError::Expired { oldest }) if oldest == store.revision()),
-        "never a silent gap: {told:?}"
+        matches!(next, Err(WatchError::Expired { oldest }) if oldest == store.revision()),
+        "never a silent gap: {next:?}"
     );
     store.close().await;
 }

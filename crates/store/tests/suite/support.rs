@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::*;
 
-/// Unix milliseconds that only move when told to.
+/// A clock in Unix milliseconds that a test sets.
 #[derive(Clone)]
 pub struct Time(Arc<AtomicU64>);
 
@@ -68,7 +68,7 @@ pub fn listing(snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// `+name=value` or `-name=last value`, each with its revision.
-pub fn telling(event: &Event) -> String {
+pub fn describe(event: &Event) -> String {
     let sign = if event.change == Change::Put { '+' } else { '-' };
     let value = String::from_utf8_lossy(&event.entry.value);
     assert_eq!(event.entry.revision, event.revision);

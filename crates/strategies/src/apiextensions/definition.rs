@@ -24,7 +24,7 @@ pub fn metadata() -> &'static Arc<Schema> {
     METADATA.get_or_init(|| {
         let name = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
         let known = kinds::catalog().definitions.get(name).cloned();
-        known.unwrap_or_else(|| Arc::new(Schema::of(schema::Type::Struct)))
+        known.unwrap_or_else(|| Arc::new(Schema::new(schema::Type::Struct)))
     })
 }
 
@@ -92,7 +92,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         orphans: false,
         needs_revision: true,
         put_creates: false,
-        said: 3,
+        metadata_error_repeats: 3,
         any_finalizer: true,
         answers_deleted: false,
         warning: deprecation(v, &gvk).map(Into::into),

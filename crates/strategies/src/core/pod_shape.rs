@@ -24,7 +24,7 @@ const AFTER_CONTEXT: [(&str, &str); 3] = [
 pub fn difference(old: &Value, new: &Value) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec") else { return String::new() };
     let new = Shape::sent(new, schema, &FieldPath::new("spec"));
-    go::unified(&inside(Shape::of(old, schema)).lines(), &inside(new).lines())
+    go::unified(&inside(Shape::new(old, schema)).lines(), &inside(new).lines())
 }
 
 /// A template on one line, or only the spec in it.
@@ -52,13 +52,13 @@ pub fn sources(old: &Value, new: &Value) -> String {
         shape.lines()
     };
     let new = Shape::sent(new, schema, &FieldPath::new("spec"));
-    go::unified(&inlined(Shape::of(old, schema)), &inlined(new))
+    go::unified(&inlined(Shape::new(old, schema)), &inlined(new))
 }
 
 /// How two specs of a type differ that is the same inside and outside.
 pub fn difference_of(old: &Value, new: &Value, definition: &str) -> String {
     let Some(schema) = kinds::catalog().definitions.get(definition) else { return String::new() };
-    go::unified(&Shape::of(old, schema).lines(), &Shape::sent(new, schema, &FieldPath::new("spec")).lines())
+    go::unified(&Shape::new(old, schema).lines(), &Shape::sent(new, schema, &FieldPath::new("spec")).lines())
 }
 
 fn inside(mut spec: Shape) -> Shape {
@@ -70,7 +70,7 @@ fn inside(mut spec: Shape) -> Shape {
     if let Some((_, context)) = all.iter_mut().find(|(k, _)| k == "SecurityContext") {
         if let Shape::Leaf(_) = context {
             let schema = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSecurityContext");
-            *context = schema.map_or(Shape::Fields(Vec::new()), |s| Shape::of(&Value::Object(Default::default()), s));
+            *context = schema.map_or(Shape::Fields(Vec::new()), |s| Shape::new(&Value::Object(Default::default()), s));
         }
         if let Shape::Fields(c) = context {
             put_behind(c, &AFTER_CONTEXT);

@@ -16,7 +16,6 @@ use base64::Engine as _;
 use client::{DeleteOptions, ListOptions, Patch, WriteOptions};
 use meta::{Gvk, Map, Object, Value};
 use serde_json::json;
-use sha2::Digest as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -127,7 +126,7 @@ impl Set {
     /// Returns the label value: a hash of kind and name of the parent.
     fn id(&self) -> String {
         let identity = [self.name.as_str(), &self.namespace, &self.parent.kind, &self.parent.group].join(".");
-        let hash = sha2::Sha256::digest(identity.as_bytes());
+        let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes());
         format!("applyset-{}-v1", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash))
     }
 

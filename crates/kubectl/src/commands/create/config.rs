@@ -2,10 +2,10 @@
 
 use super::{Generator, Needs, Resolved, WriteFlags};
 use crate::error::{Error, Result, os_message, text};
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use meta::{Map, Value};
 use serde_json::json;
-use sha2::Digest as _;
 use std::path::Path;
 
 /// The sources of data.
@@ -36,8 +36,8 @@ fn append_hash(o: &mut Value) {
     } else if !o["binaryData"].is_null() {
         hashed["binaryData"] = o["binaryData"].clone();
     }
-    let sum = sha2::Sha256::digest(codec::json::to_vec(&hashed, codec::json::Html::Escape));
-    let hex: String = sum.iter().take(5).map(|b| format!("{b:02x}")).collect();
+    let sum = digest(&SHA256, &codec::json::to_vec(&hashed, codec::json::Html::Escape));
+    let hex: String = sum.as_ref().iter().take(5).map(|b| format!("{b:02x}")).collect();
     // Without vowels the hash forms no words.
     let kind: String = hex
         .chars()

@@ -19,9 +19,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use supervisor::panics::{Panicked, caught};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
+use supervisor::panics::{Panicked, caught};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 

@@ -1,6 +1,6 @@
-//! A new data directory made of objects: what a backup is.
+//! Backups: a new data directory with the newest state.
 //!
-//! Invariant: the directory appears whole or not at all. It holds the newest state only; its history starts at its revision.
+//! Invariant: the directory appears complete or not at all. It holds the newest state only; its history starts at its revision.
 
 use super::environment::sync_directory;
 use super::{Lmdb, LmdbOptions, put_state};

@@ -1,6 +1,6 @@
 //! The only place with `unsafe`: opening and growing the memory map.
 //!
-//! Invariant: the data file is open once (a lock file, and heed's own list within this process), nobody else writes it, and
+//! Invariant: the data file is open once (a lock file, and heed's own list within this process), no other process writes it, and
 //! the map is only moved while no transaction of this process is open: readers hold [`Environment::reading`], growing takes
 //! it exclusively.
 #![allow(unsafe_code)]
@@ -85,16 +85,16 @@ impl Environment {
 
     fn map(path: &Path, options: &LmdbOptions) -> Result<Env<WithoutTls>, EngineError> {
         let existing = std::fs::metadata(path.join("data.mdb")).map_or(0, |data| data.len());
-        // Room for as much again as there is, so that growing is rare.
-        let wanted = existing.saturating_mul(2).max(options.initial_map).next_multiple_of(1 << 20);
+        // Twice the existing size, so that growing is rare.
+        let size = existing.saturating_mul(2).max(options.initial_map).next_multiple_of(1 << 20);
         let mut builder = EnvOpenOptions::new().read_txn_without_tls();
-        builder.map_size(wanted as usize).max_dbs(8).max_readers(READERS);
+        builder.map_size(size as usize).max_dbs(8).max_readers(READERS);
         if !options.sync {
-            // SAFETY: without syncs a power cut may damage the data; whoever asks for that wants to see it happen.
+            // SAFETY: without syncs a power cut may damage the data; this option exists to test that.
             unsafe { builder.flags(EnvFlags::NO_SYNC) };
         }
-        // SAFETY: whoever calls this holds the lock file, which keeps every other process away, so nobody truncates or writes
-        // the mapped file; the directory is ours alone (0700).
+        // SAFETY: whoever calls this holds the lock file, which excludes every other process, so that the mapped file is not
+        // truncated or written; other users have no access to the directory (0700).
         match unsafe { builder.open(path) } {
             Ok(env) => {
                 close_on_exec(path).map_err(|source| EngineError::File { path: path.to_path_buf(), source })?;
@@ -105,8 +105,8 @@ impl Environment {
         }
     }
 
-    /// Replaces the data file by a copy without its free pages. Only while nobody else uses it: tables have to be opened again.
-    /// When the copy cannot be made, for lack of room perhaps, everything stays as it was.
+    /// Replaces the data file by a copy without its free pages. Requires that it is not in use; tables have to be opened again. Changes nothing
+    /// if the copy fails, for lack of space for example.
     pub fn rewrite(&self, options: &LmdbOptions) -> Result<(), EngineError> {
         let (copy, data) = (self.path.join(COPY), self.path.join("data.mdb"));
         let made = self.env()?.copy_to_path(&copy, CompactionOption::Enabled);

@@ -1,4 +1,4 @@
-//! What happens when the disk fails a sync: a thread is told by a seccomp filter that its syncs fail.
+//! Tests of failed syncs: a seccomp filter makes the syncs of a thread fail.
 //!
 //! Invariant: a filter is installed on a thread made for it and dies with it.
 #![allow(clippy::unwrap_used)] // helpers of tests
@@ -9,7 +9,7 @@ use nix::libc;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::collections::BTreeMap;
 
-/// From now on every sync of this thread, and of those it starts, fails with `EIO`.
+/// Makes every further sync of this thread, and of threads that it starts, fail with `EIO`.
 fn fail_syncs() {
     let syncs = [libc::SYS_fdatasync, libc::SYS_fsync, libc::SYS_msync].map(|call| (call, Vec::new()));
     let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -19,7 +19,7 @@ fn fail_syncs() {
     seccompiler::apply_filter(&program).unwrap();
 }
 
-/// Runs on a thread of which the syncs fail.
+/// Runs `work` on a thread with failing syncs.
 fn failing<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let filtered = || {
         fail_syncs();
@@ -47,7 +47,7 @@ fn a_failed_sync_is_never_tried_again() {
     engine.write(&transaction(2), &UPKEEP).unwrap();
     let failed = failing(|| engine.write(&transaction(3), &UPKEEP));
     assert!(matches!(failed, Err(WriteError::Fatal(EngineError::Lmdb(_)))), "{failed:?}");
-    // Here a sync would work, and might say that all is well, which nobody knows.
+    // A sync would succeed here, although the earlier data may be lost.
     let again = engine.write(&transaction(3), &UPKEEP);
     assert!(matches!(again, Err(WriteError::Fatal(EngineError::Failed(_)))), "{again:?}");
     let changes = engine.inner.changes_blocking(None, 1, 9, 100).unwrap();

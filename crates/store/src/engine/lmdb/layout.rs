@@ -1,4 +1,4 @@
-//! How records lie on the disk.
+//! The layout of records on disk.
 //!
 //! - `values`: revision, position (big-endian: an append) → a header, the key, the sealed value
 //! - `index`: resource id, namespace, 0, name, 0, revision → position, size, kind: the versions of a key side by side
@@ -11,10 +11,10 @@
 
 use crate::engine::EngineError;
 
-/// Written into new data; data with a higher number is refused.
+/// The format of new data. Data with a higher number is rejected.
 pub(super) const FORMAT: u32 = 1;
 
-/// Of a record in `values`, before the key.
+/// Bytes of the header of a record in `values`.
 const HEADER: usize = 25;
 const PUT: u8 = 1;
 const DELETE: u8 = 0;
@@ -65,7 +65,7 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// What the version costs on the disk, about: both records.
+    /// Estimated bytes of the version on disk: both records.
     pub fn size(&self) -> u32 {
         let key = self.namespace.len() + self.name.len();
         (HEADER + 12 + 32 + 2 * key + self.value.map_or(0, <[u8]>::len)) as u32
@@ -139,7 +139,7 @@ pub(super) fn parse_index_prefix(prefix: &[u8]) -> Result<(u32, &str, &str), Eng
     parse().ok_or_else(|| damaged("a key of index"))
 }
 
-/// What `index` says of a version.
+/// The value of a version in `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pointer {
     pub position: u32,
@@ -166,7 +166,7 @@ impl Pointer {
     }
 }
 
-/// Numbers as `meta` and `marks` keep them.
+/// A number as stored in `meta` and `marks`.
 pub(super) fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }

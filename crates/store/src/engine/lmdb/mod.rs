@@ -1,7 +1,7 @@
 //! The engine on a disk: LMDB, laid out as a log of revisions with an index of keys.
 //!
 //! Invariant: a batch is one LMDB transaction with one sync; it is there after a crash or not at all. A failed sync is never
-//! retried: what the kernel has dropped cannot be written again by asking once more. Read transactions last one batch of
+//! retried: the kernel has dropped the pages, and another sync would not write them. Read transactions last one batch of
 //! records, so freed pages are reused and the file stays as large as its contents once were.
 
 mod copy;
@@ -25,16 +25,17 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::path::Path;
 
-/// Records that one step of compaction looks at, beyond four for each that was written.
+/// Records that one step of compaction visits, beyond four for each written record.
 const STEP: usize = 512;
-/// Free disk that a write wants beyond twice its own bytes, for index pages and what compaction touches.
+/// Free disk space that a write needs beyond twice its own bytes, for index pages and compaction.
 const HEADROOM: u64 = 1 << 20;
 
 type Table = Database<'static, Raw, Raw>;
 
+/// Options of the engine on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct LmdbOptions {
-    /// Off only to show that the tests notice.
+    /// Whether commits are synced; off only to verify the tests.
     pub sync: bool,
     /// Bytes of address space to start with; grows by itself.
     pub initial_map: u64,
@@ -66,15 +67,15 @@ struct Resources {
     names: HashMap<u32, Str>,
 }
 
-/// What only the writer touches.
+/// The state of the writer.
 struct Writing {
     ledger: Ledger,
     reserve: Reserve,
-    /// Why nothing may be written any more.
+    /// The failure after which nothing may be written.
     failed: Option<String>,
 }
 
-/// Clones are the same data.
+/// The engine on disk. Clones share the data.
 #[derive(Clone)]
 pub struct Lmdb {
     inner: Arc<Inner>,
@@ -104,7 +105,7 @@ impl Lmdb {
 }
 
 impl Tables {
-    /// Bytes of the data file, and how many of them hold something.
+    /// Bytes of the data file, and those in use.
     fn pages(
         &self,
         env: &heed::Env<heed::WithoutTls>,
@@ -135,7 +136,7 @@ impl Inner {
     }
 
     fn start(environment: &Environment, path: &Path, options: &LmdbOptions) -> Result<Parts, EngineError> {
-        // Looks before it touches anything: a newer release may have changed everything but this record.
+        // Checks the format first: a newer release may have changed everything but this record.
         let mut found = None;
         if let Some(meta) = environment.table("meta")? {
             found = environment.read(|_, txn| meta.get(txn, b"format")?.map(parse_numbers::<1>).transpose())?;
@@ -214,7 +215,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets what the next revision replaced; the number of records looked at.
+    /// Removes the versions that the next revision replaced. Returns the number of visited records.
     fn compact_one(&self, txn: &mut RwTxn<'_>, ledger: &mut Ledger) -> heed::Result<usize> {
         let revision = ledger.compacted + 1;
         let first = At { revision, position: 0 }.key();
@@ -246,7 +247,7 @@ impl Inner {
         Ok(looked)
     }
 
-    /// Whether there is room for puts: the reserve, or as many free pages.
+    /// Whether there is space for puts: the reserve, or as many free pages.
     fn has_room(&self, reserve: &mut Reserve, bytes: u64) -> Result<bool, EngineError> {
         if reserve.held() || reserve.restore() {
             return Ok(true);
@@ -272,7 +273,7 @@ impl Inner {
                 }
                 budget += 4 * transaction.writes.len();
             }
-            while budget > 0 && ledger.wants(upkeep) {
+            while budget > 0 && ledger.is_due(upkeep) {
                 budget = budget.saturating_sub(self.compact_one(txn, &mut ledger)?);
             }
             for revision in ledger.passed_marks() {
@@ -365,11 +366,11 @@ impl SoleWriter for Lmdb {
                 return Err(WriteError::NoSpace);
             }
             if !reserve.held() {
-                // Room is worth more than history now.
+                // Space is now more important than history.
                 upkeep.compact_to = u64::MAX;
             }
         }
-        if batch.is_empty() && !ledger.wants(&upkeep) {
+        if batch.is_empty() && !ledger.is_due(&upkeep) {
             return Ok(Written { compacted: ledger.compacted, behind: false });
         }
         match self.inner.write_once(batch, &upkeep, ledger) {
@@ -383,7 +384,7 @@ impl SoleWriter for Lmdb {
                 return Err(WriteError::Fatal(error.into()));
             }
         }
-        Ok(Written { compacted: ledger.compacted, behind: ledger.wants(&upkeep) })
+        Ok(Written { compacted: ledger.compacted, behind: ledger.is_due(&upkeep) })
     }
 }
 
@@ -423,7 +424,7 @@ fn read_resources(tables: &Tables, txn: &RoTxn<'_, heed::WithoutTls>) -> Result<
     Ok(resources)
 }
 
-/// Damage found within a write transaction, which speaks heed's errors.
+/// Damage found within a write transaction, as an error of heed.
 fn as_heed(error: EngineError) -> heed::Error {
     heed::Error::Decoding(Box::new(error))
 }

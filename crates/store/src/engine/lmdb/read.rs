@@ -1,6 +1,6 @@
-//! Reading: everything when the store opens, history, and the stored form of what is newest.
+//! Reads: the newest state when the store opens, history, and stored forms.
 //!
-//! Invariant: a read transaction lasts one batch of records, except while nobody writes yet.
+//! Invariant: a read transaction lasts one batch of records, except before the first write.
 
 use super::layout::{At, Pointer, Record, damaged, parse_index_prefix, split_index_key};
 use super::{Inner, read_ledger, read_ledger_state};
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const READ_BYTES: usize = 4 << 20;
 /// Records shown in one transaction.
 const VISIT: usize = 512;
-/// Records that a thread loads before it asks for more.
+/// Records that a thread loads at a time.
 const SHARE: usize = 1_024;
 
-/// What was loaded of one share: entries with their numbers.
+/// The loaded entries of one share, with their numbers.
 struct Part {
     entries: Vec<(u32, Arc<Entry>)>,
     damaged: Vec<Damaged>,
@@ -27,8 +27,8 @@ impl Inner {
     pub(super) fn load_blocking(&self, decode: &Decode) -> Result<Loaded, EngineError> {
         let (ledger, newest) =
             self.environment.read(|_, txn| Ok((read_ledger(&self.tables, txn)?, self.newest(txn, None)?)))?;
-        // Values are read in the order in which they were written, which is about that of the file: from a cold disk that is
-        // faster by far, and from a warm one still by a half.
+        // Values are read in the order of their revisions, which is nearly that of the file: much faster from a cold disk, and by half from a
+        // warm one.
         let mut order: Vec<u32> = (0..newest.len() as u32).collect();
         order.sort_unstable_by_key(|number| newest[*number as usize].1.key());
         // Shares are small, so that no thread waits long for another at the end.
@@ -107,7 +107,7 @@ impl Inner {
                 let value = Record::parse(bytes)?.value.ok_or_else(|| damaged("a deleted newest version"))?;
                 match decode(key, at.revision, value) {
                     Ok(entry) => loaded.entries.push((*number, entry)),
-                    Err(error) => loaded.damaged.push(Damaged::of(key, at.revision, error)?),
+                    Err(error) => loaded.damaged.push(Damaged::new(key, at.revision, error)?),
                 }
             }
             Ok(loaded)

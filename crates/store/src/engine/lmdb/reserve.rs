@@ -1,6 +1,6 @@
-//! Room that is kept free, so that deletions and compaction still work when the disk is full.
+//! Reserved disk space, so that deletions and compaction still work when the disk is full.
 //!
-//! Invariant: while puts are accepted there is room of the reserve's size: the file itself, or free pages in the data file.
+//! Invariant: while puts are accepted, the reserved space is free: as a file of its own, or as free pages in the data file.
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -16,7 +16,7 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Takes the room, if there is any: a full disk must not keep the store from opening.
+    /// Reserves the space, if the disk has it: a full disk must not keep the store from opening.
     pub fn new(directory: &Path, size: u64) -> Reserve {
         let mut reserve = Reserve { path: directory.join("reserve"), size, held: false };
         reserve.held = std::fs::metadata(&reserve.path).is_ok_and(|file| file.len() >= size) || size == 0;
@@ -32,7 +32,7 @@ impl Reserve {
         self.size
     }
 
-    /// Gives the room to whoever writes next; whether there was any.
+    /// Frees the space for the next write. False if none was reserved.
     pub fn release(&mut self) -> bool {
         if self.size == 0 || !self.held {
             return false;
@@ -41,7 +41,7 @@ impl Reserve {
         std::fs::remove_file(&self.path).is_ok()
     }
 
-    /// Takes the room back if the disk has enough; whether it is held now.
+    /// Reserves the space again if the disk has enough. Whether it is reserved now.
     pub fn restore(&mut self) -> bool {
         if !self.held && self.disk_free().is_some_and(|free| free >= 2 * self.size) {
             self.held = self.allocate().is_ok();

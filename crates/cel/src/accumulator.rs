@@ -1,4 +1,4 @@
-//! What a loop makes of what its turns bring.
+//! The accumulator of a loop.
 
 use crate::eval::Error;
 use crate::node::LoopKind;
@@ -6,18 +6,18 @@ use crate::value::{Key, List, Map, Val};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What a loop has made so far.
-pub(crate) struct Made<'a> {
+/// The result of a loop so far.
+pub(crate) struct Accumulator<'a> {
     kind: LoopKind,
     list: Vec<Val<'a>>,
     map: BTreeMap<Key<'a>, Val<'a>>,
     hits: u64,
-    /// `all` and `exists` may still be decided by another item.
+    /// The last error. `all` and `exists` may still be decided by another item.
     failed: Option<Error>,
     decided: Option<bool>,
 }
 
-impl<'a> Made<'a> {
+impl<'a> Accumulator<'a> {
     pub fn new(kind: LoopKind) -> Self {
         Self { kind, list: Vec::new(), map: BTreeMap::new(), hits: 0, failed: None, decided: None }
     }
@@ -37,14 +37,14 @@ impl<'a> Made<'a> {
             (LoopKind::ExistsOne | LoopKind::Filter, _) => return Err(Error::NoOverload),
             (LoopKind::Map, v) => self.list.push(v),
             (LoopKind::TransformMap, v) => {
-                let Some(key) = key.as_ref().and_then(Key::of) else {
+                let Some(key) = key.as_ref().and_then(Key::new) else {
                     return Err(Error::NoOverload);
                 };
                 self.map.insert(key, v);
             }
             (LoopKind::TransformMapEntry, Val::Map(m)) => {
                 for (k, v) in m.iter() {
-                    let Some(key) = Key::of(&k) else { return Err(Error::NoOverload) };
+                    let Some(key) = Key::new(&k) else { return Err(Error::NoOverload) };
                     if self.map.insert(key, v).is_some() {
                         return Err(Error::Fault("insert failed: key already exists".into()));
                     }
