@@ -1,6 +1,6 @@
 //! Managed fields: who owns which field of an object, kept current by every write.
 //!
-//! [`update`] follows a create, update or patch, which never conflicts, and takes ownership of the changed fields. [`apply`]
+//! [`update()`] follows a create, update or patch, which never conflicts, and takes ownership of the changed fields. [`apply()`]
 //! merges a configuration, or names the conflicts. Both follow kube-apiserver v1.36, its wrappers included: the fields that
 //! are never owned, the cap on entries, tracking that starts with `before-first-apply`, and the handover from client-side
 //! apply by kubectl.

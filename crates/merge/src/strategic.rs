@@ -1,6 +1,6 @@
 //! Strategic merge patch: a merge patch that knows from the schema which lists are merged and by which key.
 //!
-//! [`apply`] is the server's side; [`two_way`] and [`three_way`] make patches as kubectl does. Without a schema
+//! [`apply()`] is the server's side; [`two_way`] and [`three_way`] make patches as kubectl does. Without a schema
 //! (unknown fields, embedded objects), objects are merged and lists replaced.
 //!
 //! Left out: `patchStrategy: replace` of an object, which [`schema::PatchStrategy`] does not have; such an object is merged.

@@ -2,7 +2,7 @@
 //!
 //! A value is a leaf (scalars, atomic lists and objects, empty containers) or a container with separately owned parts. Without
 //! a schema, objects are granular and lists atomic. A value that does not fit its schema counts as a leaf, so that
-//! live objects written under an older schema are tolerated; [`validate`] is for what a client applies.
+//! live objects written under an older schema are tolerated; [`validate()`] is for what a client applies.
 
 mod atomics;
 mod compare;

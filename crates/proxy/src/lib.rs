@@ -1,6 +1,6 @@
 //! The service proxy: Services and EndpointSlices become packet rules.
 //!
-//! [`desired`] is a pure function from objects of the API to rules; [`run`] applies them, many changes in one transaction. The rules
+//! [`desired()`] is a pure function from objects of the API to rules; [`run`] applies them, many changes in one transaction. The rules
 //! of a namespace are limited: what exceeds the limits is left out, and logged. Left out: session affinity for more than client
 //! addresses, IPv6.
 

@@ -1,6 +1,6 @@
 //! Syntax of the language: tokens, tree, parser, and the error messages of cel-go's parser.
 //!
-//! [`parse`] reads valid text in one pass. Where it fails, [`diagnose`] reads the text again, the way the parser that ANTLR
+//! [`parse()`] reads valid text in one pass. Where it fails, [`diagnose`] reads the text again, the way the parser that ANTLR
 //! generates for cel-go does it, and reports the same errors at the same positions. Macros are calls here: `loops` knows them.
 //!
 //! Invariant: the depth of a tree is bounded ([`TREE_LIMIT`]), and so is the recursion of everything that walks it.

@@ -21,6 +21,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text is the help of the flag")]
     /// POD or TYPE/NAME, then [LOCAL:]REMOTE….
     pub words: Vec<String>,
     /// Local addresses to listen on, or localhost.

@@ -92,7 +92,7 @@ pub fn write(volume: &Path, payload: &Payload, stamp: &str, group: Option<u32>) 
     Ok(())
 }
 
-/// The target of [`DATA`], if [`write`] may have made it: a directory in the volume with a reserved name.
+/// The target of [`DATA`], if [`write()`] may have made it: a directory in the volume with a reserved name.
 fn current(volume: &Directory) -> Option<(OsString, Directory)> {
     let name = volume.read_link(OsStr::new(DATA)).ok()?;
     let mut components = Path::new(&name).components();

@@ -9,6 +9,7 @@ use serde_json::json;
 pub struct Ingress {
     /// Name of the ingress.
     pub name: String,
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text is the help of the flag")]
     /// Rule HOST/PATH[*]=SERVICE:PORT[,tls[=SECRET]]; may be repeated.
     #[arg(long)]
     pub rule: Vec<String>,
