@@ -194,7 +194,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Full(b) => b.is_empty(),
-            Self::Joined(j) => j.left() == 0,
+            Self::Joined(j) => j.least() == 0,
             Self::Gzip(g) => g.is_over(),
             Self::Stream(_) => false,
         }
@@ -203,7 +203,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(b) => SizeHint::with_exact(b.len() as u64),
-            Self::Joined(j) => SizeHint::with_exact(j.left()),
+            Self::Joined(j) => j.exact().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Gzip(_) | Self::Stream(_) => SizeHint::default(),
         }
     }

@@ -30,7 +30,7 @@ pub fn threshold(method: &Method, path: &str, headers: &HeaderMap) -> Option<usi
 pub fn compress(response: Response<Body>, threshold: usize) -> Response<Body> {
     let size = match response.body() {
         Body::Full(b) => b.len(),
-        Body::Joined(j) => usize::try_from(j.left()).unwrap_or(usize::MAX),
+        Body::Joined(j) => usize::try_from(j.least()).unwrap_or(usize::MAX),
         Body::Stream(_) | Body::Gzip(_) => 0,
     };
     if size < threshold || response.status() != StatusCode::OK {

@@ -101,6 +101,14 @@ impl<'a> Listing<'a> {
     }
 }
 
+/// The bytes of a JSON list before, between and after its objects.
+pub fn frame(negotiated: &Negotiated, mut list: Value, field: &'static str) -> [Vec<u8>; 3] {
+    match text(negotiated, &mut list, field) {
+        Form::Text { before, between, after, .. } => [before, between, after],
+        Form::Protobuf { .. } | Form::Whole(_) => Default::default(),
+    }
+}
+
 /// Finds the bytes around the objects, using a unique marker in their position.
 fn text(negotiated: &Negotiated, list: &mut Value, field: &'static str) -> Form {
     let (media, empty) = content::write(negotiated, list);
@@ -209,5 +217,55 @@ mod tests {
         let cut: Vec<&[usize]> = pieces_by(&sizes, |s| *s).collect();
         assert_eq!(cut, [&sizes[..1], &sizes[1..2], &sizes[2..4], &sizes[4..5], &sizes[5..6], &sizes[6..]]);
         assert_eq!(pieces_by(&[0_usize; 0], |s| *s).count(), 0);
+    }
+
+    /// Issue 17: a pretty list was decoded as a whole before the first byte was sent, and took 20 times as long as a plain one.
+    #[test]
+    fn pretty_lists_are_joined_from_stored_bytes() {
+        let deep = (0..200).fold(json!(1), |v, _| json!([v]));
+        let data = [json!({"x": "line\u{2028}end", "a": ""}), json!({}), json!({"deep": deep, "f": 1.0, "g": -2.5e-9})];
+        for (kind, version, bare, count) in [
+            ("Pod", "v1", true, 1),
+            ("Pod", "v1", true, 3),
+            ("ConfigMap", "v1", true, 3),
+            ("Odd", "example.com/v1", false, 3),
+        ] {
+            let object = |n: usize| {
+                let metadata = json!({"uid": "u", "name": format!("n{n}"), "labels": {"b": "1", "a": "2"}});
+                let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}]});
+                let all =
+                    json!({"kind": kind, "apiVersion": version, "metadata": metadata, "data": data[n], "spec": spec});
+                meta::Object::from_value(all).unwrap()
+            };
+            let entries: Vec<Arc<Entry>> = (0..count)
+                .map(|n| {
+                    let key = store::Key::new("things", "ns", &format!("n{n}"));
+                    let index = stored::encode::index_fn(std::collections::HashMap::new());
+                    Entry::new(key, stored::encode::encode(&object(n)), 7 + n as u64, index)
+                })
+                .map(Arc::from)
+                .collect();
+            let negotiated = Negotiated { encoding: Encoding::Json, pretty: true, shape: Shape::Object, meta: META_V1 };
+            let list_kind = format!("{kind}List");
+            let list = json!({"kind": list_kind, "apiVersion": version, "metadata": {"resourceVersion": "9"}});
+            let mut whole = list.clone();
+            whole["items"] = (0..count)
+                .map(|n| {
+                    let mut o = object(n);
+                    o.set_resource_version(&(7 + n).to_string());
+                    if bare {
+                        o.remove(&["kind"]);
+                        o.remove(&["apiVersion"]);
+                    }
+                    o.into_value()
+                })
+                .collect();
+            let splice = if bare { stored::encode::splice_bare } else { stored::encode::splice };
+            let schema = crate::order::schema_of_items(version, &list_kind);
+            let mut joined = crate::joined::Joined::pretty(frame(&negotiated, list, "items"), entries, splice, schema);
+            let sent: Vec<u8> = std::iter::from_fn(|| joined.next_piece()).flatten().collect();
+            let (_, expected) = content::write(&negotiated, &whole);
+            assert_eq!(String::from_utf8(sent).unwrap(), String::from_utf8(expected).unwrap(), "{kind} {count}");
+        }
     }
 }

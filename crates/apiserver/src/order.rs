@@ -31,6 +31,11 @@ pub(crate) fn json_listed(v: &Value, fields: &[&str]) -> Vec<u8> {
     write(v, Some(&schema), false).trim_ascii_end().to_vec()
 }
 
+/// The schema of the objects in a list, for encoding; none for custom resources.
+pub(crate) fn schema_of_items(version: &str, list_kind: &str) -> Option<&'static Schema> {
+    schema_of(version, list_kind)?.field("items")?.schema.get().items.as_deref()
+}
+
 /// The schema of a kind in any version, for encoding.
 pub(crate) fn schema_of(version: &str, kind: &str) -> Option<&'static schema::Schema> {
     let gv = meta::GroupVersion::parse(version)?;

@@ -2,6 +2,10 @@
 //!
 //! Left out: reading. `serde_json` reads values, and strict decoding with paths is the schema's business.
 
+mod text;
+
+pub use text::format_typed;
+
 use meta::Value;
 use schema::{Schema, Type};
 use serde_json::Number;
@@ -58,23 +62,25 @@ pub fn write_typed(out: &mut Vec<u8>, v: &Value, schema: Option<&Schema>, indent
 
 enum Frame<'a> {
     Object(serde_json::map::Iter<'a>, Option<&'a Schema>),
-    Struct(std::vec::IntoIter<Member<'a>>),
+    Struct(std::vec::IntoIter<Member<'a, &'a String, &'a Value>>),
     Array(std::slice::Iter<'a, Value>, Option<&'a Schema>),
 }
 
-struct Member<'a> {
-    name: &'a String,
-    value: &'a Value,
-    schema: Option<&'a Schema>,
+/// A member of an object: its name and value, and what the type says of it.
+struct Member<'s, N, V> {
+    name: N,
+    value: V,
+    schema: Option<&'s Schema>,
     place: usize,
 }
 
 /// The members of an object in the order of the type: `kind`, `apiVersion` and `metadata`, its fields, then members that the type does not have.
-fn in_order<'a>(m: &'a serde_json::Map<String, Value>, s: &'a Schema) -> Vec<Member<'a>> {
+/// `members` are the identification of a name, its text, and the value.
+fn in_order<'n, 's, N, V>(members: impl Iterator<Item = (N, &'n str, V)>, s: &'s Schema) -> Vec<Member<'s, N, V>> {
     let is_kind = s.field("kind").is_some() && s.field("apiVersion").is_some();
-    let member = |(name, value): (&'a String, &'a Value)| {
-        let field = s.field(name);
-        let place = match (name.as_str(), field) {
+    let member = |(name, text, value): (N, &'n str, V)| {
+        let field = s.field(text);
+        let place = match (text, field) {
             ("kind", Some(f)) if is_kind && f.number == 0 => 0,
             ("apiVersion", Some(f)) if is_kind && f.number == 0 => 1,
             (_, Some(f)) => 2 + usize::from(f.place),
@@ -82,7 +88,7 @@ fn in_order<'a>(m: &'a serde_json::Map<String, Value>, s: &'a Schema) -> Vec<Mem
         };
         Member { name, value, schema: field.map(|f| f.schema.get()), place }
     };
-    let mut all: Vec<Member<'a>> = m.iter().map(member).collect();
+    let mut all: Vec<_> = members.map(member).collect();
     all.sort_by_key(|m| m.place);
     all
 }
@@ -108,7 +114,9 @@ fn write_with(out: &mut Vec<u8>, root: &Value, schema: Option<&Schema>, html: Ht
                 Value::Object(m) => {
                     out.push(b'{');
                     stack.push(match schema.filter(|s| s.ty == Type::Struct && !s.custom) {
-                        Some(s) => Frame::Struct(in_order(m, s).into_iter()),
+                        Some(s) => {
+                            Frame::Struct(in_order(m.iter().map(|(name, v)| (name, name.as_str(), v)), s).into_iter())
+                        }
                         None => Frame::Object(m.iter(), schema.and_then(|s| s.additional.as_deref())),
                     });
                 }
@@ -418,7 +426,52 @@ mod tests {
         }
     }
 
+    fn any_value() -> impl proptest::strategy::Strategy<Value = Value> {
+        use proptest::prelude::*;
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+        ];
+        let key = || prop_oneof![Just("a".to_owned()), Just("b".to_owned()), Just("kind".to_owned()), ".*"];
+        leaf.prop_recursive(6, 64, 6, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(key(), inner, 0..5)
+                    .prop_map(|m| Value::Object(m.into_iter().collect())),
+            ]
+        })
+    }
+
+    #[test]
+    fn other_text_is_left_to_the_caller() {
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        for text in [deep.as_str(), "", "{", "[1,]", "{\"a\":1", "[1]]", "{\"a\" :1}", "{a:1}", "\"a"] {
+            let mut out = Vec::new();
+            assert!(!format_typed(&mut out, text.as_bytes(), None, "  ", 0) && out.is_empty(), "{text}");
+        }
+    }
+
     proptest::proptest! {
+        #[test]
+        fn text_is_formatted_as_its_value(v in any_value()) {
+            let mut fields = Vec::new();
+            for name in ["kind", "b", "apiVersion", "a"] {
+                fields.push(schema::Field::new(name, schema::SchemaRef::Inline(Schema::new(Type::Any).into())));
+            }
+            let typed = Schema { fields, ..Schema::new(Type::Struct) };
+            for schema in [None, Some(&typed)] {
+                let mut want = Vec::new();
+                write_typed(&mut want, &v, schema, Some("  "));
+                let mut got = Vec::new();
+                let text = serde_json::to_vec(&v).unwrap();
+                assert!(format_typed(&mut got, &text, schema, "  ", 0));
+                proptest::prop_assert_eq!(String::from_utf8(got).unwrap(), String::from_utf8(want).unwrap());
+            }
+        }
+
         #[test]
         fn what_is_written_is_read_back(s in ".*", n in proptest::num::f64::NORMAL, i: i64) {
             let v = json!({"s": s, "i": i, "n": n, "l": [s, null, true]});

@@ -79,6 +79,11 @@ pub fn decode(entry: &Entry) -> Result<Object, Unreadable> {
     Ok(object)
 }
 
+/// Decodes the JSON of an object, of any depth; none if it is not an object.
+pub fn parse(text: &[u8]) -> Option<Value> {
+    decode_bytes(text).ok().map(Object::into_value)
+}
+
 /// Decodes a stored object for a background task that handles each object on its own. Logs and skips an undecodable
 /// one.
 pub fn decode_or_log(entry: &Entry) -> Option<Object> {

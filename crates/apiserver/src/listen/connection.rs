@@ -235,7 +235,7 @@ impl Requests {
         let large = if self.streams { LARGE_SHARED } else { LARGE };
         let bytes = match body {
             Body::Full(b) if b.len() > large => b.len(),
-            Body::Joined(j) if j.left() > large as u64 => JOINED,
+            Body::Joined(j) if j.least() > large as u64 => JOINED,
             Body::Gzip(_) => ENCODER,
             // Watches request their budget when needed.
             Body::Stream(_) if !self.connection.user().is_empty() => STREAM,

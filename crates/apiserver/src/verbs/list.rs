@@ -6,9 +6,9 @@ use crate::body::Body;
 use crate::call::Call;
 use crate::content::{Encoding, META_V1, Negotiated, Shape};
 use crate::joined::Joined;
-use crate::listing::{Listing, pieces};
+use crate::listing::{Listing, frame, pieces};
 use crate::path::Query;
-use crate::{Server, table};
+use crate::{Server, order, table};
 use http::Response;
 use meta::{FieldError, FieldPath, FieldSelector, GroupKind, LabelSelector, Object, Status, Value};
 use registry::{Backend, ListOptions, Page, Request, Resource, VersionMatch};
@@ -49,6 +49,15 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
             }
             _ => {}
         }
+    }
+    let json = call.negotiated.encoding == Encoding::Json && call.negotiated.shape == Shape::Object;
+    if json && !page.entries.is_empty() && page.entries.iter().all(|e| row.serves_bytes(e)) {
+        let (kind, version) = (row.kind.list_kind(), row.kind.gvk().api_version());
+        let list = json!({"kind": kind, "apiVersion": version, "metadata": list_meta(&page)});
+        let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
+        let schema = order::schema_of_items(&version, &kind);
+        let joined = Joined::pretty(frame(&call.negotiated, list, "items"), page.entries, splice, schema);
+        return Ok(bytes(200, "application/json", Body::Joined(Box::new(joined))));
     }
     let mut listing = Objects::new(server, call, request, list_meta(&page));
     for piece in pieces(row, &page.entries) {
