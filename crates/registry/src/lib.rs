@@ -55,7 +55,7 @@ pub struct Registry {
     /// Notified of writes to the store.
     pub commit_observer: OnceLock<Arc<dyn CommitObserver>>,
     /// The transport for conversion webhooks.
-    pub outside: OnceLock<Arc<dyn WebhookTransport>>,
+    pub webhooks: OnceLock<Arc<dyn WebhookTransport>>,
     /// The long-running parts of the process.
     pub supervisor: Supervisor,
 }
@@ -70,7 +70,7 @@ impl Registry {
             recent: recent::Recent::default(),
             changes: Sender::new(()),
             commit_observer: OnceLock::new(),
-            outside: OnceLock::new(),
+            webhooks: OnceLock::new(),
             supervisor: Supervisor::default(),
         }
     }

@@ -1,4 +1,4 @@
-//! A kind without peculiarities.
+//! Strategies of kinds with few or no rules.
 
 use kinds::columns::Cell;
 use meta::field::ErrorList;
@@ -13,7 +13,7 @@ impl Strategy for Plain {
     }
 }
 
-/// The selector that `scale` publishes, in its query form.
+/// Returns the label selector for the status of `scale`, as query text.
 pub fn label_selector(o: &Object) -> String {
     let s = o.at(&["spec", "selector"]);
     let parsed = match s {
@@ -26,23 +26,23 @@ pub fn label_selector(o: &Object) -> String {
     parsed.map(|s| s.to_string()).unwrap_or_default()
 }
 
-/// Whether something may be written, knowing the rest of the cluster.
+/// See [`Strategy::permit`].
 type Permit = fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status>;
 
-/// A kind with rules that take more than one field, and nothing else of its own.
+/// The strategy of a kind that has only validation rules over several fields, warnings and table cells.
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
     pub permit: Permit,
     /// See [`Strategy::validate_since`].
     pub since: fn(&Object, Option<&Object>, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
-    /// Of an update of the status.
+    /// Validates an update of the status: the new object and the old one.
     pub status: fn(&Object, &Object, &mut ErrorList),
-    /// Before it is made.
+    /// Prepares an object for creation.
     pub prepare: fn(&mut Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
     pub names: NameRule,
-    /// What is said of a field that nothing can be selected by, before the field; empty for what is said of most kinds.
+    /// The error for an unsupported field selector, without the field; empty selects the common error.
     pub unselectable: &'static str,
     /// See [`Strategy::scheme`].
     pub scheme: &'static str,
@@ -96,12 +96,12 @@ impl Ruled {
         Self { names, ..self }
     }
 
-    /// Names the kind when a field cannot be selected by.
-    pub fn unselectable(self, said: &'static str) -> Self {
-        Self { unselectable: said, ..self }
+    /// Sets the error for an unsupported field selector.
+    pub fn unselectable(self, message: &'static str) -> Self {
+        Self { unselectable: message, ..self }
     }
 
-    /// Functions of table cells that only this kind has.
+    /// Sets the table cell functions of the kind.
     pub fn with_cells(self, cells: fn(&Cell<'_>) -> Option<Value>) -> Self {
         Self { cells, ..self }
     }
@@ -110,8 +110,8 @@ impl Ruled {
         Self { scheme, ..self }
     }
 
-    /// An update of the status changes nothing of the metadata.
-    pub fn with_whole_status(self) -> Self {
+    /// Forbids status updates to change any metadata.
+    pub fn with_fixed_status_metadata(self) -> Self {
         Self { fixed_by_status: registry::ALL_METADATA, ..self }
     }
 }
@@ -172,8 +172,8 @@ impl Strategy for Ruled {
     }
 }
 
-/// Kinds whose update looks at the whole object twice say everything twice.
-pub fn said_twice(errors: &mut ErrorList, of: impl Fn(&FieldError) -> bool) {
-    let again: Vec<FieldError> = errors.iter().filter(|e| of(e)).cloned().collect();
+/// Repeats the errors that match `repeated`, as upstream does for kinds that validate the object twice on update.
+pub fn repeat_errors(errors: &mut ErrorList, repeated: impl Fn(&FieldError) -> bool) {
+    let again: Vec<FieldError> = errors.iter().filter(|e| repeated(e)).cloned().collect();
     errors.extend(again);
 }

@@ -1,13 +1,13 @@
-//! Tables of validation: an object of which one field is changed, and the errors that a write of it has, as they are rendered.
-//! Errors of the metadata that all kinds have in common are the registry's.
+//! Table tests of validation: each case changes one field of an object and lists the rendered errors of the write.
+//! Errors of common metadata are the registry's, and not included.
 
 use meta::{Object, Value};
 use registry::Strategy;
 
-/// A field as a JSON pointer (or none), its value, and the errors. What ends with `…` is the beginning of an error.
+/// A JSON pointer (empty: no change), the new value, and the expected errors. An error that ends with `…` is a prefix.
 pub type Case<'a> = (&'a str, Value, &'a [&'a str]);
 
-/// Creates `base` with the field of each case.
+/// Validates the creation of `base`, with the field of each case set.
 pub fn check_create(strategy: &dyn Strategy, base: &Value, cases: &[Case<'_>]) {
     for (pointer, value, expected) in cases {
         let object = read(strategy, with(base, pointer, value));
@@ -15,7 +15,7 @@ pub fn check_create(strategy: &dyn Strategy, base: &Value, cases: &[Case<'_>]) {
     }
 }
 
-/// Updates `old` to have the field of each case.
+/// Validates an update of `old` that sets the field of each case.
 pub fn check_update(strategy: &dyn Strategy, old: &Value, cases: &[Case<'_>]) {
     for (pointer, value, expected) in cases {
         let object = read(strategy, with(old, pointer, value));
@@ -32,7 +32,7 @@ fn compare(errors: &[String], expected: &[&str], pointer: &str, value: &Value) {
     assert!(same, "{pointer} {value}\nerrors {errors:#?}\nexpected {expected:#?}");
 }
 
-/// The field at a JSON pointer, which is made where it is not there.
+/// Returns the field at a JSON pointer, which is created if absent.
 pub fn field<'a>(object: &'a mut Value, pointer: &str) -> &'a mut Value {
     pointer.split('/').skip(1).fold(object, |at, name| match name.parse::<usize>() {
         Ok(i) if at.is_array() => &mut at[i],

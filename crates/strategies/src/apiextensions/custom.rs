@@ -1,4 +1,4 @@
-//! What every custom resource does (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
+//! The strategy of custom resources (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
 
 use super::conversion::Webhook;
 use super::{rules, versions};
@@ -12,30 +12,30 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use stored::encode;
 
-/// Bytes of defaults that an object that is read gets at most: so many, and so many times its own size.
-const LEAST_ADDED: usize = 32 << 10;
+/// Maximum bytes of defaults added to an object on reads: a minimum, and a multiple of its size.
+const MIN_ADDED: usize = 32 << 10;
 const ADDED: usize = 8;
 
-/// Patterns with more parts are compiled on threads aside: two milliseconds.
+/// Number of pattern parts from which patterns are compiled on other threads (two milliseconds).
 const MANY_PARTS: usize = 20_000;
 
 pub struct Custom {
-    /// The name of the definition.
+    /// Name of the definition.
     pub definition: String,
     pub gvk: Gvk,
     pub schema: Arc<Schema>,
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
-    /// Work that a byte of an object takes at most when it is validated ([`schema::structural::work_per_byte`]).
+    /// Maximum validation work per byte of an object ([`schema::structural::work_per_byte`]).
     pub work: usize,
-    /// Parts that its patterns have together ([`schema::structural::pattern_parts`]).
+    /// Total parts of the schema's patterns ([`schema::structural::pattern_parts`]).
     pub pattern_parts: usize,
-    /// Other objects are within it.
+    /// Whether the schema has embedded objects.
     pub embeds: bool,
-    /// Who converts between versions; none: they differ in their name only.
+    /// The conversion webhook; without one, versions differ only in `apiVersion`.
     pub webhook: Option<Webhook>,
-    /// The definition is being deleted.
+    /// Whether the definition is being deleted.
     pub ending: bool,
 }
 
@@ -125,17 +125,17 @@ impl Strategy for Custom {
     }
 
     fn slow_from(&self) -> Option<usize> {
-        // A smaller object has too little for loops within loops.
-        const LEAST: usize = 4 << 10;
-        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| LEAST);
-        // Twenty milliseconds at worst.
+        // Smaller objects have too little content for nested loops.
+        const MIN_SIZE: usize = 4 << 10;
+        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| MIN_SIZE);
+        // At most twenty milliseconds.
         let schema = (self.work > 1).then(|| 1_000_000 / self.work);
-        // Patterns that are not compiled take that long whatever the size of the object.
+        // Compiling patterns takes that long whatever the object's size.
         let patterns = (self.pattern_parts > MANY_PARTS).then_some(0);
         rules.into_iter().chain(schema).chain(patterns).min()
     }
 
-    /// The rules of the schema.
+    /// Evaluates the validation rules of the schema.
     fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let Some(r) = &self.rules else { return };
         if rules::blocks(errors) {
@@ -188,8 +188,8 @@ impl Strategy for Custom {
         self.webhook.as_ref().map(|w| w as &dyn Converter)
     }
 
-    /// Without a webhook versions differ in their name only. What is read takes the form of the schema as it is now; defaults that would
-    /// make it many times as large are left out.
+    /// Sets the version, prunes and defaults the object by the current schema. Defaults beyond the size limit are
+    /// omitted.
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         o.set_gvk(to);
         if *to != self.gvk {
@@ -197,13 +197,13 @@ impl Strategy for Custom {
         }
         let mut v = o.into_value();
         schema::typed(&mut v, &self.schema).map_err(Status::internal)?;
-        let most = LEAST_ADDED + ADDED * schema::size(&v);
+        let most = MIN_ADDED + ADDED * schema::size(&v);
         schema::fill_within(&mut v, &self.schema, most);
         Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
     }
 
     fn adds_defaults(&self) -> usize {
-        if self.schema.has_defaults() { LEAST_ADDED } else { 0 }
+        if self.schema.has_defaults() { MIN_ADDED } else { 0 }
     }
 
     fn is_custom(&self) -> bool {
@@ -225,7 +225,7 @@ impl Strategy for Custom {
     }
 }
 
-/// A value and its type, as Go tells them.
+/// Formats a value with its type, as Go prints it.
 fn in_go(v: &Value) -> String {
     match v {
         Value::String(s) => format!("{s} is of the type string"),
@@ -236,7 +236,7 @@ fn in_go(v: &Value) -> String {
     }
 }
 
-/// A finalizer without a domain may be anybody's.
+/// Returns the warning for a finalizer without domain.
 fn finalizer_warnings(f: &str) -> Vec<String> {
     let path = "metadata.finalizers";
     let mut out: Vec<String> = names::qualified_name(f).into_iter().map(|m| format!("{path}: {f:?}: {m}")).collect();

@@ -1,4 +1,4 @@
-//! CustomResourceDefinition: what it may say, and how it ends.
+//! CustomResourceDefinition: validation and deletion.
 
 use super::{CLEANUP, naming, spec, storage_version, strings};
 use crate::Config;

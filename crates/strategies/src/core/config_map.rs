@@ -12,7 +12,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct ConfigMap;
 
-/// The largest total of all values, in bytes.
+/// Maximum total size of all values, in bytes.
 pub const MAX_SIZE: usize = 1024 * 1024;
 
 impl Strategy for ConfigMap {
@@ -35,7 +35,7 @@ impl Strategy for ConfigMap {
             }
         }
         if total > MAX_SIZE {
-            // Upstream writes the path of the whole object so.
+            // Upstream reports the path of the entire object as `[]`.
             errors.push(FieldError::too_long(&FieldPath::new("[]"), MAX_SIZE));
         }
     }
@@ -45,7 +45,7 @@ impl Strategy for ConfigMap {
     }
 }
 
-/// What `immutable: true` forbids.
+/// Rejects changes to an object with `immutable: true`.
 pub fn immutable(o: &Object, old: &Object, parts: &[&str], errors: &mut ErrorList) {
     if old.get("immutable") != Some(&Value::Bool(true)) {
         return;

@@ -1,4 +1,4 @@
-//! The core group.
+//! The core group (`v1`).
 
 pub mod binding;
 mod component_status;

@@ -1,4 +1,4 @@
-//! Namespace: its label, its own finalizer, its phase.
+//! Namespace: name label, `spec.finalizers` and phase.
 
 use crate::Config;
 use crate::table::Row;
@@ -51,7 +51,7 @@ impl Strategy for Namespace {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        // Upstream numbers them only where they are changed.
+        // Upstream reports the index of a finalizer only in `finalize` requests.
         finalizers(o, |at, _| at.clone(), errors);
     }
 
@@ -94,7 +94,7 @@ impl Strategy for Namespace {
     }
 }
 
-/// The phase follows from whether it is being deleted.
+/// Checks that the phase matches the deletion timestamp.
 fn phase(o: &Object, errors: &mut ErrorList) {
     let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
     let (only, when) = if o.is_deleting() { ("Terminating", "not empty") } else { ("Active", "empty") };
@@ -104,10 +104,10 @@ fn phase(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-fn finalizers(o: &Object, place: fn(&FieldPath, usize) -> FieldPath, errors: &mut ErrorList) {
+fn finalizers(o: &Object, index: fn(&FieldPath, usize) -> FieldPath, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.finalizers");
     for (i, f) in o.at(&["spec", "finalizers"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let (f, at) = (f.as_str().unwrap_or_default(), place(&at, i));
+        let (f, at) = (f.as_str().unwrap_or_default(), index(&at, i));
         errors.extend(names::qualified_name(f).into_iter().map(|m| FieldError::invalid(&at, f, m)));
         if !f.contains('/') && !STANDARD_FINALIZERS.contains(&f) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";

@@ -1,8 +1,8 @@
-//! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
+//! Pod: defaults, QoS class, updates of a running pod, graceful deletion.
 
 use super::{binding, eviction, pod_apparmor, pod_cells, pod_parts, pod_resize, pod_status, pod_update, proxy};
 use crate::Config;
-use crate::pod_template::{self, Of, annotations};
+use crate::pod_template::{self, SpecOwner, annotations};
 use crate::read::text;
 use crate::table::Row;
 use kinds::columns::Cell;
@@ -34,7 +34,7 @@ impl Strategy for Pod {
             pod_template::default_of_pod(&mut spec);
             o.set(&["spec"], spec);
         }
-        // A negative grace is the shortest.
+        // Upstream treats a negative grace period as one second.
         if o.int_at(&["spec", "terminationGracePeriodSeconds"]).is_some_and(|n| n < 0) {
             o.set(&["spec", "terminationGracePeriodSeconds"], 1);
         }
@@ -49,13 +49,13 @@ impl Strategy for Pod {
             o.set(&["status", "conditions"], c);
         }
         pod_update::merge_label_keys(o);
-        pod_apparmor::agree(o, request);
+        pod_apparmor::sync_annotations(o, request);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         annotations::rules(annotations_of(o), spec, &FieldPath::new("metadata.annotations"), errors);
-        pod_template::spec(spec, Of::Pod(o.name()), &FieldPath::new("spec"), errors);
+        pod_template::spec(spec, SpecOwner::Pod(o.name()), &FieldPath::new("spec"), errors);
     }
 
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
@@ -74,7 +74,7 @@ impl Strategy for Pod {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        // Who writes a pod again is mostly no human.
+        // Pods are mostly updated by programs, not users.
         if old.is_some() {
             return Vec::new();
         }
@@ -84,14 +84,14 @@ impl Strategy for Pod {
         if !bad.is_empty() {
             out.push(format!("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [{}]", bad.join(" ")));
         }
-        out.extend(pod_template::warnings_of_parts(part("metadata"), part("spec"), &FieldPath::root()));
+        out.extend(pod_template::pod_warnings(part("metadata"), part("spec"), &FieldPath::root()));
         out
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new("metadata.annotations");
         annotations::update(annotations_of(o), annotations_of(old), &at, errors);
-        // Said once of the pod, and once of its change.
+        // Upstream validates the annotations twice on update.
         annotations::rules(annotations_of(o), o.get("spec").unwrap_or(&Value::Null), &at, errors);
         pod_update::validate(o, old, errors);
     }
@@ -125,7 +125,7 @@ impl Strategy for Pod {
 
     fn take_part(&self, subresource: &str, o: &mut Object, old: &Object) {
         match subresource {
-            // Written by the binding itself, which changed only what it may.
+            // The binding function sets only the allowed fields.
             "binding" => {}
             "ephemeralcontainers" => {
                 let list = o.at(&["spec", "ephemeralContainers"]).cloned();
@@ -150,18 +150,18 @@ impl Strategy for Pod {
     }
 
     fn grace_period(&self, o: &Object, options: &DeleteOptions) -> Option<i64> {
-        let asked = options.grace_period_seconds;
-        let mut grace = asked.or_else(|| o.int_at(&["spec", "terminationGracePeriodSeconds"])).unwrap_or(30);
-        let nowhere = o.str_at(&["spec", "nodeName"]).unwrap_or_default().is_empty();
-        let over = matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"));
-        if nowhere || over {
+        let requested = options.grace_period_seconds;
+        let mut grace = requested.or_else(|| o.int_at(&["spec", "terminationGracePeriodSeconds"])).unwrap_or(30);
+        let unscheduled = o.str_at(&["spec", "nodeName"]).unwrap_or_default().is_empty();
+        let finished = matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"));
+        if unscheduled || finished {
             grace = 0;
         }
         Some(if grace < 0 { 1 } else { grace })
     }
 
-    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
-        proxy::pod(o, place)
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
+        proxy::pod(o, target)
     }
 
     fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, _name: &str) -> usize {
@@ -186,7 +186,7 @@ pub(super) fn items<'a>(o: &'a Object, list: &str) -> &'a [Value] {
     o.at(&["spec", list]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A limit without a request is a request as well.
+/// Sets absent requests of containers from their limits.
 fn requests_from_limits(o: &mut Object) {
     let Some(mut spec) = o.remove(&["spec"]) else { return };
     for list in ["containers", "initContainers"] {
@@ -202,8 +202,8 @@ fn requests_from_limits(o: &mut Object) {
     o.set(&["spec"], spec);
 }
 
-/// Guaranteed, Burstable or BestEffort (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`): of what the pod says of itself as a
-/// whole, else of all its containers.
+/// Returns the QoS class (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`), from pod-level resources if set, otherwise
+/// from all containers.
 pub fn qos_class(o: &Object) -> &'static str {
     let quantity = |v: &Value| v.as_str().and_then(|s| Quantity::parse(s).ok()).filter(|q| q.sign() > 0);
     let own = o.at(&["spec", "resources"]).filter(|r| !r["requests"].is_null() || !r["limits"].is_null());

@@ -1,4 +1,4 @@
-//! PodTemplate: only its template has rules.
+//! PodTemplate: validation of the template.
 
 use crate::Config;
 use crate::pod_template;

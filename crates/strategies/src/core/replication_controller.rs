@@ -1,4 +1,4 @@
-//! ReplicationController: selector and labels come from the template.
+//! ReplicationController: selector and labels default to those of the template.
 
 use crate::Config;
 use crate::replicas::{self, Counts};
@@ -33,8 +33,8 @@ impl Strategy for ReplicationController {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
-        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        let mut out = if old.is_none() { pod_template::name_warnings(o.name()) } else { Vec::new() };
+        out.extend(pod_template::workload_warnings(o, old, &["spec", "template"]));
         out
     }
 

@@ -1,4 +1,4 @@
-//! Secret: `stringData`, types and what they require, size, `immutable`.
+//! Secret: `stringData`, required keys of types, size, `immutable`.
 
 use super::config_map::{MAX_SIZE, immutable};
 use crate::Config;
@@ -15,7 +15,7 @@ pub fn row(_: &Config) -> Row {
 pub struct Secret;
 
 impl Strategy for Secret {
-    /// `stringData` is only for writing, and wins.
+    /// Merges `stringData`, which is write-only, into `data`.
     fn default(&self, o: &mut Object) {
         let Some(Value::Object(strings)) = o.remove(&["stringData"]) else { return };
         let mut data = match o.remove(&["data"]) {
@@ -104,7 +104,7 @@ impl Strategy for Secret {
     }
 }
 
-/// Why JSON is not an object, in Go's words. Nothing is as good as an empty one.
+/// Returns Go's error if JSON text is not an object; `null` is accepted.
 fn no_object(text: &[u8]) -> Option<String> {
     let what = match serde_json::from_slice(text).ok()? {
         Value::Object(_) | Value::Null => return None,

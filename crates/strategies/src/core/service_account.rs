@@ -18,8 +18,8 @@ const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 impl Strategy for ServiceAccount {
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let says = |o: &Object| o.annotation(MOUNTABLE).is_some();
-        if !says(o) || old.is_some_and(says) {
+        let has_annotation = |o: &Object| o.annotation(MOUNTABLE).is_some();
+        if !has_annotation(o) || old.is_some_and(has_annotation) {
             return Vec::new();
         }
         vec![format!(

@@ -1,4 +1,4 @@
-//! What of the volumes of a pod a container sees, as files and as devices. Some of what is wrong is said of the whole list.
+//! Validation of volume mounts and block devices. Upstream reports some errors at the list.
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -76,7 +76,7 @@ fn recursive(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Devices are claimed volumes, and no mounts at the same time.
+/// Validates volume devices, which must be claims, and may not be mounted as well.
 fn block_devices(c: &Value, list: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
     let mounts = |field| -> HashSet<&str> { items(c, "volumeMounts").iter().map(|m| text(m, field)).collect() };
     let (mount_names, mount_paths) = (mounts("name"), mounts("mountPath"));

@@ -1,4 +1,4 @@
-//! Where a pod may run: affinity, spread, tolerations, gates.
+//! Validation of affinity, topology spread, tolerations and scheduling gates.
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -42,7 +42,7 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A `NodeSelector`: at least one term.
+/// Validates a `NodeSelector`, which has at least one term.
 pub fn node_selector_terms(selector: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child("nodeSelectorTerms");
     let terms = items(selector, "nodeSelectorTerms");
@@ -54,7 +54,7 @@ pub fn node_selector_terms(selector: &Value, at: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// Whether values must be such as labels have. What is only preferred may ask for what no label can be.
+/// Whether values must be valid label values. Preferred terms are not checked, as upstream.
 #[derive(Clone, Copy, PartialEq)]
 enum Values {
     OfLabels,
@@ -109,7 +109,7 @@ fn term(t: &Value, of: Values, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A term of affinity to pods. Namespaces are said without a number, and of another name.
+/// Validates a pod affinity term. Upstream reports namespaces at `namespace`, without index.
 fn pod_term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for ns in items(t, "namespaces") {
         let ns = ns.as_str().unwrap_or_default();
@@ -125,7 +125,8 @@ fn pod_term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     errors.extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at, key, m)));
 }
 
-/// Keys whose values the pod itself gives. Merged into the selector when the pod is made, a key that is there twice was in both.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys`. On create they are merged into the selector, so a duplicate key
+/// was in both.
 fn label_keys(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let keys = |list: &str| items(t, list).iter().map(|k| k.as_str().unwrap_or_default()).collect::<Vec<_>>();
     let (same, other) = (keys("matchLabelKeys"), keys("mismatchLabelKeys"));

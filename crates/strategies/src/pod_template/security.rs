@@ -1,4 +1,4 @@
-//! Who a pod's processes are and what they may do.
+//! Validation of security contexts.
 
 use crate::read::{items, shown, text};
 use meta::field::ErrorList;
@@ -19,7 +19,7 @@ fn one_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 const GROUP_CHANGES: [&str; 2] = ["Always", "OnRootMismatch"];
 const GROUP_POLICIES: [&str; 2] = ["Merge", "Strict"];
-/// The other way waits for volumes that are mounted with a label, which is behind a gate that is off.
+/// `MountOption` requires a feature gate that is off.
 const LABEL_CHANGES: [&str; 1] = ["Recursive"];
 
 pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
@@ -48,10 +48,10 @@ pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     apparmor(&context["appArmorProfile"], &at.child("appArmorProfile"), errors);
     sysctls(spec, &at.child("sysctls"), errors);
     if spec["hostUsers"] == false {
-        // Upstream writes two of them as Go does.
-        for (key, said) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        // Upstream reports two of the fields with their Go names.
+        for (key, reported) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
             if spec[key] == true {
-                errors.push(FieldError::forbidden(&path.child(said), "when `pod.Spec.HostUsers` is false"));
+                errors.push(FieldError::forbidden(&path.child(reported), "when `pod.Spec.HostUsers` is false"));
             }
         }
     }
@@ -71,7 +71,7 @@ fn sysctls(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::duplicate(&at, name));
         }
         seen.insert(name);
-        // Whose kernel settings they are: dots and slashes mean the same.
+        // Sysctls of the host: dots and slashes are equivalent.
         let dotted = name.replace('/', ".");
         let ipc = matches!(dotted.as_str(), "kernel.sem" | "kernel.shm_rmid_forced")
             || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
@@ -96,7 +96,7 @@ fn is_sysctl(name: &str) -> bool {
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
-/// The type of a profile; whether it is a known one.
+/// Validates and returns the type of a profile.
 fn profile_type<'a>(p: &'a Value, what: &str, at: &FieldPath, errors: &mut ErrorList) -> &'a str {
     let ty = text(p, "type");
     if ty.is_empty() {
@@ -107,7 +107,7 @@ fn profile_type<'a>(p: &'a Value, what: &str, at: &FieldPath, errors: &mut Error
     ty
 }
 
-/// A file goes with the type `Localhost`, and only with it.
+/// Validates a seccomp profile: a file only, and always, with type `Localhost`.
 fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !p.is_object() {
         return;
@@ -119,8 +119,8 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         Some(file) if localhost => schema::rules::descending_path(file, &at, errors),
         Some(_) => {
             let why = "can only be set when seccomp type is Localhost";
-            let whole = shown(p, "io.k8s.api.core.v1.SeccompProfile", &at);
-            errors.push(FieldError::invalid(&at, whole, why));
+            let profile = shown(p, "io.k8s.api.core.v1.SeccompProfile", &at);
+            errors.push(FieldError::invalid(&at, profile, why));
         }
         None => {}
     }
@@ -128,7 +128,7 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 const APPARMOR_NAME_MAX: usize = 4095;
 
-/// The same with a name, which is not a path.
+/// Validates an AppArmor profile: a name only, and always, with type `Localhost`.
 pub fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !p.is_object() {
         return;
@@ -153,7 +153,7 @@ pub fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// `host_users`: whether its users are those of the host.
+/// Validates the security context of a container; `host_users` is whether it uses the host's user namespace.
 pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut ErrorList) {
     let context = &c["securityContext"];
     if !context.is_object() {

@@ -1,4 +1,4 @@
-//! Role and ClusterRole: their rules, and those that are aggregated.
+//! Role and ClusterRole: rules and aggregation.
 
 use super::escalation;
 use crate::Config;

@@ -1,4 +1,4 @@
-//! RoleBinding and ClusterRoleBinding: a role that stays, and its subjects.
+//! RoleBinding and ClusterRoleBinding: an immutable role, and subjects.
 
 use super::{GROUP, escalation};
 use crate::Config;
@@ -91,7 +91,7 @@ fn subject(s: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) 
     }
 }
 
-/// The cells that only roles and bindings have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
