@@ -165,7 +165,9 @@ fn kind_line(kind: &mut Value, words: &[String]) -> Result<(), String> {
         "put-creates" => kind["put_creates"] = true.into(),
         "any-finalizer" => kind["any_finalizer"] = true.into(),
         "answers-deleted" => kind["answers_deleted"] = true.into(),
-        "said" => kind["said"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into(),
+        "repeat-metadata-errors" => {
+            kind["metadata_error_repeats"] = rest[0].parse::<u8>().map_err(|e| e.to_string())?.into()
+        }
         "stored" => kind["stored"] = rest[0].into(),
         "orphans" => kind["orphans"] = true.into(),
         "expires" => kind["expires"] = true.into(),

@@ -60,13 +60,13 @@ pub struct Kind {
     pub needs_revision: bool,
     /// An update of what is not there creates it.
     pub put_creates: bool,
-    /// How often an update says what is wrong with labels, annotations and owners: every check that looks says it.
-    pub said: u8,
+    /// How many times an update reports errors of labels, annotations and owner references: once per validation upstream.
+    pub metadata_error_repeats: u8,
     /// Finalizers need no domain, as those of Kubernetes' own kinds mostly do.
     pub any_finalizer: bool,
     /// A deletion answers with the object instead of a `Status`.
     pub answers_deleted: bool,
-    /// Said to everyone who uses the kind.
+    /// A warning for every request to the kind.
     pub warning: Option<Str>,
     pub verbs: Vec<Str>,
     pub short_names: Vec<Str>,

@@ -352,8 +352,8 @@ pub struct FieldError {
     pub value: BadValue,
     pub detail: String,
     pub origin: Option<Origin>,
-    /// The path whose place in the order of errors this one takes, where it is not its own.
-    pub place: Option<String>,
+    /// The path that determines the position among other errors, if not its own.
+    pub order_path: Option<String>,
 }
 
 pub type ErrorList = Vec<FieldError>;
@@ -366,7 +366,7 @@ impl FieldError {
             value: BadValue::Omitted,
             detail: String::new(),
             origin: None,
-            place: None,
+            order_path: None,
         };
         if is_full() {
             return error;
@@ -383,10 +383,10 @@ impl FieldError {
         self.path.is_empty()
     }
 
-    /// Said where an error of that path is said: upstream does not always go through a type as it is written.
+    /// Orders the error as one of `path`, where upstream does not validate fields in the order of the type.
     #[must_use]
-    pub fn said_with(self, path: &FieldPath) -> Self {
-        Self { place: Some(limited(format_args!("{path}"))), ..self }
+    pub fn ordered_at(self, path: &FieldPath) -> Self {
+        Self { order_path: Some(limited(format_args!("{path}"))), ..self }
     }
 
     #[must_use]

@@ -288,9 +288,9 @@ fn validate(request: &Request, new: &Object, old: &Object) -> Vec<FieldError> {
     let (row, strategy) = (&request.resource, &request.resource.strategy);
     let mut errors = Vec::new();
     metadata::validate(new, row, &mut errors);
-    metadata::repeat_errors(row.kind.said, &mut errors);
+    metadata::repeat_errors(row.kind.metadata_error_repeats, &mut errors);
     metadata::validate_update(new, old, &mut errors);
-    if row.kind.said >= metadata::MIN_REPEATS_FOR_FINALIZERS && request.subresource.is_empty() {
+    if row.kind.metadata_error_repeats >= metadata::MIN_REPEATS_FOR_FINALIZERS && request.subresource.is_empty() {
         metadata::validate_finalizers(new, row, &mut errors);
     }
     if request.subresource.is_empty() {

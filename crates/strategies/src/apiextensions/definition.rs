@@ -92,7 +92,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
         orphans: false,
         needs_revision: true,
         put_creates: false,
-        said: 3,
+        metadata_error_repeats: 3,
         any_finalizer: true,
         answers_deleted: false,
         warning: deprecation(v, &gvk).map(Into::into),

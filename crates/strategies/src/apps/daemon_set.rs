@@ -76,7 +76,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             match (count(most), count(surge)) {
                 (0, 0) => {
                     let e = FieldError::required(&most_at, "cannot be 0 when maxSurge is 0");
-                    errors.push(e.said_with(&last));
+                    errors.push(e.ordered_at(&last));
                 }
                 (0, _) | (_, 0) => {}
                 _ => {

@@ -51,7 +51,7 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let (unavailable_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
             if count(unavailable) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&unavailable_at, unavailable, why).said_with(&last));
+                errors.push(FieldError::invalid(&unavailable_at, unavailable, why).ordered_at(&last));
             }
             at_most_100_percent(unavailable, &unavailable_at, &last, errors);
         }

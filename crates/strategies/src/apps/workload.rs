@@ -189,7 +189,7 @@ fn percent(v: &Value) -> Option<i64> {
 /// Checks that a percentage is at most 100. `order` is where the error is ordered.
 pub fn at_most_100_percent(v: &Value, at: &FieldPath, order: &FieldPath, errors: &mut ErrorList) {
     if percent(v).is_some_and(|n| n > 100) {
-        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").said_with(order));
+        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").ordered_at(order));
     }
 }
 

@@ -223,7 +223,7 @@ fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
     if meta::LabelSelector::from_value(spec.get("selector")).is_ok_and(|s| !s.matches(own)) {
         let path = FieldPath::new("spec.selector");
         let e = FieldError::invalid(&path, &spec["selector"], "`selector` not auto-generated");
-        errors.push(e.said_with(&at.key("job-name")));
+        errors.push(e.ordered_at(&at.key("job-name")));
     }
 }
 

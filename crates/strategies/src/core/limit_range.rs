@@ -106,7 +106,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
             {
                 let why = format!("{name} value {a} is greater than {bound_name} value {b}");
                 let e = FieldError::invalid(&at.child(reported).key(k), &limit[shown][k.as_str()], why);
-                errors.push(e.said_with(at));
+                errors.push(e.ordered_at(at));
             }
         };
         above("min", "min", "max", "max", "min", "min");
@@ -121,7 +121,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
             let why = format!("ratio {ratio} is less than 1");
             let value = limit["maxLimitRequestRatio"][k.as_str()].clone();
             let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), value, why);
-            errors.push(e.said_with(at));
+            errors.push(e.ordered_at(at));
         }
         if let (Some(ratio), Some(min), Some(max)) = (of("maxLimitRequestRatio"), of("min"), of("max")) {
             let value = |q: Quantity| q.nano_value() as f64;
@@ -129,7 +129,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
             if value(ratio) / 1e9 > max_ratio {
                 let why = format!("ratio {ratio} is greater than max/min = {max_ratio:.6}");
                 let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), ratio.to_string(), why);
-                errors.push(e.said_with(at));
+                errors.push(e.ordered_at(at));
             }
         }
         if !overcommits(k)
@@ -138,7 +138,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
         {
             let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
             let e = FieldError::invalid(&at.child("defaultRequest").key(k), request.to_string(), why);
-            errors.push(e.said_with(at));
+            errors.push(e.ordered_at(at));
         }
     }
 }

@@ -74,7 +74,7 @@ fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         Value::Null => errors.push(FieldError::invalid(&at, end, "may not be specified when `port` is not specified")),
         Value::String(_) => {
             let e = FieldError::invalid(&at, end, "may not be specified when `port` is non-numeric");
-            errors.push(e.said_with(&before));
+            errors.push(e.ordered_at(&before));
         }
         start => {
             if start.as_i64().is_some_and(|s| s > end) {

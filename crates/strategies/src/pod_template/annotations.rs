@@ -38,7 +38,7 @@ pub fn template_metadata(metadata: &Value, at: &FieldPath, errors: &mut ErrorLis
     let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
     for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
         if !matches!(k.as_str(), "annotations" | "labels") {
-            errors.push(FieldError::forbidden(&at.child(k), "cannot be set").said_with(at));
+            errors.push(FieldError::forbidden(&at.child(k), "cannot be set").ordered_at(at));
         }
     }
 }

@@ -239,6 +239,6 @@ fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList
         if spec["restartPolicy"] == "Never" && policy != "NotRequired" {
             errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"));
         }
-        errors.iter_mut().skip(before).for_each(|e| e.place = Some(at.index(i).to_string()));
+        errors.iter_mut().skip(before).for_each(|e| e.order_path = Some(at.index(i).to_string()));
     }
 }

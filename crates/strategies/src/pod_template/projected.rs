@@ -25,12 +25,12 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
             }
             for (j, item) in items(&s[k], "items").iter().enumerate() {
                 let position = s_at.child(k).child("items").index(j);
-                ordered_at(&position, errors, |errors| take(text(item, "path"), name, &mut taken, at, errors));
+                order_errors_at(&position, errors, |errors| take(text(item, "path"), name, &mut taken, at, errors));
             }
         }
         for (j, item) in items(&s["downwardAPI"], "items").iter().enumerate() {
             let inner = s_at.child("downwardAPI");
-            ordered_at(&inner.child("items").index(j), errors, |errors| {
+            order_errors_at(&inner.child("items").index(j), errors, |errors| {
                 downward_file(item, &inner, errors);
                 let path = text(item, "path");
                 take(path, path, &mut taken, at, errors);
@@ -46,7 +46,7 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
             let path = text(bundle, "path");
             if !taken.insert(path) {
                 let e = FieldError::invalid(at, path, "conflicting duplicate paths");
-                errors.push(e.said_with(&s_at.child("clusterTrustBundle").child("path")));
+                errors.push(e.ordered_at(&s_at.child("clusterTrustBundle").child("path")));
             }
         }
         if KINDS.iter().filter(|k| is_set(s, k)).count() > 1 {
@@ -73,18 +73,18 @@ fn token(token: &Value, at: &FieldPath, volume: &FieldPath, errors: &mut ErrorLi
         errors.push(FieldError::invalid(&at_seconds, seconds, "may not specify a duration larger than 2^32 seconds"));
     }
     let path = text(token, "path");
-    ordered_at(&at.child("path"), errors, |errors| match path {
+    order_errors_at(&at.child("path"), errors, |errors| match path {
         "" => errors.push(FieldError::required(&volume.child("path"), "")),
         path => local_path(path, &volume.child("path"), errors),
     });
 }
 
 /// Runs `rules` and orders their errors as if they were reported at `position`.
-pub fn ordered_at(position: &FieldPath, errors: &mut ErrorList, rules: impl FnOnce(&mut ErrorList)) {
+pub fn order_errors_at(position: &FieldPath, errors: &mut ErrorList, rules: impl FnOnce(&mut ErrorList)) {
     let before = errors.len();
     rules(errors);
     for e in errors.iter_mut().skip(before) {
-        e.place = Some(position.to_string());
+        e.order_path = Some(position.to_string());
     }
 }
 

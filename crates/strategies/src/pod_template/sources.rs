@@ -1,7 +1,7 @@
 //! Validation of volume sources that pods and PersistentVolumes share: rules over several fields, and differences
 //! between the two. Rules that take a single field are in the description.
 
-use super::projected::ordered_at;
+use super::projected::order_errors_at;
 use crate::read::{delegated, items, text};
 use crate::storage::driver_name;
 use meta::field::ErrorList;
@@ -42,7 +42,7 @@ pub fn validate(volume: &Value, kind: &str, owner: Owner, path: &FieldPath, erro
 fn gce_persistent_disk(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let definition = "io.k8s.api.core.v1.GCEPersistentDiskVolumeSource";
     for field in ["pdName", "partition"] {
-        ordered_at(&path.child("gcePersistentDisk").child(field), errors, |errors| {
+        order_errors_at(&path.child("gcePersistentDisk").child(field), errors, |errors| {
             delegated(s, definition, field, &path.child("persistentDisk"), errors);
         });
     }
@@ -212,7 +212,7 @@ fn azure_disk(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         _ => return,
     };
-    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]).said_with(&at.child("kind")));
+    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]).ordered_at(&at.child("kind")));
 }
 
 /// Secret references of a CSI PersistentVolume.

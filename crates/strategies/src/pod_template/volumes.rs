@@ -77,7 +77,7 @@ pub fn rules<'a>(
         if made.contains(claim) {
             let why = "must not reference a PVC that gets created for an ephemeral volume";
             let position = at.child("persistentVolumeClaim").child("claimName");
-            errors.push(FieldError::invalid(&position, claim, why).said_with(&at.child("name")));
+            errors.push(FieldError::invalid(&position, claim, why).ordered_at(&at.child("name")));
         }
     }
     good
@@ -119,7 +119,7 @@ fn source(v: &Value, owner: SpecOwner<'_>, at: &FieldPath, errors: &mut ErrorLis
         "downwardAPI" => {
             for (i, item) in items(s, "items").iter().enumerate() {
                 let position = inner.child("items").index(i);
-                projected::ordered_at(&position, errors, |errors| projected::downward_file(item, &inner, errors));
+                projected::order_errors_at(&position, errors, |errors| projected::downward_file(item, &inner, errors));
             }
         }
         "projected" => projected::rules(s, &inner, errors),
