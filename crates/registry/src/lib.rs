@@ -28,10 +28,7 @@ pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, not_a_number};
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
-pub use strategy::{
-    ALL_METADATA, Env, LEGACY_SCHEME, NameRule, ProxyTarget, Request, Scale, ScaleSelector, Sent, Strategy, Sub,
-    Upstream, Warnings, take_field,
-};
+pub use strategy::*;
 pub use update::{Target, Updated, Written};
 pub use versions::Conversions;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};

@@ -3,15 +3,19 @@
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, Object, Status, Value};
-use registry::{Env, NameRule, Request, Strategy, Sub};
+use registry::{
+    CreateStrategy, Env, NameRule, ObjectConvertor, Request, Sub, Subresources, TableConvertor, UpdateStrategy,
+};
 
 pub struct Plain;
 
-impl Strategy for Plain {
+impl Subresources for Plain {
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(label_selector)))
     }
 }
+
+registry::strategy!(Plain: Subresources);
 
 /// Returns the label selector for the status of `scale`, as query text.
 pub fn label_selector(o: &Object) -> String {
@@ -26,14 +30,14 @@ pub fn label_selector(o: &Object) -> String {
     parsed.map(|s| s.to_string()).unwrap_or_default()
 }
 
-/// See [`Strategy::permit`].
+/// See [`CreateStrategy::permit`].
 type Permit = fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status>;
 
 /// The strategy of a kind that has only validation rules over several fields, warnings and table cells.
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
     pub permit: Permit,
-    /// See [`Strategy::validate_since`].
+    /// See [`CreateStrategy::validate_since`].
     pub since: fn(&Object, Option<&Object>, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
     /// Validates an update of the status: the new object and the old one.
@@ -44,7 +48,7 @@ pub struct Ruled {
     pub names: NameRule,
     /// The error for an unsupported field selector, without the field; empty selects the common error.
     pub unselectable: &'static str,
-    /// See [`Strategy::scheme`].
+    /// See [`ObjectConvertor::scheme`].
     pub scheme: &'static str,
     pub fixed_by_status: &'static [&'static str],
     pub cells: fn(&Cell<'_>) -> Option<Value>,
@@ -116,19 +120,7 @@ impl Ruled {
     }
 }
 
-impl Strategy for Ruled {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        (self.cells)(cell)
-    }
-
-    fn scheme(&self) -> &'static str {
-        self.scheme
-    }
-
-    fn unselectable(&self, field: &str) -> Option<String> {
-        (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
-    }
-
+impl CreateStrategy for Ruled {
     fn name_rule(&self) -> NameRule {
         self.names
     }
@@ -152,7 +144,9 @@ impl Strategy for Ruled {
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         (self.since)(o, old, errors);
     }
+}
 
+impl UpdateStrategy for Ruled {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         (self.update)(o, old, errors);
     }
@@ -166,11 +160,31 @@ impl Strategy for Ruled {
     fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
         self.fixed_by_status
     }
+}
 
+impl Subresources for Ruled {
     fn subresource(&self, name: &str) -> Option<Sub> {
         Plain.subresource(name)
     }
 }
+
+impl TableConvertor for Ruled {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        (self.cells)(cell)
+    }
+}
+
+impl ObjectConvertor for Ruled {
+    fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    fn unselectable(&self, field: &str) -> Option<String> {
+        (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
+    }
+}
+
+registry::strategy!(Ruled: CreateStrategy, UpdateStrategy, Subresources, TableConvertor, ObjectConvertor);
 
 /// Repeats the errors that match `repeated`, as upstream does for kinds that validate the object twice on update.
 pub fn repeat_errors(errors: &mut ErrorList, repeated: impl Fn(&FieldError) -> bool) {

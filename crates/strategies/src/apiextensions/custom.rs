@@ -4,7 +4,10 @@ use super::conversion::Webhook;
 use super::{rules, versions};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
-use registry::{Converter, Env, Request, Scale, Strategy, Sub, row::storage_name};
+use registry::{
+    Converter, CostEstimator, CreateStrategy, CustomResource, Env, ObjectConvertor, Request, ResetFieldsStrategy,
+    Scale, Sub, Subresources, UpdateStrategy, row::storage_name,
+};
 use schema::Schema;
 use schema::structural::Work;
 use serde_json::json;
@@ -86,11 +89,7 @@ impl Custom {
     }
 }
 
-impl Strategy for Custom {
-    fn serves_more(&self) -> bool {
-        self.ending
-    }
-
+impl CreateStrategy for Custom {
     fn permit(&self, _: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         if self.ending && old.is_none() {
             let why = "create not allowed while custom resource definition is terminating";
@@ -112,29 +111,6 @@ impl Strategy for Custom {
         self.check(o, None, errors);
     }
 
-    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        self.check(o, Some(old), errors);
-    }
-
-    fn validate_part(&self, _: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
-        let path = FieldPath::new("status");
-        if let (Some(v), Some(f)) = (o.get("status"), self.schema.field("status")) {
-            schema::structural::validate(v, old.get("status"), &f.schema, &path, &Work::new(), errors);
-        }
-        self.check_scale(o, false, errors);
-    }
-
-    fn slow_from(&self) -> Option<usize> {
-        // Smaller objects have too little content for nested loops.
-        const MIN_SIZE: usize = 4 << 10;
-        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| MIN_SIZE);
-        // At most twenty milliseconds.
-        let schema = (self.work > 1).then(|| 1_000_000 / self.work);
-        // Compiling patterns takes that long whatever the object's size.
-        let patterns = (self.pattern_parts > MANY_PARTS).then_some(0);
-        rules.into_iter().chain(schema).chain(patterns).min()
-    }
-
     /// Evaluates the validation rules of the schema.
     fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let Some(r) = &self.rules else { return };
@@ -149,9 +125,24 @@ impl Strategy for Custom {
         }
     }
 
-    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
-        let of_status: &[&[&str]] = &[&["spec"], &["metadata"]];
-        (subresource == "status").then_some(of_status)
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        let before: HashSet<&str> = old.into_iter().flat_map(|o| o.finalizers()).collect();
+        let new = o.finalizers().filter(|f| !before.contains(f));
+        new.flat_map(finalizer_warnings).collect()
+    }
+}
+
+impl UpdateStrategy for Custom {
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        self.check(o, Some(old), errors);
+    }
+
+    fn validate_part(&self, _: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let path = FieldPath::new("status");
+        if let (Some(v), Some(f)) = (o.get("status"), self.schema.field("status")) {
+            schema::structural::validate(v, old.get("status"), &f.schema, &path, &Work::new(), errors);
+        }
+        self.check_scale(o, false, errors);
     }
 
     fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
@@ -170,20 +161,25 @@ impl Strategy for Custom {
             }
         }
     }
+}
 
-    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let before: HashSet<&str> = old.into_iter().flat_map(|o| o.finalizers()).collect();
-        let new = o.finalizers().filter(|f| !before.contains(f));
-        new.flat_map(finalizer_warnings).collect()
+impl ResetFieldsStrategy for Custom {
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        let of_status: &[&[&str]] = &[&["spec"], &["metadata"]];
+        (subresource == "status").then_some(of_status)
     }
+}
 
+impl Subresources for Custom {
     fn subresource(&self, name: &str) -> Option<Sub> {
         match name {
             "scale" => self.scale.clone().map(Sub::Scale),
             _ => None,
         }
     }
+}
 
+impl ObjectConvertor for Custom {
     fn converter(&self) -> Option<&dyn Converter> {
         self.webhook.as_ref().map(|w| w as &dyn Converter)
     }
@@ -201,9 +197,28 @@ impl Strategy for Custom {
         schema::fill_within(&mut v, &self.schema, most);
         Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
     }
+}
+
+impl CostEstimator for Custom {
+    fn slow_from(&self) -> Option<usize> {
+        // Smaller objects have too little content for nested loops.
+        const MIN_SIZE: usize = 4 << 10;
+        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| MIN_SIZE);
+        // At most twenty milliseconds.
+        let schema = (self.work > 1).then(|| 1_000_000 / self.work);
+        // Compiling patterns takes that long whatever the object's size.
+        let patterns = (self.pattern_parts > MANY_PARTS).then_some(0);
+        rules.into_iter().chain(schema).chain(patterns).min()
+    }
 
     fn adds_defaults(&self) -> usize {
         if self.schema.has_defaults() { MIN_ADDED } else { 0 }
+    }
+}
+
+impl CustomResource for Custom {
+    fn serves_more(&self) -> bool {
+        self.ending
     }
 
     fn is_custom(&self) -> bool {
@@ -224,6 +239,8 @@ impl Strategy for Custom {
         Some(s.take())
     }
 }
+
+registry::strategy!(Custom: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, Subresources, ObjectConvertor, CostEstimator, CustomResource);
 
 /// Formats a value with its type, as Go prints it.
 fn in_go(v: &Value) -> String {

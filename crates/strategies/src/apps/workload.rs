@@ -5,7 +5,7 @@ use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
-use registry::{Env, NameRule, Request, Strategy, Sub};
+use registry::{CreateStrategy, Env, NameRule, Request, Sub, Subresources, UpdateStrategy};
 use serde_json::json;
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub struct Workload {
     pub prepare_for_update: fn(&mut Object, &Object),
     /// Validates the spec.
     pub validate: fn(&Value, &FieldPath, &mut ErrorList),
-    /// See [`Strategy::validate_since`].
+    /// See [`CreateStrategy::validate_since`].
     pub since: fn(&Object, Option<&Object>, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
@@ -46,7 +46,7 @@ impl Workload {
     }
 }
 
-impl Strategy for Workload {
+impl CreateStrategy for Workload {
     fn name_rule(&self) -> NameRule {
         self.names
     }
@@ -90,12 +90,14 @@ impl Strategy for Workload {
         (self.validate)(spec, &path, errors);
     }
 
-    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
-        (self.prepare_for_update)(o, old);
-    }
-
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         (self.since)(o, old, errors);
+    }
+}
+
+impl UpdateStrategy for Workload {
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
+        (self.prepare_for_update)(o, old);
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
@@ -116,11 +118,15 @@ impl Strategy for Workload {
     fn fixed_by_status(&self, old: &Object) -> &'static [&'static str] {
         if old.kind() == "Deployment" { &["labels"] } else { &[] }
     }
+}
 
+impl Subresources for Workload {
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }
 }
+
+registry::strategy!(Workload: CreateStrategy, UpdateStrategy, Subresources);
 
 const CLAIM: &str = "persistentVolumeClaim";
 

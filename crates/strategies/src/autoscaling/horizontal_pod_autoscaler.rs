@@ -7,7 +7,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldPath, Gvk, Object, Status, Value};
-use registry::Strategy;
+use registry::{CreateStrategy, ObjectConvertor, TableConvertor, UpdateStrategy};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -25,26 +25,12 @@ impl HorizontalPodAutoscaler {
     }
 }
 
-impl Strategy for HorizontalPodAutoscaler {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for HorizontalPodAutoscaler {
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         if old.is_some() {
             return;
         }
         rules::validate(&self.v2_spec(o), None, &FieldPath::new("spec"), errors);
-    }
-
-    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        rules::validate(&self.v2_spec(o), Some(&self.v2_spec(old)), &FieldPath::new("spec"), errors);
-    }
-
-    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
-        if subresource == "status" {
-            not_negative(o, &["currentReplicas", "desiredReplicas"], errors);
-        }
     }
 
     fn default(&self, o: &mut Object) {
@@ -58,7 +44,27 @@ impl Strategy for HorizontalPodAutoscaler {
             default_behavior(o);
         }
     }
+}
 
+impl UpdateStrategy for HorizontalPodAutoscaler {
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        rules::validate(&self.v2_spec(o), Some(&self.v2_spec(old)), &FieldPath::new("spec"), errors);
+    }
+
+    fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
+        if subresource == "status" {
+            not_negative(o, &["currentReplicas", "desiredReplicas"], errors);
+        }
+    }
+}
+
+impl TableConvertor for HorizontalPodAutoscaler {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+impl ObjectConvertor for HorizontalPodAutoscaler {
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         match (o.api_version() == to.api_version(), &*to.version) {
             (true, _) => {}
@@ -69,6 +75,8 @@ impl Strategy for HorizontalPodAutoscaler {
         Ok(o)
     }
 }
+
+registry::strategy!(HorizontalPodAutoscaler: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
 
 /// Sets the defaults of a specified behavior.
 fn default_behavior(o: &mut Object) {

@@ -7,7 +7,7 @@ use crate::read::is_set;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::Strategy;
+use registry::{CreateStrategy, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(CronJob)
@@ -21,7 +21,7 @@ const ZONED: &str = "CRON_TZ or TZ used in spec.spec.schedule is not officially 
 /// Maximum name length: names of jobs append eleven characters.
 const NAME_MAX: usize = 52;
 
-impl Strategy for CronJob {
+impl CreateStrategy for CronJob {
     fn default(&self, o: &mut Object) {
         let template: Vec<&str> = vec!["spec", "jobTemplate", "spec", "template", "spec"];
         pod_template::default(o, &template);
@@ -49,10 +49,6 @@ impl Strategy for CronJob {
         }
     }
 
-    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        schedule_and_zone(o, Some(old), errors);
-    }
-
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let path = FieldPath::new("spec");
         let spec = o.at(&["spec", "jobTemplate", "spec"]).unwrap_or(&Value::Null);
@@ -68,6 +64,14 @@ impl Strategy for CronJob {
         }
     }
 }
+
+impl UpdateStrategy for CronJob {
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        schedule_and_zone(o, Some(old), errors);
+    }
+}
+
+registry::strategy!(CronJob: CreateStrategy, UpdateStrategy);
 
 /// Validates schedule and time zone. An object whose schedule had a zone before may keep it.
 fn schedule_and_zone(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {

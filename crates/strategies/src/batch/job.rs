@@ -9,7 +9,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, condition, duration};
 use meta::field::{BadValue, ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names, time};
-use registry::{Env, Request, Strategy};
+use registry::{CreateStrategy, Env, ObjectConvertor, Request, TableConvertor, UpdateStrategy};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -28,15 +28,7 @@ const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
     &["spec", "schedulingGates"],
 ];
 
-impl Strategy for Job {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
-    fn unselectable(&self, field: &str) -> Option<String> {
-        Some(format!("field label {field:?} not supported for Job"))
-    }
-
+impl CreateStrategy for Job {
     fn default(&self, o: &mut Object) {
         if o.labels().next().is_none()
             && let Some(l) = o.at(&["spec", "template", "metadata", "labels"]).cloned()
@@ -107,7 +99,9 @@ impl Strategy for Job {
         selects_template(spec, errors);
         hostname(o, spec, errors);
     }
+}
 
+impl UpdateStrategy for Job {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         // Upstream validates the spec again with the old object.
         let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
@@ -159,6 +153,20 @@ impl Strategy for Job {
         }
     }
 }
+
+impl TableConvertor for Job {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+impl ObjectConvertor for Job {
+    fn unselectable(&self, field: &str) -> Option<String> {
+        Some(format!("field label {field:?} not supported for Job"))
+    }
+}
+
+registry::strategy!(Job: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
 
 /// Whether scheduling fields and resources are mutable: the job is suspended, and has no pods.
 fn allows_scheduling_updates(job: &Object) -> bool {

@@ -8,7 +8,9 @@ use crate::table::Row;
 use kinds::columns::{Cell, display, duration, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
-use registry::{Env, NameRule, Request, Strategy, take_field};
+use registry::{
+    CreateStrategy, Env, NameRule, Request, ResetFieldsStrategy, TableConvertor, UpdateStrategy, take_field,
+};
 use serde_json::json;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -19,11 +21,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct CertificateSigningRequest;
 
-impl Strategy for CertificateSigningRequest {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for CertificateSigningRequest {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
@@ -51,6 +49,25 @@ impl Strategy for CertificateSigningRequest {
         set("extra", json!(user.extra));
     }
 
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        if let Err(why) = request(&schema::base64_decode(text(spec, "request")).unwrap_or_default()) {
+            errors.push(FieldError::invalid(&path.child("request"), &spec["request"], why));
+        }
+        let signer = text(spec, "signerName");
+        let at = path.child("signerName");
+        if signer.is_empty() {
+            errors.push(FieldError::required(&at, ""));
+        } else if signer == LEGACY {
+            errors.push(FieldError::invalid(&at, signer, "the legacy signerName is not allowed via this API version"));
+        } else {
+            signer_name(signer, &at, errors);
+        }
+    }
+}
+
+impl UpdateStrategy for CertificateSigningRequest {
     fn prepare_for_update(&self, env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
         match old.get("spec").cloned() {
             Some(spec) => o.set(&["spec"], spec),
@@ -63,15 +80,6 @@ impl Strategy for CertificateSigningRequest {
         }
         if !request.subresource.is_empty() {
             conditions::set_times(o, old, &meta::time::format(env.clock().now()));
-        }
-    }
-
-    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
-        match subresource {
-            "" => Some(&[&["spec"], &["status"]]),
-            "status" => Some(&[&["spec"], &["status", "conditions"]]),
-            "approval" => Some(&[&["spec"], &["status", "certificate"]]),
-            _ => None,
         }
     }
 
@@ -108,24 +116,26 @@ impl Strategy for CertificateSigningRequest {
             errors.push(FieldError::forbidden(&at, "updates may not modify existing certificate content"));
         }
     }
+}
 
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        let spec = o.get("spec").unwrap_or(&Value::Null);
-        let path = FieldPath::new("spec");
-        if let Err(why) = request(&schema::base64_decode(text(spec, "request")).unwrap_or_default()) {
-            errors.push(FieldError::invalid(&path.child("request"), &spec["request"], why));
-        }
-        let signer = text(spec, "signerName");
-        let at = path.child("signerName");
-        if signer.is_empty() {
-            errors.push(FieldError::required(&at, ""));
-        } else if signer == LEGACY {
-            errors.push(FieldError::invalid(&at, signer, "the legacy signerName is not allowed via this API version"));
-        } else {
-            signer_name(signer, &at, errors);
+impl ResetFieldsStrategy for CertificateSigningRequest {
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        match subresource {
+            "" => Some(&[&["spec"], &["status"]]),
+            "status" => Some(&[&["spec"], &["status", "conditions"]]),
+            "approval" => Some(&[&["spec"], &["status", "certificate"]]),
+            _ => None,
         }
     }
 }
+
+impl TableConvertor for CertificateSigningRequest {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+registry::strategy!(CertificateSigningRequest: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, TableConvertor);
 
 /// A signer of an older API version.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";

@@ -4,7 +4,7 @@ use crate::Config;
 use crate::table::Row;
 use async_trait::async_trait;
 use meta::{GroupResource, Object, Status, Value};
-use registry::{AdmitAll, Env, Function, Preconditions, Request, Strategy, Target, WriteOptions};
+use registry::{AdmitAll, CostEstimator, Env, Function, Preconditions, Request, Target, WriteOptions};
 use serde_json::json;
 use stored::amount;
 
@@ -15,11 +15,13 @@ pub fn row(_: &Config) -> Row {
 pub struct Binding;
 
 /// The strategy of `bindings`: without a pod in the path, the binding's name is that of the pod.
-impl Strategy for Binding {
+impl CostEstimator for Binding {
     fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
         amount::largest(&env.registry.store.snapshot(), "pods", Some(namespace))
     }
 }
+
+registry::strategy!(Binding: CostEstimator);
 
 #[async_trait]
 impl Function for Binding {

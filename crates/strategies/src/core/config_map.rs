@@ -4,7 +4,7 @@ use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
-use registry::Strategy;
+use registry::{CreateStrategy, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(ConfigMap)
@@ -15,7 +15,7 @@ pub struct ConfigMap;
 /// Maximum total size of all values, in bytes.
 pub const MAX_SIZE: usize = 1024 * 1024;
 
-impl Strategy for ConfigMap {
+impl CreateStrategy for ConfigMap {
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let mut total = 0;
         for part in ["data", "binaryData"] {
@@ -39,11 +39,15 @@ impl Strategy for ConfigMap {
             errors.push(FieldError::too_long(&FieldPath::new("[]"), MAX_SIZE));
         }
     }
+}
 
+impl UpdateStrategy for ConfigMap {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         immutable(o, old, &["data", "binaryData"], errors);
     }
 }
+
+registry::strategy!(ConfigMap: CreateStrategy, UpdateStrategy);
 
 /// Rejects changes to an object with `immutable: true`.
 pub fn immutable(o: &Object, old: &Object, parts: &[&str], errors: &mut ErrorList) {

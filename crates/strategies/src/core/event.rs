@@ -6,7 +6,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, age, display};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
-use registry::{NameRule, Strategy};
+use registry::{CreateStrategy, NameRule, ObjectConvertor, TableConvertor, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(Event)
@@ -25,31 +25,7 @@ const FIELDS: [(&str, &str); 7] = [
     ("count", "deprecatedCount"),
 ];
 
-impl Strategy for Event {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
-    fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
-        let modern = to.group == "events.k8s.io";
-        for (old, new) in FIELDS {
-            let (from, into) = if modern { (old, new) } else { (new, old) };
-            if let Some(v) = o.remove(&[from]) {
-                o.set(&[into], v);
-            }
-        }
-        let schema = kinds::catalog().schema_of(to).ok_or_else(|| Status::internal(format!("{to} has no schema")))?;
-        o.set_gvk(to);
-        let mut v = o.into_value();
-        schema::typed(&mut v, schema).map_err(Status::internal)?;
-        Object::from_value(v).ok_or_else(|| Status::internal("conversion lost the object"))
-    }
-
-    /// Events of `events.k8s.io` have no `source`.
-    fn stored_instead(&self, field: &str) -> Option<&'static str> {
-        (field == "source").then_some("reportingComponent")
-    }
-
+impl CreateStrategy for Event {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
@@ -64,6 +40,15 @@ impl Strategy for Event {
         if o.api_version() == "v1" { self.name_rule().check(o.name()) } else { names::dns_subdomain(o.name()) }
     }
 
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        namespace(o, errors);
+        if is_timed(o) {
+            required_fields(o, errors);
+        }
+    }
+}
+
+impl UpdateStrategy for Event {
     /// In `events.k8s.io`, only the series of an event may change.
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.api_version() == "v1" {
@@ -109,14 +94,37 @@ impl Strategy for Event {
             }
         }
     }
+}
 
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        namespace(o, errors);
-        if is_timed(o) {
-            required_fields(o, errors);
-        }
+impl TableConvertor for Event {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
     }
 }
+
+impl ObjectConvertor for Event {
+    fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
+        let modern = to.group == "events.k8s.io";
+        for (old, new) in FIELDS {
+            let (from, into) = if modern { (old, new) } else { (new, old) };
+            if let Some(v) = o.remove(&[from]) {
+                o.set(&[into], v);
+            }
+        }
+        let schema = kinds::catalog().schema_of(to).ok_or_else(|| Status::internal(format!("{to} has no schema")))?;
+        o.set_gvk(to);
+        let mut v = o.into_value();
+        schema::typed(&mut v, schema).map_err(Status::internal)?;
+        Object::from_value(v).ok_or_else(|| Status::internal("conversion lost the object"))
+    }
+
+    /// Events of `events.k8s.io` have no `source`.
+    fn stored_instead(&self, field: &str) -> Option<&'static str> {
+        (field == "source").then_some("reportingComponent")
+    }
+}
+
+registry::strategy!(Event: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
 
 /// Whether an event has an `eventTime`: such events follow the rules of `events.k8s.io`, in either group.
 fn is_timed(o: &Object) -> bool {

@@ -7,7 +7,7 @@ use crate::read::{items, text};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
-use registry::{Env, Request, Strategy};
+use registry::{CreateStrategy, Env, Request};
 use std::collections::{BTreeSet, HashSet};
 
 pub fn row(_: &Config) -> Row {
@@ -17,7 +17,7 @@ pub fn row(_: &Config) -> Row {
 /// The strategy of LimitRange.
 pub struct LimitRange;
 
-impl Strategy for LimitRange {
+impl CreateStrategy for LimitRange {
     fn default(&self, o: &mut Object) {
         default(o);
     }
@@ -33,6 +33,8 @@ impl Strategy for LimitRange {
         validate(o, errors);
     }
 }
+
+registry::strategy!(LimitRange: CreateStrategy);
 
 /// Sets absent defaults of a container limit: `default` from `max`, `defaultRequest` from `default` and `min`.
 fn default(o: &mut Object) {

@@ -8,7 +8,9 @@ use crate::table::Row;
 use kinds::columns::{Cell, condition, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
-use registry::{Env, ProxyTarget, Request, Strategy, Sub, Upstream};
+use registry::{
+    CreateStrategy, Env, ProxyTarget, Request, Sub, Subresources, TableConvertor, UpdateStrategy, Upstream,
+};
 use std::collections::HashSet;
 
 pub fn row(_: &Config) -> Row {
@@ -19,11 +21,7 @@ pub struct Node;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-impl Strategy for Node {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for Node {
     fn default(&self, o: &mut Object) {
         // `podCIDR` is the first item of `podCIDRs`.
         if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()).map(str::to_owned)
@@ -77,7 +75,9 @@ impl Strategy for Node {
         out.extend(ranges.enumerate().filter_map(|(i, r)| schema::rules::cidr_warning(r, &at.index(i))));
         out
     }
+}
 
+impl UpdateStrategy for Node {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         repeat_errors(errors, |e| e.path.starts_with("metadata.taints"));
         let ranges = |o: &Object| o.at(&["spec", "podCIDRs"]).cloned();
@@ -103,7 +103,9 @@ impl Strategy for Node {
             addresses(o, errors);
         }
     }
+}
 
+impl Subresources for Node {
     fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
         super::proxy::node(o, target)
     }
@@ -112,6 +114,14 @@ impl Strategy for Node {
         (name == "proxy").then_some(Sub::Connect)
     }
 }
+
+impl TableConvertor for Node {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+registry::strategy!(Node: CreateStrategy, UpdateStrategy, Subresources, TableConvertor);
 
 /// Validates pod CIDRs: at most one per address family.
 fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {

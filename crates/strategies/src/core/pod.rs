@@ -8,7 +8,10 @@ use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
-use registry::{DeleteOptions, Env, ProxyTarget, Request, Strategy, Sub, Upstream, take_field};
+use registry::{
+    CostEstimator, CreateStrategy, DeleteOptions, DeleteStrategy, Env, ProxyTarget, Request, ResetFieldsStrategy, Sub,
+    Subresources, TableConvertor, UpdateStrategy, Upstream, take_field,
+};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -18,11 +21,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Pod;
 
-impl Strategy for Pod {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        pod_cells::cells(cell)
-    }
-
+impl CreateStrategy for Pod {
     fn default(&self, o: &mut Object) {
         if o.at(&["spec", "enableServiceLinks"]).is_none() {
             o.set(&["spec", "enableServiceLinks"], true);
@@ -87,7 +86,9 @@ impl Strategy for Pod {
         out.extend(pod_template::pod_warnings(part("metadata"), part("spec"), &FieldPath::root()));
         out
     }
+}
 
+impl UpdateStrategy for Pod {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new("metadata.annotations");
         annotations::update(annotations_of(o), annotations_of(old), &at, errors);
@@ -118,11 +119,6 @@ impl Strategy for Pod {
         matches!(subresource, "" | "ephemeralcontainers" | "resize")
     }
 
-    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
-        let of_status: &[&[&str]] = &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]];
-        (subresource == "status").then_some(of_status)
-    }
-
     fn take_part(&self, subresource: &str, o: &mut Object, old: &Object) {
         match subresource {
             // The binding function sets only the allowed fields.
@@ -148,7 +144,16 @@ impl Strategy for Pod {
             }
         }
     }
+}
 
+impl ResetFieldsStrategy for Pod {
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        let of_status: &[&[&str]] = &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]];
+        (subresource == "status").then_some(of_status)
+    }
+}
+
+impl DeleteStrategy for Pod {
     fn grace_period(&self, o: &Object, options: &DeleteOptions) -> Option<i64> {
         let requested = options.grace_period_seconds;
         let mut grace = requested.or_else(|| o.int_at(&["spec", "terminationGracePeriodSeconds"])).unwrap_or(30);
@@ -159,13 +164,11 @@ impl Strategy for Pod {
         }
         Some(if grace < 0 { 1 } else { grace })
     }
+}
 
+impl Subresources for Pod {
     fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
         proxy::pod(o, target)
-    }
-
-    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, _name: &str) -> usize {
-        if subresource == "eviction" { eviction::reads(env, namespace) } else { 0 }
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {
@@ -177,6 +180,20 @@ impl Strategy for Pod {
         }
     }
 }
+
+impl TableConvertor for Pod {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        pod_cells::cells(cell)
+    }
+}
+
+impl CostEstimator for Pod {
+    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, _name: &str) -> usize {
+        if subresource == "eviction" { eviction::reads(env, namespace) } else { 0 }
+    }
+}
+
+registry::strategy!(Pod: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, DeleteStrategy, Subresources, TableConvertor, CostEstimator);
 
 fn annotations_of(o: &Object) -> &Value {
     o.at(&["metadata", "annotations"]).unwrap_or(&Value::Null)

@@ -6,7 +6,7 @@ use crate::table::Row;
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::{Env, Request, Strategy, Sub};
+use registry::{CreateStrategy, Env, Request, Sub, Subresources, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(ReplicationController)
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct ReplicationController;
 
-impl Strategy for ReplicationController {
+impl CreateStrategy for ReplicationController {
     fn default(&self, o: &mut Object) {
         let labels = o.at(&["spec", "template", "metadata", "labels"]).cloned();
         if let Some(l) = labels {
@@ -59,7 +59,9 @@ impl Strategy for ReplicationController {
             }
         }
     }
+}
 
+impl UpdateStrategy for ReplicationController {
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         const COUNTS: Counts = Counts {
             all: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
@@ -70,8 +72,12 @@ impl Strategy for ReplicationController {
             replicas::status(o, old, &COUNTS, errors);
         }
     }
+}
 
+impl Subresources for ReplicationController {
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }
 }
+
+registry::strategy!(ReplicationController: CreateStrategy, UpdateStrategy, Subresources);

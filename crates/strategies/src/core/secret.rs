@@ -5,7 +5,7 @@ use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value, names};
-use registry::Strategy;
+use registry::{CreateStrategy, UpdateStrategy};
 use schema::base64;
 
 pub fn row(_: &Config) -> Row {
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Secret;
 
-impl Strategy for Secret {
+impl CreateStrategy for Secret {
     /// Merges `stringData`, which is write-only, into `data`.
     fn default(&self, o: &mut Object) {
         let Some(Value::Object(strings)) = o.remove(&["stringData"]) else { return };
@@ -94,7 +94,9 @@ impl Strategy for Secret {
             _ => {}
         }
     }
+}
 
+impl UpdateStrategy for Secret {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.get("type") != old.get("type") {
             let value = o.get("type").cloned().unwrap_or_default();
@@ -103,6 +105,8 @@ impl Strategy for Secret {
         immutable(o, old, &["data"], errors);
     }
 }
+
+registry::strategy!(Secret: CreateStrategy, UpdateStrategy);
 
 /// Returns Go's error if JSON text is not an object; `null` is accepted.
 fn no_object(text: &[u8]) -> Option<String> {

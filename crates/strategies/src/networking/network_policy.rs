@@ -5,7 +5,7 @@ use crate::read::{delegated, is_set, items};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::Strategy;
+use registry::CreateStrategy;
 use std::net::IpAddr;
 
 pub fn row(_: &Config) -> Row {
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct NetworkPolicy;
 
-impl Strategy for NetworkPolicy {
+impl CreateStrategy for NetworkPolicy {
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
@@ -64,6 +64,8 @@ impl Strategy for NetworkPolicy {
         }
     }
 }
+
+registry::strategy!(NetworkPolicy: CreateStrategy);
 
 fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let Some(end) = p["endPort"].as_i64() else { return };

@@ -4,7 +4,7 @@ use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Object, Status};
-use registry::Strategy;
+use registry::{CreateStrategy, DeleteStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(PriorityClass)
@@ -19,7 +19,7 @@ const SYSTEM: [(&str, i64); 2] = [("system-node-critical", 2_000_001_000), ("sys
 
 pub struct PriorityClass;
 
-impl Strategy for PriorityClass {
+impl CreateStrategy for PriorityClass {
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         // Immutable fields are not validated again.
         if old.is_some() {
@@ -43,7 +43,9 @@ impl Strategy for PriorityClass {
             _ => {}
         }
     }
+}
 
+impl DeleteStrategy for PriorityClass {
     fn validate_delete(&self, o: &Object) -> Result<(), Status> {
         if SYSTEM.iter().any(|(name, _)| *name == o.name()) {
             let gr = GroupResource { group: "scheduling.k8s.io".into(), resource: "priorityclasses".into() };
@@ -52,6 +54,8 @@ impl Strategy for PriorityClass {
         Ok(())
     }
 }
+
+registry::strategy!(PriorityClass: CreateStrategy, DeleteStrategy);
 
 fn value(o: &Object) -> i64 {
     o.int_at(&["value"]).unwrap_or(0)

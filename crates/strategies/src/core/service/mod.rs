@@ -16,7 +16,10 @@ use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, GroupKind, Object, Status, Value};
-use registry::{Env, NameRule, ProxyTarget, Request, Strategy, Sub, Upstream};
+use registry::{
+    Allocator, CostEstimator, CreateStrategy, Env, NameRule, ProxyTarget, Request, Sub, Subresources, TableConvertor,
+    UpdateStrategy, Upstream,
+};
 use serde_json::json;
 use std::ops::RangeInclusive;
 use store::Op;
@@ -37,11 +40,7 @@ impl Service {
     }
 }
 
-impl Strategy for Service {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells::cells(cell)
-    }
-
+impl CreateStrategy for Service {
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }
@@ -87,18 +86,20 @@ impl Strategy for Service {
         o.set(&["status"], json!({"loadBalancer": {}}));
     }
 
-    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
-        if request.subresource.is_empty() {
-            fields::drop_of_old_type(o, old);
-        }
-    }
-
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         service_rules::validate(o, errors);
     }
 
     fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
         service_rules::warnings(o)
+    }
+}
+
+impl UpdateStrategy for Service {
+    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
+        if request.subresource.is_empty() {
+            fields::drop_of_old_type(o, old);
+        }
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
@@ -110,23 +111,9 @@ impl Strategy for Service {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         service_rules::update(o, old, errors);
     }
+}
 
-    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
-        super::proxy::service(env, o, target)
-    }
-
-    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, name: &str) -> usize {
-        match subresource {
-            "proxy" => super::proxy::service_reads(env, namespace, name),
-            "" => node_ports::reads(env),
-            _ => 0,
-        }
-    }
-
-    fn subresource(&self, name: &str) -> Option<Sub> {
-        (name == "proxy").then_some(Sub::Connect)
-    }
-
+impl Allocator for Service {
     fn allocates(&self) -> bool {
         true
     }
@@ -150,6 +137,34 @@ impl Strategy for Service {
         addresses.chain(node_ports::release_all(env, o)).collect()
     }
 }
+
+impl Subresources for Service {
+    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
+        super::proxy::service(env, o, target)
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "proxy").then_some(Sub::Connect)
+    }
+}
+
+impl TableConvertor for Service {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells::cells(cell)
+    }
+}
+
+impl CostEstimator for Service {
+    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, name: &str) -> usize {
+        match subresource {
+            "proxy" => super::proxy::service_reads(env, namespace, name),
+            "" => node_ports::reads(env),
+            _ => 0,
+        }
+    }
+}
+
+registry::strategy!(Service: CreateStrategy, UpdateStrategy, Allocator, Subresources, TableConvertor, CostEstimator);
 
 fn ty(o: &Object) -> &str {
     o.str_at(&["spec", "type"]).unwrap_or("ClusterIP")
