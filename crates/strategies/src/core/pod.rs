@@ -241,3 +241,184 @@ pub fn qos_class(o: &Object) -> &'static str {
         (true, false) => "Burstable",
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_pod_spec, check_update};
+
+    fn pod(spec: Value) -> Value {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().cloned().unwrap_or_default());
+        pod
+    }
+
+    fn object(value: Value) -> Object {
+        Object::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn validates_a_new_pod() {
+        let restart =
+            r#"restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never""#;
+        let port =
+            "containers[0].ports[0].hostPort: Invalid value: 81: must match `containerPort` when `hostNetwork` is true";
+        check_pod_spec(&[
+            ("", Value::Null, &[]),
+            ("/containers", json!([]), &["containers: Required value"]),
+            (
+                "/containers/0/name",
+                json!("C"),
+                &["containers[0].name: Invalid value: \"C\": a lowercase RFC 1123 label…"],
+            ),
+            ("/containers/0/image", json!(""), &["containers[0].image: Required value"]),
+            (
+                "/containers/0/image",
+                json!("i "),
+                &["containers[0].image: Invalid value: \"i \": must not have leading or trailing whitespace"],
+            ),
+            (
+                "/initContainers",
+                json!([{"name": "c", "image": "i"}]),
+                &["initContainers[0].name: Duplicate value: \"c\""],
+            ),
+            (
+                "/ephemeralContainers",
+                json!([{"name": "e", "image": "i"}]),
+                &["ephemeralContainers: Forbidden: cannot be set on create"],
+            ),
+            ("/restartPolicy", json!("Sometimes"), &[restart]),
+            (
+                "/activeDeadlineSeconds",
+                json!(0),
+                &["activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"],
+            ),
+            ("/terminationGracePeriodSeconds", json!(-5), &[]),
+        ]);
+        let mut base = pod(json!({"hostNetwork": true}));
+        base["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80}]);
+        let (path, error) = ("/spec/containers/0/ports/0/hostPort", format!("spec.{port}"));
+        check_create(&Pod, &base, &[("", Value::Null, &[]), (path, json!(80), &[]), (path, json!(81), &[&error])]);
+        let gated = pod(json!({"schedulingGates": [{"name": "g"}]}));
+        let node = "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared";
+        check_create(&Pod, &gated, &[("", Value::Null, &[]), ("/spec/nodeName", json!("n"), &[node])]);
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let old = pod(json!({"activeDeadlineSeconds": 60, "tolerations": [{"key": "a", "operator": "Exists"}]}));
+        let other = "spec: Forbidden: pod updates may not change fields other than…";
+        let toleration =
+            "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds";
+        let gate =
+            "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'g'";
+        check_update(
+            &Pod,
+            &old,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/containers/0/image", json!("j"), &[]),
+                ("/spec/containers/0/command", json!(["a"]), &[other]),
+                ("/spec/nodeName", json!("n"), &[other]),
+                ("/spec/hostname", json!("h"), &[other]),
+                (
+                    "/spec/containers/1",
+                    json!({"name": "d", "image": "i"}),
+                    &["spec.containers: Forbidden: pod updates may not add or remove containers"],
+                ),
+                ("/spec/activeDeadlineSeconds", json!(30), &[]),
+                (
+                    "/spec/activeDeadlineSeconds",
+                    json!(61),
+                    &["spec.activeDeadlineSeconds: Invalid value: 61: must be less than or equal to previous value"],
+                ),
+                ("/spec/tolerations/1", json!({"key": "b", "operator": "Exists"}), &[]),
+                ("/spec/tolerations", json!([]), &[toleration]),
+                ("/spec/schedulingGates", json!([{"name": "g"}]), &[gate]),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_an_update_of_a_gated_pod() {
+        let terms = json!([{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]);
+        let affinity =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+        let old = pod(json!({"schedulingGates": [{"name": "g"}], "nodeSelector": {"a": "b"}, "affinity": affinity}));
+        let selector = "spec.nodeSelector: Invalid value: {\"a\":\"c\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+        let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+        let only = format!("{at}[0]: Invalid value: …");
+        check_update(
+            &Pod,
+            &old,
+            &[
+                ("/spec/schedulingGates", json!([]), &[]),
+                ("/spec/nodeSelector", json!({"a": "b", "c": "d"}), &[]),
+                ("/spec/nodeSelector", json!({"a": "c"}), &[selector]),
+                (&format!("{terms}/0/matchExpressions/1"), json!({"key": "l", "operator": "Exists"}), &[]),
+                (&format!("{terms}/0/matchExpressions/0/values"), json!(["w"]), &[&only]),
+            ],
+        );
+    }
+
+    #[test]
+    fn classifies_quality_of_service() {
+        let check = |resources: Value, class: &str| {
+            let mut pod = pod(json!({}));
+            pod["spec"]["containers"][0]["resources"] = resources.clone();
+            assert_eq!(qos_class(&object(pod)), class, "{resources}");
+        };
+        check(json!({}), "BestEffort");
+        check(json!({"requests": {"cpu": "0"}}), "BestEffort");
+        check(json!({"requests": {"cpu": "1"}}), "Burstable");
+        check(json!({"limits": {"cpu": "1"}}), "Burstable");
+        check(json!({"limits": {"cpu": "1", "memory": "1"}}), "Guaranteed");
+        check(
+            json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1000m", "memory": "1"}}),
+            "Guaranteed",
+        );
+        check(json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "500m"}}), "Burstable");
+        let whole = json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1", "memory": "1"}});
+        assert_eq!(qos_class(&object(pod(json!({"resources": whole})))), "Guaranteed", "pod-level resources");
+    }
+
+    #[test]
+    fn determines_the_grace_period() {
+        let check = |pod: Value, requested: Option<i64>, grace: i64| {
+            let options = DeleteOptions { grace_period_seconds: requested, ..DeleteOptions::default() };
+            assert_eq!(Pod.grace_period(&object(pod.clone()), &options), Some(grace), "{pod} {requested:?}");
+        };
+        let bound = |extra: Value| {
+            let mut pod = pod(json!({"nodeName": "n", "terminationGracePeriodSeconds": 10}));
+            pod.as_object_mut().unwrap().extend(extra.as_object().cloned().unwrap_or_default());
+            pod
+        };
+        check(bound(json!({})), None, 10);
+        check(bound(json!({})), Some(5), 5);
+        check(bound(json!({})), Some(0), 0);
+        check(bound(json!({})), Some(-1), 1);
+        check(bound(json!({"status": {"phase": "Succeeded"}})), Some(5), 0);
+        check(pod(json!({})), Some(5), 0);
+        check(pod(json!({"nodeName": "n"})), None, 30);
+    }
+
+    #[test]
+    fn sets_defaults() {
+        let mut pod =
+            object(pod(json!({"hostNetwork": true, "terminationGracePeriodSeconds": -1, "serviceAccount": "a",
+            "volumes": [{"name": "v"}], "containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
+                "resources": {"limits": {"cpu": "1"}}}]})));
+        Pod.default(&mut pod);
+        let at = |path: &str| pod.0["spec"].pointer(path).cloned().unwrap_or_default();
+        assert_eq!(at("/enableServiceLinks"), true);
+        assert_eq!(at("/terminationGracePeriodSeconds"), 1);
+        assert_eq!(at("/serviceAccountName"), "a");
+        assert_eq!(at("/volumes/0/emptyDir"), json!({}));
+        assert_eq!(at("/containers/0/imagePullPolicy"), "IfNotPresent");
+        assert_eq!(at("/containers/0/ports/0/hostPort"), 80);
+        assert_eq!(at("/containers/0/resources/requests/cpu"), "1");
+    }
+}

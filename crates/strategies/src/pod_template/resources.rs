@@ -273,3 +273,108 @@ pub fn default_of_pod(spec: &mut Value) {
         spec["resources"]["requests"] = Value::Object(requests);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_pod_spec;
+    use serde_json::json;
+
+    #[test]
+    fn validates_requests_and_limits() {
+        let at = "containers[0].resources";
+        let standard = "must be a standard resource for containers";
+        check_pod_spec(&[
+            ("/containers/0/resources", json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), &[]),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
+                &[&format!("{at}.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"cpu": "-1"}}),
+                &[&format!("{at}.requests[cpu]: Invalid value: \"-1\": must be greater than or equal to 0")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"pods": "1"}}),
+                &[&format!("{at}.requests[pods]: Invalid value: \"pods\": {standard}")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"other": "1"}}),
+                &[
+                    &format!(
+                        "{at}.requests[other]: Invalid value: \"other\": must be a standard resource type or fully qualified"
+                    ),
+                    &format!("{at}.requests[other]: Invalid value: \"other\": {standard}"),
+                ],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"limits": {"example.com/gpu": "500m"}}),
+                &[
+                    &format!("{at}.limits[example.com/gpu]: Invalid value: \"500m\": must be an integer"),
+                    &format!("{at}.requests[example.com/gpu]: Invalid value: \"500m\": must be an integer"),
+                ],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"example.com/gpu": "1"}}),
+                &[&format!("{at}.limits: Required value: Limit must be set for non overcommitable resources")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"limits": {"hugepages-2Mi": "2Mi"}}),
+                &[&format!("{at}: Forbidden: HugePages require cpu or memory")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"limits": {"cpu": "1", "hugepages-2Mi": "3Mi"}}),
+                &[
+                    &format!(
+                        "{at}.limits[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi"
+                    ),
+                    &format!(
+                        "{at}.requests[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi"
+                    ),
+                ],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn validates_pod_level_resources() {
+        check_pod_spec(&[
+            ("/resources", json!({"limits": {"cpu": "2"}}), &[]),
+            (
+                "/resources",
+                json!({"requests": {"ephemeral-storage": "1"}}),
+                &[
+                    r#"resources.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory""#,
+                ],
+            ),
+            (
+                "/resources",
+                json!({"claims": [{"name": "c"}]}),
+                &["resources.claims: Forbidden: claims cannot be set for Resources at pod-level"],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn aggregates_containers_sidecars_and_init_containers() {
+        let c = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let sidecar = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
+        let check = |init: Value, containers: Value, cpu: &str| {
+            let spec = json!({"initContainers": init, "containers": containers});
+            assert_eq!(aggregate_requests(&spec)["cpu"].to_string(), cpu, "{spec}");
+        };
+        check(json!([]), json!([c("1"), c("2")]), "3");
+        check(json!([c("4"), c("1")]), json!([c("1"), c("2")]), "4");
+        check(json!([sidecar("1")]), json!([c("1")]), "2");
+        check(json!([sidecar("1"), c("3")]), json!([c("1")]), "4");
+        check(json!([c("3"), sidecar("1")]), json!([c("1")]), "3");
+    }
+}

@@ -184,3 +184,130 @@ pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut Error
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check_pod_spec;
+    use serde_json::json;
+
+    #[test]
+    fn validates_pod_security_contexts() {
+        let range = "must be between 0 and 2147483647, inclusive";
+        let namespaces = "securityContext.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled";
+        check_pod_spec(&[
+            ("/securityContext", json!({"runAsUser": 0, "fsGroup": 2147483647}), &[]),
+            (
+                "/securityContext",
+                json!({"runAsUser": -1}),
+                &[&format!("securityContext.runAsUser: Invalid value: -1: {range}")],
+            ),
+            (
+                "/securityContext",
+                json!({"supplementalGroups": [1, -2]}),
+                &[&format!("securityContext.supplementalGroups[1]: Invalid value: -2: {range}")],
+            ),
+            (
+                "/securityContext",
+                json!({"fsGroupChangePolicy": "Sometimes"}),
+                &[
+                    r#"securityContext.fsGroupChangePolicy: Unsupported value: "Sometimes": supported values: "Always", "OnRootMismatch""#,
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"seccompProfile": {"type": "Localhost"}}),
+                &[
+                    "securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "../a"}}),
+                &["securityContext.seccompProfile.localhostProfile: Invalid value: \"../a\": must not contain '..'"],
+            ),
+            (
+                "/securityContext",
+                json!({"seccompProfile": {"type": "Unconfined", "localhostProfile": "a"}}),
+                &[
+                    "securityContext.seccompProfile.localhostProfile: Invalid value: {\"Type\":\"Unconfined\",\"LocalhostProfile\":\"a\"}: can only be set when seccomp type is Localhost",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": " a"}}),
+                &[
+                    "securityContext.appArmorProfile.localhostProfile: Invalid value: \" a\": must not be padded with whitespace",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"appArmorProfile": {}}),
+                &["securityContext.appArmorProfile.type: Required value: type is required when appArmorProfile is set"],
+            ),
+            (
+                "/securityContext",
+                json!({"sysctls": [{"name": "a.b", "value": "1"}, {"name": "a.b", "value": "1"}, {"name": "", "value": ""}]}),
+                &[
+                    "securityContext.sysctls[1].name: Duplicate value: \"a.b\"",
+                    "securityContext.sysctls[2].name: Required value",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"sysctls": [{"name": "A", "value": "1"}]}),
+                &[
+                    "securityContext.sysctls[0].name: Invalid value: \"A\": must have at most 253 characters and match regex…",
+                ],
+            ),
+        ]);
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "hostPID": true, "hostNetwork": true, "shareProcessNamespace": true,
+            "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}]},
+            "containers": [{"name": "c", "image": "i"}]}});
+        let sysctl = "spec.securityContext.sysctls[0].name: Invalid value: \"net.ipv4.tcp_syncookies\": may not be specified when 'hostNetwork' is true";
+        let users =
+            ["hostNetwork", "HostPID"].map(|k| format!("spec.{k}: Forbidden: when `pod.Spec.HostUsers` is false"));
+        let namespaces = format!("spec.{namespaces}");
+        let both: [&str; 4] = [&namespaces, sysctl, &users[0], &users[1]];
+        crate::testing::check_create(
+            &crate::core::pod::Pod,
+            &pod,
+            &[("", json!(null), &both[..2]), ("/spec/hostUsers", json!(false), &both)],
+        );
+    }
+
+    #[test]
+    fn validates_container_security_contexts() {
+        let shown = r#"{"Capabilities":{"Add":["CAP_SYS_ADMIN"],"Drop":null},"Privileged":true,…,"AllowPrivilegeEscalation":false,"ProcMount":null,"SeccompProfile":null,"AppArmorProfile":null}"#;
+        let escalation = "cannot set `allowPrivilegeEscalation` to false and";
+        check_pod_spec(&[
+            ("/containers/0/securityContext", json!({"privileged": true, "procMount": "Default"}), &[]),
+            (
+                "/containers/0/securityContext",
+                json!({"privileged": true, "allowPrivilegeEscalation": false, "capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
+                &[
+                    &format!(
+                        "containers[0].securityContext: Invalid value: {shown}: {escalation} `privileged` to true"
+                    ),
+                    &format!(
+                        "containers[0].securityContext: Invalid value: {shown}: {escalation} `capabilities.Add` CAP_SYS_ADMIN"
+                    ),
+                ],
+            ),
+            (
+                "/containers/0/securityContext",
+                json!({"procMount": "Unmasked"}),
+                &[
+                    "containers[0].securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+                ],
+            ),
+            (
+                "/containers/0/securityContext",
+                json!({"runAsGroup": -1}),
+                &[
+                    "containers[0].securityContext.runAsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+                ],
+            ),
+        ]);
+    }
+}
