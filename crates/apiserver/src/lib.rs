@@ -135,7 +135,7 @@ impl Server {
         let _ = registry.commit_observer.set(metrics.clone());
         let services = Arc::new(services::Services::default());
         let webhooks = Arc::new(webhooks::Clients::new(metrics.clone(), services.clone(), options.endpoints));
-        let _ = registry.outside.set(webhooks.clone());
+        let _ = registry.webhooks.set(webhooks.clone());
         let audit = options.audit.take();
         let workers = workers::Workers::new(options.workers.take(), options.request_timeout);
         let governed = options.priority_and_fairness;

@@ -374,8 +374,8 @@ pub struct FieldError {
     pub detail: String,
     /// The rule that found the error.
     pub origin: Option<Origin>,
-    /// The path that defines the position of the error, if it is not the error's own.
-    pub place: Option<String>,
+    /// The path that determines the position among other errors, if not its own.
+    pub order_path: Option<String>,
 }
 
 /// The errors of a validation.
@@ -389,7 +389,7 @@ impl FieldError {
             value: BadValue::Omitted,
             detail: String::new(),
             origin: None,
-            place: None,
+            order_path: None,
         };
         if is_full() {
             return error;
@@ -406,10 +406,10 @@ impl FieldError {
         self.path.is_empty()
     }
 
-    /// Sorts the error as one of that path: upstream does not always follow the order of the type.
+    /// Orders the error as one of `path`, where upstream does not validate fields in the order of the type.
     #[must_use]
-    pub fn said_with(self, path: &FieldPath) -> Self {
-        Self { place: Some(limited(format_args!("{path}"))), ..self }
+    pub fn ordered_at(self, path: &FieldPath) -> Self {
+        Self { order_path: Some(limited(format_args!("{path}"))), ..self }
     }
 
     /// The error with the rule that found it.

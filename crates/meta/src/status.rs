@@ -6,9 +6,9 @@ use serde_json::json;
 use std::collections::HashSet;
 use std::fmt;
 
-/// Bytes of field errors in one answer, which has each of them twice. The first error is always there, and how many were left
-/// out.
-pub const MOST_SAID: usize = 256 << 10;
+/// Maximum bytes of field errors in a response, which contains each twice. The first error is always reported, and the
+/// number of omitted ones.
+pub const MAX_REPORTED_BYTES: usize = 256 << 10;
 /// Bytes around each cause.
 const AROUND_CAUSE: usize = 64;
 
@@ -237,7 +237,7 @@ impl Status {
     pub fn invalid(gk: &GroupKind, name: &str, errors: &[FieldError]) -> Self {
         let (mut seen, mut list, mut size) = (HashSet::new(), Vec::new(), 0);
         let kept = errors.iter().take_while(|e| {
-            let fits = size <= MOST_SAID;
+            let fits = size <= MAX_REPORTED_BYTES;
             let text = e.to_string();
             size += text.len() + AROUND_CAUSE;
             if fits && !seen.contains(&text) {

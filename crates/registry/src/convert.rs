@@ -1,9 +1,12 @@
 //! Converts between versions of a resource: storage version, served versions, and requested ones.
 //!
-//! A strategy with local conversion converts directly ([`crate::Strategy::convert`]). With an external
-//! [`crate::Strategy::converter`], one call converts all objects that are read together, and [`crate::Strategy::convert`] then
-//! applies the schema to the results. Every read and write goes through this module; without a converter it is a
-//! single method call.
+//! A strategy with local conversion converts directly ([`ObjectConvertor::convert`]). With an external
+//! [`ObjectConvertor::converter`], one call converts all objects that are read together, and
+//! [`ObjectConvertor::convert`] then applies the schema to the results. Every read and write goes through this module;
+//! without a converter it is a single method call.
+//!
+//! [`ObjectConvertor::convert`]: crate::ObjectConvertor::convert
+//! [`ObjectConvertor::converter`]: crate::ObjectConvertor::converter
 
 use crate::Registry;
 use crate::row::Resource;

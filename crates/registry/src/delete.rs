@@ -3,7 +3,7 @@
 use crate::admit::Admit;
 use crate::create::commit_status;
 use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation};
-use crate::strategy::Request;
+use crate::strategy::{DeleteStrategy, Request};
 use crate::{Registry, metadata};
 use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Operation, Status, time};
 use store::{Action, CommitError, Expect, Op};
@@ -104,7 +104,7 @@ impl Registry {
 
     /// The object with its deletion pending; none if it can be removed now.
     fn begin(&self, request: &Request, live: &Object, options: &DeleteOptions) -> Option<Object> {
-        let strategy = &request.resource.strategy;
+        let strategy: &dyn DeleteStrategy = &*request.resource.strategy;
         let mut o = live.clone();
         self.propagate(request, &mut o, options);
         let grace = strategy.grace_period(&o, options);

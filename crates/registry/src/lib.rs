@@ -28,10 +28,7 @@ pub use delete::Deleted;
 pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, not_a_number};
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
-pub use strategy::{
-    ALL_METADATA, Env, LEGACY_SCHEME, NameRule, ProxyTarget, Request, Scale, ScaleSelector, Sent, Strategy, Sub,
-    Upstream, Warnings, take_field,
-};
+pub use strategy::*;
 pub use update::{Target, Updated, Written};
 pub use versions::Conversions;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
@@ -55,7 +52,7 @@ pub struct Registry {
     /// Notified of writes to the store.
     pub commit_observer: OnceLock<Arc<dyn CommitObserver>>,
     /// The transport for conversion webhooks.
-    pub outside: OnceLock<Arc<dyn WebhookTransport>>,
+    pub webhooks: OnceLock<Arc<dyn WebhookTransport>>,
     /// The long-running parts of the process.
     pub supervisor: Supervisor,
 }
@@ -70,7 +67,7 @@ impl Registry {
             recent: recent::Recent::default(),
             changes: Sender::new(()),
             commit_observer: OnceLock::new(),
-            outside: OnceLock::new(),
+            webhooks: OnceLock::new(),
             supervisor: Supervisor::default(),
         }
     }

@@ -105,7 +105,7 @@ pub fn annotations(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) 
 fn owner_references(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut controller: Option<String> = None;
     // Each such error prints all references; the budget bounds the size of the response.
-    let (mut shown, mut budget) = (String::new(), meta::status::MOST_SAID);
+    let (mut shown, mut budget) = (String::new(), meta::status::MAX_REPORTED_BYTES);
     for o in v.and_then(Value::as_array).into_iter().flatten() {
         let text = |k: &str| o[k].as_str().unwrap_or_default();
         let version = GroupVersion::parse(text("apiVersion"));

@@ -1,4 +1,5 @@
-//! `metav1.Condition` (`k8s.io/apimachinery/pkg/apis/meta/v1/validation`), for the statuses whose conditions are looked at.
+//! Validation of `metav1.Condition` (`k8s.io/apimachinery/pkg/apis/meta/v1/validation`), for the kinds that validate
+//! their conditions.
 
 use crate::read::{is_set, repeats, text};
 use meta::field::ErrorList;

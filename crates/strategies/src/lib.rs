@@ -1,7 +1,7 @@
-//! What single kinds do that their description cannot say: one file per kind that needs one, under its group.
+//! Strategies of the built-in kinds: one file per kind with behaviour beyond its description, under its group.
 //!
-//! A kind without a file has no peculiarities; what can be said of one field is a rule in the description instead. The module `table` says how
-//! a kind finds its file.
+//! A kind without a file has the default behaviour. Rules that take a single field are in the description instead. The
+//! module `table` maps kinds to files.
 
 #[macro_use]
 mod table;

@@ -1,19 +1,23 @@
-//! A kind without peculiarities.
+//! Strategies of kinds with few or no rules.
 
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, Object, Status, Value};
-use registry::{Env, NameRule, Request, Strategy, Sub};
+use registry::{
+    CreateStrategy, Env, NameRule, ObjectConvertor, Request, Sub, Subresources, TableConvertor, UpdateStrategy,
+};
 
 pub struct Plain;
 
-impl Strategy for Plain {
+impl Subresources for Plain {
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(label_selector)))
     }
 }
 
-/// The selector that `scale` publishes, in its query form.
+registry::strategy!(Plain: Subresources);
+
+/// Returns the label selector for the status of `scale`, as query text.
 pub fn label_selector(o: &Object) -> String {
     let s = o.at(&["spec", "selector"]);
     let parsed = match s {
@@ -26,25 +30,25 @@ pub fn label_selector(o: &Object) -> String {
     parsed.map(|s| s.to_string()).unwrap_or_default()
 }
 
-/// Whether something may be written, knowing the rest of the cluster.
+/// See [`CreateStrategy::permit`].
 type Permit = fn(Env<'_>, &Request, &Object, Option<&Object>) -> Result<(), Status>;
 
-/// A kind with rules that take more than one field, and nothing else of its own.
+/// The strategy of a kind that has only validation rules over several fields, warnings and table cells.
 pub struct Ruled {
     pub validate: fn(&Object, &mut ErrorList),
     pub permit: Permit,
-    /// See [`Strategy::validate_since`].
+    /// See [`CreateStrategy::validate_since`].
     pub since: fn(&Object, Option<&Object>, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
-    /// Of an update of the status.
+    /// Validates an update of the status: the new object and the old one.
     pub status: fn(&Object, &Object, &mut ErrorList),
-    /// Before it is made.
+    /// Prepares an object for creation.
     pub prepare: fn(&mut Object),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
     pub names: NameRule,
-    /// What is said of a field that nothing can be selected by, before the field; empty for what is said of most kinds.
+    /// The error for an unsupported field selector, without the field; empty selects the common error.
     pub unselectable: &'static str,
-    /// See [`Strategy::scheme`].
+    /// See [`ObjectConvertor::scheme`].
     pub scheme: &'static str,
     pub fixed_by_status: &'static [&'static str],
     pub cells: fn(&Cell<'_>) -> Option<Value>,
@@ -96,12 +100,12 @@ impl Ruled {
         Self { names, ..self }
     }
 
-    /// Names the kind when a field cannot be selected by.
-    pub fn unselectable(self, said: &'static str) -> Self {
-        Self { unselectable: said, ..self }
+    /// Sets the error for an unsupported field selector.
+    pub fn unselectable(self, message: &'static str) -> Self {
+        Self { unselectable: message, ..self }
     }
 
-    /// Functions of table cells that only this kind has.
+    /// Sets the table cell functions of the kind.
     pub fn with_cells(self, cells: fn(&Cell<'_>) -> Option<Value>) -> Self {
         Self { cells, ..self }
     }
@@ -110,25 +114,13 @@ impl Ruled {
         Self { scheme, ..self }
     }
 
-    /// An update of the status changes nothing of the metadata.
-    pub fn with_whole_status(self) -> Self {
+    /// Forbids status updates to change any metadata.
+    pub fn with_fixed_status_metadata(self) -> Self {
         Self { fixed_by_status: registry::ALL_METADATA, ..self }
     }
 }
 
-impl Strategy for Ruled {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        (self.cells)(cell)
-    }
-
-    fn scheme(&self) -> &'static str {
-        self.scheme
-    }
-
-    fn unselectable(&self, field: &str) -> Option<String> {
-        (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
-    }
-
+impl CreateStrategy for Ruled {
     fn name_rule(&self) -> NameRule {
         self.names
     }
@@ -152,7 +144,9 @@ impl Strategy for Ruled {
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         (self.since)(o, old, errors);
     }
+}
 
+impl UpdateStrategy for Ruled {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         (self.update)(o, old, errors);
     }
@@ -166,14 +160,34 @@ impl Strategy for Ruled {
     fn fixed_by_status(&self, _old: &Object) -> &'static [&'static str] {
         self.fixed_by_status
     }
+}
 
+impl Subresources for Ruled {
     fn subresource(&self, name: &str) -> Option<Sub> {
         Plain.subresource(name)
     }
 }
 
-/// Kinds whose update looks at the whole object twice say everything twice.
-pub fn said_twice(errors: &mut ErrorList, of: impl Fn(&FieldError) -> bool) {
-    let again: Vec<FieldError> = errors.iter().filter(|e| of(e)).cloned().collect();
+impl TableConvertor for Ruled {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        (self.cells)(cell)
+    }
+}
+
+impl ObjectConvertor for Ruled {
+    fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    fn unselectable(&self, field: &str) -> Option<String> {
+        (!self.unselectable.is_empty()).then(|| format!("{}: {field}", self.unselectable))
+    }
+}
+
+registry::strategy!(Ruled: CreateStrategy, UpdateStrategy, Subresources, TableConvertor, ObjectConvertor);
+
+/// Repeats the errors that match `repeated`, as upstream does for kinds that validate the object twice on update.
+pub fn repeat_errors(errors: &mut ErrorList, repeated: impl Fn(&FieldError) -> bool) {
+    let again: Vec<FieldError> = errors.iter().filter(|e| repeated(e)).cloned().collect();
     errors.extend(again);
 }

@@ -1,4 +1,4 @@
-//! Reading fields of values that have been typed: what is absent is empty.
+//! Accessors for fields of typed values; an absent field reads as empty.
 
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldPath, Map, Value};
@@ -13,7 +13,7 @@ pub fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or_default()
 }
 
-/// For each of these whether an equal one comes before it.
+/// Returns for each item whether an equal item precedes it.
 pub fn repeats<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> Vec<bool> {
     let mut known = HashSet::new();
     all.into_iter().map(|t| !known.insert(t)).collect()
@@ -23,18 +23,18 @@ pub fn is_set(v: &Value, key: &str) -> bool {
     !v[key].is_null()
 }
 
-/// A value of a type of the API, sent at this path, as errors show it: as Go prints a struct of the server.
+/// Formats a value of an API type for an error, as Go prints the server's internal struct. `path` is where it was sent.
 pub fn shown(v: &Value, definition: &str, path: &FieldPath) -> BadValue {
     BadValue::formatted(&formatted(v, definition, path))
 }
 
-/// The same of some of them.
+/// Like [`shown`], for a list.
 pub fn shown_list(list: &[Value], definition: &str, path: &FieldPath) -> BadValue {
     let each = list.iter().enumerate().map(|(i, v)| formatted(v, definition, &path.index(i)));
     BadValue::formatted(&format!("[{}]", each.collect::<Vec<_>>().join(",")))
 }
 
-/// The same of a field of such a type, which may be absent.
+/// Like [`shown`], for a field of the type, which may be absent.
 pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &FieldPath) -> BadValue {
     BadValue::formatted(&match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
         Some(f) => schema::go::show_field(v, f, path),
@@ -42,7 +42,7 @@ pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &Fiel
     })
 }
 
-/// Runs the rules of a field that the description of a definition leaves to its validator. `path` is that of `parent`.
+/// Runs the rules of a delegated field; see `kinds/build/grammar.md`. `path` is that of `parent`.
 pub fn delegated(parent: &Value, definition: &str, field: &str, path: &FieldPath, errors: &mut ErrorList) {
     if let Some(schema) = kinds::catalog().definitions.get(definition) {
         let none = Map::new();

@@ -1,25 +1,25 @@
-//! What the controllers of many pods may say of how many there are (`ValidateReplicaSetStatus` and the like).
+//! Validation of replica counts in the status of workloads (`ValidateReplicaSetStatus` and others).
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 
-/// Counts of one kind of status.
+/// The replica counts in the status of a kind.
 pub struct Counts {
-    /// What is counted, in the order in which it is looked at: none is below zero.
+    /// Count fields, in order of validation. None may be negative.
     pub all: &'static [&'static str],
-    /// Parts of `replicas`.
+    /// Counts that may not exceed `replicas`.
     pub parts: &'static [&'static str],
-    /// What is said of an available pod that is not ready, if it is.
+    /// The error for `availableReplicas` above `readyReplicas`; `None` skips the check.
     pub ready: Option<&'static str>,
 }
 
-/// Counts are not negative, parts are not more than the whole, and collisions are only ever added.
+/// Checks that counts are not negative, partial counts do not exceed the total, and `collisionCount` never decreases.
 pub fn status(o: &Object, old: &Object, counts: &Counts, errors: &mut ErrorList) {
     let number = |o: &Object, k: &str| o.int_at(&["status", k]).unwrap_or(0);
     let at = FieldPath::new("status");
     not_negative(o, counts.all, errors);
-    let above = |k: &str, whole: &str, why: &str, errors: &mut ErrorList| {
-        if number(o, k) > number(o, whole) {
+    let above = |k: &str, total: &str, why: &str, errors: &mut ErrorList| {
+        if number(o, k) > number(o, total) {
             errors.push(FieldError::invalid(&at.child(k), number(o, k), why));
         }
     };
@@ -36,7 +36,7 @@ pub fn status(o: &Object, old: &Object, counts: &Counts, errors: &mut ErrorList)
     }
 }
 
-/// Counts in the status.
+/// Checks that these counts of the status are not negative.
 pub fn not_negative(o: &Object, keys: &[&str], errors: &mut ErrorList) {
     for k in keys {
         if let Some(n) = o.int_at(&["status", k]).filter(|n| *n < 0) {

@@ -1,4 +1,4 @@
-//! The rows of all built-in kinds: the description, and the strategy of those that have one.
+//! The rows of all built-in kinds: description and strategy.
 
 use crate::authentication::service_account::ServiceAccountTokens;
 use crate::networking::Cidr;
@@ -11,24 +11,24 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What strategies need to know of the cluster.
+/// Cluster configuration that strategies depend on.
 #[derive(Clone)]
 pub struct Config {
-    /// The ranges of ClusterIPs: one, or one of each family.
+    /// ClusterIP ranges: one, or one per address family.
     pub service_cidrs: Vec<Cidr>,
     pub node_ports: std::ops::RangeInclusive<u16>,
     pub authorizer: Arc<dyn Authorizer>,
-    /// Makes the tokens of service accounts.
+    /// Issues the tokens of service accounts.
     pub accounts: Arc<ServiceAccountTokens>,
-    /// Knows whose a token is.
+    /// Authenticates tokens, for TokenReview.
     pub tokens: Arc<auth::Tokens>,
-    /// How long events are kept after they were last written; none for ever.
+    /// Time to live of events after their last write; `None` keeps them for ever.
     pub event_ttl: Option<Duration>,
-    /// Which kinds are served.
+    /// The served API versions and resources.
     pub runtime: RuntimeConfig,
 }
 
-/// A row for every kind of the catalogue that is served.
+/// Returns a row for every served built-in kind.
 pub fn builtin_rows(config: &Config) -> Rows {
     let mut rows = Rows::default();
     for kind in kinds::catalog().kinds.iter().filter(|k| config.runtime.serves(k)) {
@@ -55,7 +55,7 @@ pub fn builtin_rows(config: &Config) -> Rows {
     rows
 }
 
-/// The selectable fields of every storage name, in the stored version.
+/// Returns the selectable fields of every storage name, in the stored version.
 pub fn selectable_fields() -> HashMap<String, Vec<String>> {
     let mut out = HashMap::new();
     for k in &kinds::catalog().kinds {

@@ -1,38 +1,39 @@
-//! Which built-in groups, versions and resources are served (`--runtime-config`; `k8s.io/apiserver/pkg/server/resourceconfig`).
+//! The served built-in groups, versions and resources (`--runtime-config`;
+//! `k8s.io/apiserver/pkg/server/resourceconfig`).
 //!
-//! Versions that are alpha or beta are off unless somebody turns them on. What is said of a resource counts more than what is
-//! said of its version, and that more than what is said of many versions.
+//! Alpha and beta versions are off by default. A setting for a resource overrides one for its version, which overrides
+//! one for a class of versions (`api/beta`).
 
 use meta::GroupVersion;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was said, by upstream's keys: `api/all`, `group/version`, `group/version/resource`.
+/// The settings by upstream's keys: `api/all`, `group/version`, `group/version/resource`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
-    /// Of all versions, the stable ones, beta and alpha.
-    many: [Option<bool>; 4],
+    /// For all, stable, beta and alpha versions.
+    classes: [Option<bool>; 4],
     versions: BTreeMap<(String, String), bool>,
     resources: BTreeMap<(String, String, String), bool>,
 }
 
-const MANY: [&str; 4] = ["api/all", "api/ga", "api/beta", "api/alpha"];
+const CLASSES: [&str; 4] = ["api/all", "api/ga", "api/beta", "api/alpha"];
 
 impl RuntimeConfig {
-    /// Reads `key=value` pairs; a key alone is one that is true. The last of a key counts.
+    /// Parses `key=value` pairs; a key alone means true. The last value of a key wins. Errors name the invalid key.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        let mut said: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut settings: BTreeMap<&str, &str> = BTreeMap::new();
         for pair in pairs.into_iter().map(str::trim).filter(|p| !p.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            said.insert(key.trim(), value.trim());
+            settings.insert(key.trim(), value.trim());
         }
-        if said.len() == 1 && said.get(MANY[0]) == Some(&"false") {
-            return Err(format!("invalid runtime-config with only {}=false", MANY[0]));
+        if settings.len() == 1 && settings.get(CLASSES[0]) == Some(&"false") {
+            return Err(format!("invalid runtime-config with only {}=false", CLASSES[0]));
         }
         let mut out = Self::default();
         let mut unknown = BTreeSet::new();
-        for (key, value) in said {
-            if let Some(i) = MANY.iter().position(|m| *m == key) {
-                out.many[i] = match value {
+        for (key, value) in settings {
+            if let Some(i) = CLASSES.iter().position(|m| *m == key) {
+                out.classes[i] = match value {
                     "true" => Some(true),
                     "false" => Some(false),
                     _ => return Err(format!("invalid value {key}={value}")),
@@ -41,7 +42,7 @@ impl RuntimeConfig {
             }
             let parts: Vec<&str> = key.split('/').collect();
             let (group, version, resource) = match parts.as_slice() {
-                // The group without a name is written in two ways.
+                // The core group has two forms.
                 [version] | ["api", version] if *version == "v1" => ("", *version, None),
                 ["api", version, resource] if *version == "v1" => ("", *version, Some(*resource)),
                 [group, version] => (*group, *version, None),
@@ -79,17 +80,17 @@ impl RuntimeConfig {
         let (group, version) = (kind.group.to_string(), kind.version.to_string());
         let stage = 1 + stage(&version);
         let resource = self.resources.get(&(group.clone(), version.clone(), kind.plural.to_string()));
-        let said = resource.or_else(|| self.versions.get(&(group, version))).copied();
-        said.or(self.many[stage]).or(self.many[0]).unwrap_or(stage == 1)
+        let explicit = resource.or_else(|| self.versions.get(&(group, version))).copied();
+        explicit.or(self.classes[stage]).or(self.classes[0]).unwrap_or(stage == 1)
     }
 }
 
-/// 0 for a stable version, 1 for beta, 2 for alpha.
+/// Returns the index of a version's class among beta and alpha: 0 for stable, 1 for beta, 2 for alpha.
 fn stage(version: &str) -> usize {
     if version.contains("alpha") { 2 } else { usize::from(version.contains("beta")) }
 }
 
-/// As Go reads booleans.
+/// Parses a boolean like Go's `strconv.ParseBool`; empty means true.
 fn boolean(key: &str, value: &str) -> Result<bool, String> {
     match value {
         "" | "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -106,15 +107,15 @@ mod tests {
     use super::*;
     use meta::Gvk;
 
-    fn serves(said: &[&str], group: &str, version: &str, kind: &str) -> bool {
+    fn serves(settings: &[&str], group: &str, version: &str, kind: &str) -> bool {
         let kind = kinds::catalog().kind(&Gvk::new(group, version, kind)).unwrap();
-        RuntimeConfig::parse(said.iter().copied()).unwrap().serves(kind)
+        RuntimeConfig::parse(settings.iter().copied()).unwrap().serves(kind)
     }
 
     #[test]
-    fn the_nearest_word_counts() {
-        let preset = |said: &[&str]| serves(said, "settings.k8s.io", "v1alpha1", "PodPreset");
-        let deployment = |said: &[&str]| serves(said, "apps", "v1", "Deployment");
+    fn the_most_specific_setting_wins() {
+        let preset = |settings: &[&str]| serves(settings, "settings.k8s.io", "v1alpha1", "PodPreset");
+        let deployment = |settings: &[&str]| serves(settings, "apps", "v1", "Deployment");
         assert!(!preset(&[]) && deployment(&[]));
         assert!(preset(&["settings.k8s.io/v1alpha1=true"]) && preset(&["settings.k8s.io/v1alpha1"]));
         assert!(preset(&["api/all=true"]) && preset(&["api/alpha=true"]) && !preset(&["api/beta=true"]));
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn rejects_invalid_settings() {
         let cases = [
             ("api/all=false", "invalid runtime-config with only api/all=false"),
             ("api/all=1", "invalid value api/all=1"),
@@ -144,8 +145,8 @@ mod tests {
                 "invalid key apps/v1/Deployment: group/version/resource and resource is always lowercase plural, not \"Deployment\"",
             ),
         ];
-        for (said, want) in cases {
-            assert_eq!(RuntimeConfig::parse([said]).unwrap_err(), want);
+        for (settings, expected) in cases {
+            assert_eq!(RuntimeConfig::parse([settings]).unwrap_err(), expected);
         }
     }
 }

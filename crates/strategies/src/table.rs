@@ -1,4 +1,4 @@
-//! The table of the kinds whose behaviour is more than their description.
+//! The table of kinds with a strategy of their own.
 //!
 //! Such a kind has a file `<group>/<kind in snake case>.rs` with a function `row`, and `<group>/mod.rs` names it in `kinds!`. The directory of a
 //! group has the name of its `.kinds` file, up to the first dot. A kind that no table names is plain.
@@ -8,10 +8,10 @@ use crate::plain::Plain;
 use registry::{Function, Strategy};
 use std::sync::Arc;
 
-/// What the server does with a kind beside its description.
+/// The behaviour of a kind beyond its description.
 pub struct Row {
     pub strategy: Arc<dyn Strategy>,
-    /// Answers the requests of a resource that is not stored.
+    /// Serves the requests of a resource that is not stored.
     pub function: Option<Arc<dyn Function>>,
 }
 
@@ -27,17 +27,17 @@ impl Row {
     }
 }
 
-/// The name of a kind's file, and its row.
+/// The file name of a kind, and its row.
 pub type Entry = (&'static str, fn(&Config) -> Row);
 
-/// Names the kinds of a group that have a file.
+/// Lists the kinds of a group that have a file.
 macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
         pub(crate) const KINDS: &[$crate::table::Entry] = &[$((stringify!($kind), $kind::row)),*];
     };
 }
 
-/// Names the groups that have a directory.
+/// Lists the groups that have a directory.
 macro_rules! groups {
     ($($group:ident),* $(,)?) => {
         pub(crate) const GROUPS: &[(&str, &[$crate::table::Entry])] = &[$((stringify!($group), $crate::$group::KINDS)),*];
@@ -68,11 +68,11 @@ fn directory(group: &str) -> &str {
 
 /// Returns the name of a kind's file: `csi_node` for `CSINode`.
 fn snake_case(kind: &str) -> String {
-    let letters: Vec<char> = kind.chars().collect();
+    let characters: Vec<char> = kind.chars().collect();
     let mut out = String::new();
-    for (i, c) in letters.iter().enumerate() {
-        let after_word = i > 0 && !letters[i - 1].is_uppercase();
-        let begins_word = i > 0 && letters.get(i + 1).is_some_and(|next| next.is_lowercase());
+    for (i, c) in characters.iter().enumerate() {
+        let after_word = i > 0 && !characters[i - 1].is_uppercase();
+        let begins_word = i > 0 && characters.get(i + 1).is_some_and(|next| next.is_lowercase());
         if c.is_uppercase() && (after_word || begins_word) {
             out.push('_');
         }

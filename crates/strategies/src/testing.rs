@@ -1,41 +1,76 @@
-//! Tables of validation: an object of which one field is changed, and the errors that a write of it has, as they are rendered.
-//! Errors of the metadata that all kinds have in common are the registry's.
+//! Table tests of validation: each case changes one field of an object and lists the rendered errors of the write.
+//! Errors of common metadata are the registry's, and not included.
 
+use crate::core::pod::Pod;
 use meta::{Object, Value};
 use registry::Strategy;
+use serde_json::json;
 
-/// A field as a JSON pointer (or none), its value, and the errors. What ends with `…` is the beginning of an error.
+/// A JSON pointer (empty: no change), the new value, and the expected errors. A `…` in an error stands for any text.
 pub type Case<'a> = (&'a str, Value, &'a [&'a str]);
 
-/// Creates `base` with the field of each case.
+/// Validates the creation of `base`, with the field of each case set.
 pub fn check_create(strategy: &dyn Strategy, base: &Value, cases: &[Case<'_>]) {
-    for (pointer, value, expected) in cases {
-        let object = read(strategy, with(base, pointer, value));
-        compare(&errors(strategy, &object, None), expected, pointer, value);
-    }
+    check(cases, |pointer, value| errors(strategy, &read(strategy, with(base, pointer, value)), None));
 }
 
-/// Updates `old` to have the field of each case.
+/// Validates an update of `old` that sets the field of each case.
 pub fn check_update(strategy: &dyn Strategy, old: &Value, cases: &[Case<'_>]) {
+    check(cases, |pointer, value| {
+        errors(strategy, &read(strategy, with(old, pointer, value)), Some(&read(strategy, old.clone())))
+    });
+}
+
+/// Validates a status update of `old` that sets the field of each case.
+pub fn check_status(strategy: &dyn Strategy, old: &Value, cases: &[Case<'_>]) {
+    check(cases, |pointer, value| {
+        let (object, old) = (read(strategy, with(old, pointer, value)), read(strategy, old.clone()));
+        let mut errors = Vec::new();
+        strategy.validate_part("status", &object, &old, &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    });
+}
+
+/// Validates the creation of a pod with the field of each case set; pointers and paths of errors are relative to its
+/// spec.
+pub fn check_pod_spec(cases: &[Case<'_>]) {
+    let base = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    check(cases, |pointer, value| {
+        let pointer = if pointer.is_empty() { String::new() } else { format!("/spec{pointer}") };
+        let object = read(&Pod, with(&base, &pointer, value));
+        let relative = |e: String| e.strip_prefix("spec.").map(str::to_owned).unwrap_or(e);
+        errors(&Pod, &object, None).into_iter().map(relative).collect()
+    });
+}
+
+/// Panics with all cases whose errors are not the expected ones.
+fn check(cases: &[Case<'_>], errors: impl Fn(&str, &Value) -> Vec<String>) {
+    let mut failures = Vec::new();
     for (pointer, value, expected) in cases {
-        let object = read(strategy, with(old, pointer, value));
-        compare(&errors(strategy, &object, Some(&read(strategy, old.clone()))), expected, pointer, value);
+        let errors = errors(pointer, value);
+        let fits = |(error, expected): (&String, &&str)| match expected.split_once('…') {
+            Some((start, end)) => error.starts_with(start) && error.ends_with(end),
+            None => error == expected,
+        };
+        let same = errors.len() == expected.len() && errors.iter().zip(*expected).all(fits);
+        if !same {
+            failures.push(format!("{pointer} {value}\nerrors {errors:#?}\nexpected {expected:#?}"));
+        }
     }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-fn compare(errors: &[String], expected: &[&str], pointer: &str, value: &Value) {
-    let fits = |(error, expected): (&String, &&str)| match expected.strip_suffix('…') {
-        Some(beginning) => error.starts_with(beginning),
-        None => error == expected,
-    };
-    let same = errors.len() == expected.len() && errors.iter().zip(expected).all(fits);
-    assert!(same, "{pointer} {value}\nerrors {errors:#?}\nexpected {expected:#?}");
-}
-
-/// The field at a JSON pointer, which is made where it is not there.
+/// Returns the field at a JSON pointer, which is created if absent, also as the next item of a list.
 pub fn field<'a>(object: &'a mut Value, pointer: &str) -> &'a mut Value {
     pointer.split('/').skip(1).fold(object, |at, name| match name.parse::<usize>() {
-        Ok(i) if at.is_array() => &mut at[i],
+        Ok(i) if at.is_array() => {
+            let items = at.as_array_mut().expect("an array");
+            if i == items.len() {
+                items.push(Value::Null);
+            }
+            &mut items[i]
+        }
         _ => &mut at[name],
     })
 }

@@ -37,7 +37,7 @@ pub fn arrange(errors: &mut Vec<FieldError>, found: Found, schema: &Schema) {
         .drain(first..)
         .enumerate()
         .map(|(i, e)| {
-            let path = e.place.as_deref().unwrap_or(&e.path);
+            let path = e.order_path.as_deref().unwrap_or(&e.path);
             (if of_changes(i) { rank_of_change(path, schema) } else { rank(path, schema) }, e)
         })
         .collect();

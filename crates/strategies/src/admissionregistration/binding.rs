@@ -1,4 +1,4 @@
-//! What binds a policy to parameters and resources.
+//! Validation and table cells of policy bindings.
 
 use super::match_resources;
 use crate::read::text;
@@ -13,7 +13,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     match_resources(&spec["matchResources"], &path.child("matchResources"), errors);
 }
 
-/// One object by its name, or some by their labels.
+/// Validates a parameter reference: by name, or by selector.
 fn parameters(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if r.is_null() {
         return;
@@ -42,7 +42,7 @@ fn parameters(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only bindings have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! Expressions of webhooks and policies: what does not compile is refused.
+//! Compiles the CEL expressions of webhooks and policies, and reports those that fail to compile.
 
 use crate::read::{is_set, items, text};
 use cel::{Env, Type};
@@ -6,7 +6,7 @@ use expressions::{self, ExpectedType, Params, compile, message_env, policy_env};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 
-/// Of a webhook.
+/// Checks the match conditions of a webhook.
 pub fn webhook(h: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (i, c) in items(h, "matchConditions").iter().enumerate() {
         if text(c, "expression").trim().is_empty() {
@@ -23,7 +23,7 @@ fn conditions(v: &Value, env: &Env, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Of a policy of either kind.
+/// Checks the expressions of a validating or mutating policy.
 pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let params = if is_set(spec, "paramKind") { Params::Some } else { Params::None };
     let (mut env, mut quiet) = (policy_env(params), message_env(params));
@@ -52,22 +52,22 @@ pub fn policy(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let env = env.with_objects();
     for (i, m) in items(spec, "mutations").iter().enumerate() {
         let at = path.child("mutations").index(i);
-        let (key, wanted) = match text(m, "patchType") {
+        let (key, expected) = match text(m, "patchType") {
             "ApplyConfiguration" => ("applyConfiguration", ExpectedType::Object),
             "JSONPatch" => ("jsonPatch", ExpectedType::Patches),
             _ => continue,
         };
-        check(&m[key], "expression", &env, wanted, &at.child(key), errors);
+        check(&m[key], "expression", &env, expected, &at.child(key), errors);
     }
 }
 
-/// Checks one expression, and says what it becomes.
-fn check(v: &Value, key: &str, env: &Env, wanted: ExpectedType, at: &FieldPath, errors: &mut ErrorList) -> Type {
+/// Compiles one expression, reports errors, and returns its type.
+fn check(v: &Value, key: &str, env: &Env, expected: ExpectedType, at: &FieldPath, errors: &mut ErrorList) -> Type {
     let expression = text(v, key);
     if expression.trim().is_empty() {
         return Type::Dyn;
     }
-    match compile(env, expression, wanted) {
+    match compile(env, expression, expected) {
         Ok((_, ty)) => ty,
         Err(why) => {
             errors.push(FieldError::invalid(&at.child(key), expression, why));

@@ -1,4 +1,4 @@
-//! Webhooks and policies.
+//! `admissionregistration.k8s.io`: validation that webhooks and policies share.
 
 mod binding;
 mod expressions;
@@ -24,7 +24,7 @@ kinds! {
     validating_webhook_configuration,
 }
 
-/// What a policy or a binding is about.
+/// Validates the match resources of a policy or binding.
 fn match_resources(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for list in ["resourceRules", "excludeResourceRules"] {
         for (i, r) in items(resources, list).iter().enumerate() {
@@ -33,7 +33,7 @@ fn match_resources(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Nothing is changed of what goes.
+/// Rejects rules of mutating policies for operations that cannot be mutated (`DELETE`).
 fn mutable(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
     const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
     let at = at.child("resourceRules").child("operations");
@@ -44,7 +44,7 @@ fn mutable(resources: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What a webhook or a policy is about.
+/// Validates a rule of a webhook or policy.
 fn rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (key, what) in [("apiGroups", "API groups"), ("apiVersions", "API versions"), ("operations", "operations")] {
         let list = items(r, key);
@@ -61,26 +61,26 @@ fn rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     resources(items(r, "resources"), &at.child("resources"), errors);
 }
 
-/// Resources and subresources, of which wildcards may cover others.
+/// Validates resources and subresources, which may not be covered by wildcards of the list.
 fn resources(list: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let all: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
-    let mut whole_resource: Vec<&str> = Vec::new();
-    let mut whole_sub: Vec<&str> = Vec::new();
+    let mut wildcard_resources: Vec<&str> = Vec::new();
+    let mut wildcard_subresources: Vec<&str> = Vec::new();
     for (i, r) in all.iter().enumerate() {
         let Some((resource, sub)) = r.split_once('/') else { continue };
-        if whole_resource.contains(&resource) {
+        if wildcard_resources.contains(&resource) {
             let why = format!("if '{resource}/*' is present, must not specify {r}");
             errors.push(FieldError::invalid(&at.index(i), *r, why));
         }
-        if whole_sub.contains(&sub) {
+        if wildcard_subresources.contains(&sub) {
             let why = format!("if '*/{sub}' is present, must not specify {r}");
             errors.push(FieldError::invalid(&at.index(i), *r, why));
         }
         if sub == "*" {
-            whole_resource.push(resource);
+            wildcard_resources.push(resource);
         }
         if resource == "*" {
-            whole_sub.push(sub);
+            wildcard_subresources.push(sub);
         }
     }
     if all.len() > 1 && all.contains(&"*/*") {

@@ -1,6 +1,6 @@
-//! MutatingAdmissionPolicy: its mutations.
+//! MutatingAdmissionPolicy: mutations.
 
-use super::policy::{self, cells, wanted};
+use super::policy::{self, cells, required_expression};
 use super::{expressions, mutable};
 use crate::Config;
 use crate::plain::Ruled;
@@ -26,7 +26,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     expressions::policy(spec, &path, errors);
 }
 
-/// One patch, of the type it says.
+/// Validates a mutation, which has the patch of its type.
 fn mutation(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let kind = text(m, "patchType");
     let (has, lacks) = match kind {
@@ -36,7 +36,7 @@ fn mutation(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
         _ => return errors.push(FieldError::not_supported(&at.child("patchType"), kind, &PATCHES)),
     };
     if is_set(m, has) {
-        wanted(&m[has], "expression", "", &at.child(has), errors);
+        required_expression(&m[has], "expression", "", &at.child(has), errors);
     } else {
         errors.push(FieldError::required(&at.child(has), &format!("must be specified when patchType is {kind}")));
     }

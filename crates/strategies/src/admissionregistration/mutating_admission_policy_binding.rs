@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicyBinding: only what can be changed.
+//! MutatingAdmissionPolicyBinding: operations are restricted to those that can be mutated.
 
 use super::binding::{self, cells};
 use super::mutable;

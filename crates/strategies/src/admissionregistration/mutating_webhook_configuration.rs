@@ -1,4 +1,4 @@
-//! MutatingWebhookConfiguration: its webhooks.
+//! MutatingWebhookConfiguration: webhooks.
 
 use super::webhooks;
 use crate::Config;

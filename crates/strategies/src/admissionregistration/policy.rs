@@ -1,4 +1,4 @@
-//! What policies have in common. Their expressions are compiled next door.
+//! Validation and table cells that policies share. `expressions` compiles their expressions.
 
 use super::match_resources;
 use crate::read::{is_set, items, text};
@@ -27,10 +27,10 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         } else if !is_identifier(name) {
             errors.push(FieldError::invalid(&at.child("name"), name, "must be a valid CEL identifier"));
         }
-        wanted(v, "expression", "expression is not specified", &at, errors);
+        required_expression(v, "expression", "expression is not specified", &at, errors);
     }
     for (i, c) in items(spec, "matchConditions").iter().enumerate() {
-        wanted(c, "expression", "", &path.child("matchConditions").index(i), errors);
+        required_expression(c, "expression", "", &path.child("matchConditions").index(i), errors);
     }
 }
 
@@ -38,24 +38,24 @@ pub fn blank(s: &str) -> bool {
     s.trim().is_empty()
 }
 
-pub fn wanted(v: &Value, key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
+pub fn required_expression(v: &Value, key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
     if blank(text(v, key)) {
         errors.push(FieldError::required(&at.child(key), why));
     }
 }
 
-/// The kind of a policy's parameters, which need not be served.
+/// Validates the kind of a policy's parameters, which need not be served.
 fn param_kind(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let (said, at) = (text(v, "apiVersion"), path.child("apiVersion"));
-    let (group, version) = match said.split_once('/') {
-        _ if said == "/" => ("", ""),
+    let (api_version, at) = (text(v, "apiVersion"), path.child("apiVersion"));
+    let (group, version) = match api_version.split_once('/') {
+        _ if api_version == "/" => ("", ""),
         Some((group, version)) => (group, version),
-        None => ("", said),
+        None => ("", api_version),
     };
-    if said.is_empty() {
+    if api_version.is_empty() {
         errors.push(FieldError::required(&at, ""));
     } else if version.contains('/') {
-        errors.push(FieldError::invalid(&at, said, format!("unexpected GroupVersion string: {said}")));
+        errors.push(FieldError::invalid(&at, api_version, format!("unexpected GroupVersion string: {api_version}")));
     } else {
         let bad = names::dns_subdomain(group);
         if !group.is_empty() && !bad.is_empty() {
@@ -63,7 +63,7 @@ fn param_kind(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         let bad = names::dns_1035_label(version);
         if version.is_empty() {
-            errors.push(FieldError::invalid(&at, said, "version must be specified"));
+            errors.push(FieldError::invalid(&at, api_version, "version must be specified"));
         } else if !bad.is_empty() {
             errors.push(FieldError::invalid(&at, version, bad.join(",")));
         }
@@ -85,7 +85,7 @@ fn is_identifier(name: &str) -> bool {
         && !RESERVED.contains(&name)
 }
 
-/// The cells that only policies have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,7 +1,7 @@
-//! ValidatingAdmissionPolicy: its validations and audit annotations, and what type checking found.
+//! ValidatingAdmissionPolicy: validations, audit annotations, and type checking results in the status.
 
 use super::expressions;
-use super::policy::{self, blank, cells, wanted};
+use super::policy::{self, blank, cells, required_expression};
 use crate::Config;
 use crate::conditions;
 use crate::plain::Ruled;
@@ -11,11 +11,11 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status).with_whole_status())
+    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status).with_fixed_status_metadata())
 }
 
 const ANNOTATIONS_MAX: usize = 20;
-/// Bytes of an expression whose value is an annotation.
+/// Maximum length of an audit annotation's value expression, in bytes.
 const VALUE_MAX: usize = 5 * 1024;
 
 fn validate(o: &Object, errors: &mut ErrorList) {
@@ -30,13 +30,13 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
     for (i, v) in validations.iter().enumerate() {
         let at = path.child("validations").index(i);
-        wanted(v, "expression", "expression is not specified", &at, errors);
+        required_expression(v, "expression", "expression is not specified", &at, errors);
         for key in ["messageExpression", "message"] {
-            let said = text(v, key);
-            if !said.is_empty() && blank(said) {
-                errors.push(FieldError::invalid(&at.child(key), said, "must be non-empty if specified"));
-            } else if key == "message" && said.trim().contains(['\n', '\r']) {
-                errors.push(FieldError::invalid(&at.child(key), said, "must not contain line breaks"));
+            let value = text(v, key);
+            if !value.is_empty() && blank(value) {
+                errors.push(FieldError::invalid(&at.child(key), value, "must be non-empty if specified"));
+            } else if key == "message" && value.trim().contains(['\n', '\r']) {
+                errors.push(FieldError::invalid(&at.child(key), value, "must not contain line breaks"));
             }
         }
     }
@@ -56,7 +56,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     expressions::policy(spec, &path, errors);
 }
 
-/// An annotation's key comes after the name of the policy.
+/// Validates an audit annotation. Its full key is prefixed with the policy's name.
 fn annotation(policy: &str, a: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let key = text(a, "key");
     if policy.is_empty() {
@@ -66,14 +66,14 @@ fn annotation(policy: &str, a: &Value, at: &FieldPath, errors: &mut ErrorList) {
         let bad = names::qualified_name(&name);
         errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("key"), name.as_str(), m)));
     }
-    wanted(a, "valueExpression", "valueExpression is not specified", at, errors);
+    required_expression(a, "valueExpression", "valueExpression is not specified", at, errors);
     if text(a, "valueExpression").trim().len() > VALUE_MAX {
         let why = format!("must not exceed {VALUE_MAX} bytes in length");
         errors.push(FieldError::required(&at.child("valueExpression"), &why));
     }
 }
 
-/// What type checking found, and conditions.
+/// Validates type checking warnings and conditions.
 fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let status = o.get("status").unwrap_or(&Value::Null);
     let path = FieldPath::new("status");
@@ -82,7 +82,7 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
         if text(w, "warning").is_empty() {
             errors.push(FieldError::required(&at.index(i).child("warning"), ""));
         }
-        wanted(w, "fieldRef", "", &at.index(i), errors);
+        required_expression(w, "fieldRef", "", &at.index(i), errors);
     }
     conditions::validate(items(status, "conditions"), &path.child("conditions"), errors);
 }

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicyBinding: what is done when a policy is not met.
+//! ValidatingAdmissionPolicyBinding: validation actions.
 
 use super::binding::{self, cells};
 use crate::Config;
@@ -11,7 +11,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells))
 }
 
-/// Who is refused need not be warned as well.
+/// Rejects the redundant combination of `Deny` and `Warn`.
 fn validate(o: &Object, errors: &mut ErrorList) {
     binding::validate(o, errors);
     let list = o.at(&["spec", "validationActions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);

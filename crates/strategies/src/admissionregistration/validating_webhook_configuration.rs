@@ -1,4 +1,4 @@
-//! ValidatingWebhookConfiguration: its webhooks.
+//! ValidatingWebhookConfiguration: webhooks.
 
 use super::webhooks;
 use crate::Config;

@@ -1,11 +1,11 @@
-//! Webhooks: how they are reached, and what they are asked about.
+//! Validation of webhooks: client configuration, rules and match conditions.
 
 use super::{expressions, rule};
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
-/// Versions of AdmissionReview that the server speaks.
+/// Supported versions of AdmissionReview.
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 
 pub fn validate(o: &Object, errors: &mut ErrorList) {
@@ -34,7 +34,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// How a webhook is reached: by URL or by service.
+/// Validates a client configuration: a URL, or a service.
 pub fn client_config(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match (is_set(c, "url"), is_set(c, "service")) {
         (true, true) | (false, false) => {
@@ -44,10 +44,10 @@ pub fn client_config(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
         (false, true) => {
             let s = &c["service"];
             let at = at.child("service");
-            // The reference names the one when the other is missing.
-            for (key, said) in [("namespace", "name"), ("name", "namespace")] {
+            // Upstream reports a missing name at the namespace, and vice versa.
+            for (key, reported) in [("namespace", "name"), ("name", "namespace")] {
                 if text(s, key).is_empty() {
-                    errors.push(FieldError::required(&at.child(said), ""));
+                    errors.push(FieldError::required(&at.child(reported), ""));
                 }
             }
             let port = s["port"].as_i64().unwrap_or(443);

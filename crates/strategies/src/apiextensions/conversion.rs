@@ -1,7 +1,7 @@
-//! Conversion by webhook: the `ConversionReview` that is sent, and what may come back
+//! Conversion by webhook: the `ConversionReview` request, and validation of the response
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/conversion`).
 //!
-//! A webhook may change everything of an object but its kind and its metadata; of these it may change labels and annotations.
+//! A webhook may change everything but kind and metadata; of the metadata, it may change labels and annotations.
 
 use super::strings;
 use async_trait::async_trait;
@@ -15,17 +15,17 @@ use tokio::time::Instant;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const KIND: &str = "ConversionReview";
-/// Not to be configured, other than that of admission.
+/// Timeout of a call. Unlike that of admission webhooks, it cannot be configured.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Webhook {
     definition: String,
     endpoint: Option<Endpoint>,
-    /// Of the review, in the order of preference.
+    /// Supported review versions, in order of preference.
     versions: Vec<String>,
 }
 
-/// What went wrong: upstream's word for its metrics, and its text behind `conversion webhook for … `.
+/// The type of a failure in upstream's metrics, and its text after `conversion webhook for … `.
 type Failure = (&'static str, String);
 
 const CALL: &str = "conversion_webhook_call_failure";
@@ -34,7 +34,7 @@ const PARTIAL: &str = "conversion_webhook_partial_response_failure";
 const INVALID: &str = "conversion_webhook_invalid_converted_object_failure";
 
 impl Webhook {
-    /// None: the definition's versions are alike.
+    /// Returns the webhook of a definition; `None` if its conversion strategy is `None`.
     pub fn read(definition: &Object) -> Option<Self> {
         if definition.str_at(&["spec", "conversion", "strategy"]) != Some("Webhook") {
             return None;
@@ -47,29 +47,29 @@ impl Webhook {
         })
     }
 
-    async fn ask(&self, env: Env<'_>, objects: &[Object], to: &Gvk) -> Result<Vec<Object>, Failure> {
+    async fn call(&self, env: Env<'_>, objects: &[Object], to: &Gvk) -> Result<Vec<Object>, Failure> {
         let malformed = |why: String| (MALFORMED, format!("failed: {why}"));
         let known = self.versions.iter().find(|v| matches!(v.as_str(), "v1" | "v1beta1"));
         let version = known.ok_or_else(|| malformed("no supported conversion review versions".into()))?;
         let uid = random::uuid(env.rng());
         let sent: Vec<&serde_json::Map<String, Value>> = objects.iter().map(|o| &o.0).collect();
-        let question = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{version}"),
+        let review = json!({"kind": KIND, "apiVersion": format!("{GROUP}/{version}"),
             "request": {"uid": uid, "desiredAPIVersion": to.api_version(), "objects": sent}});
-        let call = |why: String| (CALL, format!("failed: {why}"));
-        let (Some(endpoint), Some(outside)) = (&self.endpoint, env.registry.outside.get()) else {
-            return Err(call("webhook configuration must have either service or URL".into()));
+        let failed = |why: String| (CALL, format!("failed: {why}"));
+        let (Some(endpoint), Some(transport)) = (&self.endpoint, env.registry.webhooks.get()) else {
+            return Err(failed("webhook configuration must have either service or URL".into()));
         };
-        let body = question.to_string().into_bytes();
-        let answer = outside.post(env.registry, endpoint, TIMEOUT, body).await.map_err(call)?;
+        let body = review.to_string().into_bytes();
+        let answer = transport.post(env.registry, endpoint, TIMEOUT, body).await.map_err(failed)?;
         let answer: Value = meta::depth::from_slice(&answer)
-            .map_err(|e| call(format!("couldn't get version/kind; json parse error: {e}")))?;
+            .map_err(|e| failed(format!("couldn't get version/kind; json parse error: {e}")))?;
         let converted = read(answer, version, &uid).map_err(malformed)?;
         if converted.len() != objects.len() {
             return Err((PARTIAL, format!("returned {} objects, expected {}", converted.len(), objects.len())));
         }
         let single = objects.len() == 1;
         let pairs = objects.iter().zip(converted).enumerate();
-        pairs.map(|(i, (o, c))| take(o, c, to, Place { index: i, single }).map_err(|why| (INVALID, why))).collect()
+        pairs.map(|(i, (o, c))| take(o, c, to, Position { index: i, single }).map_err(|why| (INVALID, why))).collect()
     }
 }
 
@@ -77,21 +77,21 @@ impl Webhook {
 impl Converter for Webhook {
     async fn convert(&self, env: Env<'_>, objects: Vec<Object>, to: &Gvk) -> Result<Vec<Object>, Status> {
         let begun = Instant::now();
-        let asked = self.ask(env, &objects, to).await;
+        let result = self.call(env, &objects, to).await;
         let first = objects.first().map(|o| (o.api_version(), o.kind())).unwrap_or_default();
-        if let Some(outside) = env.registry.outside.get() {
+        if let Some(transport) = env.registry.webhooks.get() {
             let (from, took) = (first.0.rsplit('/').next().unwrap_or_default(), begun.elapsed());
-            let failure = asked.as_ref().err().map(|f| f.0);
-            outside.converted(&Conversion { definition: &self.definition, from, to: &to.version, took, failure });
+            let failure = result.as_ref().err().map(|f| f.0);
+            transport.converted(&Conversion { definition: &self.definition, from, to: &to.version, took, failure });
         }
-        asked.map_err(|(_, why)| {
+        result.map_err(|(_, why)| {
             let message = format!("conversion webhook for {}, Kind={} {why}", first.0, first.1);
             Status::new(500, Reason::Unknown, message)
         })
     }
 }
 
-/// The objects of an answer, which must be one to the question.
+/// Returns the converted objects of a response. Errors if it does not match the request.
 fn read(mut answer: Value, version: &str, uid: &str) -> Result<Vec<Value>, String> {
     if version == "v1" {
         let (have, kind) = (answer["apiVersion"].as_str().unwrap_or_default(), &answer["kind"]);
@@ -122,14 +122,14 @@ fn read(mut answer: Value, version: &str, uid: &str) -> Result<Vec<Value>, Strin
     }
 }
 
-/// Of one object and its answer among others.
+/// The position of an object among those converted together, for errors.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     index: usize,
     single: bool,
 }
 
-impl Place {
+impl Position {
     fn object(self, why: impl std::fmt::Display) -> String {
         let converted = if self.single { "" } else { "converted " };
         format!("returned invalid {converted}object at index {}: {why}", self.index)
@@ -150,23 +150,23 @@ impl Place {
     }
 }
 
-/// The converted object with the metadata of the original, but for labels and annotations, which are its own.
-fn take(original: &Object, converted: Value, to: &Gvk, place: Place) -> Result<Object, String> {
+/// Returns the converted object with the metadata of the original, except for its own labels and annotations.
+fn take(original: &Object, converted: Value, to: &Gvk, position: Position) -> Result<Object, String> {
     let mut converted = match Object::from_value(converted) {
         Some(o) if !o.kind().is_empty() => o,
         Some(o) => {
             let text = Value::Object(o.0).to_string();
-            return Err(place.object(format!("Object 'Kind' is missing in '{text}'")));
+            return Err(position.object(format!("Object 'Kind' is missing in '{text}'")));
         }
-        None => return Err(place.object("it is no object")),
+        None => return Err(position.object("it is no object")),
     };
     let (want, have) = (to.api_version(), converted.api_version());
     if have != want {
-        return Err(place.object(format!("invalid groupVersion (expected {want}, received {have})")));
+        return Err(position.object(format!("invalid groupVersion (expected {want}, received {have})")));
     }
     if converted.kind() != original.kind() {
         let (want, have) = (original.kind(), converted.kind());
-        return Err(place.object(format!("invalid kind (expected {want}, received {have})")));
+        return Err(position.object(format!("invalid kind (expected {want}, received {have})")));
     }
     let kept = [
         ("name", original.name(), converted.name()),
@@ -174,14 +174,16 @@ fn take(original: &Object, converted: Value, to: &Gvk, place: Place) -> Result<O
         ("UID", original.uid(), converted.uid()),
     ];
     if let Some((what, want, have)) = kept.into_iter().find(|(_, want, have)| want != have) {
-        return Err(place.unlike(format!("must have the same {what}: {want} != {have}")));
+        return Err(position.unlike(format!("must have the same {what}: {want} != {have}")));
     }
     let Some(answered) = converted.get("metadata") else {
-        return Err(place.metadata("missing metadata in converted object"));
+        return Err(position.metadata("missing metadata in converted object"));
     };
     let answered = match answered {
         Value::Object(m) => m.clone(),
-        other => return Err(place.metadata(format!("invalid metadata of type {} in converted object", go_type(other)))),
+        other => {
+            return Err(position.metadata(format!("invalid metadata of type {} in converted object", go_type(other))));
+        }
     };
     let mut metadata = original.metadata().cloned().unwrap_or_default();
     for field in ["labels", "annotations"] {
@@ -191,7 +193,7 @@ fn take(original: &Object, converted: Value, to: &Gvk, place: Place) -> Result<O
             }
             Some(v) => {
                 if metadata.get(field) != Some(v) {
-                    check(field, v).map_err(|why| place.metadata(why))?;
+                    check(field, v).map_err(|why| position.metadata(why))?;
                 }
                 metadata.insert(field.into(), v.clone());
             }
@@ -201,7 +203,7 @@ fn take(original: &Object, converted: Value, to: &Gvk, place: Place) -> Result<O
     Ok(converted)
 }
 
-/// New labels or annotations must be valid.
+/// Validates new labels or annotations.
 fn check(field: &str, v: &Value) -> Result<(), String> {
     let Some(map) = v.as_object() else {
         return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(v)));
@@ -223,7 +225,7 @@ fn check(field: &str, v: &Value) -> Result<(), String> {
     }
 }
 
-/// What upstream calls the types of JSON.
+/// Returns Go's type of a JSON value.
 fn go_type(v: &Value) -> &'static str {
     match v {
         Value::Null => "<nil>",

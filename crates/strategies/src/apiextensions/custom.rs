@@ -1,10 +1,13 @@
-//! What every custom resource does (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
+//! The strategy of custom resources (`k8s.io/apiextensions-apiserver/pkg/registry/customresource`).
 
 use super::conversion::Webhook;
 use super::{rules, versions};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Gvk, Object, Status, Value, names};
-use registry::{Converter, Env, Request, Scale, Strategy, Sub, row::storage_name};
+use registry::{
+    Converter, CostEstimator, CreateStrategy, CustomResource, Env, ObjectConvertor, Request, ResetFieldsStrategy,
+    Scale, Sub, Subresources, UpdateStrategy, row::storage_name,
+};
 use schema::Schema;
 use schema::structural::Work;
 use serde_json::json;
@@ -12,30 +15,30 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use stored::encode;
 
-/// Bytes of defaults that an object that is read gets at most: so many, and so many times its own size.
-const LEAST_ADDED: usize = 32 << 10;
+/// Maximum bytes of defaults added to an object on reads: a minimum, and a multiple of its size.
+const MIN_ADDED: usize = 32 << 10;
 const ADDED: usize = 8;
 
-/// Patterns with more parts are compiled on threads aside: two milliseconds.
+/// Number of pattern parts from which patterns are compiled on other threads (two milliseconds).
 const MANY_PARTS: usize = 20_000;
 
 pub struct Custom {
-    /// The name of the definition.
+    /// Name of the definition.
     pub definition: String,
     pub gvk: Gvk,
     pub schema: Arc<Schema>,
     pub status: bool,
     pub scale: Option<Scale>,
     pub rules: Option<rules::Rules>,
-    /// Work that a byte of an object takes at most when it is validated ([`schema::structural::work_per_byte`]).
+    /// Maximum validation work per byte of an object ([`schema::structural::work_per_byte`]).
     pub work: usize,
-    /// Parts that its patterns have together ([`schema::structural::pattern_parts`]).
+    /// Total parts of the schema's patterns ([`schema::structural::pattern_parts`]).
     pub pattern_parts: usize,
-    /// Other objects are within it.
+    /// Whether the schema has embedded objects.
     pub embeds: bool,
-    /// Who converts between versions; none: they differ in their name only.
+    /// The conversion webhook; without one, versions differ only in `apiVersion`.
     pub webhook: Option<Webhook>,
-    /// The definition is being deleted.
+    /// Whether the definition is being deleted.
     pub ending: bool,
 }
 
@@ -86,11 +89,7 @@ impl Custom {
     }
 }
 
-impl Strategy for Custom {
-    fn serves_more(&self) -> bool {
-        self.ending
-    }
-
+impl CreateStrategy for Custom {
     fn permit(&self, _: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         if self.ending && old.is_none() {
             let why = "create not allowed while custom resource definition is terminating";
@@ -112,30 +111,7 @@ impl Strategy for Custom {
         self.check(o, None, errors);
     }
 
-    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        self.check(o, Some(old), errors);
-    }
-
-    fn validate_part(&self, _: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
-        let path = FieldPath::new("status");
-        if let (Some(v), Some(f)) = (o.get("status"), self.schema.field("status")) {
-            schema::structural::validate(v, old.get("status"), &f.schema, &path, &Work::new(), errors);
-        }
-        self.check_scale(o, false, errors);
-    }
-
-    fn slow_from(&self) -> Option<usize> {
-        // A smaller object has too little for loops within loops.
-        const LEAST: usize = 4 << 10;
-        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| LEAST);
-        // Twenty milliseconds at worst.
-        let schema = (self.work > 1).then(|| 1_000_000 / self.work);
-        // Patterns that are not compiled take that long whatever the size of the object.
-        let patterns = (self.pattern_parts > MANY_PARTS).then_some(0);
-        rules.into_iter().chain(schema).chain(patterns).min()
-    }
-
-    /// The rules of the schema.
+    /// Evaluates the validation rules of the schema.
     fn examine(&self, request: &Request, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         let Some(r) = &self.rules else { return };
         if rules::blocks(errors) {
@@ -149,9 +125,24 @@ impl Strategy for Custom {
         }
     }
 
-    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
-        let of_status: &[&[&str]] = &[&["spec"], &["metadata"]];
-        (subresource == "status").then_some(of_status)
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        let before: HashSet<&str> = old.into_iter().flat_map(|o| o.finalizers()).collect();
+        let new = o.finalizers().filter(|f| !before.contains(f));
+        new.flat_map(finalizer_warnings).collect()
+    }
+}
+
+impl UpdateStrategy for Custom {
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        self.check(o, Some(old), errors);
+    }
+
+    fn validate_part(&self, _: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
+        let path = FieldPath::new("status");
+        if let (Some(v), Some(f)) = (o.get("status"), self.schema.field("status")) {
+            schema::structural::validate(v, old.get("status"), &f.schema, &path, &Work::new(), errors);
+        }
+        self.check_scale(o, false, errors);
     }
 
     fn take_part(&self, part: &str, o: &mut Object, old: &Object) {
@@ -170,26 +161,31 @@ impl Strategy for Custom {
             }
         }
     }
+}
 
-    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let before: HashSet<&str> = old.into_iter().flat_map(|o| o.finalizers()).collect();
-        let new = o.finalizers().filter(|f| !before.contains(f));
-        new.flat_map(finalizer_warnings).collect()
+impl ResetFieldsStrategy for Custom {
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        let of_status: &[&[&str]] = &[&["spec"], &["metadata"]];
+        (subresource == "status").then_some(of_status)
     }
+}
 
+impl Subresources for Custom {
     fn subresource(&self, name: &str) -> Option<Sub> {
         match name {
             "scale" => self.scale.clone().map(Sub::Scale),
             _ => None,
         }
     }
+}
 
+impl ObjectConvertor for Custom {
     fn converter(&self) -> Option<&dyn Converter> {
         self.webhook.as_ref().map(|w| w as &dyn Converter)
     }
 
-    /// Without a webhook versions differ in their name only. What is read takes the form of the schema as it is now; defaults that would
-    /// make it many times as large are left out.
+    /// Sets the version, prunes and defaults the object by the current schema. Defaults beyond the size limit are
+    /// omitted.
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         o.set_gvk(to);
         if *to != self.gvk {
@@ -197,13 +193,32 @@ impl Strategy for Custom {
         }
         let mut v = o.into_value();
         schema::typed(&mut v, &self.schema).map_err(Status::internal)?;
-        let most = LEAST_ADDED + ADDED * schema::size(&v);
+        let most = MIN_ADDED + ADDED * schema::size(&v);
         schema::fill_within(&mut v, &self.schema, most);
         Object::from_value(v).ok_or_else(|| Status::internal("a stored object is none"))
     }
+}
+
+impl CostEstimator for Custom {
+    fn slow_from(&self) -> Option<usize> {
+        // Smaller objects have too little content for nested loops.
+        const MIN_SIZE: usize = 4 << 10;
+        let rules = self.rules.as_ref().filter(|r| r.slow).map(|_| MIN_SIZE);
+        // At most twenty milliseconds.
+        let schema = (self.work > 1).then(|| 1_000_000 / self.work);
+        // Compiling patterns takes that long whatever the object's size.
+        let patterns = (self.pattern_parts > MANY_PARTS).then_some(0);
+        rules.into_iter().chain(schema).chain(patterns).min()
+    }
 
     fn adds_defaults(&self) -> usize {
-        if self.schema.has_defaults() { LEAST_ADDED } else { 0 }
+        if self.schema.has_defaults() { MIN_ADDED } else { 0 }
+    }
+}
+
+impl CustomResource for Custom {
+    fn serves_more(&self) -> bool {
+        self.ending
     }
 
     fn is_custom(&self) -> bool {
@@ -225,7 +240,9 @@ impl Strategy for Custom {
     }
 }
 
-/// A value and its type, as Go tells them.
+registry::strategy!(Custom: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, Subresources, ObjectConvertor, CostEstimator, CustomResource);
+
+/// Formats a value with its type, as Go prints it.
 fn in_go(v: &Value) -> String {
     match v {
         Value::String(s) => format!("{s} is of the type string"),
@@ -236,7 +253,7 @@ fn in_go(v: &Value) -> String {
     }
 }
 
-/// A finalizer without a domain may be anybody's.
+/// Returns the warning for a finalizer without domain.
 fn finalizer_warnings(f: &str) -> Vec<String> {
     let path = "metadata.finalizers";
     let mut out: Vec<String> = names::qualified_name(f).into_iter().map(|m| format!("{path}: {f:?}: {m}")).collect();

@@ -1,11 +1,13 @@
-//! CustomResourceDefinition: what it may say, and how it ends.
+//! CustomResourceDefinition: validation and deletion.
 
 use super::{CLEANUP, naming, spec, storage_version, strings};
 use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{Object, Value};
-use registry::{DeleteOptions, Env, Request, Strategy};
+use registry::{
+    CostEstimator, CreateStrategy, DeleteOptions, DeleteStrategy, Env, ObjectConvertor, Request, UpdateStrategy,
+};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -14,11 +16,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct CustomResourceDefinition;
 
-impl Strategy for CustomResourceDefinition {
-    fn scheme(&self) -> &'static str {
-        "pkg/apiserver/apiserver.go:55"
-    }
-
+impl CreateStrategy for CustomResourceDefinition {
     fn default(&self, o: &mut Object) {
         let kind = o.str_at(&["spec", "names", "kind"]).unwrap_or_default().to_owned();
         let absent = |o: &Object, k: &str| o.str_at(&["spec", "names", k]).unwrap_or_default().is_empty();
@@ -43,6 +41,20 @@ impl Strategy for CustomResourceDefinition {
         o.set(&["status"], json!({"acceptedNames": names, "conditions": null, "storedVersions": stored}));
     }
 
+    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+        if old.is_some() {
+            return;
+        }
+        spec::validate(o, None, errors);
+    }
+
+    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
+        let before = old.map(spec::warnings).unwrap_or_default();
+        spec::warnings(o).into_iter().filter(|w| !before.contains(w)).collect()
+    }
+}
+
+impl UpdateStrategy for CustomResourceDefinition {
     fn prepare_for_update(&self, _: Env<'_>, request: &Request, o: &mut Object, _: &Object) {
         if !request.subresource.is_empty() {
             return;
@@ -56,13 +68,6 @@ impl Strategy for CustomResourceDefinition {
         }
     }
 
-    fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-        if old.is_some() {
-            return;
-        }
-        spec::validate(o, None, errors);
-    }
-
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         spec::validate(o, Some(old), errors);
     }
@@ -70,16 +75,9 @@ impl Strategy for CustomResourceDefinition {
     fn validate_part(&self, _: &str, o: &Object, _: &Object, errors: &mut ErrorList) {
         spec::status(o, errors);
     }
+}
 
-    fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let before = old.map(spec::warnings).unwrap_or_default();
-        spec::warnings(o).into_iter().filter(|w| !before.contains(w)).collect()
-    }
-
-    fn slow_from(&self) -> Option<usize> {
-        Some(0)
-    }
-
+impl DeleteStrategy for CustomResourceDefinition {
     fn keeps_alive(&self, o: &Object) -> bool {
         !o.is_deleting()
     }
@@ -99,3 +97,17 @@ impl Strategy for CustomResourceDefinition {
         naming::set_condition(o, "Terminating", "True", "InstanceDeletionPending", why, &now);
     }
 }
+
+impl ObjectConvertor for CustomResourceDefinition {
+    fn scheme(&self) -> &'static str {
+        "pkg/apiserver/apiserver.go:55"
+    }
+}
+
+impl CostEstimator for CustomResourceDefinition {
+    fn slow_from(&self) -> Option<usize> {
+        Some(0)
+    }
+}
+
+registry::strategy!(CustomResourceDefinition: CreateStrategy, UpdateStrategy, DeleteStrategy, ObjectConvertor, CostEstimator);

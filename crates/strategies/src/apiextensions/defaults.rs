@@ -1,18 +1,19 @@
-//! Defaults must themselves be valid and pruned (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`).
+//! Validation of schema defaults, which must be valid and pruned
+//! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`).
 
 use super::{definition, json_schema};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 use schema::structural::Work;
 
-/// Checks all defaults of a schema.
+/// Validates all defaults of a schema.
 pub fn validate(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     walk(s, path, &Work::new(), errors);
 }
 
 fn walk(s: &Value, path: &FieldPath, work: &Work, errors: &mut ErrorList) {
     if let Some(d) = s.get("default").filter(|d| !d.is_null()) {
-        one(s, d, &path.child("default"), work, errors);
+        validate_default(s, d, &path.child("default"), work, errors);
     }
     if s["items"].is_object() {
         walk(&s["items"], &path.child("items"), work, errors);
@@ -22,7 +23,7 @@ fn walk(s: &Value, path: &FieldPath, work: &Work, errors: &mut ErrorList) {
     }
 }
 
-fn one(s: &Value, default: &Value, path: &FieldPath, work: &Work, errors: &mut ErrorList) {
+fn validate_default(s: &Value, default: &Value, path: &FieldPath, work: &Work, errors: &mut ErrorList) {
     if let Some(ty) = s["type"].as_str().filter(|t| !t.is_empty() && !json_schema::TYPES.contains(t)) {
         let have = match default {
             Value::Number(n) if n.is_f64() => "number",

@@ -1,4 +1,4 @@
-//! From a definition to the rows of the resource it defines, one for each version.
+//! Converts a definition to the rows of its resource, one per version.
 
 use super::conversion::Webhook;
 use super::custom::Custom;
@@ -10,15 +10,15 @@ use registry::{Backend, Resource, Scale, ScaleSelector};
 use schema::{Schema, Str};
 use std::sync::{Arc, OnceLock};
 
-/// The rows of a definition.
+/// Rows of a definition.
 pub struct Defined {
-    /// What is served, in no order.
+    /// Served versions, in no particular order.
     pub served: Vec<Resource>,
     /// The stored version, served or not, with all verbs.
     pub stored: Resource,
 }
 
-/// The schema of `metadata`, which no definition repeats.
+/// Returns the schema of `metadata`, which definitions omit.
 pub fn metadata() -> &'static Arc<Schema> {
     static METADATA: OnceLock<Arc<Schema>> = OnceLock::new();
     METADATA.get_or_init(|| {
@@ -29,17 +29,17 @@ pub fn metadata() -> &'static Arc<Schema> {
 }
 
 const ALL: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-/// Of what is going, as discovery tells. What is there can still be changed, so that finalizers come off.
+/// Verbs in discovery while the definition is being deleted. Updates still work, so that finalizers can be removed.
 const ENDING: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
-/// Whether a resource is built in. Objects of built-in and of defined resources lie side by side in the store, so such a definition is
-/// of nothing, whatever its status says.
+/// Whether a resource is built in. Built-in and custom objects share the store's key space, so such a definition is
+/// never served.
 fn is_built_in(group: &str, plural: &str) -> bool {
     kinds::catalog().kinds.iter().any(|k| *k.group == *group && *k.plural == *plural)
 }
 
-/// Makes the rows under the names that were accepted; none while there are none. What was stored up to `reshaped` takes the
-/// schema's form when it is read.
+/// Returns the rows for the accepted names; `None` before names are accepted. Objects stored up to revision `reshaped`
+/// are pruned and defaulted on reads.
 pub fn rows(o: &Object, reshaped: u64) -> Option<Defined> {
     let name = |k: &str| o.str_at(&["status", "acceptedNames", k]).unwrap_or_default();
     if name("plural").is_empty() || name("kind").is_empty() {
@@ -69,10 +69,10 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
     let subresources = &v["subresources"];
     let status = !subresources["status"].is_null();
     let scale = scale(&subresources["scale"]);
-    let sub = |name: &str, speaks: Option<Gvk>| Subresource {
+    let sub = |name: &str, response_kind: Option<Gvk>| Subresource {
         name: name.into(),
         verbs: ["get", "patch", "update"].map(Into::into).to_vec(),
-        speaks,
+        speaks: response_kind,
     };
     let mut subs = Vec::new();
     subs.extend(status.then(|| sub("status", None)));
@@ -133,7 +133,7 @@ fn row(o: &Object, v: &Value, storage: &str, verbs: &[&str], reshaped: u64) -> R
     }
 }
 
-/// The name of a definition in OpenAPI: the group's parts from the last, then version and kind.
+/// Returns the OpenAPI definition name: reversed group, version and kind.
 fn definition_name(gvk: &Gvk) -> String {
     let group: Vec<&str> = gvk.group.split('.').rev().collect();
     format!("{}.{}.{}", group.join("."), gvk.version, gvk.kind)
@@ -158,7 +158,7 @@ fn scale(v: &Value) -> Option<Scale> {
     })
 }
 
-/// The name, then what the definition says; the age where it says nothing.
+/// Returns the name and the definition's columns; without any, name and age.
 fn columns(v: &Value) -> Vec<Column> {
     let column = |name: &str, ty: &str, format: &str, description: &str, priority: i32, path: &str| Column {
         name: name.into(),

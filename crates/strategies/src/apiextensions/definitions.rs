@@ -1,7 +1,7 @@
-//! Keeps the rows of custom resources as the definitions in the store say: names and conditions, rows, and the end of a
-//! definition (upstream's naming, establishing and finalizing controllers, and the handler's storage map, in one place).
+//! Maintains the rows of custom resources from stored definitions: names and conditions, rows, and deletion (upstream's
+//! naming, establishing and finalizing controllers, and the handler's storage map).
 //!
-//! Invariant: a definition is `Established` only after its rows are there, and is gone only after its objects are.
+//! Invariant: a definition is `Established` only after its rows exist, and is deleted only after its objects.
 
 use super::definition::{self, Defined};
 use super::naming::{self, Taken};
@@ -17,10 +17,10 @@ use stored::encode;
 use supervisor::panics::caught;
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
-/// How long to wait before something that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a failed step is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a definition was when its rows were made.
+/// The state of a definition from which its rows were built.
 #[derive(PartialEq)]
 struct Made {
     uid: String,
@@ -29,7 +29,7 @@ struct Made {
     ending: bool,
 }
 
-/// What a definition has of the names of its group.
+/// The accepted names of a definition.
 struct Names {
     group: String,
     given: meta::Value,
@@ -39,17 +39,17 @@ struct Names {
 pub struct Definitions {
     registry: Arc<Registry>,
     made: HashMap<String, Made>,
-    /// The stored version of each, for what the server does itself.
+    /// Rows of the stored versions, for the server's own requests.
     stored: HashMap<String, Arc<Resource>>,
     rows: HashMap<String, Vec<Gvr>>,
-    /// The names that every definition has been given, by its group.
+    /// Accepted names of definitions, by group.
     names: HashMap<String, Names>,
-    /// Those whose end has begun, by their UIDs.
+    /// UIDs of definitions whose deletion is in progress.
     ending: HashSet<String>,
 }
 
 impl Definitions {
-    /// Makes the rows of all definitions there are. The server is ready only afterwards.
+    /// Builds the rows of all definitions. The server is ready only afterwards.
     pub fn load(registry: &Arc<Registry>) -> Self {
         let mut d = Self {
             registry: registry.clone(),
@@ -59,14 +59,14 @@ impl Definitions {
             names: HashMap::new(),
             ending: HashSet::new(),
         };
-        let all = d.all();
-        all.iter().for_each(|o| d.note(o));
-        let established: Vec<Object> = all.into_iter().filter(|o| is_true(o, "Established")).collect();
+        let definitions = d.definitions();
+        definitions.iter().for_each(|o| d.note(o));
+        let established: Vec<Object> = definitions.into_iter().filter(|o| is_true(o, "Established")).collect();
         d.install(&established);
         d
     }
 
-    /// Follows the definitions until the store ends.
+    /// Follows changes of definitions until the store closes.
     pub fn run(self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(self.work())
     }
@@ -75,13 +75,13 @@ impl Definitions {
         loop {
             let snapshot = self.registry.store.snapshot();
             let known: Vec<String> = self.names.keys().cloned().collect();
-            let all = self.all();
+            let definitions = self.definitions();
             for name in known {
                 if !self.is_stored(&name) {
                     self.forget(&name);
                 }
             }
-            for o in all {
+            for o in definitions {
                 self.try_follow(o).await;
             }
             let Ok(mut watch) = self.registry.store.watch(Scope::resource(STORAGE), snapshot.revision()) else {
@@ -93,14 +93,14 @@ impl Definitions {
                         for e in batch.events {
                             match (e.change, encode::decode_or_log(&e.entry)) {
                                 (Change::Put, Some(o)) => self.try_follow(o).await,
-                                // It is served as it was before.
+                                // An unreadable definition keeps its rows.
                                 (Change::Put, None) => {}
                                 (Change::Delete, Some(o)) => self.gone(&o).await,
                                 (Change::Delete, None) => self.forget(&e.entry.key.name),
                             }
                         }
                     }
-                    // The rows are made again from what there is.
+                    // Rebuild from the current definitions.
                     Err(WatchError::Expired { .. } | WatchError::Engine(_)) => break,
                     Err(_) => return,
                 }
@@ -108,8 +108,8 @@ impl Definitions {
         }
     }
 
-    /// The definitions that can be read; one that cannot keeps the rows that it has.
-    fn all(&self) -> Vec<Object> {
+    /// Returns the decodable definitions; others keep their rows.
+    fn definitions(&self) -> Vec<Object> {
         let snapshot = self.registry.store.snapshot();
         let resource: store::Str = STORAGE.into();
         snapshot.range(&resource, None, None).filter_map(|e| encode::decode_or_log(e)).collect()
@@ -124,20 +124,20 @@ impl Definitions {
         self.names.insert(o.name().into(), names);
     }
 
-    /// The names that the others of a group have.
+    /// Returns the names taken by other definitions of the group.
     fn taken(&self, o: &Object) -> Taken {
         let group = o.str_at(&["spec", "group"]).unwrap_or_default();
         let others = self.names.iter().filter(|(name, n)| n.group == group && **name != o.name());
-        Taken::of(others.map(|(_, n)| &n.given)).and_built_in(group)
+        Taken::from_accepted(others.map(|(_, n)| &n.given)).and_built_in(group)
     }
 
-    /// A definition that makes the work panic keeps no other from being served; it waits for its next change.
+    /// Follows a definition. A panic is contained, and the definition is retried on its next change.
     async fn try_follow(&mut self, o: Object) {
         let name = o.name().to_owned();
         let _ = caught("definitions", name, self.follow(o)).await;
     }
 
-    /// Brings names, rows and conditions of a definition up to date. What the store says now counts, not the event.
+    /// Updates names, rows and conditions of a definition, from its current state in the store.
     async fn follow(&mut self, seen: Object) {
         let Some(o) = self.get(seen.name()).filter(|o| o.uid() == seen.uid()) else { return };
         let now = time::format(self.registry.clock.now());
@@ -174,7 +174,7 @@ impl Definitions {
         !matches!(self.registry.find(&key(name)), Ok(None))
     }
 
-    /// Its names are free again: those who wanted them may have them.
+    /// Releases the names of a deleted definition, and updates definitions with conflicts.
     async fn gone(&mut self, o: &Object) {
         if self.is_stored(o.name()) {
             return;
@@ -196,14 +196,14 @@ impl Definitions {
         self.names.remove(name);
         self.stored.remove(name);
         let rows = self.rows.remove(name).unwrap_or_default();
-        self.registry.change_rows(|all| {
-            let mut all = all.clone();
-            rows.iter().for_each(|r| all.remove(r));
-            all
+        self.registry.change_rows(|definitions| {
+            let mut definitions = definitions.clone();
+            rows.iter().for_each(|r| definitions.remove(r));
+            definitions
         });
     }
 
-    /// Puts the rows of definitions in place of those they had.
+    /// Replaces the rows of definitions.
     fn install(&mut self, definitions: &[Object]) {
         let mut changed: Vec<(String, Defined)> = Vec::new();
         for o in definitions {
@@ -216,7 +216,7 @@ impl Definitions {
             if self.made.get(o.name()) == Some(&made) {
                 continue;
             }
-            // Under the first schema nothing can have another form.
+            // Objects of generation 1 already conform to the schema.
             let reshaped = if o.generation() > 1 { self.registry.store.revision() } else { 0 };
             if let Some(d) = definition::rows(o, reshaped) {
                 changed.push((o.name().to_owned(), d));
@@ -233,7 +233,7 @@ impl Definitions {
             }
             let mut own = Vec::new();
             for r in d.served {
-                // What Kubernetes itself serves cannot be defined again.
+                // Built-in resources cannot be defined.
                 let gvr = r.kind.gvr();
                 if rows.resource(&gvr).is_none() {
                     own.push(gvr);
@@ -251,7 +251,7 @@ fn key(name: &str) -> Key {
     Key { resource: STORAGE.into(), namespace: "".into(), name: name.into() }
 }
 
-/// Changes a definition's status, and its finalizers.
+/// Updates the status and finalizers of a definition.
 async fn write_status(
     registry: &Registry,
     name: &str,
@@ -274,7 +274,7 @@ async fn write_status(
     }
 }
 
-/// The end of one definition: its objects go, then it goes.
+/// The deletion of a definition: first its objects, then itself.
 struct End {
     registry: Arc<Registry>,
     name: String,
@@ -288,7 +288,7 @@ impl End {
                 Ok(()) => return,
                 Err(e) => {
                     tracing::warn!("the objects of {} are not gone yet: {e}", self.name);
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -310,7 +310,7 @@ impl End {
     async fn condition(&self, status: &str, reason: &str, message: &str, last: bool) -> Result<(), Status> {
         let now = time::format(self.registry.clock.now());
         write_status(&self.registry, &self.name, |o| {
-            // Another of the same name may have come in the meantime.
+            // The definition may have been recreated.
             if o.uid() != self.uid || !o.is_deleting() {
                 return;
             }
@@ -322,14 +322,15 @@ impl End {
         .await
     }
 
-    /// Deletes every object and waits until none is left; finalizers of theirs are met by others.
+    /// Deletes all objects and waits until none is left. Other controllers remove their finalizers.
     async fn empty(&self, row: &Arc<Resource>) -> Result<(), Status> {
         let Some((resource, _)) = row.stored() else { return Ok(()) };
         let revision = self.registry.store.revision();
         let mut watch =
             self.registry.store.watch(Scope::resource(resource), revision).map_err(|e| Status::internal(&e))?;
-        let all: Vec<Arc<Entry>> = self.registry.store.snapshot().range(resource, None, None).cloned().collect();
-        for e in all {
+        let definitions: Vec<Arc<Entry>> =
+            self.registry.store.snapshot().range(resource, None, None).cloned().collect();
+        for e in definitions {
             self.delete(row, &e).await?;
         }
         while self.registry.store.snapshot().count(resource, None) > 0 {
@@ -341,7 +342,7 @@ impl End {
         Ok(())
     }
 
-    /// Deletes one object, unless it is being deleted.
+    /// Deletes an object that is not yet being deleted.
     async fn delete(&self, row: &Arc<Resource>, entry: &Entry) -> Result<(), Status> {
         let object = encode::decode(entry)?;
         if object.is_deleting() {

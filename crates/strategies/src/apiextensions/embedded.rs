@@ -1,5 +1,5 @@
-//! Objects within custom resources (`x-kubernetes-embedded-resource`): they say what they are, and their metadata are as those of
-//! any object (`pkg/apiserver/schema/objectmeta`).
+//! Validation of embedded objects (`x-kubernetes-embedded-resource`), which have kind, version and object metadata
+//! (`pkg/apiserver/schema/objectmeta`).
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupVersion, Object, Value, names};
@@ -7,12 +7,12 @@ use schema::Schema;
 
 const METADATA: &str = "metadata";
 
-/// Whether a part of a schema is an object of its own: its metadata are those that every object has.
+/// Whether a schema is that of an object with metadata.
 fn is_object(s: &Schema) -> bool {
     s.custom && s.field(METADATA).is_some_and(|f| !f.schema.custom)
 }
 
-/// Whether there are such objects below a schema at all.
+/// Whether a schema contains embedded objects.
 pub fn any(s: &Schema) -> bool {
     let below = |s: &Schema| (s.custom && is_object(s)) || any(s);
     s.fields.iter().filter(|f| f.schema.custom).any(|f| below(&f.schema))
@@ -20,7 +20,7 @@ pub fn any(s: &Schema) -> bool {
         || s.additional.as_deref().is_some_and(below)
 }
 
-/// Looks at every object below `v`, which itself has been looked at.
+/// Validates every embedded object below `v`, but not `v` itself.
 pub fn validate(v: &Value, s: &Schema, at: &FieldPath, errors: &mut ErrorList) {
     let mut each = |v: &Value, s: &Schema, at: FieldPath| {
         if is_object(s) && v.is_object() {

@@ -1,8 +1,9 @@
-//! Paths to fields in a schema: `.spec.color`, `.spec['odd.name']` (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel`).
+//! Field paths in schemas: `.spec.color`, `.spec['odd.name']`
+//! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel`).
 
 use meta::Value;
 
-/// The names a path goes through, and the schema it ends at.
+/// Returns the field names of a path, and the schema at its end.
 pub fn find<'a>(path: &str, schema: &'a Value) -> Result<(Vec<String>, &'a Value), String> {
     let mut names = Vec::new();
     let mut at = schema;
@@ -26,7 +27,7 @@ pub fn find<'a>(path: &str, schema: &'a Value) -> Result<(Vec<String>, &'a Value
         at = match (at["properties"].get(&name), &at["additionalProperties"]) {
             (Some(p), _) => p,
             (None, a) if a.is_object() => a,
-            // Every object has metadata, which no definition repeats.
+            // Definitions omit the schemas of type and object metadata.
             _ if names.is_empty() && matches!(&*name, "metadata" | "kind" | "apiVersion") => &Value::Null,
             _ if names.first().is_some_and(|n: &String| n == "metadata") => &Value::Null,
             _ => return Err("does not refer to a valid field".into()),

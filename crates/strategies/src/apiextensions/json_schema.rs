@@ -1,4 +1,4 @@
-//! What a schema of custom resources may say (`k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation`).
+//! Validation of schemas of custom resources (`k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation`).
 
 use super::field_path;
 use meta::field::ErrorList;
@@ -6,17 +6,17 @@ use meta::{FieldError, FieldPath, Value};
 
 pub const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// Where a schema stands, as far as it matters to what it may say.
+/// The position of a schema, which determines the allowed fields.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct Position<'a> {
     pub root: bool,
-    /// Why it may have no defaults.
+    /// The reason why defaults are forbidden.
     pub no_defaults: Option<&'a str>,
-    /// Below `metadata`, `kind` or `apiVersion` of an object.
+    /// Whether the schema is below `metadata`, `kind` or `apiVersion`.
     pub in_meta: bool,
 }
 
-/// All schemas that a schema is made of, itself included, until `visit` says stop.
+/// Visits a schema and all schemas within it, until `visit` returns true. Returns whether it did.
 pub fn any(s: &Value, visit: &mut impl FnMut(&Value) -> bool) -> bool {
     if !s.is_object() {
         return false;
@@ -47,30 +47,30 @@ fn filled(s: &Value, k: &str) -> bool {
     }
 }
 
-pub fn validate(s: &Value, path: &FieldPath, place: Place<'_>, errors: &mut ErrorList) {
-    standard(s, path, place, errors);
+pub fn validate(s: &Value, path: &FieldPath, position: Position<'_>, errors: &mut ErrorList) {
+    standard(s, path, position, errors);
     let forbid = |errors: &mut ErrorList, k: &str, why: &str| errors.push(FieldError::forbidden(&path.child(k), why));
     if s["uniqueItems"] == true {
         let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         forbid(errors, "uniqueItems", why);
     }
-    let inner = Place { root: false, ..place };
+    let inner = Position { root: false, ..position };
     let additional = &s["additionalProperties"];
     if !additional.is_null() && *additional != true && filled(s, "properties") {
         forbid(errors, "additionalProperties", "additionalProperties and properties are mutual exclusive");
     }
     if additional.is_object() {
         let why = "inside additionalProperties applying to object metadata";
-        let below = if place.in_meta { Place { no_defaults: Some(why), ..inner } } else { inner };
+        let below = if position.in_meta { Position { no_defaults: Some(why), ..inner } } else { inner };
         validate(additional, &path.child("additionalProperties"), below, errors);
     }
     for (k, p) in s["properties"].as_object().into_iter().flatten() {
-        let meta = (place.root || s["x-kubernetes-embedded-resource"] == true)
+        let meta = (position.root || s["x-kubernetes-embedded-resource"] == true)
             && matches!(k.as_str(), "metadata" | "kind" | "apiVersion");
         let why = format!("in top-level {k}");
-        let below = Place {
+        let below = Position {
             in_meta: inner.in_meta || meta,
-            no_defaults: if meta && place.root { Some(&why) } else { inner.no_defaults },
+            no_defaults: if meta && position.root { Some(&why) } else { inner.no_defaults },
             ..inner
         };
         validate(p, &path.child("properties").key(k), below, errors);
@@ -99,11 +99,11 @@ pub fn validate(s: &Value, path: &FieldPath, place: Place<'_>, errors: &mut Erro
     rules(s, path, errors);
 }
 
-/// What no version of OpenAPI that Kubernetes speaks has.
-fn standard(s: &Value, path: &FieldPath, place: Place<'_>, errors: &mut ErrorList) {
+/// Rejects fields that no supported OpenAPI version has.
+fn standard(s: &Value, path: &FieldPath, position: Position<'_>, errors: &mut ErrorList) {
     let mut forbid = |k: &str, why: &str| errors.push(FieldError::forbidden(&path.child(k), why));
-    if set(s, "default") && place.no_defaults.is_some() {
-        forbid("default", &format!("must not be set {}", place.no_defaults.unwrap_or_default()));
+    if set(s, "default") && position.no_defaults.is_some() {
+        forbid("default", &format!("must not be set {}", position.no_defaults.unwrap_or_default()));
     }
     if !text(s, "id").is_empty() {
         forbid("id", "id is not supported");
@@ -124,7 +124,7 @@ fn standard(s: &Value, path: &FieldPath, place: Place<'_>, errors: &mut ErrorLis
     if s["items"].as_array().is_some_and(|a| !a.is_empty()) {
         forbid("items", "items must be a schema object and not an array");
     }
-    if place.in_meta && s["x-kubernetes-embedded-resource"] == true {
+    if position.in_meta && s["x-kubernetes-embedded-resource"] == true {
         forbid("x-kubernetes-embedded-resource", "must not be used inside of resource meta");
     }
     let ty = text(s, "type");
@@ -137,18 +137,18 @@ fn standard(s: &Value, path: &FieldPath, place: Place<'_>, errors: &mut ErrorLis
     }
 }
 
-/// List and map types.
+/// Validates list and map types.
 fn topology(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let ty = text(s, "type");
-    let wants = |errors: &mut ErrorList, want: &str, why: &str| {
-        if ty != want {
+    let require_type = |errors: &mut ErrorList, required: &str, why: &str| {
+        if ty != required {
             let at = path.child("type");
             errors.push(if ty.is_empty() { FieldError::required(&at, why) } else { FieldError::invalid(&at, ty, why) });
         }
-        ty == want
+        ty == required
     };
     if let Some(m) = s["x-kubernetes-map-type"].as_str() {
-        wants(errors, "object", "must be object if x-kubernetes-map-type is specified");
+        require_type(errors, "object", "must be object if x-kubernetes-map-type is specified");
         if !matches!(m, "atomic" | "granular") {
             let at = path.child("x-kubernetes-map-type");
             errors.push(FieldError::not_supported(&at, m, &["atomic", "granular"]));
@@ -160,7 +160,7 @@ fn topology(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let list = s["x-kubernetes-list-type"].as_str();
     let at = path.child("x-kubernetes-list-type");
     if let Some(l) = list {
-        let is_array = wants(errors, "array", "must be array if x-kubernetes-list-type is specified");
+        let is_array = require_type(errors, "array", "must be array if x-kubernetes-list-type is specified");
         if is_array && l == "set" {
             set_items(items, &path.child("items"), errors);
         }
@@ -196,8 +196,8 @@ fn set_items(items: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The most errors of the keys of one list.
-const MOST_KEY_ERRORS: usize = 100;
+/// Maximum number of errors about the keys of one list.
+const MAX_KEY_ERRORS: usize = 100;
 
 fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, errors: &mut ErrorList) {
     let at = path.child("x-kubernetes-list-map-keys");
@@ -222,15 +222,15 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
     } else {
         let (again, before) = (crate::read::repeats(keys), errors.len());
         for (i, k) in keys.iter().enumerate() {
-            // Each error shows all keys.
-            if errors.len() > before + MOST_KEY_ERRORS {
+            // Each error lists all keys.
+            if errors.len() > before + MAX_KEY_ERRORS {
                 break;
             }
-            let place = below.child("properties").key(k).child("type");
+            let type_at = below.child("properties").key(k).child("type");
             match items["properties"].get(*k) {
                 Some(p) if matches!(text(p, "type"), "array" | "object") => {
                     let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                    errors.push(FieldError::invalid(&place, text(items, "type"), why));
+                    errors.push(FieldError::invalid(&type_at, text(items, "type"), why));
                 }
                 Some(_) => {}
                 None => errors.push(FieldError::invalid(&at, keys, "entries must all be names of item properties")),
@@ -242,21 +242,21 @@ fn map_keys(s: &Value, items: Option<&Value>, keys: &[&str], path: &FieldPath, e
     }
     for k in keys {
         let Some(p) = items["properties"].get(*k) else { continue };
-        let place = below.child("properties").key(k);
+        let property = below.child("properties").key(k);
         let required = items["required"].as_array().into_iter().flatten().any(|r| r == k);
         if !required && !set(p, "default") {
             let why =
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            errors.push(FieldError::required(&place.child("default"), why));
+            errors.push(FieldError::required(&property.child("default"), why));
         }
         if p["nullable"] == true {
             let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-            errors.push(FieldError::forbidden(&place.child("nullable"), why));
+            errors.push(FieldError::forbidden(&property.child("nullable"), why));
         }
     }
 }
 
-/// The form of `x-kubernetes-validations`; what the rules mean is for [`super::rules`].
+/// Validates the syntax of `x-kubernetes-validations`; [`super::rules`] compiles the expressions.
 fn rules(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     const REASONS: [&str; 4] =
         ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
@@ -281,19 +281,19 @@ fn rules(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
         if let Some(reason) = r["reason"].as_str().filter(|r| !REASONS.contains(r)) {
             errors.push(FieldError::not_supported(&at.child("reason"), reason, &REASONS));
         }
-        let place = text(r, "fieldPath");
-        if place.is_empty() {
+        let field_path = text(r, "fieldPath");
+        if field_path.is_empty() {
             continue;
         }
         let at = at.child("fieldPath");
-        if place.trim().is_empty() {
-            errors.push(FieldError::invalid(&at, place, "must be non-empty if specified"));
+        if field_path.trim().is_empty() {
+            errors.push(FieldError::invalid(&at, field_path, "must be non-empty if specified"));
         }
-        if broken(place) {
-            errors.push(FieldError::invalid(&at, place, "must not contain line breaks"));
+        if broken(field_path) {
+            errors.push(FieldError::invalid(&at, field_path, "must not contain line breaks"));
         }
-        if field_path::find(place, s).is_err() {
-            errors.push(FieldError::invalid(&at, place, "must be a valid path"));
+        if field_path::find(field_path, s).is_err() {
+            errors.push(FieldError::invalid(&at, field_path, "must be a valid path"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! CustomResourceDefinition: what it may say, its names and conditions, and the rows of the resources it defines.
+//! CustomResourceDefinition: validation, names and conditions, and the rows of defined resources.
 
 mod conversion;
 mod custom;
@@ -21,7 +21,7 @@ use meta::{Object, Value};
 
 kinds! { custom_resource_definition }
 
-/// Kept on a definition until its objects are gone.
+/// The finalizer of definitions until their objects are deleted.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 fn versions(o: &Object) -> &[Value] {
@@ -36,7 +36,7 @@ fn strings(v: Option<&Value>) -> Vec<String> {
     v.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A condition of a definition is `True`.
+/// Whether a condition of a definition is `True`.
 pub fn is_true(o: &Object, condition: &str) -> bool {
     let all = o.at(&["status", "conditions"]).and_then(Value::as_array);
     all.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")

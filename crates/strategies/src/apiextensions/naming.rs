@@ -1,12 +1,12 @@
-//! Which names a definition gets (`k8s.io/apiextensions-apiserver/pkg/controller/status`): those that no other definition of
-//! its group has been given before, and that no built-in kind has.
+//! Accepted names of definitions (`k8s.io/apiextensions-apiserver/pkg/controller/status`): those that neither another
+//! definition of the group nor a built-in kind has.
 
 use super::{is_true, strings};
 use meta::{Object, Value};
 use serde_json::{Map, json};
 use std::collections::BTreeSet;
 
-/// Names that definitions of a group have been given.
+/// The taken names of a group.
 #[derive(Default)]
 pub struct Taken {
     resources: BTreeSet<String>,
@@ -14,7 +14,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    pub fn of<'a>(given: impl Iterator<Item = &'a Value>) -> Self {
+    pub fn from_accepted<'a>(given: impl Iterator<Item = &'a Value>) -> Self {
         let mut t = Self::default();
         for names in given {
             let text = |k: &str| names[k].as_str().unwrap_or_default().to_owned();
@@ -25,7 +25,7 @@ impl Taken {
         t
     }
 
-    /// With the names of the built-in kinds of a group, served or not.
+    /// Adds the names of the group's built-in kinds, served or not.
     pub fn and_built_in(mut self, group: &str) -> Self {
         for k in kinds::catalog().kinds.iter().filter(|k| *k.group == *group) {
             self.resources.extend([&k.plural, &k.singular].into_iter().chain(&k.short_names).map(|n| n.to_string()));
@@ -35,10 +35,10 @@ impl Taken {
     }
 }
 
-/// The names and conditions of a definition among those of its group; none when they are as they should be.
+/// Returns the definition with updated names and conditions; `None` if they are up to date.
 pub fn settle(o: &Object, taken: &Taken, now: &str) -> Option<Object> {
     let names = |o: &Object, at: &str| o.at(&[at, if at == "spec" { "names" } else { "acceptedNames" }]).cloned();
-    let wanted = names(o, "spec").unwrap_or_default();
+    let requested = names(o, "spec").unwrap_or_default();
     let have = names(o, "status").unwrap_or_default();
     let mut given = have.as_object().cloned().unwrap_or_default();
     let mut conflict: Option<(&str, String)> = None;
@@ -54,18 +54,18 @@ pub fn settle(o: &Object, taken: &Taken, now: &str) -> Option<Object> {
             v => strings(Some(v)),
         };
         let own = list(&have[key]);
-        let conflicts: Vec<String> = list(&wanted[key])
+        let conflicts: Vec<String> = list(&requested[key])
             .into_iter()
             .filter(|n| !own.contains(n) && used.contains(n))
             .map(|n| format!("{n:?} is already in use"))
             .collect();
         match conflicts.as_slice() {
-            [] => take(&mut given, key, &wanted),
+            [] => take(&mut given, key, &requested),
             [one] => conflict = Some((reason, one.clone())),
             many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
         }
     }
-    take(&mut given, "categories", &wanted);
+    take(&mut given, "categories", &requested);
     let mut new = o.clone();
     new.set(&["status", "acceptedNames"], given);
     match conflict {
@@ -93,7 +93,7 @@ fn take(to: &mut Map<String, Value>, key: &str, from: &Value) {
     };
 }
 
-/// Sets a condition; the time moves only with the status.
+/// Sets a condition; its transition time changes only with the status.
 pub fn set_condition(o: &mut Object, ty: &str, status: &str, reason: &str, message: &str, now: &str) {
     let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
     let at = all.iter().position(|c| c["type"] == ty);

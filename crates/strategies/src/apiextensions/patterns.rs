@@ -1,17 +1,17 @@
-//! Whether the patterns of a definition compile, within a budget.
+//! Compiles the patterns of a definition, within a budget.
 //!
-//! A pattern that is short as text may be large as a program (`\pL{500}`), and a definition may have any number of them.
-//! The budget counts the programs of different patterns, roughly, by trying small limits first; a usual pattern takes the
-//! smallest. It is kept per thread from [`begin`] on, since a definition is validated at once and on one thread.
+//! A short pattern may compile to a large program (`\pL{500}`), and a definition may have any number of patterns. The
+//! budget counts the approximate program sizes of distinct patterns, by trying increasing limits. It is per thread,
+//! since a definition is validated on one thread without interruption; see [`begin`].
 
 use regex::RegexBuilder;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// Limits of the size of a program that are tried in turn, in bytes.
+/// Increasing program size limits, in bytes.
 const LIMITS: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 10 << 20];
-/// What the programs of all different patterns of a definition may take, in bytes.
-const ALL: usize = 32 << 20;
+/// Maximum total program size of a definition's patterns, in bytes.
+const BUDGET: usize = 32 << 20;
 
 #[derive(Default)]
 struct Spent {
@@ -23,12 +23,12 @@ thread_local! {
     static SPENT: RefCell<Spent> = RefCell::default();
 }
 
-/// A definition is validated from here on.
+/// Resets the budget, before a definition is validated.
 pub fn begin() {
     SPENT.take();
 }
 
-/// Compiles a pattern. Errors say why it is not one, or that the definition has too many large ones.
+/// Compiles a pattern. Errors if it is invalid, or exceeds the definition's budget.
 pub fn check(pattern: &str) -> Result<(), String> {
     SPENT.with_borrow_mut(|spent| {
         if pattern.is_empty() || spent.known.contains(pattern) {
@@ -37,8 +37,8 @@ pub fn check(pattern: &str) -> Result<(), String> {
         let text = meta::re2::translate(pattern);
         let mut error = String::new();
         for limit in LIMITS {
-            if spent.bytes + limit > ALL {
-                return Err(format!("all patterns of the definition together take more than {} MiB", ALL >> 20));
+            if spent.bytes + limit > BUDGET {
+                return Err(format!("all patterns of the definition together take more than {} MiB", BUDGET >> 20));
             }
             match RegexBuilder::new(&text).size_limit(limit).build() {
                 Ok(_) => {

@@ -1,7 +1,7 @@
-//! What a definition may say (`k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation`).
+//! Validation of the spec of a definition (`k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation`).
 //!
-//! What all versions say alike is reported once, where the internal type keeps it: `spec.validation` for the schema,
-//! `spec.subresources`, `spec.additionalPrinterColumns`, `spec.selectableFields`.
+//! Values that all versions share are reported once, at the paths of the internal type: `spec.validation` for the
+//! schema, `spec.subresources`, `spec.additionalPrinterColumns`, `spec.selectableFields`.
 
 mod approval;
 mod conversion;
@@ -12,10 +12,10 @@ use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Object, Value, names};
 use std::collections::{HashMap, HashSet};
 
-/// The most selectable fields of a version.
+/// Maximum number of selectable fields of a version.
 const MAX_SELECTABLE: usize = 8;
 
-/// Checks a definition; against the one it replaces, if there is one.
+/// Validates a definition and, on update, its changes.
 pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let path = FieldPath::new("spec");
     let at = |k: &str| o.str_at(&["spec", k]).unwrap_or_default();
@@ -33,7 +33,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     } else if !group.contains('.') {
         errors.push(FieldError::invalid(&path.child("group"), group, "should be a domain with at least one dot"));
     }
-    one_of(scope, &["Cluster", "Namespaced"], &path.child("scope"), errors);
+    supported(scope, &["Cluster", "Namespaced"], &path.child("scope"), errors);
     all_versions(o, old, &path, errors);
     let names = path.child("names");
     for k in ["plural", "singular", "kind", "listKind"] {
@@ -72,7 +72,7 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-pub(super) fn one_of(v: &str, allowed: &[&str], path: &FieldPath, errors: &mut ErrorList) {
+pub(super) fn supported(v: &str, allowed: &[&str], path: &FieldPath, errors: &mut ErrorList) {
     if v.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else if !allowed.contains(&v) {
@@ -80,7 +80,7 @@ pub(super) fn one_of(v: &str, allowed: &[&str], path: &FieldPath, errors: &mut E
     }
 }
 
-/// What all versions have alike; null when none has it, none when they differ.
+/// Returns the value that all versions share; null if none has it, `None` if they differ.
 fn shared<'a>(all: &'a [Value], key: &str) -> Option<&'a Value> {
     let first = &all.first()?[key];
     all.iter().all(|v| v[key] == *first).then_some(first)
@@ -154,7 +154,7 @@ fn all_versions(o: &Object, old: Option<&Object>, path: &FieldPath, errors: &mut
     }
 }
 
-/// As the internal type has them: without what they have alike.
+/// Formats versions as the internal type: without shared values.
 fn shown_versions(all: &[Value], path: &FieldPath) -> BadValue {
     if all.is_empty() {
         return BadValue::Null;
@@ -168,7 +168,8 @@ fn shown_versions(all: &[Value], path: &FieldPath) -> BadValue {
     shown_list(&all, "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion", path)
 }
 
-/// Schema, subresources, columns and selectable fields, of one version or of all. `unchanged`: so the schema was before.
+/// Validates schema, subresources, columns and selectable fields of a version, or the shared ones. `unchanged` is
+/// whether the old definition has the same schema.
 fn parts<'a>(
     any_status: bool,
     get: impl Fn(&str) -> &'a Value,
@@ -188,7 +189,7 @@ fn parts<'a>(
     for (i, c) in get("additionalPrinterColumns").as_array().into_iter().flatten().enumerate() {
         column(c, &path.child("additionalPrinterColumns").index(i), errors);
     }
-    // Selectable fields may be alike where schemas are not: then the schema is each version's own.
+    // Shared selectable fields refer to each version's own schema.
     let fields = get("selectableFields").as_array().map_or(&[][..], Vec::as_slice);
     if !fields.is_empty() {
         let at = path.child("selectableFields");
@@ -218,7 +219,7 @@ fn deprecation(v: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What may stand at the root where the schema of the status is taken out of it.
+/// Fields allowed at the root of a schema whose `status` subresource is validated on its own.
 const WITH_STATUS: [&str; 22] = [
     "description",
     "type",
@@ -247,18 +248,18 @@ const WITH_STATUS: [&str; 22] = [
 fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, errors: &mut ErrorList) {
     let before = errors.len();
     if status {
-        let said = |v: &Value| match v {
+        let is_set = |v: &Value| match v {
             Value::Null | Value::Bool(false) => false,
             Value::String(s) => !s.is_empty(),
             Value::Array(a) => !a.is_empty(),
             Value::Object(m) => !m.is_empty(),
             _ => true,
         };
-        if s["type"] != "object" && said(&s["type"]) {
+        if s["type"] != "object" && is_set(&s["type"]) {
             let why =
                 "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
             errors.push(FieldError::invalid(&path.child("type"), &s["type"], why));
-        } else if s.as_object().into_iter().flatten().any(|(k, v)| said(v) && !WITH_STATUS.contains(&k.as_str())) {
+        } else if s.as_object().into_iter().flatten().any(|(k, v)| is_set(v) && !WITH_STATUS.contains(&k.as_str())) {
             let why = format!(
                 "only {WITH_STATUS:?} fields are allowed at the root of the schema if the status subresource is enabled"
             );
@@ -273,8 +274,8 @@ fn root_schema(s: &Value, status: bool, unchanged: bool, path: &FieldPath, error
     if errors.len() == unsound {
         defaults::validate(s, path, errors);
     }
-    let place = json_schema::Place { root: true, no_defaults: None, in_meta: false };
-    json_schema::validate(s, path, place, errors);
+    let position = json_schema::Position { root: true, no_defaults: None, in_meta: false };
+    json_schema::validate(s, path, position, errors);
     if errors.len() == before {
         rules::compile(s, path, unchanged, errors);
     }
@@ -319,7 +320,7 @@ fn column(c: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if text("name").is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
     }
-    let (ty, format, place) = (text("type"), text("format"), text("jsonPath"));
+    let (ty, format, json_path) = (text("type"), text("format"), text("jsonPath"));
     let why = format!("must be one of {TYPES}");
     if ty.is_empty() {
         errors.push(FieldError::required(&path.child("type"), &why));
@@ -330,10 +331,10 @@ fn column(c: &Value, path: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path.child("format"), format, format!("must be one of {FORMATS}")));
     }
     let at = path.child("JSONPath");
-    if place.is_empty() {
+    if json_path.is_empty() {
         errors.push(FieldError::required(&at, ""));
     } else {
-        simple_path(place, &at, errors);
+        simple_path(json_path, &at, errors);
     }
 }
 
@@ -401,7 +402,7 @@ fn check_names(v: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The rules of the status.
+/// Validates the status.
 pub fn status(o: &Object, errors: &mut ErrorList) {
     check_names(o.at(&["status", "acceptedNames"]), &FieldPath::new("status.acceptedNames"), errors);
 }
@@ -437,7 +438,7 @@ fn stored_versions(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// What is kept but means nothing, or less than it looks.
+/// Returns warnings for fields without effect, or with less than expected.
 pub fn warnings(o: &Object) -> Vec<String> {
     let mut out = Vec::new();
     for v in versions(o) {

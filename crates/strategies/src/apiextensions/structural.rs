@@ -1,5 +1,5 @@
-//! Whether a schema is structural (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`): every field has one type, said in
-//! one place, and junctors only narrow what is declared outside of them.
+//! Validation of structural schemas (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`): every field has one type,
+//! declared outside junctors (`allOf`, `anyOf`, `oneOf`, `not`), which only add constraints.
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
@@ -86,7 +86,7 @@ fn invariants(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList)
     }
 }
 
-/// `kind`, `apiVersion` and `metadata` are what they are.
+/// Validates the schemas of `kind`, `apiVersion` and `metadata`.
 fn identity(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList) {
     for k in ["kind", "apiVersion"] {
         if let Some(p) = s["properties"].get(k).filter(|p| p["type"] != "string") {
@@ -136,7 +136,7 @@ fn junctors(s: &Value, path: &FieldPath, skip_any_of: bool, skip_first_all_of: b
     }
 }
 
-/// What stands below a junctor says nothing of structure.
+/// Validates a schema within a junctor, which may not declare structure.
 fn nested(s: &Value, path: &FieldPath, skip_any_of: bool, errors: &mut ErrorList) {
     junctors(s, path, skip_any_of, false, errors);
     if s["items"].is_object() {
@@ -175,37 +175,38 @@ fn nested(s: &Value, path: &FieldPath, skip_any_of: bool, errors: &mut ErrorList
     }
 }
 
-/// Everything that a junctor speaks of is declared outside.
-fn completeness(v: &Value, s: Option<&Value>, declared: &FieldPath, said: &FieldPath, errors: &mut ErrorList) {
+/// Checks that fields in junctors are declared outside of them. `used` is the path of `v` in the junctor, `declared`
+/// that of its declaration.
+fn completeness(v: &Value, s: Option<&Value>, declared: &FieldPath, used: &FieldPath, errors: &mut ErrorList) {
     let Some(s) = s else {
-        errors.push(FieldError::required(declared, &format!("because it is defined in {said}")));
+        errors.push(FieldError::required(declared, &format!("because it is defined in {used}")));
         return;
     };
-    let mut each = |v: &Value, said: FieldPath| below(v, s, declared, &said, errors);
+    let mut each = |v: &Value, used: FieldPath| below(v, s, declared, &used, errors);
     if v["not"].is_object() {
-        each(&v["not"], said.child("not"));
+        each(&v["not"], used.child("not"));
     }
     for k in ["allOf", "anyOf", "oneOf"] {
         for (i, v) in v[k].as_array().into_iter().flatten().enumerate() {
-            each(v, said.child(k).index(i));
+            each(v, used.child(k).index(i));
         }
     }
 }
 
-fn below(v: &Value, s: &Value, declared: &FieldPath, said: &FieldPath, errors: &mut ErrorList) {
-    completeness(v, Some(s), declared, said, errors);
+fn below(v: &Value, s: &Value, declared: &FieldPath, used: &FieldPath, errors: &mut ErrorList) {
+    completeness(v, Some(s), declared, used, errors);
     if v["items"].is_object() {
-        let (declared, said) = (declared.child("items"), said.child("items"));
+        let (declared, used) = (declared.child("items"), used.child("items"));
         match Some(&s["items"]).filter(|i| i.is_object()) {
-            Some(i) => below(&v["items"], i, &declared, &said, errors),
-            None => completeness(v, None, &declared, &said, errors),
+            Some(i) => below(&v["items"], i, &declared, &used, errors),
+            None => completeness(v, None, &declared, &used, errors),
         }
     }
     for (k, v) in v["properties"].as_object().into_iter().flatten() {
-        let (declared, said) = (declared.child("properties").key(k), said.child("properties").key(k));
+        let (declared, used) = (declared.child("properties").key(k), used.child("properties").key(k));
         match s["properties"].get(k) {
-            Some(p) => below(v, p, &declared, &said, errors),
-            None => completeness(v, None, &declared, &said, errors),
+            Some(p) => below(v, p, &declared, &used, errors),
+            None => completeness(v, None, &declared, &used, errors),
         }
     }
 }

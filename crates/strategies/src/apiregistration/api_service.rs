@@ -1,4 +1,4 @@
-//! APIService: its name is its version and group.
+//! APIService: the name is version and group.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -16,7 +16,7 @@ pub fn row(_: &Config) -> Row {
             .in_scheme("pkg/apiserver/scheme/scheme.go:28")
             .named(NameRule::PathSegment)
             .with_status(validate_status)
-            .with_whole_status(),
+            .with_fixed_status_metadata(),
     )
 }
 
@@ -24,10 +24,10 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
     let (group, version) = (text(spec, "group"), text(spec, "version"));
-    let want = format!("{version}.{group}");
-    // A name that is none at all, or missing, is told as such.
-    if !o.name().is_empty() && names::path_segment(o.name()).is_empty() && o.name() != want {
-        let why = format!("must be `spec.version+\".\"+spec.group`: {want:?}");
+    let expected = format!("{version}.{group}");
+    // Missing and invalid names are reported otherwise.
+    if !o.name().is_empty() && names::path_segment(o.name()).is_empty() && o.name() != expected {
+        let why = format!("must be `spec.version+\".\"+spec.group`: {expected:?}");
         errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
     }
     if !group.is_empty() {
@@ -60,15 +60,15 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     const ALL: [&str; 3] = ["True", "False", "Unknown"];
     let status = o.get("status").unwrap_or(&Value::Null);
     for (i, c) in items(status, "conditions").iter().enumerate() {
-        let said = text(c, "status");
-        if !ALL.contains(&said) {
+        let status = text(c, "status");
+        if !ALL.contains(&status) {
             let at = FieldPath::new("status.conditions").index(i).child("status");
-            errors.push(FieldError::not_supported(&at, said, &ALL));
+            errors.push(FieldError::not_supported(&at, status, &ALL));
         }
     }
 }
 
-/// The cells that only API services have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

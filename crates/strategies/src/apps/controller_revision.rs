@@ -1,4 +1,4 @@
-//! ControllerRevision: data that stays.
+//! ControllerRevision: immutable data.
 
 use crate::Config;
 use crate::plain::Ruled;

@@ -1,6 +1,6 @@
-//! DaemonSet: how its pods are replaced, and the generation of its template.
+//! DaemonSet: update strategy, and template generation.
 
-use super::workload::{Workload, at_most_all, count};
+use super::workload::{Workload, at_most_100_percent, count};
 use crate::Config;
 use crate::read::{shown, text};
 use crate::replicas::Counts;
@@ -71,12 +71,12 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             let rolling = &strategy["rollingUpdate"];
             let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
             let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
-            at_most_all(most, &most_at, &last, errors);
-            at_most_all(surge, &last, &last, errors);
+            at_most_100_percent(most, &most_at, &last, errors);
+            at_most_100_percent(surge, &last, &last, errors);
             match (count(most), count(surge)) {
                 (0, 0) => {
                     let e = FieldError::required(&most_at, "cannot be 0 when maxSurge is 0");
-                    errors.push(e.said_with(&last));
+                    errors.push(e.ordered_at(&last));
                 }
                 (0, _) | (_, 0) => {}
                 _ => {

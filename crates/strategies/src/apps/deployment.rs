@@ -1,6 +1,6 @@
-//! Deployment: how its pods are replaced.
+//! Deployment: update strategy.
 
-use super::workload::{Workload, at_most_all, count};
+use super::workload::{Workload, at_most_100_percent, count};
 use crate::Config;
 use crate::read::{shown, text};
 use crate::replicas::Counts;
@@ -46,14 +46,14 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
         "RollingUpdate" => {
             let at = at.child("rollingUpdate");
-            let (most, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
-            // What is wrong with either by itself is said before.
-            let (most_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
-            if count(most) == 0 && count(surge) == 0 {
+            let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            // Errors over both fields follow those of each.
+            let (unavailable_at, last) = (at.child("maxUnavailable"), at.child("maxSurge"));
+            if count(unavailable) == 0 && count(surge) == 0 {
                 let why = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&most_at, most, why).said_with(&last));
+                errors.push(FieldError::invalid(&unavailable_at, unavailable, why).ordered_at(&last));
             }
-            at_most_all(most, &most_at, &last, errors);
+            at_most_100_percent(unavailable, &unavailable_at, &last, errors);
         }
         "Recreate" => {}
         _ => {

@@ -1,4 +1,4 @@
-//! The workloads of `apps`.
+//! `apps`.
 
 mod controller_revision;
 mod daemon_set;

@@ -1,6 +1,6 @@
-//! StatefulSet: its claims, how its pods are replaced, and the fields that may change.
+//! StatefulSet: volume claim templates, update strategy, and mutable fields.
 
-use super::workload::{Workload, at_most_all, count};
+use super::workload::{Workload, at_most_100_percent, count};
 use crate::Config;
 use crate::core::persistent_volume_claim;
 use crate::pod_template;
@@ -30,7 +30,7 @@ fn workload() -> Workload {
     }
 }
 
-/// What may change in a stateful set.
+/// The mutable fields of the spec.
 const MUTABLE: [&str; 7] = [
     "replicas",
     "ordinals",
@@ -76,12 +76,12 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at, shown, why));
         }
         "OnDelete" | "RollingUpdate" => {
-            let most = &strategy["rollingUpdate"]["maxUnavailable"];
+            let unavailable = &strategy["rollingUpdate"]["maxUnavailable"];
             let at = at.child("rollingUpdate").child("maxUnavailable");
-            if !most.is_null() && count(most) == 0 {
-                errors.push(FieldError::invalid(&at, most, "cannot be 0"));
+            if !unavailable.is_null() && count(unavailable) == 0 {
+                errors.push(FieldError::invalid(&at, unavailable, "cannot be 0"));
             }
-            at_most_all(most, &at, &at, errors);
+            at_most_100_percent(unavailable, &at, &at, errors);
         }
         _ => {
             let shown = shown(strategy, "io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &at);
@@ -92,12 +92,12 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
 
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     if old.is_none() {
-        fixed(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
+        immutable_fields(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
     }
 }
 
-/// The fields of a stateful set that are validated on create only, as they may not change.
-fn fixed(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
+/// Validates immutable fields, which upstream does on create only.
+fn immutable_fields(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     delegated(spec, "io.k8s.api.apps.v1.StatefulSetSpec", "volumeClaimTemplates", path, errors);
     for (i, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
         persistent_volume_claim::claim_spec(
@@ -129,7 +129,7 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Errors of a stateful set that upstream reports twice, the second time with another path of the claim.
+/// Returns the warnings for claim templates, whose path differs on update as upstream, and for the history limit.
 fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     let mut out = Vec::new();
     let claims = o.at(&["spec", "volumeClaimTemplates"]).and_then(Value::as_array);

@@ -1,19 +1,19 @@
-//! What the workloads have in common: selector and template belong together.
+//! The strategy that workloads share: validation of selector, template and replica counts.
 
 use crate::read::{delegated, items, text};
 use crate::replicas::{self, Counts};
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, LabelSelector, Object, Value};
-use registry::{Env, NameRule, Request, Strategy, Sub};
+use registry::{CreateStrategy, Env, NameRule, Request, Sub, Subresources, UpdateStrategy};
 use serde_json::json;
 use std::collections::HashSet;
 
-/// A workload, and what it does beyond the others.
+/// The strategy of a workload, with the rules of its kind.
 pub struct Workload {
     pub names: NameRule,
     pub selector_is_immutable: bool,
-    /// The definition of its spec.
+    /// The definition of the kind's spec.
     pub definition: &'static str,
     pub empty_status: fn() -> Value,
     pub counts: &'static Counts,
@@ -21,14 +21,14 @@ pub struct Workload {
     pub prepare_for_update: fn(&mut Object, &Object),
     /// Validates the spec.
     pub validate: fn(&Value, &FieldPath, &mut ErrorList),
-    /// See [`Strategy::validate_since`].
+    /// See [`CreateStrategy::validate_since`].
     pub since: fn(&Object, Option<&Object>, &mut ErrorList),
     pub update: fn(&Object, &Object, &mut ErrorList),
     pub warnings: fn(&Object, Option<&Object>) -> Vec<String>,
 }
 
 impl Workload {
-    /// Returns a workload that does nothing beyond the others.
+    /// Returns a strategy without rules of the kind.
     pub fn new(definition: &'static str, counts: &'static Counts) -> Self {
         Self {
             names: NameRule::DnsSubdomain,
@@ -46,7 +46,7 @@ impl Workload {
     }
 }
 
-impl Strategy for Workload {
+impl CreateStrategy for Workload {
     fn name_rule(&self) -> NameRule {
         self.names
     }
@@ -62,8 +62,8 @@ impl Strategy for Workload {
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
         let named = matches!(o.kind(), "Deployment" | "ReplicaSet") && old.is_none();
-        let mut out = if named { pod_template::of_name(o.name()) } else { Vec::new() };
-        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        let mut out = if named { pod_template::name_warnings(o.name()) } else { Vec::new() };
+        out.extend(pod_template::workload_warnings(o, old, &["spec", "template"]));
         out.extend((self.warnings)(o, old));
         out
     }
@@ -77,25 +77,27 @@ impl Strategy for Workload {
         if let Some(t) = spec.get("template").filter(|_| validated) {
             delegated(spec, self.definition, "template", &path, errors);
             let with_claims =
-                (o.kind() == "StatefulSet").then(|| mounting_claims(t, items(spec, "volumeClaimTemplates")));
+                (o.kind() == "StatefulSet").then(|| with_claim_volumes(t, items(spec, "volumeClaimTemplates")));
             let t = with_claims.as_ref().unwrap_or(t);
             pod_template::validate(Some(t), &at, errors);
             if with_claims.is_some() {
                 schema::rules::labels(&t["metadata"]["labels"], &at.child("labels"), errors);
             }
-            // A deployment speaks of what it makes.
-            let said = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
-            pod_template::always_restarts(said, t, &at, errors);
+            // Upstream reports the ReplicaSet for a Deployment.
+            let controller = if o.kind() == "Deployment" { "ReplicaSet" } else { o.kind() };
+            pod_template::always_restarts(controller, t, &at, errors);
         }
         (self.validate)(spec, &path, errors);
     }
 
-    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
-        (self.prepare_for_update)(o, old);
-    }
-
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         (self.since)(o, old, errors);
+    }
+}
+
+impl UpdateStrategy for Workload {
+    fn prepare_for_update(&self, _env: Env<'_>, _request: &Request, o: &mut Object, old: &Object) {
+        (self.prepare_for_update)(o, old);
     }
 
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
@@ -116,16 +118,20 @@ impl Strategy for Workload {
     fn fixed_by_status(&self, old: &Object) -> &'static [&'static str] {
         if old.kind() == "Deployment" { &["labels"] } else { &[] }
     }
+}
 
+impl Subresources for Workload {
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }
 }
 
+registry::strategy!(Workload: CreateStrategy, UpdateStrategy, Subresources);
+
 const CLAIM: &str = "persistentVolumeClaim";
 
-/// A selector, and that it selects the template's pods. Answers whether it can be read: a template is not looked at beside one
-/// that cannot, where replicas are made of it.
+/// Validates the selector and whether it matches the template. Returns false if the selector is invalid: upstream then
+/// skips the template of Deployments and ReplicaSets.
 fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) -> bool {
     let at = path.child("selector");
     let selector = spec.get("selector").filter(|s| !s.is_null());
@@ -159,8 +165,8 @@ fn selector(kind: &str, spec: &Value, path: &FieldPath, errors: &mut ErrorList) 
     true
 }
 
-/// The template as its pods will be: claims are mounted like volumes, in place of volumes of their name.
-fn mounting_claims(template: &Value, claims: &[Value]) -> Value {
+/// Returns the template with a volume for each claim template, in place of volumes with the same name.
+fn with_claim_volumes(template: &Value, claims: &[Value]) -> Value {
     let names: HashSet<&str> = claims.iter().map(|c| text(&c["metadata"], "name")).collect();
     let mut volumes: Vec<Value> = names.iter().map(|n| json!({"name": n, CLAIM: {"claimName": n}})).collect();
     let own = items(&template["spec"], "volumes");
@@ -172,7 +178,7 @@ fn mounting_claims(template: &Value, claims: &[Value]) -> Value {
     out
 }
 
-/// A count, or how many in a hundred. What is neither counts as nothing.
+/// Returns the number or percentage of an `IntOrString`; 0 if it is neither.
 pub fn count(v: &Value) -> i64 {
     match v {
         Value::Number(n) => n.as_i64().unwrap_or(0),
@@ -186,10 +192,10 @@ fn percent(v: &Value) -> Option<i64> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// A share of the whole, of which is said at a place what is more than that.
-pub fn at_most_all(v: &Value, at: &FieldPath, place: &FieldPath, errors: &mut ErrorList) {
+/// Checks that a percentage is at most 100. `order` is where the error is ordered.
+pub fn at_most_100_percent(v: &Value, at: &FieldPath, order: &FieldPath, errors: &mut ErrorList) {
     if percent(v).is_some_and(|n| n > 100) {
-        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").said_with(place));
+        errors.push(FieldError::invalid(at, v, "must not be greater than 100%").ordered_at(order));
     }
 }
 

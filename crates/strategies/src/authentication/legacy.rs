@@ -1,5 +1,5 @@
-//! Tokens that are kept in secrets (`kubernetes.io/service-account-token`): without an end, good as long as the secret holds them.
-//! A secret says on which day its token was last used, so that what nobody uses can be taken away.
+//! Service account tokens in secrets (`kubernetes.io/service-account-token`), which are valid until the secret is
+//! deleted. Secrets record the day of last use, so that unused tokens can be removed.
 
 use super::service_account::{ServiceAccountTokens, user_of};
 use auth::User;
@@ -48,8 +48,8 @@ pub fn user(tokens: &ServiceAccountTokens, claims: &Value, token: &str) -> Resul
     Ok(user_of(namespace, name, uid))
 }
 
-/// Writes the day of use into the secret, once a day, and lets nobody wait for it.
-pub fn note_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, claims: &Value) {
+/// Records the use of a token in its secret, once a day and in the background.
+pub fn record_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, claims: &Value) {
     let Some(registry) = registry.get().and_then(Weak::upgrade) else { return };
     let (namespace, name) = (text(claims, "namespace").to_owned(), text(claims, "secret.name").to_owned());
     let day = clock.now().strftime("%Y-%m-%d").to_string();

@@ -1,4 +1,4 @@
-//! Reviews of tokens and identities, and the tokens of service accounts.
+//! `authentication.k8s.io`: reviews of tokens and identities, and service account tokens.
 
 mod legacy;
 mod self_subject_review;

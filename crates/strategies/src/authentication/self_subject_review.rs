@@ -1,4 +1,4 @@
-//! SelfSubjectReview: who the caller is.
+//! SelfSubjectReview: the identity of the caller.
 
 use super::info;
 use crate::Config;

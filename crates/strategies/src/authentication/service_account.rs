@@ -1,5 +1,5 @@
-//! Tokens of service accounts (`k8s.io/kubernetes/pkg/serviceaccount`): made on request and bound to what they are for, or kept in
-//! a secret as they were before. A token is good as long as what it names is there.
+//! Service account tokens (`k8s.io/kubernetes/pkg/serviceaccount`): issued on request and bound to an object, or legacy
+//! tokens in secrets. A token is valid while the objects it names exist.
 
 use super::legacy;
 use async_trait::async_trait;
@@ -15,35 +15,35 @@ use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use store::Entry;
 use stored::{Views, encode};
 
-/// What is being deleted is still there for so long: its finalizers may need the token.
+/// Seconds for which tokens of an object being deleted remain valid, as its finalizers may need them.
 const LEEWAY: i64 = 60;
-/// Tokens whose signature was verified are remembered up to so many.
+/// Size of the cache of verified signatures.
 const REMEMBERED: usize = 256;
-/// What authentication reads of the objects that tokens name is remembered up to so many bytes.
+/// Size of the cache of object identities, in bytes.
 const IDENTITIES: usize = 4 << 20;
-/// Of one object, in bytes: the token of a secret is no longer.
+/// Maximum size of an identity, in bytes: tokens in secrets are shorter.
 const IDENTITY: usize = 16 << 10;
 
-/// The fields of [`Bound`], in its order.
+/// Fields of [`Bound`], in order.
 static BOUND: LazyLock<[String; 5]> = LazyLock::new(|| {
     ["metadata.deletionTimestamp", "metadata.uid", "data.token", "spec.nodeName", "spec.serviceAccountName"]
         .map(str::to_owned)
 });
 
-/// What a token is held against, of the account, pod, secret or node that it names. The object is not decoded for it: each request with a
-/// token asks for it, before anything bounds what that user's requests may cost.
+/// The fields of an account, pod, secret or node that tokens are validated against. They are read without decoding the
+/// object, since token authentication precedes all limits on the user.
 pub(super) struct Bound {
     deleted: Option<Timestamp>,
     pub uid: String,
-    /// Of a secret, in base64.
+    /// Of secrets, in base64.
     pub token: String,
-    /// Of a pod.
+    /// Of pods.
     pub node: String,
     pub account: String,
 }
 
 impl Bound {
-    /// Returns it with the bytes that it takes.
+    /// Reads the fields of an entry. Also returns their size in bytes.
     fn read(entry: &Entry) -> (Self, usize) {
         let texts = encode::fields(&entry.value, &*BOUND);
         let bytes = texts.iter().map(String::len).sum();
@@ -56,45 +56,45 @@ impl Bound {
 
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Who makes the tokens, first; tokens of all are taken.
+    /// Issuers: the first issues tokens, tokens of all are accepted.
     pub issuers: Vec<String>,
-    /// Who this server is.
+    /// Audiences of this server.
     pub audiences: Vec<String>,
-    /// The longest that a token lasts, in seconds; none: whatever is asked for.
+    /// Maximum lifetime of a token in seconds; `None` is unlimited.
     pub max_seconds: Option<i64>,
-    /// Tokens of pods that ask for an hour last a year, since not all programs read theirs again.
+    /// Whether one-hour tokens of pods last a year, since not all programs reload them.
     pub extend: bool,
 }
 
-/// What a token is made of.
+/// The claims of a token to be issued.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     pub namespace: String,
     pub account: String,
     pub account_uid: String,
     pub audiences: Vec<String>,
-    /// How long it is good, and after how long it should be another one by now.
+    /// Lifetime, and the time after which the token should have been replaced, in seconds.
     pub seconds: i64,
     pub warn_after: Option<i64>,
-    /// `pod`, `secret` or `node`, with name and uid.
+    /// Bound objects: `pod`, `secret` or `node`, with name and UID.
     pub bound: Vec<(&'static str, String, String)>,
 }
 
-/// Makes and verifies tokens of service accounts.
+/// Issues and verifies service account tokens.
 pub struct ServiceAccountTokens {
     key: PrivateKey,
     keys: Vec<PublicKey>,
     pub settings: Settings,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    /// To see whether what a token names is still there.
+    /// For checks that bound objects exist.
     registry: OnceLock<Weak<Registry>>,
     verified: RwLock<Vec<(String, Arc<Value>)>>,
     bound: Views<Bound>,
 }
 
 impl ServiceAccountTokens {
-    /// Signs with `key`, and takes what it or one of `others` has signed.
+    /// Issues tokens with `key`, and accepts those signed with it or one of `others`.
     pub fn new(
         key: PrivateKey,
         others: Vec<PublicKey>,
@@ -112,7 +112,7 @@ impl ServiceAccountTokens {
         Ok(Arc::new(Self { key, keys, settings, clock, rng, registry, verified, bound }))
     }
 
-    /// Until then no token is good.
+    /// Attaches the registry. Tokens are rejected before.
     pub fn attach(&self, registry: &Arc<Registry>) {
         let _ = self.registry.set(Arc::downgrade(registry));
     }
@@ -121,7 +121,7 @@ impl ServiceAccountTokens {
         self.settings.issuers.first().map_or("", String::as_str)
     }
 
-    /// The documents by which others verify tokens (OpenID Connect discovery), and where the keys are.
+    /// Returns the OpenID Connect discovery document, with `keys_at` as the address of the keys, and the key set.
     pub fn documents(&self, keys_at: &str) -> (Value, Value) {
         let mut algorithms: Vec<&str> = self.keys.iter().map(PublicKey::algorithm).collect();
         algorithms.sort_unstable();
@@ -131,7 +131,7 @@ impl ServiceAccountTokens {
         (about, json!({"keys": self.keys.iter().map(PublicKey::to_jwk).collect::<Vec<_>>()}))
     }
 
-    /// A token and the time at which it ends.
+    /// Issues a token. Returns it with its expiration time.
     pub fn issue(&self, c: &Claims) -> Result<(String, Timestamp), String> {
         let now = self.clock.now();
         let end = meta::time::plus(now, c.seconds);
@@ -148,7 +148,7 @@ impl ServiceAccountTokens {
         Ok((self.key.sign(&claims)?, end))
     }
 
-    /// A token as it is kept in a secret: it has no end and is meant for everybody.
+    /// Issues a legacy token, without expiration and audience.
     pub fn issue_legacy(&self, account: &Object, secret: &Object) -> Result<String, String> {
         self.key.sign(&legacy::claims(account, secret))
     }
@@ -173,7 +173,7 @@ impl ServiceAccountTokens {
         Ok(Some(claims))
     }
 
-    /// What tokens are held against of an object of the core group, as it is stored now.
+    /// Returns the current fields that tokens are validated against, of an object of the core group.
     pub(super) fn stored(
         &self,
         registry: &Registry,
@@ -187,7 +187,7 @@ impl ServiceAccountTokens {
         Some((entry, bound))
     }
 
-    /// The same, unless the object has been going for too long.
+    /// Like [`Self::stored`], except for objects whose deletion began too long ago.
     pub(super) fn lookup(&self, resource: &str, namespace: &str, name: &str) -> Option<(Arc<Entry>, Arc<Bound>)> {
         let found = self.stored(&*self.registry.get()?.upgrade()?, resource, namespace, name)?;
         let now = self.clock.now().as_second();
@@ -218,7 +218,7 @@ impl ServiceAccountTokens {
         let (name, uid) = (text(&account["name"]), text(&account["uid"]));
         self.check_account(&namespace, &name, &uid)?;
         let mut user = user_of(&namespace, &name, &uid);
-        let mut say = |key: &str, v: String| {
+        let mut add_extra = |key: &str, v: String| {
             user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![v]);
         };
         let pod = own["pod"].is_object();
@@ -228,19 +228,19 @@ impl ServiceAccountTokens {
                 continue;
             }
             let (name, uid) = (text(&b["name"]), text(&b["uid"]));
-            // The node of a pod is told, and the pod is what the token is bound to.
+            // The node of a pod is informative; the token is bound to the pod.
             let namespace = if field == "node" { "" } else { &namespace };
-            let only_told = field == "node" && pod;
-            if !only_told && self.lookup(resource, namespace, &name).is_none_or(|(_, o)| o.uid != uid) {
+            let is_informative = field == "node" && pod;
+            if !is_informative && self.lookup(resource, namespace, &name).is_none_or(|(_, o)| o.uid != uid) {
                 return Err(format!("service account token has been invalidated: the {field} it is bound to is gone"));
             }
             if field != "secret" {
-                say(&format!("{field}-name"), name.clone());
-                say(&format!("{field}-uid"), uid.clone());
+                add_extra(&format!("{field}-name"), name.clone());
+                add_extra(&format!("{field}-uid"), uid.clone());
             }
         }
         if let Some(id) = claims["jti"].as_str().filter(|id| !id.is_empty()) {
-            say("credential-id", format!("JTI={id}"));
+            add_extra("credential-id", format!("JTI={id}"));
         }
         user.extra.retain(|_, v| v.iter().any(|v| !v.is_empty()));
         Ok(user)
@@ -259,13 +259,13 @@ impl TokenAuthenticator for ServiceAccountTokens {
     async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
         let Some(claims) = self.claims(token)? else { return Ok(None) };
         if claims["iss"] == legacy::ISSUER {
-            // Such a token is meant for this server.
+            // Legacy tokens are meant for this server.
             let audiences = auth::token::meant_for(&self.settings.audiences, audiences);
             if audiences.is_empty() {
                 return Err(format!("token audiences do not include any of {:?}", self.settings.audiences));
             }
             let user = legacy::user(self, &claims, token)?;
-            legacy::note_use(&self.registry, &self.clock, &claims);
+            legacy::record_use(&self.registry, &self.clock, &claims);
             return Ok(Some(Authenticated { user, audiences }));
         }
         let meant = auth::jwt::strings(&claims["aud"]);

@@ -1,4 +1,4 @@
-//! TokenRequest: the `token` subresource of a service account.
+//! TokenRequest: the `token` subresource of service accounts.
 
 use super::service_account::{Claims, ServiceAccountTokens};
 use async_trait::async_trait;
@@ -7,11 +7,11 @@ use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
-/// The `token` subresource of a service account.
+/// The function of the `token` subresource.
 pub struct TokenRequest(pub Arc<ServiceAccountTokens>);
 
-/// An hour and a little: what projected volumes ask for when nobody says how long.
-const USUAL: i64 = 3607;
+/// Default lifetime in seconds: that of projected volumes, slightly more than an hour.
+const DEFAULT_SECONDS: i64 = 3607;
 const YEAR: i64 = 365 * 24 * 3600;
 
 #[async_trait]
@@ -50,7 +50,8 @@ impl Function for TokenRequest {
         }
         let bound = self.bound(env, request, &account, &o)?;
         let own = audiences.iter().all(|a| settings.audiences.contains(a));
-        let extended = settings.extend && own && seconds == USUAL && bound.iter().any(|(kind, ..)| *kind == "pod");
+        let extended =
+            settings.extend && own && seconds == DEFAULT_SECONDS && bound.iter().any(|(kind, ..)| *kind == "pod");
         let claims = Claims {
             namespace: request.namespace.clone(),
             account: account.name().to_owned(),
@@ -72,7 +73,7 @@ impl Function for TokenRequest {
 }
 
 impl TokenRequest {
-    /// What a token is bound to must be there, and be the one that is meant. A pod brings its node along.
+    /// Returns the claims of the bound object, which must exist with the given UID. For a pod, they include its node.
     fn bound(
         &self,
         env: Env<'_>,
@@ -98,7 +99,7 @@ impl TokenRequest {
         };
         let rows = env.registry.rows();
         let row = rows.stored("", resource).ok_or_else(|| Status::internal("not served"))?;
-        // None of them is decoded, however large it is.
+        // Objects are not decoded, however large they are.
         let find = |resource: &str, namespace: &str, name: &str| {
             self.0.stored(env.registry, resource, namespace, name).map(|(_, bound)| bound)
         };

@@ -1,4 +1,4 @@
-//! TokenReview: whose a token is.
+//! TokenReview: authenticates a token.
 
 use super::info;
 use crate::Config;
@@ -30,8 +30,8 @@ impl Function for TokenReview {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
-        let asked = o.at(&["spec", "audiences"]).map(auth::jwt::strings).unwrap_or_default();
-        let status = match self.0.authenticate(&token, &asked).await {
+        let audiences = o.at(&["spec", "audiences"]).map(auth::jwt::strings).unwrap_or_default();
+        let status = match self.0.authenticate(&token, &audiences).await {
             Ok(Some(found)) => {
                 json!({"authenticated": true, "user": info(&found.user), "audiences": found.audiences})
             }

@@ -1,4 +1,4 @@
-//! What the reviews of access have in common.
+//! The function that access reviews share.
 
 use super::selectors;
 use crate::read::shown;
@@ -10,20 +10,20 @@ use registry::{Env, Function, Request, WriteOptions};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Whom a review is about.
+/// The subject of a review.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum Subject {
     /// The caller.
-    Own,
+    Caller,
     /// A user in the spec.
     Any,
-    /// A user in the spec, in the namespace of the review.
+    /// A user in the spec, for the review's namespace.
     Local,
 }
 
 pub struct AccessReview {
     pub authorizer: Arc<dyn Authorizer>,
-    pub whose: Whose,
+    pub subject: Subject,
 }
 
 #[async_trait]
@@ -35,9 +35,9 @@ impl Function for AccessReview {
         mut o: Object,
         _: &WriteOptions,
     ) -> Result<Object, Status> {
-        // Taken, not copied: it may be large.
+        // Moved, not copied: the spec may be large.
         let spec = o.remove(&["spec"]).unwrap_or_default();
-        let user = if self.whose == Whose::Own { request.user.clone() } else { user_of(&spec) };
+        let user = if self.subject == Subject::Caller { request.user.clone() } else { user_of(&spec) };
         let mut errors = Vec::new();
         self.validate(&o, &spec, &mut errors);
         if !errors.is_empty() {
@@ -45,7 +45,7 @@ impl Function for AccessReview {
         }
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         let text = |v: &Value, k: &str| v[k].as_str().unwrap_or_default().to_owned();
-        if self.whose == Whose::Local && text(resource, "namespace") != request.namespace {
+        if self.subject == Subject::Local && text(resource, "namespace") != request.namespace {
             let why = format!("spec.resourceAttributes.namespace must match namespace: {}", request.namespace);
             return Err(Status::bad_request(why));
         }
@@ -96,7 +96,7 @@ const PATH: &str = "io.k8s.api.authorization.v1.NonResourceAttributes";
 
 impl AccessReview {
     fn validate(&self, o: &Object, spec: &Value, errors: &mut ErrorList) {
-        let (at, local) = (FieldPath::new("spec"), self.whose == Whose::Local);
+        let (at, local) = (FieldPath::new("spec"), self.subject == Subject::Local);
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         if resource.is_object() && path.is_object() {
             let why = "cannot be specified in combination with resourceAttributes";
@@ -107,12 +107,12 @@ impl AccessReview {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
             errors.push(FieldError::invalid(&at.child("resourceAttributes"), Value::Null, why));
         }
-        let says = |k: &str| match &spec[k] {
+        let has_value = |k: &str| match &spec[k] {
             Value::String(s) => !s.is_empty(),
             Value::Array(a) => !a.is_empty(),
             _ => false,
         };
-        if self.whose != Whose::Own && !says("user") && !says("groups") {
+        if self.subject != Subject::Caller && !has_value("user") && !has_value("groups") {
             errors.push(FieldError::invalid(&at.child("user"), "", "at least one of user or group must be specified"));
         }
         for (key, named) in [("fieldSelector", false), ("labelSelector", true)] {

@@ -1,4 +1,4 @@
-//! Reviews of access.
+//! `authorization.k8s.io`: access reviews.
 
 mod access_review;
 mod local_subject_access_review;

@@ -1,13 +1,13 @@
-//! What the request of a review is narrowed to, as a query has it (`rawSelector`) or as requirements. What cannot be read narrows
-//! nothing, and is told: who goes by selectors then grants less.
+//! Field and label selectors of a review, as query text (`rawSelector`) or requirements. Unreadable selectors are
+//! reported and ignored: authorizers then grant less.
 
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::selector::{FieldTerm, Operator, Requirement};
 use meta::{FieldError, FieldPath, FieldSelector, LabelSelector, Value, names};
 
-/// Requirements that a selector may have, as in a query.
-const MOST: usize = 1_000;
+/// Maximum number of requirements of a selector, as in queries.
+const MAX_REQUIREMENTS: usize = 1_000;
 
 pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList) {
     let (raw, requirements) = (text(v, "rawSelector"), items(v, "requirements"));
@@ -20,8 +20,8 @@ pub fn validate(v: &Value, labels: bool, at: &FieldPath, errors: &mut ErrorList)
         let why = format!("when {what} is specified, requirements or rawSelector is required");
         errors.push(FieldError::required(&at.child("requirements"), &why));
     }
-    if requirements.len() > MOST {
-        errors.push(FieldError::too_many(&at.child("requirements"), requirements.len(), MOST));
+    if requirements.len() > MAX_REQUIREMENTS {
+        errors.push(FieldError::too_many(&at.child("requirements"), requirements.len(), MAX_REQUIREMENTS));
         return;
     }
     for (i, r) in requirements.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! SelfSubjectAccessReview: whether the caller may do something.
+//! SelfSubjectAccessReview: whether the caller has access.
 
-use super::access_review::{AccessReview, Whose};
+use super::access_review::{AccessReview, Subject};
 use crate::Config;
 use crate::plain::Plain;
 use crate::table::Row;
 
 pub fn row(config: &Config) -> Row {
-    Row::computed(Plain, AccessReview { authorizer: config.authorizer.clone(), whose: Whose::Own })
+    Row::computed(Plain, AccessReview { authorizer: config.authorizer.clone(), subject: Subject::Caller })
 }

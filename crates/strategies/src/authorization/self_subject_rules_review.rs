@@ -1,4 +1,4 @@
-//! SelfSubjectRulesReview: what the caller may do in a namespace.
+//! SelfSubjectRulesReview: the caller's rules in a namespace.
 
 use crate::Config;
 use crate::plain::Plain;
@@ -15,7 +15,7 @@ pub fn row(config: &Config) -> Row {
     Row::computed(Plain, RulesReview { authorizer: config.authorizer.clone() })
 }
 
-/// What the caller may do in a namespace, as far as the rules can be listed.
+/// Returns the caller's rules in a namespace, as far as they can be listed.
 pub struct RulesReview {
     pub authorizer: Arc<dyn Authorizer>,
 }

@@ -1,10 +1,10 @@
-//! SubjectAccessReview: whether a user may do something.
+//! SubjectAccessReview: whether a user has access.
 
-use super::access_review::{AccessReview, Whose};
+use super::access_review::{AccessReview, Subject};
 use crate::Config;
 use crate::plain::Plain;
 use crate::table::Row;
 
 pub fn row(config: &Config) -> Row {
-    Row::computed(Plain, AccessReview { authorizer: config.authorizer.clone(), whose: Whose::Any })
+    Row::computed(Plain, AccessReview { authorizer: config.authorizer.clone(), subject: Subject::Any })
 }

@@ -7,7 +7,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldPath, Gvk, Object, Status, Value};
-use registry::Strategy;
+use registry::{CreateStrategy, ObjectConvertor, TableConvertor, UpdateStrategy};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -17,28 +17,38 @@ pub fn row(_: &Config) -> Row {
 pub struct HorizontalPodAutoscaler;
 
 impl HorizontalPodAutoscaler {
-    /// The specification, whose rules are those of the newest version whatever the version.
-    fn newest(&self, o: &Object) -> Value {
-        let newest = Gvk::new("autoscaling", "v2", o.kind());
-        let converted = self.convert(o.clone(), &newest).ok();
+    /// Returns the spec in `v2`, whose rules apply to both versions.
+    fn v2_spec(&self, o: &Object) -> Value {
+        let v2_spec = Gvk::new("autoscaling", "v2", o.kind());
+        let converted = self.convert(o.clone(), &v2_spec).ok();
         converted.and_then(|o| o.get("spec").cloned()).unwrap_or_default()
     }
 }
 
-impl Strategy for HorizontalPodAutoscaler {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for HorizontalPodAutoscaler {
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         if old.is_some() {
             return;
         }
-        rules::validate(&self.newest(o), None, &FieldPath::new("spec"), errors);
+        rules::validate(&self.v2_spec(o), None, &FieldPath::new("spec"), errors);
     }
 
+    fn default(&self, o: &mut Object) {
+        if o.api_version() == "autoscaling/v2" && o.at(&["spec", "metrics"]).is_none() {
+            o.set(&["spec", "metrics"], vec![versions::cpu(versions::TARGET.into())]);
+        }
+        if o.api_version() == "autoscaling/v1" && !versions::has_metrics(o) {
+            o.set(&["spec", "targetCPUUtilizationPercentage"], versions::TARGET);
+        }
+        if o.at(&["spec", "behavior"]).is_some() {
+            default_behavior(o);
+        }
+    }
+}
+
+impl UpdateStrategy for HorizontalPodAutoscaler {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        rules::validate(&self.newest(o), Some(&self.newest(old)), &FieldPath::new("spec"), errors);
+        rules::validate(&self.v2_spec(o), Some(&self.v2_spec(old)), &FieldPath::new("spec"), errors);
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
@@ -46,19 +56,15 @@ impl Strategy for HorizontalPodAutoscaler {
             not_negative(o, &["currentReplicas", "desiredReplicas"], errors);
         }
     }
+}
 
-    fn default(&self, o: &mut Object) {
-        if o.api_version() == "autoscaling/v2" && o.at(&["spec", "metrics"]).is_none() {
-            o.set(&["spec", "metrics"], vec![versions::cpu(versions::TARGET.into())]);
-        }
-        if o.api_version() == "autoscaling/v1" && !versions::aims(o) {
-            o.set(&["spec", "targetCPUUtilizationPercentage"], versions::TARGET);
-        }
-        if o.at(&["spec", "behavior"]).is_some() {
-            default_behavior(o);
-        }
+impl TableConvertor for HorizontalPodAutoscaler {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
     }
+}
 
+impl ObjectConvertor for HorizontalPodAutoscaler {
     fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
         match (o.api_version() == to.api_version(), &*to.version) {
             (true, _) => {}
@@ -70,7 +76,9 @@ impl Strategy for HorizontalPodAutoscaler {
     }
 }
 
-/// What a behaviour that is given leaves out.
+registry::strategy!(HorizontalPodAutoscaler: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
+
+/// Sets the defaults of a specified behavior.
 fn default_behavior(o: &mut Object) {
     let up = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [
         {"type": "Pods", "value": 4, "periodSeconds": 15}, {"type": "Percent", "value": 100, "periodSeconds": 15}]});
@@ -84,7 +92,7 @@ fn default_behavior(o: &mut Object) {
     }
 }
 
-/// The cells that only autoscalers have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,11 +1,11 @@
-//! The rules of an autoscaler's specification, in `v2`.
+//! Validation of autoscaler specs, in `v2`.
 
 use crate::pod_template::resources;
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Quantity, Value, names};
 
-/// Kinds of metrics, and the field that each of them fills, in the order in which they are looked at.
+/// Metric types and their fields, in order of validation.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -17,7 +17,7 @@ const KINDS: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Re
 const WINDOW_MAX: i64 = 3600;
 const PERIOD_MAX: i64 = 1800;
 
-/// `old` is what an update finds: what it said already, it may go on saying.
+/// Validates a spec. Values of `old` remain valid.
 pub fn validate(spec: &Value, old: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let least = spec["minReplicas"].as_i64();
     let lowest = if old.is_some_and(|o| o["minReplicas"] == 0) { 0 } else { 1 };
@@ -69,7 +69,7 @@ fn target(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What is wrong with the version that a reference names; the core group has no name.
+/// Returns the error for the API version of a reference. `core` allows the core group.
 fn version(r: &Value, core: bool) -> Option<String> {
     let version = text(r, "apiVersion");
     if version.matches('/').count() > 1 {
@@ -79,7 +79,7 @@ fn version(r: &Value, core: bool) -> Option<String> {
     (group.is_empty() && !core).then(|| "apiVersion must specify API group".to_string())
 }
 
-/// The same of the object that a metric describes, which may be of any group.
+/// Like [`version`], for the object that a metric describes, which may be of any group.
 fn described(m: &Value) -> Option<String> {
     let object = &m["object"]["describedObject"];
     object.is_object().then(|| version(object, true)).flatten()

@@ -1,10 +1,10 @@
-//! The versions of HorizontalPodAutoscaler (`pkg/apis/autoscaling/v1/conversion.go`). The older one has a field for the CPU alone;
-//! all else goes with it in annotations, so that nothing is lost when it is written through that version.
+//! Conversion of HorizontalPodAutoscaler (`pkg/apis/autoscaling/v1/conversion.go`). `v1` has a field for CPU only, and
+//! keeps everything else in annotations.
 
 use meta::{Map, Object, Value};
 use serde_json::json;
 
-/// The share of requested CPU that is aimed at when nothing is said, in percent.
+/// Default target CPU utilization, in percent.
 pub const TARGET: i64 = 80;
 
 pub const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -15,10 +15,10 @@ const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const PERCENTAGE: [&str; 2] = ["spec", "targetCPUUtilizationPercentage"];
 const CURRENT_PERCENTAGE: [&str; 2] = ["status", "currentCPUUtilizationPercentage"];
 
-/// A field of the older version, where it is in the newer one, and whether it is always written.
+/// A field of `v1`, its path in `v2`, and whether it is always written.
 type Part = (&'static str, &'static [&'static str], bool);
 
-/// A source of metrics: its name, and its parts in a specification and in a status, in the order in which they are written.
+/// A metric source: its name, and its fields in spec and status, in the order written.
 struct Source {
     name: &'static str,
     spec: &'static [Part],
@@ -85,16 +85,16 @@ const SOURCES: [Source; 5] = [
     },
 ];
 
-/// Which of the two a metric stands in.
+/// Whether a metric is in the spec or the status.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Section {
     Spec,
     Status,
 }
 
 impl Source {
-    fn parts(&self, place: Place) -> &'static [Part] {
-        if place == Place::Spec { self.spec } else { self.status }
+    fn parts(&self, section: Section) -> &'static [Part] {
+        if section == Section::Spec { self.spec } else { self.status }
     }
 }
 
@@ -109,7 +109,7 @@ fn is_cpu(m: &Value) -> bool {
     m["type"] == "Resource" && m["resource"]["name"] == "cpu"
 }
 
-/// In the older version. Annotations of this kind that were there before mean nothing.
+/// Converts to `v1`. Existing conversion annotations are dropped.
 pub fn to_v1(o: &mut Object) {
     forget(o);
     let metrics = items(o.remove(&["spec", "metrics"]));
@@ -119,13 +119,13 @@ pub fn to_v1(o: &mut Object) {
         o.set(&PERCENTAGE, n);
     }
     let others = metrics.iter().enumerate().filter(|(i, _)| Some(*i) != own).map(|(_, m)| m);
-    annotate(o, METRICS, others.map(|m| older(m, Place::Spec)).collect());
+    annotate(o, METRICS, others.map(|m| older(m, Section::Spec)).collect());
     let current = items(o.remove(&["status", "currentMetrics"]));
     let now = |m: &Value| m["resource"]["current"]["averageUtilization"].as_i64();
     if let Some(n) = current.iter().filter(|m| is_cpu(m)).filter_map(now).next_back() {
         o.set(&CURRENT_PERCENTAGE, n);
     }
-    annotate(o, CURRENT, current.iter().map(|m| older(m, Place::Status)).collect());
+    annotate(o, CURRENT, current.iter().map(|m| older(m, Section::Status)).collect());
     let conditions = items(o.remove(&["status", "conditions"]));
     let condition = |c: &Value| {
         let keys = ["type", "status", "lastTransitionTime", "reason", "message"];
@@ -137,10 +137,10 @@ pub fn to_v1(o: &mut Object) {
     }
 }
 
-/// In the newer version.
+/// Converts to `v2`.
 pub fn to_v2(o: &mut Object) {
     let listed = |o: &Object, key: &str| items(o.annotation(key).and_then(|text| serde_json::from_str(text).ok()));
-    let mut metrics: Vec<Value> = listed(o, METRICS).iter().filter_map(|m| newer(m, Place::Spec)).collect();
+    let mut metrics: Vec<Value> = listed(o, METRICS).iter().filter_map(|m| newer(m, Section::Spec)).collect();
     if let Some(n) = o.remove(&PERCENTAGE).filter(|n| !n.is_null()) {
         metrics.push(cpu(n));
     }
@@ -148,7 +148,7 @@ pub fn to_v2(o: &mut Object) {
         metrics.push(cpu(TARGET.into()));
     }
     o.set(&["spec", "metrics"], metrics);
-    let mut current: Vec<Value> = listed(o, CURRENT).iter().filter_map(|m| newer(m, Place::Status)).collect();
+    let mut current: Vec<Value> = listed(o, CURRENT).iter().filter_map(|m| newer(m, Section::Status)).collect();
     if let Some(n) = o.remove(&CURRENT_PERCENTAGE).filter(|n| !n.is_null() && current.is_empty()) {
         let resource = json!({"name": "cpu", "current": {"averageUtilization": n}});
         current.push(json!({"type": "Resource", "resource": resource}));
@@ -167,8 +167,8 @@ pub fn to_v2(o: &mut Object) {
     forget(o);
 }
 
-/// Whether the older version says what to aim at, in its field or in an annotation.
-pub fn aims(o: &Object) -> bool {
+/// Whether a `v1` object has a metric, in its field or in an annotation.
+pub fn has_metrics(o: &Object) -> bool {
     let others = o.annotation(METRICS).and_then(|text| serde_json::from_str::<Value>(text).ok());
     o.at(&PERCENTAGE).is_some_and(|n| !n.is_null()) || !items(others).is_empty()
 }
@@ -189,14 +189,14 @@ fn forget(o: &mut Object) {
     }
 }
 
-/// A list of objects, which are JSON already.
+/// Writes a list of JSON objects to an annotation.
 fn annotate(o: &mut Object, key: &str, list: Vec<String>) {
     if !list.is_empty() {
         o.set_annotation(key, &format!("[{}]", list.join(",")));
     }
 }
 
-/// An object with its members in this order.
+/// Formats an object with its members in this order.
 fn written<const N: usize>(members: [(&str, Option<Value>); N]) -> String {
     let known = members.into_iter().filter_map(|(k, v)| Some(format!("{}:{}", Value::from(k), v?)));
     format!("{{{}}}", known.collect::<Vec<_>>().join(","))
@@ -206,11 +206,11 @@ fn at<'v>(v: &'v Value, path: &[&str]) -> Option<&'v Value> {
     path.iter().try_fold(v, |v, k| v.get(*k)).filter(|v| !v.is_null())
 }
 
-fn older(m: &Value, place: Place) -> String {
+fn older(m: &Value, section: Section) -> String {
     let kind = written([("type", m.get("type").cloned())]);
     let Some(source) = SOURCES.iter().find(|s| m.get(s.name).is_some_and(Value::is_object)) else { return kind };
     let part = |(name, path, always): &Part| {
-        let v = at(&m[source.name], path).cloned().or_else(|| always.then(|| nothing(name)))?;
+        let v = at(&m[source.name], path).cloned().or_else(|| always.then(|| zero_value(name)))?;
         Some(match v {
             Value::Object(o) if *name == "target" => {
                 let keys = ["kind", "name", "apiVersion"];
@@ -219,27 +219,27 @@ fn older(m: &Value, place: Place) -> String {
             v => format!("{}:{v}", Value::from(*name)),
         })
     };
-    let parts: Vec<String> = source.parts(place).iter().filter_map(part).collect();
+    let parts: Vec<String> = source.parts(section).iter().filter_map(part).collect();
     format!("{},\"{}\":{{{}}}}}", kind.trim_end_matches('}'), source.name, parts.join(","))
 }
 
-/// What is always written and is not there: an amount is none.
-fn nothing(name: &str) -> Value {
+/// Returns the zero value of an absent field that is always written.
+fn zero_value(name: &str) -> Value {
     if name.ends_with("Value") { "0".into() } else { "".into() }
 }
 
-fn newer(m: &Value, place: Place) -> Option<Value> {
+fn newer(m: &Value, section: Section) -> Option<Value> {
     let source = SOURCES.iter().find(|s| m.get(s.name).is_some_and(Value::is_object))?;
     let mut inner = Object(Map::new());
-    for (name, path, _) in source.parts(place) {
-        // An amount that is always written is none where there is an average.
+    for (name, path, _) in source.parts(section) {
+        // A zero amount stands for an absent one beside an average.
         let beside = matches!(*name, "targetValue" | "currentValue") && m[source.name].get("averageValue").is_some();
         match at(&m[source.name], &[name]) {
             Some(v) if !(beside && *v == "0") => inner.set(path, v.clone()),
             _ => {}
         }
     }
-    if place == Place::Spec {
+    if section == Section::Spec {
         let has = |k: &str| inner.at(&["target", k]).is_some();
         let kind = match source.name {
             "pods" => "AverageValue",
@@ -253,7 +253,7 @@ fn newer(m: &Value, place: Place) -> Option<Value> {
     Some(json!({"type": m["type"], source.name: inner.into_value()}))
 }
 
-/// With the names that Go's fields have: upstream writes its internal form here.
+/// Returns a value with Go's field names: upstream writes its internal type here.
 fn capitalized(v: &Value) -> Value {
     renamed(v.clone(), &|k| k[..1].to_uppercase() + &k[1..])
 }
@@ -314,10 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_aims_at_the_usual() {
+    fn defaults_to_cpu_utilization() {
         let mut o =
             Object::from_value(json!({"metadata": {"annotations": {METRICS: "nonsense"}}, "spec": {}})).unwrap();
-        assert!(!aims(&o));
+        assert!(!has_metrics(&o));
         to_v2(&mut o);
         assert_eq!(o.into_value(), json!({"metadata": {}, "spec": {"metrics": [cpu(TARGET.into())]}}));
     }

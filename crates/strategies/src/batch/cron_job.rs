@@ -1,4 +1,4 @@
-//! CronJob: a schedule, and a Job to come.
+//! CronJob: schedule, time zone and job template.
 
 use super::job_spec;
 use crate::Config;
@@ -7,7 +7,7 @@ use crate::read::is_set;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::Strategy;
+use registry::{CreateStrategy, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(CronJob)
@@ -15,13 +15,13 @@ pub fn row(_: &Config) -> Row {
 
 pub struct CronJob;
 
-/// The path is upstream's.
+/// The path in the message is upstream's.
 const ZONED: &str = "CRON_TZ or TZ used in spec.spec.schedule is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details";
 
-/// A job's name is the cron job's and eleven characters.
+/// Maximum name length: names of jobs append eleven characters.
 const NAME_MAX: usize = 52;
 
-impl Strategy for CronJob {
+impl CreateStrategy for CronJob {
     fn default(&self, o: &mut Object) {
         let template: Vec<&str> = vec!["spec", "jobTemplate", "spec", "template", "spec"];
         pod_template::default(o, &template);
@@ -29,9 +29,9 @@ impl Strategy for CronJob {
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
         let path = ["spec", "jobTemplate", "spec"];
-        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
+        let mut out = if old.is_none() { pod_template::name_warnings(o.name()) } else { Vec::new() };
         out.extend(job_spec::warnings(o.at(&path).unwrap_or(&Value::Null), &FieldPath::new(path.join("."))));
-        out.extend(pod_template::of_workload(o, old, &["spec", "jobTemplate", "spec", "template"]));
+        out.extend(pod_template::workload_warnings(o, old, &["spec", "jobTemplate", "spec", "template"]));
         if o.str_at(&["spec", "schedule"]).is_some_and(|s| s.contains("TZ")) {
             out.push(ZONED.to_owned());
         }
@@ -42,15 +42,11 @@ impl Strategy for CronJob {
         if old.is_some() {
             return;
         }
-        timed(o, None, errors);
+        schedule_and_zone(o, None, errors);
         if o.name().len() > NAME_MAX {
             let why = format!("must be no more than {NAME_MAX} characters");
             errors.push(FieldError::invalid(&FieldPath::new("metadata.name"), o.name(), why));
         }
-    }
-
-    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        timed(o, Some(old), errors);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
@@ -58,7 +54,7 @@ impl Strategy for CronJob {
         let spec = o.at(&["spec", "jobTemplate", "spec"]).unwrap_or(&Value::Null);
         let path = path.child("jobTemplate").child("spec");
         job_spec::validate(spec, &path, errors);
-        // Its jobs find their pods by labels that are made with them.
+        // Selectors of jobs are generated.
         if is_set(spec, "selector") {
             let why = "`selector` will be auto-generated";
             errors.push(FieldError::invalid(&path.child("selector"), &spec["selector"], why));
@@ -69,8 +65,16 @@ impl Strategy for CronJob {
     }
 }
 
-/// When it runs. What was always there may say its zone in the schedule, where it is said no more.
-fn timed(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
+impl UpdateStrategy for CronJob {
+    fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
+        schedule_and_zone(o, Some(old), errors);
+    }
+}
+
+registry::strategy!(CronJob: CreateStrategy, UpdateStrategy);
+
+/// Validates schedule and time zone. An object whose schedule had a zone before may keep it.
+fn schedule_and_zone(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let path = FieldPath::new("spec");
     let schedule = o.str_at(&["spec", "schedule"]).unwrap_or_default();
     let at = path.child("schedule");
@@ -96,13 +100,13 @@ fn timed(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-/// A zone of the time zone database, written as it is there.
+/// Validates the name of a time zone, which is case-sensitive.
 fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
     let Some(zone) = v.and_then(Value::as_str) else { return };
     let unknown = FieldError::invalid(at, zone, format!("unknown time zone {zone}"));
     let part = |p: &str| {
-        let letters = p.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
-        letters && (1..=PART_MAX).contains(&p.len()) && p != "." && p != ".." && !p.starts_with('-')
+        let allowed = p.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
+        allowed && (1..=PART_MAX).contains(&p.len()) && p != "." && p != ".." && !p.starts_with('-')
     };
     if zone.is_empty() {
         errors.push(FieldError::invalid(at, zone, "timeZone must be nil or non-empty string"));
@@ -124,5 +128,5 @@ fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The longest name of a part of a zone's name.
+/// Maximum length of a part of a zone name.
 const PART_MAX: usize = 14;

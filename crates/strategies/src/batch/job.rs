@@ -1,4 +1,4 @@
-//! Job: labels and selector of its own, and what may change.
+//! Job: generated labels and selector, and mutable fields.
 
 use super::{job_spec, job_status};
 use crate::Config;
@@ -9,7 +9,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, condition, duration};
 use meta::field::{BadValue, ErrorList, ErrorType};
 use meta::{FieldError, FieldPath, Object, Value, names, time};
-use registry::{Env, Request, Strategy};
+use registry::{CreateStrategy, Env, ObjectConvertor, Request, TableConvertor, UpdateStrategy};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -18,7 +18,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Job;
 
-/// What may change in the template of a job that is suspended.
+/// Mutable fields in the template of a suspended job.
 const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
     &["metadata", "labels"],
     &["metadata", "annotations"],
@@ -28,15 +28,7 @@ const MUTABLE_IN_TEMPLATE: [&[&str]; 6] = [
     &["spec", "schedulingGates"],
 ];
 
-impl Strategy for Job {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
-    fn unselectable(&self, field: &str) -> Option<String> {
-        Some(format!("field label {field:?} not supported for Job"))
-    }
-
+impl CreateStrategy for Job {
     fn default(&self, o: &mut Object) {
         if o.labels().next().is_none()
             && let Some(l) = o.at(&["spec", "template", "metadata", "labels"]).cloned()
@@ -51,7 +43,7 @@ impl Strategy for Job {
         if o.at(&["spec", "manualSelector"]) == Some(&Value::Bool(true)) {
             return;
         }
-        // The labels that make a job's pods its own; a job that took its labels from the template takes these as well.
+        // The controller labels of the template; a job whose labels derive from the template gets them too.
         let (uid, name) = (o.uid().to_owned(), o.name().to_owned());
         let labels = ["spec", "template", "metadata", "labels"];
         let own = o.at(&["metadata", "labels"]);
@@ -70,7 +62,7 @@ impl Strategy for Job {
                 o.set_label(k, v);
             }
         }
-        // What is asked for beside stays, and is refused.
+        // Other requirements of the selector are kept, and rejected by validation.
         let own = ["spec", "selector", "matchLabels", "batch.kubernetes.io/controller-uid"];
         if o.at(&own).is_none() {
             o.set(&own, uid);
@@ -78,13 +70,13 @@ impl Strategy for Job {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
+        let mut out = if old.is_none() { pod_template::name_warnings(o.name()) } else { Vec::new() };
         out.extend(job_spec::warnings(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec")));
-        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        out.extend(pod_template::workload_warnings(o, old, &["spec", "template"]));
         out
     }
 
-    /// A job without labels of its own has those of its template, which may have none but the server's.
+    /// Whether the labels are those of the template, apart from the server's.
     fn has_derived_labels(&self, o: &Object) -> bool {
         let is_server_label = |k: &String| k.ends_with("controller-uid") || k.ends_with("job-name");
         let labels = o.at(&["metadata", "labels"]).and_then(Value::as_object);
@@ -107,16 +99,18 @@ impl Strategy for Job {
         selects_template(spec, errors);
         hostname(o, spec, errors);
     }
+}
 
+impl UpdateStrategy for Job {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        // The specification is looked at once more with what it was.
+        // Upstream validates the spec again with the old object.
         let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
         errors.extend(again);
         let spec = FieldPath::new("spec");
         completions(o, old, errors);
-        let directed = awaits_directions(old);
+        let schedulable = allows_scheduling_updates(old);
         let mut allowed = old.clone();
-        if directed {
+        if schedulable {
             for path in MUTABLE_IN_TEMPLATE {
                 let path: Vec<&str> = ["spec", "template"].iter().chain(path.iter()).copied().collect();
                 match o.at(&path).cloned() {
@@ -139,9 +133,9 @@ impl Strategy for Job {
             }
         };
         changed("selector", errors);
-        let template: &[&str] = if directed { &["spec", "template", "spec"] } else { &["spec", "template"] };
+        let template: &[&str] = if schedulable { &["spec", "template", "spec"] } else { &["spec", "template"] };
         if o.at(template) != allowed.at(template) {
-            let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), directed);
+            let shown = pod_shape::template(o.at(&["spec", "template"]).unwrap_or(&Value::Null), schedulable);
             errors.push(FieldError::invalid(
                 &FieldPath::new(template.join(".")),
                 BadValue::formatted(&shown),
@@ -160,8 +154,22 @@ impl Strategy for Job {
     }
 }
 
-/// A suspended job that has no pods, because it never ran or has stopped, may still be told where to run and with what.
-fn awaits_directions(job: &Object) -> bool {
+impl TableConvertor for Job {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+impl ObjectConvertor for Job {
+    fn unselectable(&self, field: &str) -> Option<String> {
+        Some(format!("field label {field:?} not supported for Job"))
+    }
+}
+
+registry::strategy!(Job: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
+
+/// Whether scheduling fields and resources are mutable: the job is suspended, and has no pods.
+fn allows_scheduling_updates(job: &Object) -> bool {
     let conditions = job.at(&["status", "conditions"]).and_then(Value::as_array);
     let stopped =
         conditions.into_iter().flatten().any(|c| text(c, "type") == "Suspended" && text(c, "status") == "True");
@@ -170,7 +178,7 @@ fn awaits_directions(job: &Object) -> bool {
         && (stopped || job.at(&["status", "startTime"]).is_none())
 }
 
-/// Takes what the containers of a template ask for, of those that are still the same.
+/// Copies the resources of containers whose names are unchanged.
 fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
     let path = ["spec", "template", "spec", list];
     let of = |o: &Object| o.at(&path).and_then(Value::as_array).cloned().unwrap_or_default();
@@ -191,30 +199,30 @@ fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
     }
 }
 
-/// Found in the specification itself, not in how it fits the object around it.
+/// Whether an error is from the validation of the spec alone, without metadata.
 fn is_of_spec(e: &FieldError) -> bool {
     let own_label = ["controller-uid", "job-name"].iter().any(|k| e.path.ends_with(&format!("{k}]")));
     e.path.starts_with("spec") && !own_label && (e.path != "spec.selector" || e.kind == ErrorType::Required)
 }
 
-/// The labels that make pods a job's own.
+/// Validates the controller labels of the template.
 fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.template.metadata.labels");
     let labels = &spec["template"]["metadata"]["labels"];
-    for (k, want) in [
+    for (k, expected) in [
         ("controller-uid", o.uid()),
         ("job-name", o.name()),
         ("batch.kubernetes.io/controller-uid", o.uid()),
         ("batch.kubernetes.io/job-name", o.name()),
     ] {
-        let why = format!("must be '{want}'");
+        let why = format!("must be '{expected}'");
         match labels[k].as_str() {
             None => errors.push(FieldError::required(&at.key(k), &why)),
-            Some(v) if v != want => errors.push(FieldError::invalid(&at.key(k), v, why)),
+            Some(v) if v != expected => errors.push(FieldError::invalid(&at.key(k), v, why)),
             Some(_) => {}
         }
     }
-    // A selector that asks for more than those finds none of its pods.
+    // The selector may only require the generated labels.
     let own = |k: &str| match k {
         "controller-uid" | "batch.kubernetes.io/controller-uid" => Some(o.uid()),
         "job-name" | "batch.kubernetes.io/job-name" => Some(o.name()),
@@ -223,7 +231,7 @@ fn own_labels(o: &Object, spec: &Value, errors: &mut ErrorList) {
     if meta::LabelSelector::from_value(spec.get("selector")).is_ok_and(|s| !s.matches(own)) {
         let path = FieldPath::new("spec.selector");
         let e = FieldError::invalid(&path, &spec["selector"], "`selector` not auto-generated");
-        errors.push(e.said_with(&at.key("job-name")));
+        errors.push(e.ordered_at(&at.key("job-name")));
     }
 }
 
@@ -232,7 +240,7 @@ fn selects_template(spec: &Value, errors: &mut ErrorList) {
     let selector = meta::LabelSelector::from_value(spec.get("selector"));
     let fits = match selector {
         Ok(s) => is_set(spec, "selector") && s.matches(|k| labels.get(k).and_then(Value::as_str)),
-        // It is said of the selector what is wrong with it.
+        // The invalid selector is already reported.
         Err(_) => true,
     };
     if !fits {
@@ -241,7 +249,7 @@ fn selects_template(spec: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// The pods of an indexed job are called by its name and their index.
+/// Checks that pod hostnames of an indexed job are valid: the job's name and the completion index.
 fn hostname(o: &Object, spec: &Value, errors: &mut ErrorList) {
     let Some(n) = spec["completions"].as_i64().filter(|n| *n > 0) else { return };
     if text(spec, "completionMode") == "Indexed" {
@@ -253,7 +261,7 @@ fn hostname(o: &Object, spec: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// The size of an indexed job may follow its parallelism.
+/// Checks that `completions` is unchanged, except together with `parallelism` of an indexed job.
 fn completions(o: &Object, old: &Object, errors: &mut ErrorList) {
     let of = |o: &Object, k: &str| o.int_at(&["spec", k]);
     let (new, was) = (of(o, "completions"), of(old, "completions"));
@@ -272,7 +280,7 @@ fn completions(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only jobs have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
@@ -299,19 +307,19 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
 
 fn job_status(o: &Object) -> String {
     let holds = |ty: &str| condition(o, ty).is_some_and(|c| c["status"] == "True");
-    for (ty, word) in [("Complete", "Complete"), ("Failed", "Failed")] {
+    for (ty, status) in [("Complete", "Complete"), ("Failed", "Failed")] {
         if holds(ty) {
-            return word.into();
+            return status.into();
         }
     }
     if o.is_deleting() {
         return "Terminating".into();
     }
-    for (ty, word) in
+    for (ty, status) in
         [("Suspended", "Suspended"), ("FailureTarget", "FailureTarget"), ("SuccessCriteriaMet", "SuccessCriteriaMet")]
     {
         if holds(ty) {
-            return word.into();
+            return status.into();
         }
     }
     "Running".into()

@@ -1,4 +1,4 @@
-//! What a Job says of its pods, also inside a CronJob.
+//! Validation of the job spec, for Jobs and CronJobs.
 
 use super::{pod_failure_policy, success_policy};
 use crate::networking::domain_prefixed;
@@ -7,11 +7,11 @@ use crate::read::{is_set, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 
-/// The most indexes whose failures can be told apart.
+/// Maximum completions with per-index limits.
 const COMPLETIONS_MAX_PER_INDEX: i64 = 100_000;
-/// The most pods of an indexed job at a time, and indexes that may fail.
+/// Maximum parallelism and failed indexes of an indexed job.
 const INDEXED_MAX: i64 = 100_000;
-/// The same for more indexes than that, with limits per index.
+/// Maximum parallelism and failed indexes above that number of completions.
 const MANY_MAX: i64 = 10_000;
 const MANAGER_MAX: usize = 63;
 
@@ -63,7 +63,7 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::too_long(&at, MANAGER_MAX));
         }
     }
-    // A failed pod counts when it has ended, so it is not replaced before.
+    // With a pod failure policy, pods are replaced only after they terminated.
     let when: &[&str] = match is_set(spec, "podFailurePolicy") {
         true => &["Failed"],
         false => &["Failed", "TerminatingOrFailed"],
@@ -87,7 +87,7 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// More indexes may fail than can be written down.
+/// Returns the warning for more indexes than can be recorded.
 pub fn warnings(spec: &Value, path: &FieldPath) -> Vec<String> {
     let above = |k: &str, limit: i64| spec[k].as_i64().is_some_and(|n| n > limit);
     let many = above("completions", COMPLETIONS_MAX_PER_INDEX) && above("parallelism", MANY_MAX);
@@ -98,7 +98,7 @@ pub fn warnings(spec: &Value, path: &FieldPath) -> Vec<String> {
     vec![format!("{path}: {why}")]
 }
 
-/// Limits per index are for indexed jobs.
+/// Validates per-index limits, which require an indexed job.
 fn per_index(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let mode = text(spec, "completionMode");
     let (indexed, counted) = (mode == "Indexed", mode == "NonIndexed" || !is_set(spec, "completionMode"));

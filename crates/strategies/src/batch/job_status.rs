@@ -1,7 +1,7 @@
-//! What may be written about a Job: whoever runs it (`managedBy`), one that ended has ended for good.
+//! Validation of the job status, whichever controller runs the job (`managedBy`): a finished job stays finished.
 //!
-//! Rules about a part of the status apply when that part changes, so that what was wrong before does not stop anything else
-//! (upstream `pkg/apis/batch/validation` and the options of `pkg/registry/batch/job`).
+//! A rule applies only when its part of the status changes, so that an old error does not block other updates (upstream
+//! `pkg/apis/batch/validation` and the options of `pkg/registry/batch/job`).
 
 use super::success_policy::{intervals, number_of};
 use crate::read::{is_set, items, shown, text};
@@ -11,14 +11,14 @@ use std::collections::HashSet;
 
 const NULL: &Value = &Value::Null;
 
-/// A status and what was asked for, read together.
-struct Seen<'a> {
+/// The status and spec of a job.
+struct JobView<'a> {
     spec: &'a Value,
     status: &'a Value,
 }
 
-impl<'a> Seen<'a> {
-    fn of(o: &'a Object) -> Self {
+impl<'a> JobView<'a> {
+    fn new(o: &'a Object) -> Self {
         Self { spec: o.get("spec").unwrap_or(NULL), status: o.get("status").unwrap_or(NULL) }
     }
 
@@ -45,7 +45,7 @@ impl<'a> Seen<'a> {
 }
 
 pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
-    let (new, old, path) = (Seen::of(o), Seen::of(old), FieldPath::new("status"));
+    let (new, old, path) = (JobView::new(o), JobView::new(old), FieldPath::new("status"));
     let conditions = path.child("conditions");
     counters(&new, &path, errors);
     apart(&new, &old, &conditions, errors);
@@ -58,7 +58,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     since(&new, &old, &path, errors);
 }
 
-fn counters(new: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn counters(new: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     for k in ["active", "succeeded", "failed", "ready", "terminating"] {
         if new.number(k) < 0 {
             errors.push(FieldError::invalid(&path.child(k), new.number(k), "must be greater than or equal to 0"));
@@ -78,12 +78,12 @@ fn counters(new: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-fn changed(new: &Seen<'_>, old: &Seen<'_>, conditions: &[&str]) -> bool {
+fn changed(new: &JobView<'_>, old: &JobView<'_>, conditions: &[&str]) -> bool {
     conditions.iter().any(|c| new.is(c) != old.is(c))
 }
 
-/// Ends that exclude each other.
-fn apart(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+/// Checks that exclusive terminal conditions are not set together.
+fn apart(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let complete = new.is("Complete");
     if complete && new.is("Failed") && changed(new, old, &["Complete", "Failed"]) {
         errors.push(FieldError::invalid(at, BadValue::Omitted, "cannot set Complete=True and Failed=true conditions"));
@@ -97,8 +97,8 @@ fn apart(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList)
     }
 }
 
-/// An end is announced by another condition.
-fn announced(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+/// Checks that a terminal condition follows its interim condition.
+fn announced(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     for (end, by) in [("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet")] {
         if new.is(end) && !new.is(by) && changed(new, old, &[end, by]) {
             let why = format!("cannot set {end}=True condition without the {by}=true condition");
@@ -107,8 +107,8 @@ fn announced(new: &Seen<'_>, old: &Seen<'_>, at: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// What has succeeded has not failed.
-fn met(new: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
+/// Checks that a job with met success criteria has not failed.
+fn met(new: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let met = new.is("SuccessCriteriaMet");
     for failure in ["Failed", "FailureTarget"] {
         if met && new.is(failure) {
@@ -122,7 +122,7 @@ fn met(new: &Seen<'_>, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-fn times(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn times(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let differs = |k: &str| new.status[k] != old.status[k];
     let (at, value) = (path.child("completionTime"), new.status["completionTime"].clone());
     let complete = new.is("Complete");
@@ -141,21 +141,21 @@ fn times(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     }
 }
 
-/// What a job that ended has no more of.
-fn ended(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+/// Checks that a finished job has no active pods and a start time.
+fn ended(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let finished = new.finished();
-    let looked_at = |k: &str| finished && (!old.finished() || new.status[k] != old.status[k]);
+    let applies = |k: &str| finished && (!old.finished() || new.status[k] != old.status[k]);
     let number = |k: &str| (path.child(k), new.number(k));
-    if looked_at("active") && new.number("active") > 0 {
+    if applies("active") && new.number("active") > 0 {
         let (at, n) = number("active");
         errors.push(FieldError::invalid(&at, n, "active>0 is invalid for finished job"));
     }
-    // A job of nothing may end while it is suspended.
+    // A suspended job with zero completions may finish without starting.
     let nothing = new.spec["suspend"] == true && new.spec["completions"] == 0;
-    if looked_at("startTime") && !is_set(new.status, "startTime") && !nothing {
+    if applies("startTime") && !is_set(new.status, "startTime") && !nothing {
         errors.push(FieldError::required(&path.child("startTime"), "startTime is required for finished job"));
     }
-    if looked_at("uncountedTerminatedPods") && new.uncounted() > 0 {
+    if applies("uncountedTerminatedPods") && new.uncounted() > 0 {
         let why = "uncountedTerminatedPods needs to be empty for finished job";
         let at = path.child("uncountedTerminatedPods");
         let shown = shown(&new.status["uncountedTerminatedPods"], "io.k8s.api.batch.v1.UncountedTerminatedPods", &at);
@@ -163,8 +163,8 @@ fn ended(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
     }
 }
 
-/// Pods that are there when none should be, or more than there are.
-fn pods(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+/// Checks the counts of ready and terminating pods.
+fn pods(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let differs = |k: &str| new.status[k] != old.status[k];
     let number = |k: &str| (path.child(k), new.number(k));
     if new.finished() && (!old.finished() || differs("terminating")) && new.number("terminating") > 0 {
@@ -177,7 +177,7 @@ fn pods(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList
     }
 }
 
-fn indexes(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn indexes(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let differs = |k: &str| new.status[k] != old.status[k];
     let (completed, failed) = (text(new.status, "completedIndexes"), new.status["failedIndexes"].as_str());
     let (completions, per_index) = (new.spec["completions"].as_i64(), is_set(new.spec, "backoffLimitPerIndex"));
@@ -215,8 +215,8 @@ fn indexes(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// What was said is not taken back.
-fn since(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorList) {
+/// Checks that values which only grow, or are final, are not reverted.
+fn since(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let conditions = path.child("conditions");
     for c in ["Failed", "Complete", "FailureTarget"] {
         if old.is(c) && !new.is(c) {
@@ -224,7 +224,7 @@ fn since(new: &Seen<'_>, old: &Seen<'_>, path: &FieldPath, errors: &mut ErrorLis
             errors.push(FieldError::invalid(&conditions, BadValue::Omitted, &why));
         }
     }
-    // An indexed job can shrink with its parallelism.
+    // An indexed job can shrink together with its parallelism.
     let shrinks = text(new.spec, "completionMode") == "Indexed" && new.spec["completions"] == new.spec["parallelism"];
     for (k, fixed) in [("failed", true), ("succeeded", !shrinks)] {
         if fixed && new.number(k) < old.number(k) {

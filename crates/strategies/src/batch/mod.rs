@@ -1,4 +1,4 @@
-//! Job and CronJob.
+//! `batch`.
 
 mod cron_job;
 mod job;

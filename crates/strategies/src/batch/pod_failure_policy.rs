@@ -1,4 +1,4 @@
-//! Which failures of pods count, and for what.
+//! Validation of pod failure policies.
 
 use crate::read::{items, repeats, text};
 use meta::field::{BadValue, ErrorList};
@@ -27,7 +27,7 @@ pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// One of the values, where nothing is said to be missing.
+/// Checks that a value is set and supported.
 fn chosen(v: &str, of: &[&str], at: &FieldPath, errors: &mut ErrorList) {
     if v.is_empty() {
         let list: Vec<String> = of.iter().map(|s| format!("{s:?}")).collect();

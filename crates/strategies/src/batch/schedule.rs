@@ -1,9 +1,9 @@
-//! Schedules of cron jobs: five fields, or a word such as `@hourly` (`robfig/cron`, `ParseStandard`). What is wrong is said in the
-//! words of that library, the first thing that is.
+//! Cron schedules: five fields, or a descriptor such as `@hourly` (`robfig/cron`, `ParseStandard`). Errors are that
+//! library's, and only the first is reported.
 
 type Read<T> = Result<T, String>;
 
-/// The least and the most a field may be, and names that stand for numbers from the least on.
+/// The range of a field, and names for its values from the minimum on.
 struct Bounds {
     low: u64,
     high: u64,
@@ -21,9 +21,9 @@ const FIELDS: [Bounds; 5] = [
     },
     Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
 ];
-const WORDS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+const DESCRIPTORS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Checks a schedule that is not empty.
+/// Validates a non-empty schedule.
 pub fn check(schedule: &str) -> Read<()> {
     let zoned = ["TZ=", "CRON_TZ="].iter().find_map(|p| schedule.strip_prefix(p));
     let rest = match zoned {
@@ -37,7 +37,7 @@ pub fn check(schedule: &str) -> Read<()> {
         }
     };
     if rest.starts_with('@') {
-        return word(rest);
+        return descriptor(rest);
     }
     let fields: Vec<&str> = rest.split_whitespace().collect();
     if fields.len() != FIELDS.len() {
@@ -47,22 +47,22 @@ pub fn check(schedule: &str) -> Read<()> {
     fields.iter().zip(&FIELDS).try_for_each(|(f, bounds)| ranges(f).iter().try_for_each(|r| range(r, bounds)))
 }
 
-/// Whether the database has a zone of that name, with the same capitals.
+/// Whether the time zone database contains the name, case-sensitively.
 pub fn is_zone(name: &str) -> bool {
     let zone = jiff::tz::TimeZone::get(name);
     zone.is_ok_and(|z| !z.is_unknown() && z.iana_name().is_none_or(|n| n == name))
 }
 
-fn word(text: &str) -> Read<()> {
+fn descriptor(text: &str) -> Read<()> {
     match text.strip_prefix("@every ") {
         Some("") => Err(format!("failed to parse duration {text}: time: invalid duration \"\"")),
         Some(_) => Ok(()),
-        None if WORDS.contains(&text) => Ok(()),
+        None if DESCRIPTORS.contains(&text) => Ok(()),
         None => Err(format!("unrecognized descriptor: {text}")),
     }
 }
 
-/// `*`, `3`, `3-5`, each with a step if there is a slash.
+/// Parses `*`, `3` or `3-5`, with an optional step.
 fn range(text: &str, bounds: &Bounds) -> Read<()> {
     let parts: Vec<&str> = text.split('/').collect();
     let ends: Vec<&str> = parts[0].split('-').collect();

@@ -1,4 +1,4 @@
-//! Which indexes must succeed for a whole job to have succeeded.
+//! Validation of success policies.
 
 use crate::read::{items, shown, text};
 use meta::field::ErrorList;
@@ -66,7 +66,7 @@ fn rule(r: &Value, completions: Option<i64>, at: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// The parts of a list such as `1,3-5`, without those that cannot be read.
+/// Returns the valid intervals of a list such as `1,3-5`.
 pub fn intervals(list: &str, end: i64) -> Vec<(i64, i64)> {
     let index = |text: &str| text.parse::<i64>().ok().filter(|n| *n < end);
     let part = |part: &str| match part.split_once('-') {
@@ -76,7 +76,7 @@ pub fn intervals(list: &str, end: i64) -> Vec<(i64, i64)> {
     list.split(',').filter_map(part).collect()
 }
 
-/// How many indexes a list such as `1,3-5` names. They rise, and are below `end`.
+/// Returns the number of indexes in a list such as `1,3-5`. Errors if they do not increase, or reach `end`.
 pub fn number_of(list: &str, end: i64) -> Result<i64, String> {
     let index = |text: &str| match text.parse::<i64>() {
         Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),

@@ -1,5 +1,5 @@
-//! CertificateSigningRequest: who asks is said by the server; nothing of it changes. What is decided is said through `approval`,
-//! what came of it through `status`.
+//! CertificateSigningRequest: the server sets the requester, and the spec is immutable. Decisions are written through
+//! `approval`, results through `status`.
 
 use super::conditions;
 use crate::Config;
@@ -8,7 +8,9 @@ use crate::table::Row;
 use kinds::columns::{Cell, display, duration, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
-use registry::{Env, NameRule, Request, Strategy, take_field};
+use registry::{
+    CreateStrategy, Env, NameRule, Request, ResetFieldsStrategy, TableConvertor, UpdateStrategy, take_field,
+};
 use serde_json::json;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -19,11 +21,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct CertificateSigningRequest;
 
-impl Strategy for CertificateSigningRequest {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for CertificateSigningRequest {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
@@ -51,6 +49,25 @@ impl Strategy for CertificateSigningRequest {
         set("extra", json!(user.extra));
     }
 
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        let spec = o.get("spec").unwrap_or(&Value::Null);
+        let path = FieldPath::new("spec");
+        if let Err(why) = request(&schema::base64_decode(text(spec, "request")).unwrap_or_default()) {
+            errors.push(FieldError::invalid(&path.child("request"), &spec["request"], why));
+        }
+        let signer = text(spec, "signerName");
+        let at = path.child("signerName");
+        if signer.is_empty() {
+            errors.push(FieldError::required(&at, ""));
+        } else if signer == LEGACY {
+            errors.push(FieldError::invalid(&at, signer, "the legacy signerName is not allowed via this API version"));
+        } else {
+            signer_name(signer, &at, errors);
+        }
+    }
+}
+
+impl UpdateStrategy for CertificateSigningRequest {
     fn prepare_for_update(&self, env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
         match old.get("spec").cloned() {
             Some(spec) => o.set(&["spec"], spec),
@@ -62,21 +79,12 @@ impl Strategy for CertificateSigningRequest {
             conditions::keep_decisions(o, old);
         }
         if !request.subresource.is_empty() {
-            conditions::date(o, old, &meta::time::format(env.clock().now()));
-        }
-    }
-
-    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
-        match subresource {
-            "" => Some(&[&["spec"], &["status"]]),
-            "status" => Some(&[&["spec"], &["status", "conditions"]]),
-            "approval" => Some(&[&["spec"], &["status", "certificate"]]),
-            _ => None,
+            conditions::set_times(o, old, &meta::time::format(env.clock().now()));
         }
     }
 
     fn take_part(&self, subresource: &str, object: &mut Object, old: &Object) {
-        // What is approved is said in conditions, and the certificate is not touched by it.
+        // Approval only changes conditions, not the certificate.
         let certificate = old.at(&["status", "certificate"]).cloned();
         if subresource == "approval" {
             match certificate {
@@ -97,8 +105,8 @@ impl Strategy for CertificateSigningRequest {
         if new == before {
             return;
         }
-        if readable(&before).is_ok()
-            && let Err(why) = readable(&new)
+        if check_certificates(&before).is_ok()
+            && let Err(why) = check_certificates(&new)
         {
             errors.push(FieldError::invalid(&at, "<certificate data>", why));
         }
@@ -108,33 +116,35 @@ impl Strategy for CertificateSigningRequest {
             errors.push(FieldError::forbidden(&at, "updates may not modify existing certificate content"));
         }
     }
+}
 
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        let spec = o.get("spec").unwrap_or(&Value::Null);
-        let path = FieldPath::new("spec");
-        if let Err(why) = request(&schema::base64_decode(text(spec, "request")).unwrap_or_default()) {
-            errors.push(FieldError::invalid(&path.child("request"), &spec["request"], why));
-        }
-        let signer = text(spec, "signerName");
-        let at = path.child("signerName");
-        if signer.is_empty() {
-            errors.push(FieldError::required(&at, ""));
-        } else if signer == LEGACY {
-            errors.push(FieldError::invalid(&at, signer, "the legacy signerName is not allowed via this API version"));
-        } else {
-            signer_name(signer, &at, errors);
+impl ResetFieldsStrategy for CertificateSigningRequest {
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        match subresource {
+            "" => Some(&[&["spec"], &["status"]]),
+            "status" => Some(&[&["spec"], &["status", "conditions"]]),
+            "approval" => Some(&[&["spec"], &["status", "certificate"]]),
+            _ => None,
         }
     }
 }
 
-/// A signer that only an older version of the API knew.
+impl TableConvertor for CertificateSigningRequest {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+registry::strategy!(CertificateSigningRequest: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, TableConvertor);
+
+/// A signer of an older API version.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 fn certificate(o: &Object) -> Vec<u8> {
     schema::base64_decode(o.str_at(&["status", "certificate"]).unwrap_or_default()).unwrap_or_default()
 }
 
-/// A request in PEM that is signed by the key it names.
+/// Checks that a request is PEM, signed by its own key.
 fn request(text: &[u8]) -> Result<(), String> {
     const TYPE: &str = "PEM block type must be CERTIFICATE REQUEST";
     let (_, pem) = x509_parser::pem::parse_x509_pem(text).map_err(|_| TYPE)?;
@@ -145,10 +155,10 @@ fn request(text: &[u8]) -> Result<(), String> {
     csr.verify_signature().map_err(|e| e.to_string())
 }
 
-/// Nothing, or one or more certificates in PEM, and nothing else that is marked as PEM.
-fn readable(text: &[u8]) -> Result<(), String> {
+/// Checks that a certificate is empty, or one or more PEM certificates and no other PEM block.
+fn check_certificates(text: &[u8]) -> Result<(), String> {
     let mut some = text.is_empty();
-    // Lines of a block that are not its bytes.
+    // PEM headers.
     if String::from_utf8_lossy(text).lines().any(|l| l.contains(": ")) {
         return Err("no PEM block headers are permitted".into());
     }
@@ -164,10 +174,10 @@ fn readable(text: &[u8]) -> Result<(), String> {
 }
 
 const DOMAIN_MAX: usize = 253;
-/// A domain, a slash, and what may be a resource's name with a label before it.
+/// Maximum length: a domain, a slash, and a resource name with a label before it.
 const SIGNER_MAX: usize = DOMAIN_MAX + 1 + DOMAIN_MAX + 1 + 63;
 
-/// `domain/path`, each of its own length.
+/// Validates a signer name, `domain/path`, with a length limit for each part.
 pub fn signer_name(signer: &str, at: &FieldPath, errors: &mut ErrorList) {
     let (domain, path) = match signer.split_once('/') {
         Some((domain, path)) if !path.contains('/') => (domain, path),
@@ -191,16 +201,17 @@ pub fn signer_name(signer: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What is wrong with the first wrong label of a name.
+/// Adds the errors of the first invalid label of a name.
 fn labels(name: &str, rule: fn(&str) -> Vec<String>, at: &FieldPath, errors: &mut ErrorList) {
     let mut all = name.split('.').map(|label| (label, rule(label)));
     if let Some((label, bad)) = all.find(|(_, bad)| !bad.is_empty()) {
-        let said = bad.into_iter().map(|m| FieldError::invalid(at, name, format!("validating label {label:?}: {m}")));
-        errors.extend(said);
+        let invalid =
+            bad.into_iter().map(|m| FieldError::invalid(at, name, format!("validating label {label:?}: {m}")));
+        errors.extend(invalid);
     }
 }
 
-/// The cells that only certificate signing requests have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

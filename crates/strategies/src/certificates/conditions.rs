@@ -1,17 +1,16 @@
-//! The conditions of a CertificateSigningRequest: who may say what of it, and when it was said. What somebody stored before these
-//! rules does not hinder what is written later.
+//! Validation of the conditions of CertificateSigningRequests. Errors of stored objects do not block updates.
 
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use std::collections::HashSet;
 
-/// What only its own subresource says.
+/// Conditions that only the subresource `approval` adds.
 const DECISIONS: [&str; 2] = ["Approved", "Denied"];
-/// What is so or is not said at all, and stays.
+/// Conditions that can only be `True`, and cannot be removed.
 const FINAL: [&str; 3] = ["Approved", "Denied", "Failed"];
 
-fn of(o: &Object) -> &[Value] {
+fn conditions(o: &Object) -> &[Value] {
     o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
@@ -24,11 +23,11 @@ fn repeats(list: &[Value]) -> bool {
 }
 
 pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-    let before = old.map_or(&[][..], of);
+    let before = old.map_or(&[][..], conditions);
     let has = |kind: &str| count(before, kind) > 0;
     let (both, repeated, nameless) = (DECISIONS.iter().all(|d| has(d)), repeats(before), has(""));
     let mut seen: HashSet<&str> = HashSet::new();
-    for (i, c) in of(o).iter().enumerate() {
+    for (i, c) in conditions(o).iter().enumerate() {
         let (kind, at) = (text(c, "type"), FieldPath::new("status.conditions").index(i));
         if kind.is_empty() && !nameless {
             errors.push(FieldError::required(&at.child("type"), ""));
@@ -51,10 +50,10 @@ pub fn validate(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-/// What was decided stays, and only `approval` decides.
+/// Rejects the removal of final conditions, and new decisions through other subresources than `approval`.
 pub fn validate_update(subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("status.conditions");
-    let (new, before) = (of(o), of(old));
+    let (new, before) = (conditions(o), conditions(old));
     for kind in FINAL.iter().filter(|k| count(new, k) < count(before, k)) {
         errors.push(FieldError::forbidden(&at, &format!("updates may not remove a condition of type {kind:?}")));
     }
@@ -63,10 +62,10 @@ pub fn validate_update(subresource: &str, o: &Object, old: &Object, errors: &mut
     }
 }
 
-/// Who writes the status changes nothing of what was decided.
+/// Restores decisions that a status update changed.
 pub fn keep_decisions(o: &mut Object, old: &Object) {
-    let before = of(old);
-    let mut new = of(o).to_vec();
+    let before = conditions(old);
+    let mut new = conditions(o).to_vec();
     for kind in DECISIONS {
         if count(&new, kind) != count(before, kind) {
             continue;
@@ -81,16 +80,16 @@ pub fn keep_decisions(o: &mut Object, old: &Object) {
     }
 }
 
-/// When a condition was said, and when it last became another.
-pub fn date(o: &mut Object, old: &Object, now: &str) {
-    let mut new = of(o).to_vec();
+/// Sets absent update and transition times of conditions.
+pub fn set_times(o: &mut Object, old: &Object, now: &str) {
+    let mut new = conditions(o).to_vec();
     for c in &mut new {
         if text(c, "lastUpdateTime").is_empty() {
             c["lastUpdateTime"] = now.into();
         }
         if text(c, "lastTransitionTime").is_empty() {
             let dated = |b: &&Value| b["type"] == c["type"] && b["status"] == c["status"];
-            let same = of(old).iter().filter(dated).find(|b| !text(b, "lastTransitionTime").is_empty());
+            let same = conditions(old).iter().filter(dated).find(|b| !text(b, "lastTransitionTime").is_empty());
             c["lastTransitionTime"] = same.map_or_else(|| now.into(), |b| b["lastTransitionTime"].clone());
         }
     }

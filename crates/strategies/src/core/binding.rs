@@ -1,10 +1,10 @@
-//! Binding: puts a pod on a node.
+//! Binding: assigns a pod to a node.
 
 use crate::Config;
 use crate::table::Row;
 use async_trait::async_trait;
 use meta::{GroupResource, Object, Status, Value};
-use registry::{AdmitAll, Env, Function, Preconditions, Request, Strategy, Target, WriteOptions};
+use registry::{AdmitAll, CostEstimator, Env, Function, Preconditions, Request, Target, WriteOptions};
 use serde_json::json;
 use stored::amount;
 
@@ -14,12 +14,14 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Binding;
 
-/// A binding that is not sent to a pod's own path names the pod in its body.
-impl Strategy for Binding {
+/// The strategy of `bindings`: without a pod in the path, the binding's name is that of the pod.
+impl CostEstimator for Binding {
     fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
         amount::largest(&env.registry.store.snapshot(), "pods", Some(namespace))
     }
 }
+
+registry::strategy!(Binding: CostEstimator);
 
 #[async_trait]
 impl Function for Binding {
@@ -53,7 +55,7 @@ impl Function for Binding {
         let pod = Request {
             user: request.user.clone(),
             resource: pods.clone(),
-            // Written as a part, so that the rules for changing a running pod do not apply.
+            // Written as a subresource, so that the rules for updates of a running pod do not apply.
             subresource: "binding".into(),
             namespace: request.namespace.clone(),
             name: binding.name().to_owned(),
@@ -96,15 +98,16 @@ impl Function for Binding {
             set_condition(&mut o, "PodScheduled", &now);
             Ok(Target::object(o))
         };
-        let said = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
-        let p = Preconditions { uid: said(binding.uid()), resource_version: said(binding.resource_version()) };
+        let non_empty = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+        let p =
+            Preconditions { uid: non_empty(binding.uid()), resource_version: non_empty(binding.resource_version()) };
         env.registry.update(&pod, &change, &p, options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))
     }
 }
 
-/// Sets a condition to true.
+/// Sets a condition to `True`.
 fn set_condition(o: &mut Object, ty: &str, now: &str) {
     let mut all = o.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
     all.retain(|c| c["type"] != ty);

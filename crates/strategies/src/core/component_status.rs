@@ -15,17 +15,17 @@ pub fn row(_: &Config) -> Row {
 
 pub struct ComponentStatuses;
 
-/// The components that upstream lists: those of this process, and the store.
-fn all(env: Env<'_>) -> Vec<Object> {
+/// Returns the status of the components that upstream lists: scheduler, controllers and store.
+fn component_statuses(env: Env<'_>) -> Vec<Object> {
     let runs = |name: &str| env.registry.supervisor.is_healthy(name);
-    let one = |name: &str, healthy: bool| {
+    let status_of = |name: &str, healthy: bool| {
         let (status, message) = if healthy { ("True", "ok") } else { ("False", "not running") };
         Object::from_value(json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
             "conditions": [{"type": "Healthy", "status": status, "message": message}]}))
         .unwrap_or_default()
     };
-    let [scheduler, controllers] = ["scheduler", "controller-manager"].map(|name| one(name, runs(name)));
-    vec![scheduler, controllers, one("etcd-0", env.registry.store.is_alive())]
+    let [scheduler, controllers] = ["scheduler", "controller-manager"].map(|name| status_of(name, runs(name)));
+    vec![scheduler, controllers, status_of("etcd-0", env.registry.store.is_alive())]
 }
 
 #[async_trait]
@@ -35,18 +35,18 @@ impl Function for ComponentStatuses {
     }
 
     async fn get(&self, env: Env<'_>, request: &Request) -> Result<Object, Status> {
-        let found = all(env).into_iter().find(|o| o.name() == request.name);
+        let found = component_statuses(env).into_iter().find(|o| o.name() == request.name);
         // Upstream names the kind here, not the resource.
         let named = GroupResource { group: String::new(), resource: "componentstatus".into() };
         found.ok_or_else(|| Status::not_found(&named, &request.name))
     }
 
     async fn list(&self, env: Env<'_>, _request: &Request) -> Result<Vec<Object>, Status> {
-        Ok(all(env))
+        Ok(component_statuses(env))
     }
 }
 
-/// The cells that only component statuses have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -4,7 +4,7 @@ use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
-use registry::Strategy;
+use registry::{CreateStrategy, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(ConfigMap)
@@ -12,10 +12,10 @@ pub fn row(_: &Config) -> Row {
 
 pub struct ConfigMap;
 
-/// The largest total of all values, in bytes.
+/// Maximum total size of all values, in bytes.
 pub const MAX_SIZE: usize = 1024 * 1024;
 
-impl Strategy for ConfigMap {
+impl CreateStrategy for ConfigMap {
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let mut total = 0;
         for part in ["data", "binaryData"] {
@@ -35,17 +35,21 @@ impl Strategy for ConfigMap {
             }
         }
         if total > MAX_SIZE {
-            // Upstream writes the path of the whole object so.
+            // Upstream reports the path of the entire object as `[]`.
             errors.push(FieldError::too_long(&FieldPath::new("[]"), MAX_SIZE));
         }
     }
+}
 
+impl UpdateStrategy for ConfigMap {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         immutable(o, old, &["data", "binaryData"], errors);
     }
 }
 
-/// What `immutable: true` forbids.
+registry::strategy!(ConfigMap: CreateStrategy, UpdateStrategy);
+
+/// Rejects changes to an object with `immutable: true`.
 pub fn immutable(o: &Object, old: &Object, parts: &[&str], errors: &mut ErrorList) {
     if old.get("immutable") != Some(&Value::Bool(true)) {
         return;

@@ -1,12 +1,12 @@
-//! What the status of a container may say of its user and of the health of its devices
-//! (`validateContainerStatusUsers`, `validateContainerStatusAllocatedResourcesStatus`).
+//! Validation of users and device health in container statuses (`validateContainerStatusUsers`,
+//! `validateContainerStatusAllocatedResourcesStatus`).
 
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 use std::collections::HashSet;
 
-/// Users have numbers where the pod is one of Linux.
+/// Checks the numeric user and group IDs, which only Linux pods may have.
 pub fn users(o: &Object, all: &[Value], list: &FieldPath, errors: &mut ErrorList) {
     let windows = o.str_at(&["spec", "os", "name"]) == Some("windows");
     for (i, user) in all.iter().map(|c| &c["user"]["linux"]).enumerate().filter(|(_, u)| u.is_object()) {
@@ -30,7 +30,8 @@ pub fn users(o: &Object, all: &[Value], list: &FieldPath, errors: &mut ErrorList
 
 const HEALTH: [&str; 3] = ["Healthy", "Unhealthy", "Unknown"];
 
-/// Devices are what the container asks for, each said once. `containers` is empty for those that ask for nothing.
+/// Checks that allocated devices match the requests of the container and are unique. `containers` is empty if no
+/// request is to be matched.
 pub fn devices(containers: &[Value], all: &[Value], list: &FieldPath, errors: &mut ErrorList) {
     for (i, c) in all.iter().enumerate() {
         let at = list.index(i).child("allocatedResourcesStatus");
@@ -44,7 +45,7 @@ pub fn devices(containers: &[Value], all: &[Value], list: &FieldPath, errors: &m
         let own = containers.iter().find(|o| o["name"] == c["name"]);
         for (j, r) in resources.iter().enumerate() {
             let at = at.index(j);
-            if let Some(why) = own.and_then(|own| unasked(own, text(r, "name"))) {
+            if let Some(why) = own.and_then(|own| not_requested(own, text(r, "name"))) {
                 errors.push(FieldError::invalid(&at.child("name"), text(r, "name"), why));
             }
             health(r, &at.child("resources"), errors);
@@ -52,18 +53,18 @@ pub fn devices(containers: &[Value], all: &[Value], list: &FieldPath, errors: &m
     }
 }
 
-/// Why a container has no device of this name.
-fn unasked(container: &Value, name: &str) -> Option<&'static str> {
+/// Returns the error for a device that the container did not request.
+fn not_requested(container: &Value, name: &str) -> Option<&'static str> {
     let resources = &container["resources"];
     let Some(claim) = name.strip_prefix("claim:") else {
-        let asked = resources["requests"].get(name).is_some();
-        return (!asked).then_some("must match one of the container's resource requests");
+        let requested = resources["requests"].get(name).is_some();
+        return (!requested).then_some("must match one of the container's resource requests");
     };
-    let asked = items(resources, "claims").iter().any(|c| match text(c, "request") {
+    let requested = items(resources, "claims").iter().any(|c| match text(c, "request") {
         "" => text(c, "name") == claim,
         request => format!("{}/{request}", text(c, "name")) == claim,
     });
-    (!asked).then_some("must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty")
+    (!requested).then_some("must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty")
 }
 
 fn health(resource: &Value, list: &FieldPath, errors: &mut ErrorList) {

@@ -33,7 +33,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
                     let bad = names::dns_subdomain(node);
                     errors.extend(bad.into_iter().map(|m| FieldError::invalid(&at.child("nodeName"), node, m)));
                 }
-                // Said once as an address, and once as one that somebody may have.
+                // Upstream validates the address twice: its form, then its range.
                 let (ip, at) = (text(a, "ip"), at.child("ip"));
                 if schema::rules::sloppy(ip).is_none() {
                     errors.push(FieldError::invalid(&at, ip, "must be a valid IP address"));
@@ -54,7 +54,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Whose endpoints are not warned of: nobody reads it.
+/// The label of endpoints without warnings: those that the controller manages.
 const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
 
 fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
@@ -72,29 +72,29 @@ fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     out
 }
 
-/// Addresses that mean something else on every machine are nobody's endpoint.
+/// Rejects addresses that cannot be endpoints: unspecified, loopback and link-local ones.
 pub fn special_address(ip: &str, at: &FieldPath, errors: &mut ErrorList) {
     let Some(address) = schema::rules::sloppy(ip).map(|(a, _)| a.to_canonical()) else { return };
-    let mut say = |why: &str| errors.push(FieldError::invalid(at, ip, why));
+    let mut report = |why: &str| errors.push(FieldError::invalid(at, ip, why));
     if address.is_unspecified() {
-        say(&format!("may not be unspecified ({ip})"));
+        report(&format!("may not be unspecified ({ip})"));
     }
     if address.is_loopback() {
-        say("may not be in the loopback range (127.0.0.0/8, ::1/128)");
+        report("may not be in the loopback range (127.0.0.0/8, ::1/128)");
     }
     let (link, group) = match address {
         IpAddr::V4(a) => (a.is_link_local(), matches!(a.octets(), [224, 0, 0, _])),
         IpAddr::V6(a) => (a.segments()[0] & 0xffc0 == 0xfe80, a.segments()[0] & 0xff0f == 0xff02),
     };
     if link {
-        say("may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+        report("may not be in the link-local range (169.254.0.0/16, fe80::/10)");
     }
     if group {
-        say("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+        report("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
     }
 }
 
-/// The cells that only endpoints have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

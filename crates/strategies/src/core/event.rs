@@ -6,7 +6,7 @@ use crate::table::Row;
 use kinds::columns::{Cell, age, display};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Gvk, Object, Status, Value, names};
-use registry::{NameRule, Strategy};
+use registry::{CreateStrategy, NameRule, ObjectConvertor, TableConvertor, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(Event)
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Event;
 
-/// Names of fields: in `v1` and in `events.k8s.io/v1`.
+/// Field names in `v1` and in `events.k8s.io/v1`.
 const FIELDS: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -25,38 +25,14 @@ const FIELDS: [(&str, &str); 7] = [
     ("count", "deprecatedCount"),
 ];
 
-impl Strategy for Event {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
-    fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
-        let modern = to.group == "events.k8s.io";
-        for (old, new) in FIELDS {
-            let (from, into) = if modern { (old, new) } else { (new, old) };
-            if let Some(v) = o.remove(&[from]) {
-                o.set(&[into], v);
-            }
-        }
-        let schema = kinds::catalog().schema_of(to).ok_or_else(|| Status::internal(format!("{to} has no schema")))?;
-        o.set_gvk(to);
-        let mut v = o.into_value();
-        schema::typed(&mut v, schema).map_err(Status::internal)?;
-        Object::from_value(v).ok_or_else(|| Status::internal("conversion lost the object"))
-    }
-
-    /// Events of the newer group have no source.
-    fn stored_instead(&self, field: &str) -> Option<&'static str> {
-        (field == "source").then_some("reportingComponent")
-    }
-
+impl CreateStrategy for Event {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
 
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         if old.is_none() && o.api_version() != "v1" {
-            fresh(o, errors);
+            new_event(o, errors);
         }
     }
 
@@ -64,7 +40,16 @@ impl Strategy for Event {
         if o.api_version() == "v1" { self.name_rule().check(o.name()) } else { names::dns_subdomain(o.name()) }
     }
 
-    /// Written in the newer group, an event says once what happened; only its series goes on.
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        namespace(o, errors);
+        if is_timed(o) {
+            required_fields(o, errors);
+        }
+    }
+}
+
+impl UpdateStrategy for Event {
+    /// In `events.k8s.io`, only the series of an event may change.
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.api_version() == "v1" {
             return;
@@ -91,8 +76,8 @@ impl Strategy for Event {
         for (name, modern) in pairs {
             let get = |o: &Object| o.get(name).or_else(|| o.get(modern)).cloned().filter(|v| !v.is_null());
             if get(o) != get(old) {
-                let said = if name == "reportingComponent" { "reportingController" } else { name };
-                let path = FieldPath::new(said);
+                let field = if name == "reportingComponent" { "reportingController" } else { name };
+                let path = FieldPath::new(field);
                 let value = get(o);
                 let shown = match name {
                     "involvedObject" => {
@@ -109,23 +94,46 @@ impl Strategy for Event {
             }
         }
     }
+}
 
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        place(o, errors);
-        if is_timed(o) {
-            complete(o, errors);
-        }
+impl TableConvertor for Event {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
     }
 }
 
-/// Events that have a time of their own are of the newer kind, in whichever group they are written.
+impl ObjectConvertor for Event {
+    fn convert(&self, mut o: Object, to: &Gvk) -> Result<Object, Status> {
+        let modern = to.group == "events.k8s.io";
+        for (old, new) in FIELDS {
+            let (from, into) = if modern { (old, new) } else { (new, old) };
+            if let Some(v) = o.remove(&[from]) {
+                o.set(&[into], v);
+            }
+        }
+        let schema = kinds::catalog().schema_of(to).ok_or_else(|| Status::internal(format!("{to} has no schema")))?;
+        o.set_gvk(to);
+        let mut v = o.into_value();
+        schema::typed(&mut v, schema).map_err(Status::internal)?;
+        Object::from_value(v).ok_or_else(|| Status::internal("conversion lost the object"))
+    }
+
+    /// Events of `events.k8s.io` have no `source`.
+    fn stored_instead(&self, field: &str) -> Option<&'static str> {
+        (field == "source").then_some("reportingComponent")
+    }
+}
+
+registry::strategy!(Event: CreateStrategy, UpdateStrategy, TableConvertor, ObjectConvertor);
+
+/// Whether an event has an `eventTime`: such events follow the rules of `events.k8s.io`, in either group.
 fn is_timed(o: &Object) -> bool {
     o.str_at(&["eventTime"]).is_some_and(|t| !t.is_empty())
 }
 
-/// An event lies with what it is about; about something without a namespace, in `default`. With a time of its own it is of the
-/// newer kind, of which less is asked.
-fn place(o: &Object, errors: &mut ErrorList) {
+/// Checks that an event without `eventTime` is in the namespace of its object, or in `default` for a cluster-scoped
+/// one; with `eventTime`, only events of cluster-scoped objects are checked.
+fn namespace(o: &Object, errors: &mut ErrorList) {
     let about = ["involvedObject", "regarding"].iter().find_map(|k| o.str_at(&[k, "namespace"])).unwrap_or_default();
     let ok = match (about.is_empty(), is_timed(o)) {
         (true, true) => matches!(o.namespace(), "default" | "kube-system"),
@@ -139,11 +147,11 @@ fn place(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-const WORD_MAX: usize = 128;
+const REASON_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
 
-/// What a new event of the newer group says, and no longer says.
-fn fresh(o: &Object, errors: &mut ErrorList) {
+/// Validates a new event of `events.k8s.io`: required fields, and deprecated ones that must be unset.
+fn new_event(o: &Object, errors: &mut ErrorList) {
     series(o, errors);
     if !is_timed(o) {
         errors.push(FieldError::required(&FieldPath::new("eventTime"), ""));
@@ -166,7 +174,7 @@ fn fresh(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// A series is more than one.
+/// Checks that a series has at least two occurrences.
 fn series(o: &Object, errors: &mut ErrorList) {
     let Some(s) = o.get("series").filter(|s| s.is_object()) else { return };
     if s["count"].as_i64().unwrap_or(0) < 2 {
@@ -177,8 +185,8 @@ fn series(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// What is asked of an event with a time of its own.
-fn complete(o: &Object, errors: &mut ErrorList) {
+/// Validates the fields required of an event with an `eventTime`.
+fn required_fields(o: &Object, errors: &mut ErrorList) {
     let text = |k: &str| {
         let old = FIELDS.iter().find(|(_, new)| *new == k).map_or(k, |(old, _)| old);
         o.str_at(&[k]).or_else(|| o.str_at(&[old])).unwrap_or_default()
@@ -193,8 +201,8 @@ fn complete(o: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new(key);
         if text(key).is_empty() {
             errors.push(FieldError::required(&at, ""));
-        } else if text(key).len() > WORD_MAX {
-            errors.push(FieldError::invalid(&at, "", format!("can have at most {WORD_MAX} characters")));
+        } else if text(key).len() > REASON_MAX {
+            errors.push(FieldError::invalid(&at, "", format!("can have at most {REASON_MAX} characters")));
         }
     }
     if text("note").len() > NOTE_MAX {
@@ -203,7 +211,7 @@ fn complete(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only events have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! Eviction: a deletion that disruption budgets may refuse.
+//! Eviction: a deletion subject to disruption budgets.
 
 use async_trait::async_trait;
 use meta::status::{Cause, Details};
@@ -61,17 +61,17 @@ impl Function for Eviction {
 
 const BUDGETS: &str = "policy/poddisruptionbudgets";
 
-/// Bytes of the budgets that an eviction in a namespace reads.
+/// Returns the bytes of disruption budgets that an eviction in a namespace reads.
 pub fn reads(env: Env<'_>, namespace: &str) -> usize {
     stored::amount::all(&env.registry.store.snapshot(), BUDGETS, Some(namespace))
 }
 
-/// Takes one disruption from the budget that selects the pod (`registry/core/pod/storage/eviction.go`). The budget is changed
-/// at the revision at which it was asked, so that no disruption is given twice.
+/// Takes one disruption from the budget that selects the pod (`registry/core/pod/storage/eviction.go`). The budget is
+/// updated at the revision that was read, so that no disruption is granted twice.
 async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOptions) -> Result<(), Status> {
     let rows = env.registry.rows();
     let Some(budgets) = rows.stored("policy", "poddisruptionbudgets").cloned() else { return Ok(()) };
-    // Of budgets that do not select the pod, nothing but the selector is decoded.
+    // Only the selector is decoded of budgets that do not select the pod.
     let selecting: Vec<Arc<Entry>> = {
         let snapshot = env.registry.store.snapshot();
         let all = snapshot.range(BUDGETS, Some(pod.namespace()), None);
@@ -95,7 +95,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         }
     };
     if !is_ready(pod) {
-        // A pod that does not serve is no loss to a budget that is met, or that says so.
+        // Evicting an unready pod is allowed if the budget is met, or its policy is `AlwaysAllow`.
         let number = |k: &str| budget.int_at(&["status", k]).unwrap_or(0);
         let met = number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
         if met || budget.str_at(&["spec", "unhealthyPodEvictionPolicy"]) == Some("AlwaysAllow") {
@@ -106,7 +106,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
     let change = |live: Option<&Object>, _: &_| {
         let Some(live) = live else { return Err(Status::not_found(&budgets.group_resource(), budget.name())) };
         let mut o = live.clone();
-        lower(&mut o, pod.name(), &now)?;
+        take_disruption(&mut o, pod.name(), &now)?;
         Ok(Target::object(o))
     };
     let target = Request {
@@ -120,11 +120,11 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
     env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| ())
 }
 
-/// More pods than this wait for the controller to see that they are gone.
-const DISRUPTED: usize = 2000;
+/// Maximum number of evicted pods that the controller has not yet observed.
+const MAX_DISRUPTED: usize = 2000;
 
-/// Lowers what a budget allows by one pod, or says why it does not.
-fn lower(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
+/// Decrements the allowed disruptions of a budget, or fails with the reason why none is allowed.
+fn take_disruption(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     let number = |k: &str| b.int_at(&["status", k]).unwrap_or(0);
     let forbidden = |why: &str| {
         let gr = GroupResource { group: "policy".into(), resource: "poddisruptionbudgets".into() };
@@ -138,7 +138,7 @@ fn lower(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     if allowed < 0 {
         return forbidden("pdb disruptions allowed is negative");
     }
-    if b.at(&["status", "disruptedPods"]).and_then(Value::as_object).is_some_and(|p| p.len() > DISRUPTED) {
+    if b.at(&["status", "disruptedPods"]).and_then(Value::as_object).is_some_and(|p| p.len() > MAX_DISRUPTED) {
         return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if allowed == 0 {

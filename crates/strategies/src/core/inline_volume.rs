@@ -1,4 +1,4 @@
-//! Volumes that are said where they are used, by VolumeAttachment.
+//! Inline volume specifications in VolumeAttachments.
 
 use super::persistent_volume::{attributes_class, volume_source};
 use super::volume::access_modes;
@@ -6,7 +6,7 @@ use crate::read::{is_set, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 
-/// A volume that is no object of its own: of a CSI driver, and nobody's.
+/// Validates an inline volume: a CSI volume without claim, capacity and class.
 pub fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     const NOT_HERE: &str = "may not be specified in the context of inline volumes";
     let mut forbid = |key: &str, why: &str| errors.push(FieldError::forbidden(&path.child(key), why));

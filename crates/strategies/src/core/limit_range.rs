@@ -1,4 +1,4 @@
-//! LimitRange: bounds, and amounts that follow from one another.
+//! LimitRange: defaults and consistency of the limits of each type.
 
 use super::resource_quota::{QUOTA, is_huge};
 use crate::Config;
@@ -7,23 +7,23 @@ use crate::read::{items, text};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Value, names};
-use registry::{Env, Request, Strategy};
+use registry::{CreateStrategy, Env, Request};
 use std::collections::{BTreeSet, HashSet};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(LimitRange)
 }
 
-/// A LimitRange that fills itself in.
+/// The strategy of LimitRange.
 pub struct LimitRange;
 
-impl Strategy for LimitRange {
+impl CreateStrategy for LimitRange {
     fn default(&self, o: &mut Object) {
         default(o);
     }
 
     fn prepare_for_create(&self, env: Env<'_>, _request: &Request, o: &mut Object) {
-        // It may do without a name.
+        // The name is optional.
         if o.name().is_empty() && o.generate_name().is_empty() {
             o.set_name(&meta::random::uuid(env.rng()));
         }
@@ -34,7 +34,9 @@ impl Strategy for LimitRange {
     }
 }
 
-/// What a limit leaves out follows from its neighbours.
+registry::strategy!(LimitRange: CreateStrategy);
+
+/// Sets absent defaults of a container limit: `default` from `max`, `defaultRequest` from `default` and `min`.
 fn default(o: &mut Object) {
     let Some(Value::Array(mut limits)) = o.at(&["spec", "limits"]).cloned() else { return };
     for limit in &mut limits {
@@ -100,13 +102,13 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
     for k in all {
         let of = |part: &str| quantity(&limit[part][k.as_str()]);
-        let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, said_of: &str, shown: &str| {
+        let mut above = |part: &str, name: &str, bound: &str, bound_name: &str, reported: &str, shown: &str| {
             if let (Some(a), Some(b)) = (of(part), of(bound))
                 && a > b
             {
                 let why = format!("{name} value {a} is greater than {bound_name} value {b}");
-                let e = FieldError::invalid(&at.child(said_of).key(k), &limit[shown][k.as_str()], why);
-                errors.push(e.said_with(at));
+                let e = FieldError::invalid(&at.child(reported).key(k), &limit[shown][k.as_str()], why);
+                errors.push(e.ordered_at(at));
             }
         };
         above("min", "min", "max", "max", "min", "min");
@@ -121,15 +123,15 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
             let why = format!("ratio {ratio} is less than 1");
             let value = limit["maxLimitRequestRatio"][k.as_str()].clone();
             let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), value, why);
-            errors.push(e.said_with(at));
+            errors.push(e.ordered_at(at));
         }
         if let (Some(ratio), Some(min), Some(max)) = (of("maxLimitRequestRatio"), of("min"), of("max")) {
             let value = |q: Quantity| q.nano_value() as f64;
-            let most = value(max) / value(min);
-            if value(ratio) / 1e9 > most {
-                let why = format!("ratio {ratio} is greater than max/min = {most:.6}");
+            let max_ratio = value(max) / value(min);
+            if value(ratio) / 1e9 > max_ratio {
+                let why = format!("ratio {ratio} is greater than max/min = {max_ratio:.6}");
                 let e = FieldError::invalid(&at.child("maxLimitRequestRatio").key(k), ratio.to_string(), why);
-                errors.push(e.said_with(at));
+                errors.push(e.ordered_at(at));
             }
         }
         if !overcommits(k)
@@ -138,7 +140,7 @@ fn bounds(limit: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
         {
             let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
             let e = FieldError::invalid(&at.child("defaultRequest").key(k), request.to_string(), why);
-            errors.push(e.said_with(at));
+            errors.push(e.ordered_at(at));
         }
     }
 }
@@ -147,7 +149,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
     v.as_str().and_then(|s| Quantity::parse(s).ok())
 }
 
-/// The name of a resource of anything but containers: one of Kubernetes' own, or somebody's.
+/// Validates a resource name for types other than Pod and Container: a standard or a qualified name.
 fn counted_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let bad = names::qualified_name(name);
     errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));

@@ -1,4 +1,4 @@
-//! The core group.
+//! The core group (`v1`).
 
 pub mod binding;
 mod component_status;
@@ -13,7 +13,7 @@ mod namespace;
 mod node;
 mod persistent_volume;
 pub mod persistent_volume_claim;
-mod pod;
+pub(crate) mod pod;
 mod pod_apparmor;
 mod pod_cells;
 pub mod pod_parts;

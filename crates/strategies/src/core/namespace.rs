@@ -1,11 +1,11 @@
-//! Namespace: its label, its own finalizer, its phase.
+//! Namespace: name label, `spec.finalizers` and phase.
 
 use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use registry::metadata::STANDARD_FINALIZERS;
-use registry::{Env, NameRule, Request, Strategy, Sub, take_field};
+use registry::{CreateStrategy, DeleteStrategy, Env, NameRule, Request, Sub, Subresources, UpdateStrategy, take_field};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -16,7 +16,7 @@ pub struct Namespace;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-impl Strategy for Namespace {
+impl CreateStrategy for Namespace {
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }
@@ -39,6 +39,13 @@ impl Strategy for Namespace {
         o.set(&["spec", "finalizers"], all);
     }
 
+    fn validate(&self, o: &Object, errors: &mut ErrorList) {
+        // Upstream reports the index of a finalizer only in `finalize` requests.
+        finalizers(o, |at, _| at.clone(), errors);
+    }
+}
+
+impl UpdateStrategy for Namespace {
     fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
         if request.subresource != "finalize" {
             match old.at(&["spec", "finalizers"]).cloned() {
@@ -48,11 +55,6 @@ impl Strategy for Namespace {
                 }
             }
         }
-    }
-
-    fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        // Upstream numbers them only where they are changed.
-        finalizers(o, |at, _| at.clone(), errors);
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
@@ -80,7 +82,9 @@ impl Strategy for Namespace {
             _ => take_field(subresource, o, old, &[]),
         }
     }
+}
 
+impl DeleteStrategy for Namespace {
     fn keeps_alive(&self, o: &Object) -> bool {
         o.at(&["spec", "finalizers"]).and_then(Value::as_array).is_some_and(|f| !f.is_empty())
     }
@@ -88,13 +92,17 @@ impl Strategy for Namespace {
     fn begin_deletion(&self, o: &mut Object) {
         o.set(&["status", "phase"], "Terminating");
     }
+}
 
+impl Subresources for Namespace {
     fn subresource(&self, name: &str) -> Option<Sub> {
         matches!(name, "status" | "finalize").then_some(Sub::Part)
     }
 }
 
-/// The phase follows from whether it is being deleted.
+registry::strategy!(Namespace: CreateStrategy, UpdateStrategy, DeleteStrategy, Subresources);
+
+/// Checks that the phase matches the deletion timestamp.
 fn phase(o: &Object, errors: &mut ErrorList) {
     let phase = o.str_at(&["status", "phase"]).unwrap_or_default();
     let (only, when) = if o.is_deleting() { ("Terminating", "not empty") } else { ("Active", "empty") };
@@ -104,10 +112,10 @@ fn phase(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-fn finalizers(o: &Object, place: fn(&FieldPath, usize) -> FieldPath, errors: &mut ErrorList) {
+fn finalizers(o: &Object, index: fn(&FieldPath, usize) -> FieldPath, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.finalizers");
     for (i, f) in o.at(&["spec", "finalizers"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let (f, at) = (f.as_str().unwrap_or_default(), place(&at, i));
+        let (f, at) = (f.as_str().unwrap_or_default(), index(&at, i));
         errors.extend(names::qualified_name(f).into_iter().map(|m| FieldError::invalid(&at, f, m)));
         if !f.contains('/') && !STANDARD_FINALIZERS.contains(&f) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";

@@ -1,14 +1,16 @@
-//! Node: allocatable follows capacity; taints; the pod ranges are given once.
+//! Node: allocatable resources default to the capacity; taints; immutable pod CIDRs.
 
 use crate::Config;
-use crate::plain::said_twice;
+use crate::plain::repeat_errors;
 use crate::pod_template;
 use crate::read::{items, repeats, shown, text};
 use crate::table::Row;
 use kinds::columns::{Cell, condition, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
-use registry::{Env, ProxyTarget, Request, Strategy, Sub, Upstream};
+use registry::{
+    CreateStrategy, Env, ProxyTarget, Request, Sub, Subresources, TableConvertor, UpdateStrategy, Upstream,
+};
 use std::collections::HashSet;
 
 pub fn row(_: &Config) -> Row {
@@ -19,13 +21,9 @@ pub struct Node;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-impl Strategy for Node {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for Node {
     fn default(&self, o: &mut Object) {
-        // The old field is the first of the list.
+        // `podCIDR` is the first item of `podCIDRs`.
         if let Some(c) = o.str_at(&["spec", "podCIDR"]).filter(|c| !c.is_empty()).map(str::to_owned)
             && o.at(&["spec", "podCIDRs"]).is_none_or(|l| l[0] != c.as_str())
         {
@@ -77,15 +75,17 @@ impl Strategy for Node {
         out.extend(ranges.enumerate().filter_map(|(i, r)| schema::rules::cidr_warning(r, &at.index(i))));
         out
     }
+}
 
+impl UpdateStrategy for Node {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
-        said_twice(errors, |e| e.path.starts_with("metadata.taints"));
+        repeat_errors(errors, |e| e.path.starts_with("metadata.taints"));
         let ranges = |o: &Object| o.at(&["spec", "podCIDRs"]).cloned();
         if ranges(old).is_some() && ranges(o) != ranges(old) {
             let why = "node updates may not change podCIDR except from \"\" to valid";
             errors.push(FieldError::forbidden(&FieldPath::new("spec.podCIDRs"), why));
         }
-        parts(o, errors);
+        addresses(o, errors);
         let external = |o: &Object| o.at(&["spec", "externalID"]).cloned();
         if external(o) != external(old) {
             errors.push(FieldError::forbidden(&FieldPath::new("spec.externalID"), "may not be updated"));
@@ -100,12 +100,14 @@ impl Strategy for Node {
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
         if subresource == "status" {
             amounts(o, errors);
-            parts(o, errors);
+            addresses(o, errors);
         }
     }
+}
 
-    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
-        super::proxy::node(o, place)
+impl Subresources for Node {
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
+        super::proxy::node(o, target)
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {
@@ -113,7 +115,15 @@ impl Strategy for Node {
     }
 }
 
-/// One range of each family.
+impl TableConvertor for Node {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+registry::strategy!(Node: CreateStrategy, UpdateStrategy, Subresources, TableConvertor);
+
+/// Validates pod CIDRs: at most one per address family.
 fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let six = |c: &Value| c.as_str().is_some_and(|c| c.contains(':'));
     let sixes = all.iter().filter(|c| six(c)).count();
@@ -127,7 +137,7 @@ fn ranges(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What a node has of everything.
+/// Validates capacity and allocatable resources.
 fn amounts(o: &Object, errors: &mut ErrorList) {
     for part in ["capacity", "allocatable"] {
         for (k, v) in o.at(&["status", part]).and_then(Value::as_object).into_iter().flatten() {
@@ -136,8 +146,8 @@ fn amounts(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Addresses are said once.
-fn parts(o: &Object, errors: &mut ErrorList) {
+/// Checks that addresses are unique.
+fn addresses(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("status.addresses");
     let all = o.at(&["status", "addresses"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let again = repeats(all);
@@ -147,7 +157,7 @@ fn parts(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only nodes have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,10 +1,10 @@
-//! PersistentVolume: one source, and what stays of it.
+//! PersistentVolume: exactly one source, which is immutable.
 
-use super::volume::{OLD_CLASS, access_modes, annotations, basic, cells, mode_stays, positive};
+use super::volume::{OLD_CLASS, access_modes, annotations, basic, cells, immutable_mode, positive};
 use crate::Config;
 use crate::core::pod_shape;
-use crate::plain::{Ruled, said_twice};
-use crate::pod_template::{node_selector_terms, of_node_term, sources};
+use crate::plain::{Ruled, repeat_errors};
+use crate::pod_template::{node_selector_terms, node_term_warnings, sources};
 use crate::read::{delegated, is_set, items, shown, text};
 use crate::table::Row;
 use meta::field::{BadValue, ErrorList};
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings))
 }
 
-/// Sources of a volume, in the order in which they are looked at: the first is the one that counts.
+/// Volume sources in order of validation: upstream validates the first one that is set.
 const KINDS: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -44,7 +44,7 @@ const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 
 const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
-/// Sources that go or are gone, as they are called when it is said.
+/// Deprecated and removed sources: field, name in warnings, and warning.
 const OLD_SOURCES: [(&str, &str, &str); 8] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
@@ -108,16 +108,16 @@ pub(super) fn volume_source(spec: &Value, name: &str, path: &FieldPath, errors: 
     };
     for k in others {
         match *k {
-            // Upstream takes it beside another source.
+            // Upstream accepts it beside another source.
             "flexVolume" => delegated(spec, SPEC, k, path, errors),
             k => {
-                let said = if k == "cephfs" { "cephFS" } else { k };
-                errors.push(FieldError::forbidden(&path.child(said), "may not specify more than 1 volume type"));
+                let field = if k == "cephfs" { "cephFS" } else { k };
+                errors.push(FieldError::forbidden(&path.child(field), "may not specify more than 1 volume type"));
             }
         }
     }
     let (s, at) = (&spec[*kind], path.child(kind));
-    sources::validate(spec, kind, sources::Place::PersistentVolume, path, errors);
+    sources::validate(spec, kind, sources::Owner::PersistentVolume, path, errors);
     let policy_at = path.child("persistentVolumeReclaimPolicy");
     match *kind {
         "iscsi" => {
@@ -140,7 +140,7 @@ fn source_kinds(spec: &Value) -> Vec<&'static str> {
     KINDS.into_iter().filter(|k| spec[*k].is_object()).collect()
 }
 
-/// Whether a path is `/`, however it is written.
+/// Whether a path is equivalent to `/`.
 fn is_root(path: &str) -> bool {
     let mut depth = 0_usize;
     for part in path.split('/').filter(|p| !matches!(*p, "" | ".")) {
@@ -149,7 +149,7 @@ fn is_root(path: &str) -> bool {
     path.starts_with('/') && depth == 0
 }
 
-/// Labels of nodes that have a newer name: a volume may follow.
+/// Renamed node labels, which a volume's affinity may adopt.
 const RENAMED: [(&str, &str); 5] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -158,7 +158,7 @@ const RENAMED: [(&str, &str); 5] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
-/// Whether the affinity is the same, but for keys that were renamed.
+/// Whether the affinity is equal, except for renamed keys.
 fn follows(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Object(n), Value::Object(o)) => {
@@ -175,27 +175,27 @@ fn follows(new: &Value, old: &Value) -> bool {
 }
 
 fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
-    said_twice(errors, |e| e.path.starts_with("spec"));
+    repeat_errors(errors, |e| e.path.starts_with("spec"));
     let null = Value::Null;
     let (new, was) = (o.get("spec").unwrap_or(&null), old.get("spec").unwrap_or(&null));
     let source =
         |spec: &Value| -> Vec<(&str, Value)> { source_kinds(spec).into_iter().map(|k| (k, spec[k].clone())).collect() };
     let mut is = source(new);
-    // Who may enlarge it can be said later.
+    // `controllerExpandSecretRef` may be set later.
     if !was["csi"].is_null() && was["csi"]["controllerExpandSecretRef"].is_null() {
         for (_, csi) in is.iter_mut().filter(|(k, _)| *k == "csi") {
             csi.as_object_mut().map(|m| m.remove("controllerExpandSecretRef"));
         }
     }
     if is != source(was) {
-        let whole = |s: Vec<(&str, Value)>| -> Value {
+        let to_object = |s: Vec<(&str, Value)>| -> Value {
             s.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<Map<String, Value>>().into()
         };
-        let difference = pod_shape::sources(&whole(source(was)), &whole(is));
+        let difference = pod_shape::sources(&to_object(source(was)), &to_object(is));
         let why = format!("spec.persistentvolumesource is immutable after creation\n{difference}");
         errors.push(FieldError::forbidden(&FieldPath::new("spec.persistentvolumesource"), &why));
     }
-    mode_stays(new, was, errors);
+    immutable_mode(new, was, errors);
     if was["nodeAffinity"].is_object() && !follows(&new["nodeAffinity"], &was["nodeAffinity"]) {
         let why = "field is immutable, except for updating from beta label to GA";
         let at = FieldPath::new("spec.nodeAffinity");
@@ -221,7 +221,7 @@ fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     }
     let terms = at.child("nodeAffinity").child("required").child("nodeSelectorTerms");
     for (i, t) in items(&spec["nodeAffinity"]["required"], "nodeSelectorTerms").iter().enumerate() {
-        of_node_term(t, false, &terms.index(i), &mut out);
+        node_term_warnings(t, false, &terms.index(i), &mut out);
     }
     let size = spec["capacity"]["storage"].as_str().unwrap_or_default();
     if Quantity::parse(size).is_ok_and(|q| !q.is_integer()) {
@@ -229,6 +229,6 @@ fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
         out.push(format!("{at}: fractional byte value {size:?} is invalid, must be an integer"));
     }
     let old = OLD_SOURCES.iter().filter(|(kind, _, _)| is_set(spec, kind));
-    out.extend(old.map(|(_, said, why)| format!("{}: {why}", at.child(said))));
+    out.extend(old.map(|(_, name, why)| format!("{}: {why}", at.child(name))));
     out
 }

@@ -1,6 +1,6 @@
-//! PersistentVolumeClaim: what is asked for, what it is filled from, and how it grows.
+//! PersistentVolumeClaim: requested size, data source and expansion.
 
-use super::volume::{CLASS, OLD_CLASS, access_modes, annotations, basic, cells, mode_stays, positive, quantity};
+use super::volume::{CLASS, OLD_CLASS, access_modes, annotations, basic, cells, immutable_mode, positive, quantity};
 use crate::Config;
 use crate::core::pod_shape;
 use crate::plain::Ruled;
@@ -25,7 +25,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     claim_spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
 }
 
-/// What a claim, or a template of one, asks for.
+/// Validates the spec of a claim or claim template.
 pub fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     access_modes(spec, path, errors);
     let at = path.child("resources").key("storage");
@@ -57,7 +57,7 @@ pub fn claim_spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What a claim is filled from.
+/// Validates the data source of a claim.
 fn data_source(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for k in ["name", "kind"] {
         if text(s, k).is_empty() {
@@ -79,12 +79,12 @@ fn data_source(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// One field for what a claim is filled from, and a newer one that says more: they say the same. What the older one cannot
-/// mean was never there.
+/// Synchronizes `dataSource` and the newer `dataSourceRef`. Drops a `dataSource` of a kind that only `dataSourceRef`
+/// supports.
 fn same_sources(o: &mut Object) {
     const OLD: [&str; 2] = ["spec", "dataSource"];
     const NEW: [&str; 2] = ["spec", "dataSourceRef"];
-    // Data of other namespaces is not to be had.
+    // Cross-namespace data sources are not supported.
     if o.str_at(&["spec", "dataSourceRef", "namespace"]).is_some_and(|n| !n.is_empty()) {
         o.remove(&NEW);
     }
@@ -129,12 +129,12 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     if bound && is_set(spec, "volumeAttributesClassName") {
         allowed["volumeAttributesClassName"] = spec["volumeAttributesClassName"].clone();
     }
-    // A class that was said by annotation, or not at all, may be said by field.
+    // A storage class from the annotation, or an absent one, may be set as a field.
     let (was_class, is_class) = (old.annotation(CLASS), o.annotation(CLASS));
     let class = spec["storageClassName"].as_str();
-    let unsaid = !allowed["storageClassName"].is_string();
-    let moved = unsaid && was_class.is_some() && class == was_class && (is_class.is_none() || is_class == was_class);
-    if let Some(c) = class.filter(|c| unsaid && was_class.is_none_or(|w| w == *c)) {
+    let unset = !allowed["storageClassName"].is_string();
+    let moved = unset && was_class.is_some() && class == was_class && (is_class.is_none() || is_class == was_class);
+    if let Some(c) = class.filter(|c| unset && was_class.is_none_or(|w| w == *c)) {
         allowed["storageClassName"] = c.into();
     }
     if !moved && was_class != is_class {
@@ -151,14 +151,14 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let size = |s: &Value| quantity(&s["resources"]["requests"]["storage"]).unwrap_or(zero);
     let has = o.at(&["status", "capacity", "storage"]).and_then(quantity).unwrap_or(zero);
     let was = old.get("spec").map_or(zero, size);
-    // What was asked too much can be taken back, down to what is there.
+    // A failed expansion can be reduced, but not below the current capacity.
     if size(spec) < was && size(spec) <= has {
         let at = FieldPath::new("spec.resources.requests.storage");
         errors.push(FieldError::forbidden(&at, "field can not be less than status.capacity"));
     }
     let null = Value::Null;
     let before = old.get("spec").unwrap_or(&null);
-    mode_stays(spec, before, errors);
+    immutable_mode(spec, before, errors);
     if before["volumeAttributesClassName"].is_string() {
         let at = FieldPath::new("spec.volumeAttributesClassName");
         match spec["volumeAttributesClassName"].as_str() {
@@ -179,7 +179,7 @@ const RESIZES: [&str; 5] = [
     "NodeResizePending",
 ];
 
-/// What the status of a claim may say: amounts, and how far enlarging it has come.
+/// Validates the status of a claim: capacities, and the progress of expansion.
 fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let null = Value::Null;
     let part = |key: &str| o.at(&["status", key]).unwrap_or(&null).as_object().cloned().unwrap_or_default();

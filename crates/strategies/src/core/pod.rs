@@ -1,14 +1,17 @@
-//! Pod: defaults, quality of service, what may change while it runs, graceful deletion.
+//! Pod: defaults, QoS class, updates of a running pod, graceful deletion.
 
 use super::{binding, eviction, pod_apparmor, pod_cells, pod_parts, pod_resize, pod_status, pod_update, proxy};
 use crate::Config;
-use crate::pod_template::{self, Of, annotations};
+use crate::pod_template::{self, SpecOwner, annotations};
 use crate::read::text;
 use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
-use registry::{DeleteOptions, Env, ProxyTarget, Request, Strategy, Sub, Upstream, take_field};
+use registry::{
+    CostEstimator, CreateStrategy, DeleteOptions, DeleteStrategy, Env, ProxyTarget, Request, ResetFieldsStrategy, Sub,
+    Subresources, TableConvertor, UpdateStrategy, Upstream, take_field,
+};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -18,11 +21,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Pod;
 
-impl Strategy for Pod {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        pod_cells::cells(cell)
-    }
-
+impl CreateStrategy for Pod {
     fn default(&self, o: &mut Object) {
         if o.at(&["spec", "enableServiceLinks"]).is_none() {
             o.set(&["spec", "enableServiceLinks"], true);
@@ -34,7 +33,7 @@ impl Strategy for Pod {
             pod_template::default_of_pod(&mut spec);
             o.set(&["spec"], spec);
         }
-        // A negative grace is the shortest.
+        // Upstream treats a negative grace period as one second.
         if o.int_at(&["spec", "terminationGracePeriodSeconds"]).is_some_and(|n| n < 0) {
             o.set(&["spec", "terminationGracePeriodSeconds"], 1);
         }
@@ -49,13 +48,13 @@ impl Strategy for Pod {
             o.set(&["status", "conditions"], c);
         }
         pod_update::merge_label_keys(o);
-        pod_apparmor::agree(o, request);
+        pod_apparmor::sync_annotations(o, request);
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         annotations::rules(annotations_of(o), spec, &FieldPath::new("metadata.annotations"), errors);
-        pod_template::spec(spec, Of::Pod(o.name()), &FieldPath::new("spec"), errors);
+        pod_template::spec(spec, SpecOwner::Pod(o.name()), &FieldPath::new("spec"), errors);
     }
 
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
@@ -74,7 +73,7 @@ impl Strategy for Pod {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        // Who writes a pod again is mostly no human.
+        // Pods are mostly updated by programs, not users.
         if old.is_some() {
             return Vec::new();
         }
@@ -84,14 +83,16 @@ impl Strategy for Pod {
         if !bad.is_empty() {
             out.push(format!("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [{}]", bad.join(" ")));
         }
-        out.extend(pod_template::warnings_of_parts(part("metadata"), part("spec"), &FieldPath::root()));
+        out.extend(pod_template::pod_warnings(part("metadata"), part("spec"), &FieldPath::root()));
         out
     }
+}
 
+impl UpdateStrategy for Pod {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         let at = FieldPath::new("metadata.annotations");
         annotations::update(annotations_of(o), annotations_of(old), &at, errors);
-        // Said once of the pod, and once of its change.
+        // Upstream validates the annotations twice on update.
         annotations::rules(annotations_of(o), o.get("spec").unwrap_or(&Value::Null), &at, errors);
         pod_update::validate(o, old, errors);
     }
@@ -118,14 +119,9 @@ impl Strategy for Pod {
         matches!(subresource, "" | "ephemeralcontainers" | "resize")
     }
 
-    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
-        let of_status: &[&[&str]] = &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]];
-        (subresource == "status").then_some(of_status)
-    }
-
     fn take_part(&self, subresource: &str, o: &mut Object, old: &Object) {
         match subresource {
-            // Written by the binding itself, which changed only what it may.
+            // The binding function sets only the allowed fields.
             "binding" => {}
             "ephemeralcontainers" => {
                 let list = o.at(&["spec", "ephemeralContainers"]).cloned();
@@ -148,24 +144,31 @@ impl Strategy for Pod {
             }
         }
     }
+}
 
+impl ResetFieldsStrategy for Pod {
+    fn resets(&self, subresource: &str) -> Option<&'static [&'static [&'static str]]> {
+        let of_status: &[&[&str]] = &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]];
+        (subresource == "status").then_some(of_status)
+    }
+}
+
+impl DeleteStrategy for Pod {
     fn grace_period(&self, o: &Object, options: &DeleteOptions) -> Option<i64> {
-        let asked = options.grace_period_seconds;
-        let mut grace = asked.or_else(|| o.int_at(&["spec", "terminationGracePeriodSeconds"])).unwrap_or(30);
-        let nowhere = o.str_at(&["spec", "nodeName"]).unwrap_or_default().is_empty();
-        let over = matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"));
-        if nowhere || over {
+        let requested = options.grace_period_seconds;
+        let mut grace = requested.or_else(|| o.int_at(&["spec", "terminationGracePeriodSeconds"])).unwrap_or(30);
+        let unscheduled = o.str_at(&["spec", "nodeName"]).unwrap_or_default().is_empty();
+        let finished = matches!(o.str_at(&["status", "phase"]), Some("Succeeded" | "Failed"));
+        if unscheduled || finished {
             grace = 0;
         }
         Some(if grace < 0 { 1 } else { grace })
     }
+}
 
-    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
-        proxy::pod(o, place)
-    }
-
-    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, _name: &str) -> usize {
-        if subresource == "eviction" { eviction::reads(env, namespace) } else { 0 }
+impl Subresources for Pod {
+    fn proxy(&self, _env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
+        proxy::pod(o, target)
     }
 
     fn subresource(&self, name: &str) -> Option<Sub> {
@@ -178,6 +181,20 @@ impl Strategy for Pod {
     }
 }
 
+impl TableConvertor for Pod {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        pod_cells::cells(cell)
+    }
+}
+
+impl CostEstimator for Pod {
+    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, _name: &str) -> usize {
+        if subresource == "eviction" { eviction::reads(env, namespace) } else { 0 }
+    }
+}
+
+registry::strategy!(Pod: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, DeleteStrategy, Subresources, TableConvertor, CostEstimator);
+
 fn annotations_of(o: &Object) -> &Value {
     o.at(&["metadata", "annotations"]).unwrap_or(&Value::Null)
 }
@@ -186,7 +203,7 @@ pub(super) fn items<'a>(o: &'a Object, list: &str) -> &'a [Value] {
     o.at(&["spec", list]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A limit without a request is a request as well.
+/// Sets absent requests of containers from their limits.
 fn requests_from_limits(o: &mut Object) {
     let Some(mut spec) = o.remove(&["spec"]) else { return };
     for list in ["containers", "initContainers"] {
@@ -202,8 +219,8 @@ fn requests_from_limits(o: &mut Object) {
     o.set(&["spec"], spec);
 }
 
-/// Guaranteed, Burstable or BestEffort (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`): of what the pod says of itself as a
-/// whole, else of all its containers.
+/// Returns the QoS class (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`), from pod-level resources if set, otherwise
+/// from all containers.
 pub fn qos_class(o: &Object) -> &'static str {
     let quantity = |v: &Value| v.as_str().and_then(|s| Quantity::parse(s).ok()).filter(|q| q.sign() > 0);
     let own = o.at(&["spec", "resources"]).filter(|r| !r["requests"].is_null() || !r["limits"].is_null());
@@ -222,5 +239,186 @@ pub fn qos_class(o: &Object) -> &'static str {
         (false, _) => "BestEffort",
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_pod_spec, check_update};
+
+    fn pod(spec: Value) -> Value {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().cloned().unwrap_or_default());
+        pod
+    }
+
+    fn object(value: Value) -> Object {
+        Object::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn validates_a_new_pod() {
+        let restart =
+            r#"restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never""#;
+        let port =
+            "containers[0].ports[0].hostPort: Invalid value: 81: must match `containerPort` when `hostNetwork` is true";
+        check_pod_spec(&[
+            ("", Value::Null, &[]),
+            ("/containers", json!([]), &["containers: Required value"]),
+            (
+                "/containers/0/name",
+                json!("C"),
+                &["containers[0].name: Invalid value: \"C\": a lowercase RFC 1123 label…"],
+            ),
+            ("/containers/0/image", json!(""), &["containers[0].image: Required value"]),
+            (
+                "/containers/0/image",
+                json!("i "),
+                &["containers[0].image: Invalid value: \"i \": must not have leading or trailing whitespace"],
+            ),
+            (
+                "/initContainers",
+                json!([{"name": "c", "image": "i"}]),
+                &["initContainers[0].name: Duplicate value: \"c\""],
+            ),
+            (
+                "/ephemeralContainers",
+                json!([{"name": "e", "image": "i"}]),
+                &["ephemeralContainers: Forbidden: cannot be set on create"],
+            ),
+            ("/restartPolicy", json!("Sometimes"), &[restart]),
+            (
+                "/activeDeadlineSeconds",
+                json!(0),
+                &["activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"],
+            ),
+            ("/terminationGracePeriodSeconds", json!(-5), &[]),
+        ]);
+        let mut base = pod(json!({"hostNetwork": true}));
+        base["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80}]);
+        let (path, error) = ("/spec/containers/0/ports/0/hostPort", format!("spec.{port}"));
+        check_create(&Pod, &base, &[("", Value::Null, &[]), (path, json!(80), &[]), (path, json!(81), &[&error])]);
+        let gated = pod(json!({"schedulingGates": [{"name": "g"}]}));
+        let node = "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared";
+        check_create(&Pod, &gated, &[("", Value::Null, &[]), ("/spec/nodeName", json!("n"), &[node])]);
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let old = pod(json!({"activeDeadlineSeconds": 60, "tolerations": [{"key": "a", "operator": "Exists"}]}));
+        let other = "spec: Forbidden: pod updates may not change fields other than…";
+        let toleration =
+            "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds";
+        let gate =
+            "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'g'";
+        check_update(
+            &Pod,
+            &old,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/containers/0/image", json!("j"), &[]),
+                ("/spec/containers/0/command", json!(["a"]), &[other]),
+                ("/spec/nodeName", json!("n"), &[other]),
+                ("/spec/hostname", json!("h"), &[other]),
+                (
+                    "/spec/containers/1",
+                    json!({"name": "d", "image": "i"}),
+                    &["spec.containers: Forbidden: pod updates may not add or remove containers"],
+                ),
+                ("/spec/activeDeadlineSeconds", json!(30), &[]),
+                (
+                    "/spec/activeDeadlineSeconds",
+                    json!(61),
+                    &["spec.activeDeadlineSeconds: Invalid value: 61: must be less than or equal to previous value"],
+                ),
+                ("/spec/tolerations/1", json!({"key": "b", "operator": "Exists"}), &[]),
+                ("/spec/tolerations", json!([]), &[toleration]),
+                ("/spec/schedulingGates", json!([{"name": "g"}]), &[gate]),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_an_update_of_a_gated_pod() {
+        let terms = json!([{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]);
+        let affinity =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+        let old = pod(json!({"schedulingGates": [{"name": "g"}], "nodeSelector": {"a": "b"}, "affinity": affinity}));
+        let selector = "spec.nodeSelector: Invalid value: {\"a\":\"c\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+        let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+        let only = format!("{at}[0]: Invalid value: …");
+        check_update(
+            &Pod,
+            &old,
+            &[
+                ("/spec/schedulingGates", json!([]), &[]),
+                ("/spec/nodeSelector", json!({"a": "b", "c": "d"}), &[]),
+                ("/spec/nodeSelector", json!({"a": "c"}), &[selector]),
+                (&format!("{terms}/0/matchExpressions/1"), json!({"key": "l", "operator": "Exists"}), &[]),
+                (&format!("{terms}/0/matchExpressions/0/values"), json!(["w"]), &[&only]),
+            ],
+        );
+    }
+
+    #[test]
+    fn classifies_quality_of_service() {
+        let check = |resources: Value, class: &str| {
+            let mut pod = pod(json!({}));
+            pod["spec"]["containers"][0]["resources"] = resources.clone();
+            assert_eq!(qos_class(&object(pod)), class, "{resources}");
+        };
+        check(json!({}), "BestEffort");
+        check(json!({"requests": {"cpu": "0"}}), "BestEffort");
+        check(json!({"requests": {"cpu": "1"}}), "Burstable");
+        check(json!({"limits": {"cpu": "1"}}), "Burstable");
+        check(json!({"limits": {"cpu": "1", "memory": "1"}}), "Guaranteed");
+        check(
+            json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1000m", "memory": "1"}}),
+            "Guaranteed",
+        );
+        check(json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "500m"}}), "Burstable");
+        let whole = json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1", "memory": "1"}});
+        assert_eq!(qos_class(&object(pod(json!({"resources": whole})))), "Guaranteed", "pod-level resources");
+    }
+
+    #[test]
+    fn determines_the_grace_period() {
+        let check = |pod: Value, requested: Option<i64>, grace: i64| {
+            let options = DeleteOptions { grace_period_seconds: requested, ..DeleteOptions::default() };
+            assert_eq!(Pod.grace_period(&object(pod.clone()), &options), Some(grace), "{pod} {requested:?}");
+        };
+        let bound = |extra: Value| {
+            let mut pod = pod(json!({"nodeName": "n", "terminationGracePeriodSeconds": 10}));
+            pod.as_object_mut().unwrap().extend(extra.as_object().cloned().unwrap_or_default());
+            pod
+        };
+        check(bound(json!({})), None, 10);
+        check(bound(json!({})), Some(5), 5);
+        check(bound(json!({})), Some(0), 0);
+        check(bound(json!({})), Some(-1), 1);
+        check(bound(json!({"status": {"phase": "Succeeded"}})), Some(5), 0);
+        check(pod(json!({})), Some(5), 0);
+        check(pod(json!({"nodeName": "n"})), None, 30);
+    }
+
+    #[test]
+    fn sets_defaults() {
+        let mut pod =
+            object(pod(json!({"hostNetwork": true, "terminationGracePeriodSeconds": -1, "serviceAccount": "a",
+            "volumes": [{"name": "v"}], "containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
+                "resources": {"limits": {"cpu": "1"}}}]})));
+        Pod.default(&mut pod);
+        let at = |path: &str| pod.0["spec"].pointer(path).cloned().unwrap_or_default();
+        assert_eq!(at("/enableServiceLinks"), true);
+        assert_eq!(at("/terminationGracePeriodSeconds"), 1);
+        assert_eq!(at("/serviceAccountName"), "a");
+        assert_eq!(at("/volumes/0/emptyDir"), json!({}));
+        assert_eq!(at("/containers/0/imagePullPolicy"), "IfNotPresent");
+        assert_eq!(at("/containers/0/ports/0/hostPort"), 80);
+        assert_eq!(at("/containers/0/resources/requests/cpu"), "1");
     }
 }

@@ -1,5 +1,5 @@
-//! AppArmor profiles of pods, which older clients and nodes know as annotations (upstream `applyAppArmorVersionSkew`): a new pod
-//! says the same by field and by annotation, whichever of them it was given.
+//! AppArmor profiles in fields and in deprecated annotations (upstream `applyAppArmorVersionSkew`): on create, each
+//! form is set from the other.
 
 use crate::pod_template::apparmor;
 use crate::read::text;
@@ -11,7 +11,7 @@ use serde_json::json;
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-pub fn agree(o: &mut Object, request: &Request) {
+pub fn sync_annotations(o: &mut Object, request: &Request) {
     if o.str_at(&["spec", "os", "name"]) == Some("windows") {
         return;
     }
@@ -25,13 +25,13 @@ pub fn agree(o: &mut Object, request: &Request) {
             match o.annotation(&key).map(str::to_owned) {
                 None => {
                     let profile = if own.is_object() { Some(own) } else { of_pod.as_ref() };
-                    if let Some(said) = profile.and_then(said) {
-                        o.set_annotation(&key, &said);
+                    if let Some(value) = profile.and_then(annotation_value) {
+                        o.set_annotation(&key, &value);
                     }
                 }
                 Some(_) if own.is_object() => {}
-                Some(said) => {
-                    let profile = field(&said);
+                Some(value) => {
+                    let profile = profile_field(&value);
                     let differs = profile.is_some() && profile != of_pod;
                     if differs || profile.is_none() {
                         let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
@@ -53,8 +53,8 @@ pub fn agree(o: &mut Object, request: &Request) {
     }
 }
 
-/// A profile as an annotation says it.
-fn said(profile: &Value) -> Option<String> {
+/// Returns the annotation value of a profile.
+fn annotation_value(profile: &Value) -> Option<String> {
     match text(profile, "type") {
         "Unconfined" => Some("unconfined".into()),
         "RuntimeDefault" => Some("runtime/default".into()),
@@ -63,9 +63,9 @@ fn said(profile: &Value) -> Option<String> {
     }
 }
 
-/// What an annotation says, if that would be valid as a field.
-fn field(said: &str) -> Option<Value> {
-    let profile = match (said, said.strip_prefix("localhost/")) {
+/// Returns the profile of an annotation value, or `None` if it would be invalid as a field.
+fn profile_field(value: &str) -> Option<Value> {
+    let profile = match (value, value.strip_prefix("localhost/")) {
         ("unconfined", _) => json!({"type": "Unconfined"}),
         ("runtime/default", _) => json!({"type": "RuntimeDefault"}),
         (_, Some(name)) if !name.is_empty() => json!({"type": "Localhost", "localhostProfile": name}),

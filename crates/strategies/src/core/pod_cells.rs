@@ -3,7 +3,7 @@
 use kinds::columns::{Cell, age, condition, display, list_at};
 use meta::{Object, Value, time};
 
-/// The cells that only pods have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {
@@ -42,7 +42,7 @@ fn sidecars(o: &Object) -> Vec<&str> {
     list_at(o, &["spec", "initContainers"]).iter().filter(restarts).filter_map(|c| c["name"].as_str()).collect()
 }
 
-/// The word for a pod's state that people look at.
+/// Returns the value of the STATUS column.
 fn pod_status(o: &Object) -> String {
     let mut reason = display(o.at(&["status", "reason"]).unwrap_or(&Value::Null));
     if reason.is_empty() {

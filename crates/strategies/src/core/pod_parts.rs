@@ -1,20 +1,20 @@
-//! What of a running pod may be written through its subresource `ephemeralcontainers` (`ValidatePodEphemeralContainersUpdate`).
+//! Validation of the subresource `ephemeralcontainers` (`ValidatePodEphemeralContainersUpdate`).
 //!
-//! The whole pod is looked at before, as if it were new; here is only what it may not change.
+//! The pod has been validated as if it were new; the rules here are those about changes.
 
 use super::pod::items;
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object};
 
-/// Says that the kubelet made this pod of a file, and that the API only shows it.
+/// Marks a mirror pod, which the kubelet created from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 pub(super) fn is_mirror(o: &Object) -> bool {
     o.at(&["metadata", "annotations", MIRROR]).is_some()
 }
 
-/// Ephemeral containers only ever come.
+/// Checks that ephemeral containers are only added.
 pub fn ephemeral_containers(o: &Object, old: &Object, errors: &mut ErrorList) {
     if is_mirror(old) {
         *errors = vec![FieldError::forbidden(&FieldPath::root(), "static pods do not support ephemeral containers")];

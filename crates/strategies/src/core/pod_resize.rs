@@ -1,7 +1,7 @@
-//! What of a running pod may be written through its subresource `resize` (`ValidatePodResize`): amounts of CPU and memory, of
-//! containers and of the pod as a whole, not which of them are there, and not the class of the pod.
+//! Validation of the subresource `resize` (`ValidatePodResize`): changes CPU and memory of containers and of the pod,
+//! but neither the set of containers nor the QoS class.
 //!
-//! The whole pod is looked at before, as if it were new; here is only what a resize may not change.
+//! The pod has been validated as if it were new; the rules here are those about changes.
 
 use super::pod::{items, qos_class};
 use super::pod_parts::is_mirror;
@@ -9,14 +9,14 @@ use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value};
 
-/// Lists of containers that may be resized, and what of a container a resize writes.
+/// Resizable container lists.
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 const TAKEN: [&str; 2] = ["resources", "resizePolicy"];
 const PARTS: [&str; 2] = ["requests", "limits"];
 const RESIZED: [&str; 2] = ["cpu", "memory"];
 
-/// Takes the resources of containers and of the pod itself; what else was sent is passed over. Of containers that are not those
-/// of the pod, all is taken, so that it is said.
+/// Copies the resources of containers and of the pod from `sent` and ignores other fields. If the containers differ,
+/// copies the lists, so that validation reports the difference.
 pub fn take_resources(o: &mut Object, sent: &Object) {
     if LISTS.iter().any(|l| items(o, l).len() != items(sent, l).len()) {
         if let Some(spec) = sent.get("spec").cloned() {
@@ -61,8 +61,8 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     let spec = FieldPath::new("spec");
     let class = old.str_at(&["status", "qosClass"]).filter(|c| !c.is_empty()).unwrap_or_else(|| qos_class(old));
     if qos_class(o) != class {
-        let said = o.str_at(&["status", "qosClass"]).unwrap_or_default();
-        errors.push(FieldError::invalid(&spec, said, "Pod QOS Class may not change as a result of resizing"));
+        let class = o.str_at(&["status", "qosClass"]).unwrap_or_default();
+        errors.push(FieldError::invalid(&spec, class, "Pod QOS Class may not change as a result of resizing"));
     }
     if !node_resizes(old) {
         errors.push(FieldError::forbidden(&spec, "Pod running on node without support for resize"));
@@ -85,7 +85,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     init_containers(o, old, &spec.child("initContainers"), errors);
 }
 
-/// A node that resizes says what its containers have got.
+/// Whether the node supports resize: it reports the resources of running containers.
 fn node_resizes(o: &Object) -> bool {
     let all = o.at(&["status", "containerStatuses"]).and_then(Value::as_array);
     let running = all.into_iter().flatten().find(|c| c["state"]["running"].is_object());
@@ -111,7 +111,7 @@ fn of_pod(o: &Object, old: &Object, spec: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Whether the containers are those of the pod, in their order; the rest is only worth looking at if they are.
+/// Checks that the containers are the same, in the same order. Returns false if further rules do not apply.
 fn same_containers(o: &Object, old: &Object, spec: &FieldPath, errors: &mut ErrorList) -> bool {
     let before = errors.len();
     for list in LISTS {
@@ -132,7 +132,7 @@ fn amounts(resources: &Value, part: &str) -> Map<String, Value> {
     resources[part].as_object().cloned().unwrap_or_default()
 }
 
-/// What is requested or limited stays so.
+/// Rejects the removal of requests and limits.
 fn removed(is: &Value, was: &Value, what: &str, at: &FieldPath, errors: &mut ErrorList) {
     for part in PARTS {
         let now = amounts(is, part);
@@ -142,12 +142,12 @@ fn removed(is: &Value, was: &Value, what: &str, at: &FieldPath, errors: &mut Err
     }
 }
 
-/// What of resources a resize does not change.
+/// Returns the resources that a resize must not change.
 fn others(resources: &Value) -> [Map<String, Value>; 2] {
     PARTS.map(|p| amounts(resources, p).into_iter().filter(|(k, _)| !RESIZED.contains(&k.as_str())).collect())
 }
 
-/// Whether a container differs in amounts of CPU and memory at most.
+/// Whether a container differs at most in amounts of CPU and memory.
 fn same_but_resized(is: &Value, was: &Value) -> bool {
     let rest = |c: &Value| -> Map<String, Value> {
         let all = c.as_object().into_iter().flatten().filter(|(k, v)| *k != "resources" && !v.is_null());
@@ -156,7 +156,8 @@ fn same_but_resized(is: &Value, was: &Value) -> bool {
     rest(is) == rest(was) && others(&is["resources"]) == others(&was["resources"])
 }
 
-/// Init containers are resized before they run; those that are to be started again for it cannot be.
+/// Checks that init containers change at most in CPU and memory, and that a resize does not require a restart of one
+/// that is no sidecar.
 fn init_containers(o: &Object, old: &Object, list: &FieldPath, errors: &mut ErrorList) {
     for (i, (is, was)) in items(o, "initContainers").iter().zip(items(old, "initContainers")).enumerate() {
         if !same_but_resized(is, was) {

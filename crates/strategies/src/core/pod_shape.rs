@@ -1,12 +1,12 @@
-//! The spec of a pod as the server's own types have it, for messages that show how one differs from another: what a pod shares with
-//! its node is said by its security context, and two sources of volumes stand elsewhere.
+//! Converts pod specs to the form of the server's internal types, for errors that contain a diff: host namespaces are
+//! part of the security context, and the order of some fields differs.
 
 use meta::{FieldPath, Value};
 use schema::go::{self, Shape};
 
-/// What lies in the security context inside, in its order.
+/// Fields that are in the internal type's security context, in its order.
 const SHARED: [&str; 5] = ["HostNetwork", "HostPID", "HostIPC", "ShareProcessNamespace", "HostUsers"];
-/// Fields that stand behind another one than outside.
+/// Fields whose position differs in the internal type: the field, and the one it follows.
 const AFTER: [(&str, &str); 5] = [
     ("AutomountServiceAccountToken", "ServiceAccountName"),
     ("SetHostnameAsFQDN", "Subdomain"),
@@ -20,14 +20,14 @@ const AFTER_CONTEXT: [(&str, &str); 3] = [
     ("Sysctls", "FSGroupChangePolicy"),
 ];
 
-/// How two specs differ, as a unified diff of their lines.
+/// Returns the unified diff of two pod specs.
 pub fn difference(old: &Value, new: &Value) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec") else { return String::new() };
     let new = Shape::sent(new, schema, &FieldPath::new("spec"));
     go::unified(&inside(Shape::new(old, schema)).lines(), &inside(new).lines())
 }
 
-/// A template on one line, or only the spec in it.
+/// Formats a template, or only its spec, on one line.
 pub fn template(v: &Value, only_spec: bool) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodTemplateSpec") else {
         return v.to_string();
@@ -38,7 +38,7 @@ pub fn template(v: &Value, only_spec: bool) -> String {
     if only_spec { spec.compact() } else { shape.compact() }
 }
 
-/// How two volumes' sources differ.
+/// Returns the diff of two volume sources.
 pub fn sources(old: &Value, new: &Value) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PersistentVolumeSpec") else {
         return String::new();
@@ -55,7 +55,7 @@ pub fn sources(old: &Value, new: &Value) -> String {
     go::unified(&inlined(Shape::new(old, schema)), &inlined(new))
 }
 
-/// How two specs of a type differ that is the same inside and outside.
+/// Returns the diff of two values of a type whose internal form is the same.
 pub fn difference_of(old: &Value, new: &Value, definition: &str) -> String {
     let Some(schema) = kinds::catalog().definitions.get(definition) else { return String::new() };
     go::unified(&Shape::new(old, schema).lines(), &Shape::sent(new, schema, &FieldPath::new("spec")).lines())
@@ -64,7 +64,7 @@ pub fn difference_of(old: &Value, new: &Value, definition: &str) -> String {
 fn inside(mut spec: Shape) -> Shape {
     let Shape::Fields(all) = &mut spec else { return spec };
     let (shared, rest): (Vec<_>, Vec<_>) = std::mem::take(all).into_iter().partition(|(k, _)| SHARED.contains(&&**k));
-    // The account has had two names.
+    // The service account has two fields.
     *all = rest.into_iter().filter(|(k, _)| k != "ServiceAccount").collect();
     put_behind(all, &AFTER);
     if let Some((_, context)) = all.iter_mut().find(|(k, _)| k == "SecurityContext") {
@@ -74,10 +74,10 @@ fn inside(mut spec: Shape) -> Shape {
         }
         if let Shape::Fields(c) = context {
             put_behind(c, &AFTER_CONTEXT);
-            let mut whole: Vec<(String, Shape)> =
+            let mut context: Vec<(String, Shape)> =
                 SHARED.iter().filter_map(|k| shared.iter().find(|(n, _)| n == k).cloned()).collect();
-            whole.append(c);
-            *c = whole;
+            context.append(c);
+            *c = context;
         }
     }
     if let Some(Shape::List(volumes)) = spec.member("Volumes") {

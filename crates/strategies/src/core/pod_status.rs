@@ -1,4 +1,4 @@
-//! What the status of a pod may say (`ValidatePodStatusUpdate`).
+//! Validation of the pod status (`ValidatePodStatusUpdate`).
 
 use super::container_status;
 use super::pod::items;
@@ -11,10 +11,10 @@ use std::net::IpAddr;
 
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 
-/// Conditions that have no domain because they are the system's.
+/// Conditions of the system, which have no domain.
 const OWN_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
-/// What a writer who does not know of it leaves out: the class, and of which generation something was said.
+/// Keeps the QoS class and observed generations that an older client omits.
 pub fn keep(o: &mut Object, old: &Object) {
     let class = |o: &Object| o.str_at(&["status", "qosClass"]).unwrap_or_default().to_owned();
     if o.get("status").is_some() && class(o).is_empty() && !class(old).is_empty() {
@@ -104,7 +104,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
 
 const ADDRESS: &str = "io.k8s.api.core.v1.PodIP";
 
-/// One address of each family.
+/// Validates pod IPs: at most one per address family.
 fn addresses(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let mut seen = HashSet::new();
     for (i, a) in all.iter().enumerate() {
@@ -121,7 +121,8 @@ fn addresses(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A container that ended and is not started again stays ended. Who has a policy of its own is not judged by the pod's.
+/// Checks that terminated containers without restart stay terminated. A container's own restart policy overrides the
+/// pod's.
 fn ended(old: &Object, of: &str, now: &[Value], was: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let policy = if of.is_empty() { "Never" } else { old.str_at(&["spec", "restartPolicy"]).unwrap_or_default() };
     if policy == "Always" {

@@ -1,11 +1,11 @@
-//! PodTemplate: only its template has rules.
+//! PodTemplate: validation of the template.
 
 use crate::Config;
 use crate::pod_template;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldPath, Object};
-use registry::Strategy;
+use registry::CreateStrategy;
 
 pub fn row(_: &Config) -> Row {
     Row::stored(PodTemplate)
@@ -13,7 +13,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct PodTemplate;
 
-impl Strategy for PodTemplate {
+impl CreateStrategy for PodTemplate {
     fn default(&self, o: &mut Object) {
         pod_template::default(o, &["template", "spec"]);
     }
@@ -26,6 +26,8 @@ impl Strategy for PodTemplate {
         pod_template::validate(o.at(&["template"]), &FieldPath::new("template"), errors);
     }
 }
+
+registry::strategy!(PodTemplate: CreateStrategy);
 
 #[cfg(test)]
 mod tests {

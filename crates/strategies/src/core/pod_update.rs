@@ -1,5 +1,5 @@
-//! What of a pod may change by a plain update (`ValidatePodUpdate`): images, a deadline that comes nearer, tolerations that are
-//! added, gates that are taken away, and while it is gated, where it may run. Keys of labels are merged when it is made.
+//! Validation of pod updates (`ValidatePodUpdate`): images, deadlines, added tolerations, removed gates, and scheduling
+//! fields of a gated pod may change. Also merges label keys on create.
 
 use super::pod::items;
 use crate::read::text;
@@ -36,7 +36,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
     tolerations(o, old, errors);
     gates(o, old, errors);
-    // What may change is as it was; nothing else may differ.
+    // After the mutable fields are reset to their old values, nothing may differ.
     let mut rest = o.clone();
     let mut keep = |path: &[&str]| match old.at(path).cloned() {
         Some(v) => rest.set(path, v),
@@ -80,7 +80,7 @@ fn take_images(o: &Object, allowed: &mut Object, list: &str) {
     }
 }
 
-/// A deadline may come or be brought nearer. Says whether the rest of an update is worth looking at.
+/// Checks that a deadline is only set or shortened. Returns false if further rules do not apply.
 fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
     let path = FieldPath::new("spec.activeDeadlineSeconds");
     let deadline = |p: &Object| p.int_at(&["spec", "activeDeadlineSeconds"]);
@@ -102,7 +102,7 @@ fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
     }
 }
 
-/// Tolerations are added; of one that is there, only how long it holds may change. Those of an update are looked at once more.
+/// Checks that tolerations are only added, except for `tolerationSeconds`, and validates them again as upstream does.
 fn tolerations(o: &Object, old: &Object, errors: &mut ErrorList) {
     let but_seconds = |t: &Value| ["key", "operator", "value", "effect"].map(|k| t.get(k).map(Value::to_string));
     let now: HashSet<_> = items(o, "tolerations").iter().map(but_seconds).collect();
@@ -124,7 +124,7 @@ fn gates(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Where a gated pod may run can be narrowed.
+/// Checks that scheduling fields of a gated pod are only narrowed.
 fn while_gated(o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.nodeSelector");
     let selector = |p: &Object| p.at(&["spec", "nodeSelector"]).and_then(Value::as_object).cloned().unwrap_or_default();
@@ -150,7 +150,7 @@ fn while_gated(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Whether a term begins as the old one did. An empty one takes nothing, and stays so.
+/// Whether a term only adds requirements. An empty term matches nothing, and may not change.
 fn only_adds(new: &Value, old: &Value) -> bool {
     let list = |t: &Value, k: &str| t[k].as_array().cloned().unwrap_or_default();
     let parts = ["matchExpressions", "matchFields"];
@@ -168,7 +168,7 @@ fn take_node_affinity(o: &Object, allowed: &mut Object) {
             allowed.remove(&AT);
         }
     }
-    // An affinity to nothing is none.
+    // An empty affinity is equivalent to none.
     let empty = |p: &Object| p.at(&["spec", "affinity"]).and_then(Value::as_object).is_some_and(|a| a.is_empty());
     if o.at(&["spec", "affinity"]).is_none() && empty(allowed) {
         allowed.remove(&["spec", "affinity"]);
@@ -177,7 +177,7 @@ fn take_node_affinity(o: &Object, allowed: &mut Object) {
     }
 }
 
-/// Keys of labels whose values are the pod's own become requirements of the selectors beside them.
+/// Merges `matchLabelKeys` and `mismatchLabelKeys` into the label selectors, with the values of the pod.
 pub fn merge_label_keys(o: &mut Object) {
     let labels: HashMap<String, String> = o.labels().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
     let merge = |t: &mut Value| {

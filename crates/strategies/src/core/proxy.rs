@@ -1,4 +1,4 @@
-//! Where the `proxy` subresources of pods, services and nodes lead (`ResourceLocation` of `registry/core/*/storage`).
+//! Targets of the `proxy` subresources of pods, services and nodes (`ResourceLocation` of `registry/core/*/storage`).
 
 use crate::read::{items, text};
 use meta::{Object, Status, Value};
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use store::{Entry, Snapshot};
 use stored::encode;
 
-/// A pod's address, at the port that is said, or the first one that a container names.
-pub fn pod(o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
+/// Returns the pod's address at the requested port, or at the first container port.
+pub fn pod(o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
     let ip = o.str_at(&["status", "podIP"]).unwrap_or_default();
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let first = || items(spec, "containers").iter().find_map(|c| items(c, "ports").first()?["containerPort"].as_u64());
-    let port = match place.port.as_str() {
+    let port = match target.port.as_str() {
         "" => first().and_then(|p| u16::try_from(p).ok()),
         given => Some(given.parse().map_err(|_| Status::bad_request(format!("invalid port {given:?}")))?),
     };
-    address(ip, port, place)
+    address(ip, port, target)
 }
 
-/// The endpoint slices of a service, none of which is decoded.
+/// Returns the endpoint slices of a service, without decoding them.
 fn slices<'a>(
     snapshot: &'a Snapshot,
     namespace: &'a str,
@@ -30,21 +30,21 @@ fn slices<'a>(
     all.filter(move |e| e.index().labels.iter().any(|(k, v)| **k == *"kubernetes.io/service-name" && **v == *service))
 }
 
-/// A request looks at so many bytes of a service's slices, as stored, and at so many endpoints. What is more is left out.
-const MOST_BYTES: usize = 4 << 20;
-const MOST_ENDPOINTS: usize = 1000;
+/// Maximum bytes of endpoint slices, as stored, and maximum endpoints that a request reads. The rest is ignored.
+const MAX_BYTES: usize = 4 << 20;
+const MAX_ENDPOINTS: usize = 1000;
 
-/// Bytes of the endpoint slices that a request through a service reads.
+/// Returns the bytes of endpoint slices that a request to a service reads.
 pub fn service_reads(env: Env<'_>, namespace: &str, service: &str) -> usize {
     let all: usize = slices(&env.registry.store.snapshot(), namespace, service).map(|e| e.value.len()).sum();
-    all.min(MOST_BYTES)
+    all.min(MAX_BYTES)
 }
 
-/// One of a service's endpoints that are ready, at the port of that name or number.
-pub fn service(env: Env<'_>, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
+/// Returns a random ready endpoint of a service, at the port with the requested name or number.
+pub fn service(env: Env<'_>, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
     let spec = o.get("spec").unwrap_or(&Value::Null);
-    let name = match place.port.parse::<u64>() {
-        Err(_) => place.port.clone(),
+    let name = match target.port.parse::<u64>() {
+        Err(_) => target.port.clone(),
         Ok(number) => match items(spec, "ports").iter().find(|p| p["port"].as_u64() == Some(number)) {
             Some(p) => text(p, "name").to_owned(),
             None => {
@@ -54,7 +54,7 @@ pub fn service(env: Env<'_>, o: &Object, place: &ProxyTarget) -> Result<Upstream
         },
     };
     let snapshot = env.registry.store.snapshot();
-    let mut left = MOST_BYTES;
+    let mut left = MAX_BYTES;
     let fits = |e: &&Arc<Entry>| {
         let size = e.value.len();
         let fits = size <= left;
@@ -65,15 +65,15 @@ pub fn service(env: Env<'_>, o: &Object, place: &ProxyTarget) -> Result<Upstream
         .take_while(fits)
         .filter_map(|e| encode::decode_or_log(e))
         .map(Object::into_value);
-    let found = ready_endpoints(all, Some(&*name).filter(|_| !place.port.is_empty()));
+    let found = ready_endpoints(all, Some(&*name).filter(|_| !target.port.is_empty()));
     let any = usize::try_from(env.rng().next_u64()).unwrap_or_default().checked_rem(found.len());
     match any.and_then(|i| found.get(i)) {
-        Some((ip, port)) => address(ip, Some(*port), place),
+        Some((ip, port)) => address(ip, Some(*port), target),
         None => Err(Status::unavailable(format!("no endpoints available for service {:?}", o.name()))),
     }
 }
 
-/// Addresses and ports of the ready endpoints, [`MOST_ENDPOINTS`] of them. `name`: of the port; any port without.
+/// Returns the addresses and ports of at most [`MAX_ENDPOINTS`] ready endpoints; `name` restricts the port.
 fn ready_endpoints(slices: impl Iterator<Item = Value>, name: Option<&str>) -> Vec<(String, u16)> {
     let mut found = Vec::new();
     for slice in slices {
@@ -81,8 +81,8 @@ fn ready_endpoints(slices: impl Iterator<Item = Value>, name: Option<&str>) -> V
             let Some(port) = p["port"].as_u64().and_then(|p| u16::try_from(p).ok()) else { continue };
             let ready = items(&slice, "endpoints").iter().filter(|e| e["conditions"]["ready"] != false);
             let addresses = ready.filter_map(|e| Some((items(e, "addresses").first()?.as_str()?.to_owned(), port)));
-            found.extend(addresses.take(MOST_ENDPOINTS - found.len()));
-            if found.len() >= MOST_ENDPOINTS {
+            found.extend(addresses.take(MAX_ENDPOINTS - found.len()));
+            if found.len() >= MAX_ENDPOINTS {
                 return found;
             }
         }
@@ -90,25 +90,25 @@ fn ready_endpoints(slices: impl Iterator<Item = Value>, name: Option<&str>) -> V
     found
 }
 
-/// A node's agent, or another port of the node.
-pub fn node(o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
+/// Returns the kubelet of the node, or another port of the node.
+pub fn node(o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
     let status = o.get("status").unwrap_or(&Value::Null);
     let agent = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(10250);
-    if place.port.is_empty() || place.port.parse() == Ok(agent) {
+    if target.port.is_empty() || target.port.parse() == Ok(agent) {
         return Ok(Upstream::Agent(o.name().to_owned()));
     }
-    let port = place.port.parse().map_err(|_| Status::bad_request(format!("invalid port {:?}", place.port)))?;
+    let port = target.port.parse().map_err(|_| Status::bad_request(format!("invalid port {:?}", target.port)))?;
     let internal = items(status, "addresses").iter().find(|a| a["type"] == "InternalIP");
-    address(internal.map_or("", |a| text(a, "address")), Some(port), place)
+    address(internal.map_or("", |a| text(a, "address")), Some(port), target)
 }
 
-/// Nobody is led to this machine's own loopback or to the link.
-fn address(ip: &str, port: Option<u16>, place: &ProxyTarget) -> Result<Upstream, Status> {
+/// Returns the target; errors for loopback and link-local addresses.
+fn address(ip: &str, port: Option<u16>, target: &ProxyTarget) -> Result<Upstream, Status> {
     let Some(ip) = ip.parse().ok().map(|a: IpAddr| a.to_canonical()).filter(|a| !meta::address::is_special(*a)) else {
         return Err(Status::bad_request("address not allowed"));
     };
-    let tls = place.scheme == "https";
-    // What was looked at is what is dialled: an address, and in one form.
+    let tls = target.scheme == "https";
+    // The validated address is the one dialled, in canonical form.
     let host = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
     Ok(Upstream::Address { tls, host, port: port.unwrap_or(if tls { 443 } else { 80 }) })
 }
@@ -126,19 +126,19 @@ mod tests {
         Upstream::Address { tls, host: host.into(), port }
     }
 
-    /// Every endpoint with every port of every slice took gigabytes.
+    /// Regression: collecting all endpoints of all slices used gigabytes.
     #[test]
-    fn so_many_endpoints_are_looked_at() {
+    fn bounds_endpoints_read() {
         let endpoints: Vec<_> =
             (0..1000).map(|i| json!({"addresses": [format!("10.0.{}.{}", i / 256, i % 256)]})).collect();
         let ports: Vec<_> = (1..=100).map(|i| json!({"name": format!("p{i}"), "port": i})).collect();
         let slice = json!({"endpoints": endpoints, "ports": ports});
-        let looked_at = std::cell::Cell::new(0);
-        let slices = || (0..300).map(|_| looked_at.set(looked_at.get() + 1)).map(|()| slice.clone());
-        assert_eq!(ready_endpoints(slices(), None).len(), MOST_ENDPOINTS);
-        assert_eq!(looked_at.get(), 1);
+        let read = std::cell::Cell::new(0);
+        let slices = || (0..300).map(|_| read.set(read.get() + 1)).map(|()| slice.clone());
+        assert_eq!(ready_endpoints(slices(), None).len(), MAX_ENDPOINTS);
+        assert_eq!(read.get(), 1);
         let found = ready_endpoints(slices().take(1), Some("p7"));
-        assert!(found.len() == MOST_ENDPOINTS && found.iter().all(|(_, port)| *port == 7));
+        assert!(found.len() == MAX_ENDPOINTS && found.iter().all(|(_, port)| *port == 7));
         assert!(ready_endpoints(slices().take(2), Some("none")).is_empty());
     }
 
@@ -170,7 +170,7 @@ mod tests {
         let six = object(json!({"spec": {}, "status": {"podIP": "fd00::1"}}));
         assert_eq!(pod(&six, &at("https", "")).unwrap(), to(true, "[fd00::1]", 443));
         let mapped = object(json!({"spec": {}, "status": {"podIP": "::ffff:10.1.2.3"}}));
-        assert_eq!(pod(&mapped, &at("", "80")).unwrap(), to(false, "10.1.2.3", 80), "the address that was looked at");
+        assert_eq!(pod(&mapped, &at("", "80")).unwrap(), to(false, "10.1.2.3", 80), "the validated address");
         let n = object(json!({"metadata": {"name": "n"}, "status": {
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "addresses": [{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "192.0.2.1"}]}}));

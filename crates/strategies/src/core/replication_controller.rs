@@ -1,4 +1,4 @@
-//! ReplicationController: selector and labels come from the template.
+//! ReplicationController: selector and labels default to those of the template.
 
 use crate::Config;
 use crate::replicas::{self, Counts};
@@ -6,7 +6,7 @@ use crate::table::Row;
 use crate::{plain, pod_template};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::{Env, Request, Strategy, Sub};
+use registry::{CreateStrategy, Env, Request, Sub, Subresources, UpdateStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(ReplicationController)
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct ReplicationController;
 
-impl Strategy for ReplicationController {
+impl CreateStrategy for ReplicationController {
     fn default(&self, o: &mut Object) {
         let labels = o.at(&["spec", "template", "metadata", "labels"]).cloned();
         if let Some(l) = labels {
@@ -33,8 +33,8 @@ impl Strategy for ReplicationController {
     }
 
     fn warnings(&self, o: &Object, old: Option<&Object>) -> Vec<String> {
-        let mut out = if old.is_none() { pod_template::of_name(o.name()) } else { Vec::new() };
-        out.extend(pod_template::of_workload(o, old, &["spec", "template"]));
+        let mut out = if old.is_none() { pod_template::name_warnings(o.name()) } else { Vec::new() };
+        out.extend(pod_template::workload_warnings(o, old, &["spec", "template"]));
         out
     }
 
@@ -59,7 +59,9 @@ impl Strategy for ReplicationController {
             }
         }
     }
+}
 
+impl UpdateStrategy for ReplicationController {
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         const COUNTS: Counts = Counts {
             all: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
@@ -70,8 +72,12 @@ impl Strategy for ReplicationController {
             replicas::status(o, old, &COUNTS, errors);
         }
     }
+}
 
+impl Subresources for ReplicationController {
     fn subresource(&self, name: &str) -> Option<Sub> {
         (name == "scale").then_some(Sub::Scale(registry::Scale::usual(plain::label_selector)))
     }
 }
+
+registry::strategy!(ReplicationController: CreateStrategy, UpdateStrategy, Subresources);

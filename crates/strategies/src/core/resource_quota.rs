@@ -1,4 +1,4 @@
-//! ResourceQuota: what is counted, and the scopes it is counted in.
+//! ResourceQuota: limited resources and scopes.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -13,7 +13,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status))
 }
 
-/// Resources that only a quota counts.
+/// Resources that only quotas limit.
 pub(super) const QUOTA: [&str; 18] = [
     "cpu",
     "memory",
@@ -75,7 +75,7 @@ pub(super) fn is_huge(name: &str) -> bool {
     ["hugepages-", "requests.hugepages-", "limits.hugepages-"].iter().any(|p| name.starts_with(p))
 }
 
-/// Amounts of what a quota counts.
+/// Validates the amounts of limited resources.
 fn counted(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (k, v) in amounts.as_object().into_iter().flatten() {
         let at = at.key(k);
@@ -99,7 +99,7 @@ fn counted(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
 const MISAPPLIED: &str = "unsupported scope applied to resource";
 const CONFLICTING: &str = "conflicting scopes";
 
-/// How many pairs of scopes there are of which one leaves nothing to the other.
+/// Counts the pairs of contradictory scopes.
 fn conflicts(has: impl Fn(&str) -> bool) -> usize {
     [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")]
         .iter()
@@ -107,11 +107,11 @@ fn conflicts(has: impl Fn(&str) -> bool) -> usize {
         .count()
 }
 
-/// What of a pod, and of a claim, a scope can be said of.
+/// Resources of pods, and of claims, to which scopes apply.
 const OF_PODS: [&str; 7] = ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
 const OF_CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
 
-/// Of how many things that are limited a scope makes no sense.
+/// Counts the limited resources to which a scope does not apply.
 fn misapplied(scope: &str, hard: &Value) -> usize {
     let limited = hard.as_object().into_iter().flatten().map(|(k, _)| k.as_str());
     let limited = limited.filter(|k| QUOTA.contains(k) || *k == "services.loadbalancers" || is_huge(k));
@@ -124,7 +124,7 @@ fn misapplied(scope: &str, hard: &Value) -> usize {
     limited.filter(wrong).count()
 }
 
-/// Upstream does not number what it finds wrong.
+/// Validates a scope selector. Upstream reports no index for its errors.
 fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let s = &spec["scopeSelector"];
     let at = path.child("matchExpressions");
@@ -156,13 +156,13 @@ fn scope_selector(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
             other => errors.push(FieldError::invalid(&at.child("operator"), other, "not a valid selector operator")),
         }
     }
-    // What is shown is not what is meant.
+    // Upstream reports the wrong value here.
     for _ in 0..conflicts(|s| expressions.iter().any(|e| e["scopeName"] == s)) {
         errors.push(FieldError::invalid(&at, &spec["scopes"], CONFLICTING));
     }
 }
 
-/// The cells that only quotas have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,11 +1,11 @@
-//! Secret: `stringData`, types and what they require, size, `immutable`.
+//! Secret: `stringData`, required keys of types, size, `immutable`.
 
 use super::config_map::{MAX_SIZE, immutable};
 use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value, names};
-use registry::Strategy;
+use registry::{CreateStrategy, UpdateStrategy};
 use schema::base64;
 
 pub fn row(_: &Config) -> Row {
@@ -14,8 +14,8 @@ pub fn row(_: &Config) -> Row {
 
 pub struct Secret;
 
-impl Strategy for Secret {
-    /// `stringData` is only for writing, and wins.
+impl CreateStrategy for Secret {
+    /// Merges `stringData`, which is write-only, into `data`.
     fn default(&self, o: &mut Object) {
         let Some(Value::Object(strings)) = o.remove(&["stringData"]) else { return };
         let mut data = match o.remove(&["data"]) {
@@ -94,7 +94,9 @@ impl Strategy for Secret {
             _ => {}
         }
     }
+}
 
+impl UpdateStrategy for Secret {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.get("type") != old.get("type") {
             let value = o.get("type").cloned().unwrap_or_default();
@@ -104,7 +106,9 @@ impl Strategy for Secret {
     }
 }
 
-/// Why JSON is not an object, in Go's words. Nothing is as good as an empty one.
+registry::strategy!(Secret: CreateStrategy, UpdateStrategy);
+
+/// Returns Go's error if JSON text is not an object; `null` is accepted.
 fn no_object(text: &[u8]) -> Option<String> {
     let what = match serde_json::from_slice(text).ok()? {
         Value::Object(_) | Value::Null => return None,

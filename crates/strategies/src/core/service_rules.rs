@@ -1,7 +1,7 @@
-//! What a Service may say (`ValidateService`, `ValidateServiceUpdate`), and what its writer is warned of.
+//! Validation and warnings of services (`ValidateService`, `ValidateServiceUpdate`).
 
 use super::endpoints::special_address;
-use super::service::{is_balanced, is_reached_from_outside};
+use super::service::{accepts_external_traffic, is_balanced};
 use crate::read::{delegated, items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
@@ -15,7 +15,7 @@ const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameNode", "PreferSameZo
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
-/// The longest that a client may be sent to the same pod: a day, in seconds.
+/// Maximum session affinity timeout: a day, in seconds.
 const AFFINITY_MAX: i64 = 86_400;
 
 fn spec(o: &Object) -> &Value {
@@ -58,7 +58,7 @@ pub fn validate(o: &Object, errors: &mut ErrorList) {
     for (i, ip) in items(s, "externalIPs").iter().enumerate() {
         special_address(ip.as_str().unwrap_or_default(), &at.child("externalIPs").index(i), errors);
     }
-    outside(o, &at, errors);
+    external_traffic(o, &at, errors);
     if let Some(d) = s["trafficDistribution"].as_str().filter(|d| !DISTRIBUTIONS.contains(d)) {
         errors.push(FieldError::not_supported(&at.child("trafficDistribution"), d, &DISTRIBUTIONS));
     }
@@ -138,7 +138,7 @@ fn affinity(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// One address of each family, the first of which is the old field.
+/// Validates cluster IPs: at most one per family, and `clusterIP` equals the first.
 pub fn cluster_addresses(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     let s = spec(o);
     let (ip, all) = (text(s, "clusterIP"), addresses(o));
@@ -200,17 +200,17 @@ pub fn cluster_addresses(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What is only for services that are reached from outside.
-fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates fields of services that accept external traffic.
+fn external_traffic(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
     let s = spec(o);
     let policy = text(s, "externalTrafficPolicy");
     let policy_at = at.child("externalTrafficPolicy");
-    let reached = is_reached_from_outside(o);
-    if !policy.is_empty() && !reached {
+    let external = accepts_external_traffic(o);
+    if !policy.is_empty() && !external {
         let why = "may only be set for externally-accessible services";
         errors.push(FieldError::invalid(&policy_at, policy, why));
-    } else if policy.is_empty() && reached {
+    } else if policy.is_empty() && external {
         errors.push(FieldError::required(&policy_at, ""));
     } else {
         delegated(s, "io.k8s.api.core.v1.ServiceSpec", "externalTrafficPolicy", at, errors);
@@ -226,7 +226,7 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&check_at, n, why));
         }
     }
-    // The field is said with a capital.
+    // Upstream capitalizes the field.
     let ranges = at.child("LoadBalancerSourceRanges");
     let list = items(s, "loadBalancerSourceRanges");
     if !list.is_empty() {
@@ -236,12 +236,12 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
         for (i, r) in list.iter().enumerate() {
             schema::rules::cidr(r.as_str().unwrap_or_default().trim(), &ranges.index(i), errors);
         }
-    } else if let Some(said) = o.annotation(RANGES) {
+    } else if let Some(ranges_text) = o.annotation(RANGES) {
         let at = FieldPath::new("metadata.annotations").key(RANGES);
         if !is_balanced(o) {
             errors.push(FieldError::forbidden(&at, ONLY));
         }
-        for r in said.trim().split(',').filter(|_| !said.trim().is_empty()) {
+        for r in ranges_text.trim().split(',').filter(|_| !ranges_text.trim().is_empty()) {
             schema::rules::cidr(r.trim(), &at, errors);
         }
     }
@@ -259,7 +259,8 @@ fn outside(o: &Object, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Addresses and families stay; a second one comes and goes. What is wrong with a class is said once more.
+/// Checks that primary addresses and families are unchanged, and repeats the errors of the load balancer class as
+/// upstream does.
 pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (s, was) = (spec(o), spec(old));
     let again: ErrorList = errors.iter().filter(|e| e.path == "spec.loadBalancerClass").cloned().collect();
@@ -284,7 +285,7 @@ pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
         if list == "ipFamilies" && is_headless(o) != is_headless(old) {
             continue;
         }
-        // Of what is no address nothing more is said.
+        // Upstream reports no further errors for an invalid address.
         if list == "clusterIPs" && is_headless(old) && text(s, "clusterIP").parse::<IpAddr>().is_err() {
             continue;
         }
@@ -323,7 +324,7 @@ fn stays(
 
 const IP_MODES: [&str; 2] = ["Proxy", "VIP"];
 
-/// What a load balancer says of itself.
+/// Validates the load balancer status.
 pub fn status(o: &Object, errors: &mut ErrorList) {
     let null = Value::Null;
     let balancer = o.at(&["status", "loadBalancer"]).unwrap_or(&null);

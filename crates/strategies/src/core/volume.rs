@@ -1,4 +1,4 @@
-//! What PersistentVolumes and PersistentVolumeClaims have in common.
+//! Rules and table cells that PersistentVolumes and PersistentVolumeClaims share.
 
 use crate::read::items;
 use kinds::columns::{Cell, display, list_at};
@@ -9,7 +9,7 @@ pub const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 pub const OLD_CLASS: (&str, &str) = (CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead");
 
-/// One pod alone excludes every other way.
+/// Checks that `ReadWriteOncePod` is the only access mode.
 pub fn access_modes(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let modes = items(spec, "accessModes");
     let other = |m: &&Value| matches!(m.as_str(), Some("ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"));
@@ -23,22 +23,22 @@ pub fn quantity(v: &Value) -> Option<Quantity> {
     v.as_str().and_then(|s| Quantity::parse(s).ok())
 }
 
-/// An amount of storage above zero.
+/// Checks that an amount is above zero.
 pub fn positive(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if quantity(v).is_some_and(|q| q.sign() <= 0) {
         errors.push(FieldError::invalid(at, v, "must be greater than zero"));
     }
 }
 
-/// Not negative, said of the number itself.
+/// Checks that an amount is not negative. The error shows the amount as a number.
 pub fn basic(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if let Some(q) = quantity(v).filter(|q| q.value() < 0) {
         errors.push(FieldError::invalid(at, q.value(), "must be a valid resource quantity"));
     }
 }
 
-/// Said of another place than where it lies.
-pub fn mode_stays(new: &Value, was: &Value, errors: &mut ErrorList) {
+/// Checks that the volume mode is unchanged. Upstream reports the path without `spec`.
+pub fn immutable_mode(new: &Value, was: &Value, errors: &mut ErrorList) {
     if new["volumeMode"] != was["volumeMode"] {
         let at = FieldPath::new("volumeMode");
         errors.push(FieldError::invalid(&at, &new["volumeMode"], "field is immutable"));
@@ -47,11 +47,11 @@ pub fn mode_stays(new: &Value, was: &Value, errors: &mut ErrorList) {
 
 pub fn annotations(o: &Object, known: &[(&str, &str)]) -> Vec<String> {
     let at = FieldPath::new("metadata.annotations");
-    let said = known.iter().filter(|(k, _)| o.annotation(k).is_some());
-    said.map(|(k, why)| format!("{}: {why}", at.key(k))).collect()
+    let present = known.iter().filter(|(k, _)| o.annotation(k).is_some());
+    present.map(|(k, why)| format!("{}: {why}", at.key(k))).collect()
 }
 
-/// The cells that only volumes and claims have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! EndpointSlices: addresses are of the type that the slice names, ports are told apart by their names.
+//! EndpointSlice: addresses of the slice's type, and unique port names.
 
 use crate::Config;
 use crate::core::endpoints::special_address;
@@ -80,7 +80,7 @@ fn endpoint(e: &Value, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Types that are not known say nothing of their addresses.
+/// Validates an address. Addresses of unknown types are not validated.
 fn address(a: &str, kind: &str, at: &FieldPath, errors: &mut ErrorList) {
     match (kind, a.parse::<IpAddr>()) {
         ("IPv4" | "IPv6", parsed) => {
@@ -120,7 +120,7 @@ fn fully_qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What is said of a slice: of its type when it is made, of its addresses whenever it is written.
+/// Returns warnings: on create for the address type, on every write for addresses.
 fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     let mut out = Vec::new();
     if o.get("addressType").is_some_and(|t| t == "FQDN") && old.is_none() {
@@ -135,7 +135,7 @@ fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     out
 }
 
-/// The cells that only endpoint slices have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

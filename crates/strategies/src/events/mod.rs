@@ -1,4 +1,4 @@
-//! `events.k8s.io`: its events are those of the core group in another form.
+//! `events.k8s.io`: another representation of the core group's events.
 
 pub use crate::core::event;
 

@@ -1,4 +1,4 @@
-//! FlowSchema: whose requests it is about, and the level that they go to.
+//! FlowSchema: subjects, rules and priority level.
 
 use super::{EXEMPT, mandatory, same, unequal, validate_status};
 use crate::Config;
@@ -11,7 +11,7 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status).with_whole_status())
+    Row::stored(Ruled::new(validate).with_cells(cells).with_status(validate_status).with_fixed_status_metadata())
 }
 
 const METHODS: [&str; 2] = ["ByNamespace", "ByUser"];
@@ -65,10 +65,10 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Paths, of which the last step may be `*`.
+/// Validates URL paths, whose last segment may be `*`.
 fn urls(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let what = "non-resource URLs";
-    with_star(r, "nonResourceURLs", "nonResourceURLs must contain at least one value", what, at, errors);
+    list_with_wildcard(r, "nonResourceURLs", "nonResourceURLs must contain at least one value", what, at, errors);
     let list = items(r, "nonResourceURLs");
     if list.iter().any(|v| v == "*") {
         return;
@@ -107,8 +107,8 @@ fn subject(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A list of which `*` is everything.
-fn with_star(r: &Value, key: &str, missing: &str, what: &str, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates a list where `*`, for everything, excludes other items.
+fn list_with_wildcard(r: &Value, key: &str, missing: &str, what: &str, at: &FieldPath, errors: &mut ErrorList) {
     let list = items(r, key);
     if list.is_empty() {
         errors.push(FieldError::required(&at.child(key), missing));
@@ -119,7 +119,7 @@ fn with_star(r: &Value, key: &str, missing: &str, what: &str, at: &FieldPath, er
 }
 
 fn verbs(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    with_star(r, "verbs", "verbs must contain at least one value", "verbs", at, errors);
+    list_with_wildcard(r, "verbs", "verbs must contain at least one value", "verbs", at, errors);
     let list = items(r, "verbs");
     let known = |v: &Value| v.as_str().is_some_and(|v| VERBS.contains(&v));
     if !list.iter().any(|v| v == "*") && !list.iter().all(known) {
@@ -129,8 +129,8 @@ fn verbs(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 fn resource_rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     verbs(r, at, errors);
-    with_star(r, "apiGroups", "resource rules must supply at least one api group", "api groups", at, errors);
-    with_star(r, "resources", "resource rules must supply at least one resource", "resources", at, errors);
+    list_with_wildcard(r, "apiGroups", "resource rules must supply at least one api group", "api groups", at, errors);
+    list_with_wildcard(r, "resources", "resource rules must supply at least one resource", "resources", at, errors);
     let namespaces = items(r, "namespaces");
     if namespaces.is_empty() {
         if r["clusterScope"] != true {
@@ -151,7 +151,7 @@ fn resource_rule(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only flow schemas have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! `flowcontrol.apiserver.k8s.io`: what a level and a schema may say, and that the mandatory ones say what they must.
+//! `flowcontrol.apiserver.k8s.io`: validation of status conditions and mandatory objects.
 
 mod flow_schema;
 mod priority_level_configuration;
@@ -12,7 +12,7 @@ kinds! { flow_schema, priority_level_configuration }
 
 const EXEMPT: &str = "exempt";
 
-/// Of either kind: conditions have a type, each another.
+/// Validates the status of either kind: condition types are set and unique.
 fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let all = o.at(&["status", "conditions"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let again = repeats(all.iter().map(|c| text(c, "type")));
@@ -27,12 +27,12 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// What the server itself says of an object with this name.
+/// Returns the mandatory spec of an object with this name, if there is one.
 fn mandatory(o: &Object, kind: Kind) -> Option<Value> {
     objects(MANDATORY, kind).into_iter().find(|m| m.name() == o.name()).and_then(|mut m| m.remove(&["spec"]))
 }
 
-/// Equal, where nothing is as good as an empty list.
+/// Whether values are equal; empty lists equal absent ones.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
@@ -41,7 +41,7 @@ fn same(a: &Value, b: &Value) -> bool {
         }
         (Value::Null, Value::Array(l)) | (Value::Array(l), Value::Null) => l.is_empty(),
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(a, b)| same(a, b)),
-        // What has a default is there, and what is not, is nothing.
+        // Fields with defaults are set; other absent fields equal their zero value.
         (Value::Null, other) | (other, Value::Null) => other.is_null() || *other == false || *other == "",
         _ => a == b,
     }

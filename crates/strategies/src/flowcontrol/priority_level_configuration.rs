@@ -1,4 +1,4 @@
-//! PriorityLevelConfiguration: its seats, queues and hands.
+//! PriorityLevelConfiguration: shares, queues and hand size.
 
 use super::{EXEMPT, mandatory, same, unequal, validate_status};
 use crate::Config;
@@ -10,10 +10,10 @@ use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
 
 pub fn row(_: &Config) -> Row {
-    Row::stored(Ruled::new(validate).with_status(validate_status).with_whole_status())
+    Row::stored(Ruled::new(validate).with_status(validate_status).with_fixed_status_metadata())
 }
 
-/// What only conversions between older versions write.
+/// An annotation that only conversions between older versions write.
 const ROUND_TRIP: &str = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
 
 fn validate(o: &Object, errors: &mut ErrorList) {
@@ -42,7 +42,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
         _ => {}
     }
     if let Some(mut fixed) = mandatory(o, Kind::Level) {
-        // How the exempt share with others is the administrator's to say.
+        // The `exempt` field of the mandatory level is mutable.
         let but = if o.name() == EXEMPT { " except the 'spec.exempt' field" } else { "" };
         if o.name() == EXEMPT {
             fixed["exempt"] = spec["exempt"].clone();
@@ -82,14 +82,14 @@ fn queuing(limited: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Bits of a hash that a hand of queues may take.
+/// Maximum entropy of a hand of queues, in bits of a hash.
 const ENTROPY_MAX: i64 = 60;
 
-/// Whether it takes more than [`ENTROPY_MAX`] bits to choose a hand from a deck.
+/// Whether choosing a hand from a deck takes more than [`ENTROPY_MAX`] bits.
 fn is_too_much_entropy(deck: i64, hand: i64) -> bool {
     let cards = (1..=deck).rev().take(usize::try_from(hand).unwrap_or_default());
     let mut bits = 0.0;
-    // All but the last card of a deck take a bit or more, so the answer is known after sixty of them.
+    // Every card but the last takes at least one bit, so sixty cards decide.
     cards.take(ENTROPY_MAX as usize + 2).any(|left| {
         bits += (left as f64).log2();
         bits.ceil() as i64 > ENTROPY_MAX
@@ -110,7 +110,7 @@ mod tests {
         check(10, 10, false);
         check(20, 20, true);
         check(60, 1, false);
-        // Of these the largest took ten seconds, and the smallest ended the request without an answer.
+        // Regression: the largest took ten seconds, and the smallest aborted the request.
         check(i64::from(i32::MAX), i64::from(i32::MAX), true);
         check(-1, -1, false);
         check(i64::MIN, i64::MAX, false);

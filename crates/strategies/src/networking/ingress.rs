@@ -1,4 +1,4 @@
-//! Ingress: where requests go.
+//! Ingress: rules, backends, TLS and class.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -18,10 +18,10 @@ pub fn row(_: &Config) -> Row {
     )
 }
 
-/// The annotation that named the class before there was a field for it.
+/// The deprecated class annotation.
 const CLASS: &str = "kubernetes.io/ingress.class";
 
-/// A new ingress that names its class in two places names the same class.
+/// Checks that class field and annotation of a new ingress agree.
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let Some(class) = o.str_at(&["metadata", "annotations", CLASS]).filter(|_| old.is_none()) else { return };
     if o.str_at(&["spec", "ingressClassName"]).is_some_and(|c| c != class) {
@@ -30,7 +30,7 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-/// A new ingress whose class is only said in the old way.
+/// Returns the warning for a class set only by annotation.
 fn warnings(o: &Object, old: Option<&Object>) -> Vec<String> {
     let only = o.annotation(CLASS).is_some() && o.at(&["spec", "ingressClassName"]).is_none_or(Value::is_null);
     if old.is_some() || !only {
@@ -75,7 +75,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// An update of the status: what a controller says of how it is reached.
+/// Validates the load balancer status.
 fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     let balancer = o.at(&["status", "loadBalancer"]).unwrap_or(&Value::Null);
     let path = FieldPath::new("status.loadBalancer.ingress");
@@ -94,7 +94,7 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// An object by group, kind and name.
+/// Validates a reference by group, kind and name.
 pub fn reference(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if let Some(group) = r["apiGroup"].as_str() {
         let at = at.child("apiGroup");
@@ -118,8 +118,8 @@ fn http_path(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let path = text(p, "path");
     let Some(kind) = p["pathType"].as_str() else { return };
     let matches = matches!(kind, "Exact" | "Prefix");
-    let looked_at = matches || (kind == "ImplementationSpecific" && !path.is_empty());
-    if looked_at && !path.starts_with('/') {
+    let validated = matches || (kind == "ImplementationSpecific" && !path.is_empty());
+    if validated && !path.starts_with('/') {
         errors.push(FieldError::invalid(&at.child("path"), path, "must be an absolute path"));
     }
     if matches {
@@ -161,7 +161,7 @@ fn backend(b: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only ingresses have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! IngressClass: its controller, and the parameters that it names.
+//! IngressClass: controller and parameters.
 
 use super::{domain_prefixed, ingress};
 use crate::Config;
@@ -13,7 +13,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells))
 }
 
-/// A controller is named like a path below a domain.
+/// Validates the controller name, a domain with a path.
 fn validate(o: &Object, errors: &mut ErrorList) {
     let controller = o.str_at(&["spec", "controller"]).unwrap_or_default();
     let at = FieldPath::new("spec.controller");
@@ -31,7 +31,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// An object of the cluster, or of a namespace that is named.
+/// Validates the parameters, a cluster-scoped object or one in a named namespace.
 fn class_parameters(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     ingress::reference(p, at, errors);
     let within = at.child("namespace");
@@ -50,7 +50,7 @@ fn class_parameters(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only classes have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

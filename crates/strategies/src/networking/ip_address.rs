@@ -1,4 +1,4 @@
-//! IPAddress: the object that an address of a service belongs to.
+//! IPAddress: the owner of a service address.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -13,7 +13,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells).named(NameRule::IpAddress))
 }
 
-/// The object that an address belongs to.
+/// Validates the reference to the owner.
 fn validate(o: &Object, errors: &mut ErrorList) {
     let parent = o.at(&["spec", "parentRef"]).unwrap_or(&Value::Null);
     let at = FieldPath::new("spec.parentRef");
@@ -27,7 +27,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// The cells that only addresses have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! The kinds of `networking.k8s.io` with peculiarities, and address ranges.
+//! `networking.k8s.io`, and address ranges of services.
 
 mod cidr;
 mod ingress;
@@ -14,10 +14,10 @@ use meta::{FieldError, FieldPath, names};
 
 kinds! { ingress, ingress_class, ip_address, network_policy, service_cidr }
 
-/// What a path consists of.
+/// Characters of a path.
 const PATH: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
 
-/// `domain/path`.
+/// Validates `domain/path`.
 pub fn domain_prefixed(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     match name.split_once('/') {
         Some((domain, path)) if !domain.is_empty() && !path.is_empty() => {

@@ -5,7 +5,7 @@ use crate::read::{delegated, is_set, items};
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};
-use registry::Strategy;
+use registry::CreateStrategy;
 use std::net::IpAddr;
 
 pub fn row(_: &Config) -> Row {
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 
 pub struct NetworkPolicy;
 
-impl Strategy for NetworkPolicy {
+impl CreateStrategy for NetworkPolicy {
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         let spec = o.get("spec").unwrap_or(&Value::Null);
         let path = FieldPath::new("spec");
@@ -65,16 +65,18 @@ impl Strategy for NetworkPolicy {
     }
 }
 
+registry::strategy!(NetworkPolicy: CreateStrategy);
+
 fn port(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let Some(end) = p["endPort"].as_i64() else { return };
-    // Of a port that has a name, this is said before what is wrong with the name.
+    // For a named port, this error precedes those of the name.
     let before = at.child("protocol");
     let at = at.child("endPort");
     match &p["port"] {
         Value::Null => errors.push(FieldError::invalid(&at, end, "may not be specified when `port` is not specified")),
         Value::String(_) => {
             let e = FieldError::invalid(&at, end, "may not be specified when `port` is non-numeric");
-            errors.push(e.said_with(&before));
+            errors.push(e.ordered_at(&before));
         }
         start => {
             if start.as_i64().is_some_and(|s| s > end) {
@@ -95,12 +97,12 @@ fn peer(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     except(&p["ipBlock"], &at.child("ipBlock").child("except"), errors);
 }
 
-/// What a range leaves out lies within it, and is not all of it. It is not looked at where there is no range.
+/// Checks that exceptions are strict subsets of the range. They are not validated without a valid range.
 fn except(block: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let Some((whole, bits)) = range(&block["cidr"]) else { return };
+    let Some((block_ip, bits)) = range(&block["cidr"]) else { return };
     for (i, e) in items(block, "except").iter().enumerate() {
         schema::rules::cidr(e.as_str().unwrap_or_default(), &at.index(i), errors);
-        let within = range(e).is_none_or(|(part, n)| match (whole, part) {
+        let within = range(e).is_none_or(|(part, n)| match (block_ip, part) {
             (IpAddr::V4(w), IpAddr::V4(p)) => bits < n && same_start(w.to_bits().into(), p.to_bits().into(), 32 - bits),
             (IpAddr::V6(w), IpAddr::V6(p)) => bits < n && same_start(w.to_bits(), p.to_bits(), 128 - bits),
             _ => false,
@@ -118,7 +120,7 @@ fn range(v: &Value) -> Option<(IpAddr, u32)> {
     Some((ip, bits))
 }
 
-/// Whether two addresses differ in nothing but their last bits.
+/// Whether two addresses are equal except for the last `rest` bits.
 fn same_start(a: u128, b: u128, rest: u32) -> bool {
     rest >= 128 || a >> rest == b >> rest
 }
@@ -130,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn network_policies() {
+    fn validates_ports_peers_and_types() {
         let base = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": {"podSelector": {}}});
         let unknown = r#"spec.policyTypes[1]: Unsupported value: "Other": supported values: "Ingress", "Egress""#;
         let three = r#"spec.policyTypes: Invalid value: ["Ingress","Other","Egress"]: may not specify more than two policyTypes"#;

@@ -1,4 +1,4 @@
-//! ServiceCIDR: one range, or one of each family.
+//! ServiceCIDR: one range, or one per family.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -15,7 +15,7 @@ fn rules() -> Ruled {
     Ruled::new(|_, _| {}).with_since(validate_since).with_update(validate_update)
 }
 
-/// A new object has one range, or one of each family. See [`validate_update`] for what may change.
+/// Validates a new object: one range, or one per family.
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     if old.is_some() {
         return;
@@ -35,7 +35,7 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     }
 }
 
-/// The ranges stay; one of the other family may join the first.
+/// Checks that ranges are unchanged, except for an added one of the other family.
 fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.cidrs");
     let (new, was) = (cidrs(o), cidrs(old));
@@ -67,7 +67,7 @@ fn cidrs(o: &Object) -> Vec<Value> {
 
 const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
 
-/// Ranges are written in the one form that is theirs.
+/// Checks that ranges are in canonical form.
 fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     for (i, r) in ranges.iter().enumerate() {
         let wrong = schema::rules::canonical_cidr(r.as_str().unwrap_or_default());
@@ -75,7 +75,7 @@ fn each_range(ranges: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What is no range is of no family.
+/// Whether two ranges are of different families; invalid ranges have no family.
 fn of_both_families(a: &Value, b: &Value) -> bool {
     let six = |v: &Value| {
         let text = v.as_str().filter(|t| schema::rules::is_range(t))?;

@@ -1,4 +1,4 @@
-//! RuntimeClass: the overhead of its pods, and where they are scheduled.
+//! RuntimeClass: pod overhead and scheduling.
 
 use crate::Config;
 use crate::plain::Ruled;

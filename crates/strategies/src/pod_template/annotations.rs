@@ -1,4 +1,4 @@
-//! Annotations of pods that mean something: older ways to say what is a field today, and what goes with being a mirror.
+//! Validation of pod annotations: deprecated forms of fields, mirror pods and deletion costs.
 
 use crate::read::{items, text};
 use meta::field::ErrorList;
@@ -14,14 +14,14 @@ const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// The largest total of all annotations, in bytes.
+/// Maximum total size of all annotations, in bytes.
 const TOTAL_MAX: usize = 256 * 1024;
 
 fn each(annotations: &Value) -> impl Iterator<Item = (&str, &str)> {
     annotations.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default()))
 }
 
-/// What holds for annotations of everything.
+/// Validates annotation keys and total size, as for any object.
 pub fn keys(annotations: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (k, _) in each(annotations) {
         errors.extend(names::qualified_name(&k.to_lowercase()).into_iter().map(|m| FieldError::invalid(at, k, m)));
@@ -31,19 +31,19 @@ pub fn keys(annotations: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// The metadata of what is made from a template that is not a pod's: labels and annotations, and nothing else.
-pub fn of_template(metadata: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates template metadata for objects other than pods, which may only have labels and annotations.
+pub fn template_metadata(metadata: &Value, at: &FieldPath, errors: &mut ErrorList) {
     keys(&metadata["annotations"], &at.child("annotations"), errors);
     schema::rules::labels(&metadata["labels"], &at.child("labels"), errors);
     let zero = |v: &Value| v.is_null() || v == "" || v == 0 || v.as_array().is_some_and(Vec::is_empty);
     for (k, _) in metadata.as_object().into_iter().flatten().filter(|(_, v)| !zero(v)) {
         if !matches!(k.as_str(), "annotations" | "labels") {
-            errors.push(FieldError::forbidden(&at.child(k), "cannot be set").said_with(at));
+            errors.push(FieldError::forbidden(&at.child(k), "cannot be set").ordered_at(at));
         }
     }
 }
 
-/// What holds for those of a pod or of a template of one.
+/// Validates the annotations of a pod or pod template.
 pub fn rules(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let names = LazyCell::new(|| -> HashSet<&str> {
         LISTS.iter().flat_map(|l| items(spec, l)).map(|c| text(c, "name")).collect()
@@ -70,7 +70,7 @@ pub fn rules(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut Err
     }
 }
 
-/// A number as Go reads one, but neither with a plus nor with zeros before it.
+/// Whether a value is a 32-bit integer without plus sign and leading zeros.
 fn is_cost(v: &str) -> bool {
     let first = v.bytes().next().unwrap_or_default();
     (first == b'-' || v == "0" || (b'1'..=b'9').contains(&first)) && v.parse::<i32>().is_ok()
@@ -84,24 +84,24 @@ fn seccomp(profile: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Who says it by annotation and by field says the same.
+/// Checks that profiles in annotations match those in fields.
 pub fn agree_with_fields(annotations: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    let said = |key: String| annotations[key.as_str()].as_str();
+    let annotation = |key: String| annotations[key.as_str()].as_str();
     let own = &spec["securityContext"];
     let context = at.child("securityContext");
-    if let Some(a) = said(SECCOMP_POD.into()) {
+    if let Some(a) = annotation(SECCOMP_POD.into()) {
         agree(a, &own["seccompProfile"], "seccomp", &context.child("seccompProfile"), errors);
     }
     for list in LISTS {
         for (i, c) in items(spec, list).iter().enumerate() {
             let at = at.child(list).index(i).child("securityContext");
             let name = text(c, "name");
-            if let Some(a) = said(format!("{SECCOMP}{name}")) {
+            if let Some(a) = annotation(format!("{SECCOMP}{name}")) {
                 agree(a, &c["securityContext"]["seccompProfile"], "seccomp", &at.child("seccompProfile"), errors);
             }
             let mine = &c["securityContext"]["appArmorProfile"];
             let mine = if mine.is_object() { mine } else { &own["appArmorProfile"] };
-            if let Some(a) = said(format!("{APPARMOR}{name}")).filter(|_| spec["os"]["name"] != "windows") {
+            if let Some(a) = annotation(format!("{APPARMOR}{name}")).filter(|_| spec["os"]["name"] != "windows") {
                 agree(a, mine, "apparmor", &at.child("appArmorProfile"), errors);
             }
         }
@@ -129,7 +129,7 @@ fn agree(annotation: &str, field: &Value, what: &str, at: &FieldPath, errors: &m
     }
 }
 
-/// What of them may not come, go or change with an update.
+/// Rejects updates of mirror and AppArmor annotations.
 pub fn update(new: &Value, old: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let of = |k: &str| match k {
         MIRROR => Some("mirror pod annotation"),

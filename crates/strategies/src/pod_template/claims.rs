@@ -1,4 +1,4 @@
-//! Claims of devices: those of a pod, by name, and those that its containers use.
+//! Resource claims of pods, and their use by containers.
 
 use crate::read::{items, shown, text};
 use meta::field::ErrorList;
@@ -32,10 +32,10 @@ pub fn of_pod(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Characters of the names that an error lists: each claim that is not known lists them again.
+/// Maximum length of the claim names in an error, in characters: every error for an unknown claim lists them.
 const LISTED: usize = 4096;
 
-/// A container uses a claim as a whole, or requests of it, each once.
+/// Validates the claims of a container: each claim, or each of its requests, at most once.
 pub fn of_container(resources: &Value, spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
     let claims = items(resources, "claims");
     if claims.is_empty() {
@@ -48,7 +48,7 @@ pub fn of_container(resources: &Value, spec: &Value, list: &FieldPath, errors: &
         others => format!(": {}", others.join(", ")).chars().take(LISTED).collect(),
     };
     let mut used: HashSet<String> = HashSet::new();
-    // How many requests are used of each claim.
+    // The number of requests used of each claim.
     let mut requested: HashMap<&str, usize> = HashMap::new();
     for (i, c) in claims.iter().enumerate() {
         let at = list.index(i);

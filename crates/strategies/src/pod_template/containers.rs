@@ -1,24 +1,24 @@
-//! Containers of a pod: their names, images, ports, and what each kind of them may have.
+//! Validation of containers: names, images, ports, and fields that depend on the kind of container.
 
-use super::{Of, claims, env, mounts, probes, resources, security};
+use super::{SpecOwner, claims, env, mounts, probes, resources, security};
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
 use std::collections::{HashMap, HashSet};
 
-/// What all containers of a pod are checked against.
-pub struct Surroundings<'a> {
+/// The pod spec to which containers belong.
+pub struct PodContext<'a> {
     pub spec: &'a Value,
     pub volumes: &'a HashMap<&'a str, &'a Value>,
-    pub of: Of<'a>,
+    pub owner: SpecOwner<'a>,
 }
 
 const RESTARTS: [&str; 3] = ["Always", "Never", "OnFailure"];
 
-pub fn rules(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorList) {
+pub fn rules(s: &PodContext<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let mut seen: HashSet<&str> = HashSet::new();
     let grace = s.spec["terminationGracePeriodSeconds"].as_i64();
-    // An init container that has the name of another container is the one to blame.
+    // Upstream reports a duplicate name at the init container.
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         let list_at = path.child(list);
         for (i, c) in items(s.spec, list).iter().enumerate() {
@@ -38,9 +38,10 @@ pub fn rules(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorList) {
                 "initContainers" => {
                     restarts(c, &at, errors);
                     if !sidecar {
-                        of_the_running(c, &at, errors);
+                        init_container(c, &at, errors);
                     }
-                    // Init containers run one by one; upstream says of the first what is true of any.
+                    // Ports of init containers are compared within each, as they run one after the other. Upstream
+                    // reports index 0.
                     host_ports(std::slice::from_ref(c), &list_at, errors);
                 }
                 "containers" => restarts(c, &at, errors),
@@ -50,11 +51,11 @@ pub fn rules(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorList) {
     }
     host_ports(items(s.spec, "containers"), &path.child("containers"), errors);
     if s.spec["hostNetwork"] == true {
-        ports_of_the_host(s, path, errors);
+        host_network_ports(s, path, errors);
     }
 }
 
-fn common(s: &Surroundings<'_>, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+fn common(s: &PodContext<'_>, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let name = text(c, "name");
     if name.is_empty() {
         errors.push(FieldError::required(&at.child("name"), ""));
@@ -64,7 +65,7 @@ fn common(s: &Surroundings<'_>, c: &Value, at: &FieldPath, errors: &mut ErrorLis
     let image = text(c, "image");
     if image.is_empty() {
         errors.push(FieldError::required(&at.child("image"), ""));
-    } else if s.of.is_pod() && image.trim() != image {
+    } else if s.owner.is_pod() && image.trim() != image {
         errors.push(FieldError::invalid(&at.child("image"), image, "must not have leading or trailing whitespace"));
     }
     let mut port_names = HashSet::new();
@@ -80,20 +81,20 @@ fn common(s: &Surroundings<'_>, c: &Value, at: &FieldPath, errors: &mut ErrorLis
         }
     }
     let at_resources = at.child("resources");
-    resources::requirements(&c["resources"], resources::Whose::Container, &at_resources, errors);
+    resources::requirements(&c["resources"], resources::Owner::Container, &at_resources, errors);
     claims::of_container(&c["resources"], s.spec, &at_resources.child("claims"), errors);
     resize_policy(c, s.spec, &at.child("resizePolicy"), errors);
     security::container(c, s.spec["hostUsers"] != false, at, errors);
     surroundings(c, at, s.volumes, errors);
 }
 
-/// What a container sees of its pod: mounts and variables.
+/// Validates volume mounts and environment variables.
 pub fn surroundings(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
     mounts::rules(c, at, volumes, errors);
     env::variables(c, at, volumes, errors);
 }
 
-/// Ports of the node are taken once.
+/// Checks that host ports are unique.
 fn host_ports(containers: &[Value], list: &FieldPath, errors: &mut ErrorList) {
     let mut taken = HashSet::new();
     for (i, c) in containers.iter().enumerate() {
@@ -108,13 +109,13 @@ fn host_ports(containers: &[Value], list: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// On the network of the host, a port is the host's. A template may leave it open.
-fn ports_of_the_host(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorList) {
+/// Checks that host ports equal container ports on the host network. A template may omit them.
+fn host_network_ports(s: &PodContext<'_>, path: &FieldPath, errors: &mut ErrorList) {
     for (i, c) in items(s.spec, "containers").iter().enumerate() {
         for (j, p) in items(c, "ports").iter().enumerate() {
             let number = |k: &str| p[k].as_i64().unwrap_or(0);
             let (host, own) = (number("hostPort"), number("containerPort"));
-            if (s.of.is_pod() || host != 0) && host != own {
+            if (s.owner.is_pod() || host != 0) && host != own {
                 let at = path.child("containers").index(i).child("ports").index(j).child("hostPort");
                 let why = "must match `containerPort` when `hostNetwork` is true";
                 errors.push(FieldError::invalid(&at, host, why));
@@ -123,7 +124,7 @@ fn ports_of_the_host(s: &Surroundings<'_>, path: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// When a container is started again, by its own policy or by rules.
+/// Validates restart policy and restart rules.
 fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let rules = items(c, "restartPolicyRules");
     let policy_at = at.child("restartPolicy");
@@ -162,8 +163,8 @@ fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Init containers end: they are not probed, and nothing happens at their end. What is wrong inside is not looked at.
-fn of_the_running(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// Rejects probes and lifecycle hooks of init containers that are no sidecars.
+fn init_container(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for k in probes::PROBES.into_iter().chain(["lifecycle"]).filter(|k| is_set(c, k)) {
         forbid(k, "may not be set for init containers without restartPolicy=Always", at, errors);
     }
@@ -174,8 +175,8 @@ fn forbid(key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
     errors.push(FieldError::forbidden(&at, why));
 }
 
-/// Fields that nothing but a container that stays may have.
-const LASTING: [&str; 9] = [
+/// Fields that ephemeral containers may not have.
+const NOT_EPHEMERAL: [&str; 9] = [
     "ports",
     "resources",
     "resizePolicy",
@@ -195,15 +196,15 @@ fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !target.is_empty() && !known {
         errors.push(FieldError::not_found(&at.child("targetContainerName"), target));
     }
-    // What is pointed to is there even when it is empty.
+    // A Go pointer is set even if its target is empty.
     let empty = |k: &str| match &c[k] {
         Value::Array(a) => a.is_empty(),
         Value::Object(o) => k == "resources" && o.is_empty(),
         v => v.is_null(),
     };
-    for k in LASTING.into_iter().filter(|k| !empty(k)) {
-        let said = matches!(k, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
-        if said {
+    for k in NOT_EPHEMERAL.into_iter().filter(|k| !empty(k)) {
+        let direct = matches!(k, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
+        if direct {
             errors.push(FieldError::forbidden(&at.child(k), WHY));
         } else {
             forbid(k, WHY, at, errors);
@@ -219,7 +220,7 @@ fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
 const RESIZED: [&str; 2] = ["cpu", "memory"];
 const RESIZES: [&str; 2] = ["NotRequired", "RestartContainer"];
 
-/// Whether a container is started again when it gets more or less. What is wrong is said of the list.
+/// Validates resize policies. Upstream reports errors at the list.
 fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let mut seen = HashSet::new();
     for (i, p) in items(c, "resizePolicy").iter().enumerate() {
@@ -238,6 +239,6 @@ fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList
         if spec["restartPolicy"] == "Never" && policy != "NotRequired" {
             errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"));
         }
-        errors.iter_mut().skip(before).for_each(|e| e.place = Some(at.index(i).to_string()));
+        errors.iter_mut().skip(before).for_each(|e| e.order_path = Some(at.index(i).to_string()));
     }
 }

@@ -1,4 +1,4 @@
-//! How names are resolved in a pod.
+//! Validation of the pod's DNS policy and configuration.
 
 use crate::read::{items, text};
 use meta::field::ErrorList;

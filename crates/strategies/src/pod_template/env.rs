@@ -1,11 +1,11 @@
-//! Variables of containers and where they come from; what the downward API can tell.
+//! Validation of environment variables and their sources, and of the downward API.
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Quantity, Value, names};
 use std::collections::HashMap;
 
-/// What a variable may take from its pod.
+/// Pod fields that variables may refer to.
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -18,7 +18,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIPs",
 ];
 
-/// Every field of a pod that the downward API has a name for.
+/// All pod fields of the downward API.
 const KNOWN_FIELDS: [&str; 14] = [
     "metadata.annotations",
     "metadata.labels",
@@ -56,7 +56,7 @@ pub fn variables(c: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, err
         }
     }
     for (i, e) in items(c, "envFrom").iter().enumerate() {
-        whole_map(e, &at.child("envFrom"), i, errors);
+        env_from(e, &at.child("envFrom"), i, errors);
     }
 }
 
@@ -66,7 +66,7 @@ fn source(e: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &m
         field_ref(&from["fieldRef"], &ENV_FIELDS, &at.child("fieldRef"), errors);
     }
     if is_set(from, "resourceFieldRef") {
-        resource_ref(&from["resourceFieldRef"], Place::Container, &at.child("resourceFieldRef"), errors);
+        resource_ref(&from["resourceFieldRef"], Consumer::Container, &at.child("resourceFieldRef"), errors);
     }
     if is_set(from, "fileKeyRef") {
         let volume = text(&from["fileKeyRef"], "volumeName");
@@ -89,8 +89,8 @@ fn source(e: &Value, at: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &m
     errors.push(FieldError::invalid(at, "", why));
 }
 
-/// Variables of a whole map. What is missing of it is said of the list.
-fn whole_map(e: &Value, list: &FieldPath, i: usize, errors: &mut ErrorList) {
+/// Validates an item of `envFrom`. Upstream reports a missing source at the list.
+fn env_from(e: &Value, list: &FieldPath, i: usize, errors: &mut ErrorList) {
     let at = list.index(i);
     let prefix = text(e, "prefix");
     if !prefix.is_empty() {
@@ -115,7 +115,7 @@ fn whole_map(e: &Value, list: &FieldPath, i: usize, errors: &mut ErrorList) {
     }
 }
 
-/// A field of the pod, of those that may be had here.
+/// Validates a reference to a pod field, of those in `allowed`.
 pub fn field_ref(r: &Value, allowed: &[&str], at: &FieldPath, errors: &mut ErrorList) {
     let (version, path) = (text(r, "apiVersion"), text(r, "fieldPath"));
     let at_path = at.child("fieldPath");
@@ -152,18 +152,18 @@ pub fn field_ref(r: &Value, allowed: &[&str], at: &FieldPath, errors: &mut Error
     }
 }
 
-/// Where a resource is told: in a container about itself, or in a file about one that is named.
+/// The consumer of a resource reference: a container's own variable, or a volume, which must name the container.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Place {
+pub enum Consumer {
     Container,
     Volume,
 }
 
-/// A resource of a container.
-pub fn resource_ref(r: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates a reference to a resource of a container.
+pub fn resource_ref(r: &Value, consumer: Consumer, at: &FieldPath, errors: &mut ErrorList) {
     let resource = text(r, "resource");
     let huge = HUGE.iter().any(|p| resource.starts_with(p));
-    if place == Place::Volume && text(r, "containerName").is_empty() {
+    if consumer == Consumer::Volume && text(r, "containerName").is_empty() {
         errors.push(FieldError::required(&at.child("containerName"), ""));
     } else if resource.is_empty() {
         errors.push(FieldError::required(&at.child("resource"), ""));
@@ -176,7 +176,7 @@ pub fn resource_ref(r: &Value, place: Place, at: &FieldPath, errors: &mut ErrorL
 const CPU_UNITS: [&str; 2] = ["1m", "1"];
 const BYTE_UNITS: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-/// In which unit a resource is told.
+/// Validates the divisor of a resource reference.
 fn divisor(r: &Value, resource: &str, at: &FieldPath, errors: &mut ErrorList) {
     let Some(unit) = r["divisor"].as_str().and_then(|s| Quantity::parse(s).ok()).filter(|q| !q.is_zero()) else {
         return;

@@ -1,5 +1,5 @@
-//! What pods and pod templates share: defaults and rules that take more than one field
-//! (`k8s.io/kubernetes/pkg/apis/core/validation/validation.go`). What takes one is in the description.
+//! Defaults and validation of pods and pod templates (`k8s.io/kubernetes/pkg/apis/core/validation/validation.go`).
+//! Rules that take a single field are in the description.
 
 pub mod annotations;
 mod claims;
@@ -26,24 +26,24 @@ pub use resources::{amount, default_of_pod, overcommits, overhead, resource_name
 pub use scheduling::node_selector_terms;
 pub use security::apparmor;
 pub use warnings::{
-    claim_sizes, of_name, of_node_term, of_parts as warnings_of_parts, of_workload, old_label, warnings,
+    claim_sizes, name_warnings, node_term_warnings, old_label, pod_warnings, warnings, workload_warnings,
 };
 
-/// What a pod spec belongs to. A template is asked less: its pods are looked at again.
+/// The owner of a pod spec. Templates are validated less strictly, since their pods are validated on creation.
 #[derive(Clone, Copy)]
-pub enum Of<'a> {
-    /// A pod of this name, which may be empty.
+pub enum SpecOwner<'a> {
+    /// A pod, with its name, which may be empty.
     Pod(&'a str),
     Template,
 }
 
-impl Of<'_> {
+impl SpecOwner<'_> {
     fn is_pod(self) -> bool {
         matches!(self, Self::Pod(_))
     }
 }
 
-/// Defaults of a pod spec at `path`.
+/// Sets the defaults of the pod spec at `path`.
 pub fn default(o: &mut Object, path: &[&str]) {
     let Some(mut spec) = o.remove(path) else { return };
     for list in ["initContainers", "containers", "ephemeralContainers"] {
@@ -58,7 +58,7 @@ pub fn default(o: &mut Object, path: &[&str]) {
             m.insert("emptyDir".into(), Value::Object(Map::new()));
         }
     }
-    // The old name of the service account follows the new one, and the other way round.
+    // Synchronizes `serviceAccountName` and the deprecated `serviceAccount`.
     let name = |spec: &Value, k: &str| text(spec, k).to_owned();
     let (new, old) = (name(&spec, "serviceAccountName"), name(&spec, "serviceAccount"));
     match (new.as_str(), old.as_str()) {
@@ -78,7 +78,7 @@ fn container(c: &mut Value) {
     }
 }
 
-/// On the network of the node, ports of a pod are the node's.
+/// Sets absent host ports to the container ports if the pod uses the host network.
 pub fn host_network_ports(spec: &mut Value) {
     if spec["hostNetwork"] != true {
         return;
@@ -94,7 +94,7 @@ pub fn host_network_ports(spec: &mut Value) {
     }
 }
 
-/// The rules of a template: its labels, its annotations and its pod spec.
+/// Validates a template: labels, annotations and pod spec.
 pub fn validate(template: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let Some(t) = template else { return };
     let (metadata, at) = (&t["metadata"], path.child("annotations"));
@@ -102,7 +102,7 @@ pub fn validate(template: Option<&Value>, path: &FieldPath, errors: &mut ErrorLi
     annotations::keys(&metadata["annotations"], &at, errors);
     annotations::rules(&metadata["annotations"], &t["spec"], &at, errors);
     let spec_at = path.child("spec");
-    spec(&t["spec"], Of::Template, &spec_at, errors);
+    spec(&t["spec"], SpecOwner::Template, &spec_at, errors);
     annotations::agree_with_fields(&metadata["annotations"], &t["spec"], &spec_at, errors);
     if !items(&t["spec"], "ephemeralContainers").is_empty() {
         let why = "ephemeral containers not allowed in pod template";
@@ -110,7 +110,7 @@ pub fn validate(template: Option<&Value>, path: &FieldPath, errors: &mut ErrorLi
     }
 }
 
-/// Controllers that keep pods running want them restarted.
+/// Validates the template of a controller that restarts its pods: `restartPolicy` is `Always`, without a deadline.
 pub fn always_restarts(kind: &str, template: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let policy = text(&template["spec"], "restartPolicy");
     let spec = path.child("spec");
@@ -123,26 +123,26 @@ pub fn always_restarts(kind: &str, template: &Value, path: &FieldPath, errors: &
     }
 }
 
-/// Volumes, mounts and variables by themselves, as they are put into pods.
+/// Validates volumes, mounts and variables outside a pod spec, as in a PodPreset.
 pub fn surroundings(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let known = volumes::rules(items(s, "volumes"), Of::Template, &path.child("volumes"), errors);
+    let known = volumes::rules(items(s, "volumes"), SpecOwner::Template, &path.child("volumes"), errors);
     containers::surroundings(s, path, &known, errors);
 }
 
-/// The rules of a pod spec. `errors` holds what the rules of single fields found already.
-pub fn spec(spec: &Value, of: Of<'_>, path: &FieldPath, errors: &mut ErrorList) {
-    let volumes = volumes::rules(items(spec, "volumes"), of, &path.child("volumes"), errors);
+/// Validates a pod spec. `errors` contains the errors of single-field rules.
+pub fn spec(spec: &Value, owner: SpecOwner<'_>, path: &FieldPath, errors: &mut ErrorList) {
+    let volumes = volumes::rules(items(spec, "volumes"), owner, &path.child("volumes"), errors);
     claims::of_pod(spec, &path.child("resourceClaims"), errors);
     if items(spec, "containers").is_empty() {
         errors.push(FieldError::required(&path.child("containers"), ""));
     }
-    containers::rules(&containers::Surroundings { spec, volumes: &volumes, of }, path, errors);
+    containers::rules(&containers::PodContext { spec, volumes: &volumes, owner }, path, errors);
     resources::pod(spec, &path.child("resources"), errors);
     security::pod(spec, path, errors);
     scheduling::rules(spec, path, errors);
     dns::rules(spec, path, errors);
     windows::rules(spec, path, errors);
-    if of.is_pod() {
+    if owner.is_pod() {
         volumes::tokens(spec, path, errors);
     }
     for (i, h) in items(spec, "hostAliases").iter().enumerate() {
@@ -160,7 +160,7 @@ pub fn spec(spec: &Value, of: Of<'_>, path: &FieldPath, errors: &mut ErrorList) 
 
 const HOSTNAME_MAX: usize = 64;
 
-/// A hostname that stands for the pod's own, whole: nothing else decides it then.
+/// Validates `hostnameOverride`, which excludes other settings of the hostname.
 fn hostname(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let Some(name) = spec["hostnameOverride"].as_str() else { return };
     let at = path.child("hostnameOverride");

@@ -1,4 +1,4 @@
-//! What of the volumes of a pod a container sees, as files and as devices. Some of what is wrong is said of the whole list.
+//! Validation of volume mounts and block devices. Upstream reports some errors at the list.
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -76,7 +76,7 @@ fn recursive(m: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Devices are claimed volumes, and no mounts at the same time.
+/// Validates volume devices, which must be claims, and may not be mounted as well.
 fn block_devices(c: &Value, list: &FieldPath, volumes: &HashMap<&str, &Value>, errors: &mut ErrorList) {
     let mounts = |field| -> HashSet<&str> { items(c, "volumeMounts").iter().map(|m| text(m, field)).collect() };
     let (mount_names, mount_paths) = (mounts("name"), mounts("mountPath"));
@@ -119,5 +119,79 @@ fn block_devices(c: &Value, list: &FieldPath, volumes: &HashMap<&str, &Value>, e
         if !name.is_empty() {
             used.insert(name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn validates_mounts_and_devices() {
+        let base = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "volumes": [{"name": "v", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "c"}}],
+            "containers": [{"name": "c", "image": "i"}]}});
+        let mounts = "spec.containers[0].volumeMounts";
+        let devices = "spec.containers[0].volumeDevices";
+        let mount = |extra: serde_json::Value| {
+            let mut m = json!({"name": "v", "mountPath": "/a"});
+            extra.as_object().into_iter().flatten().for_each(|(k, v)| m[k] = v.clone());
+            json!([m])
+        };
+        let field = "/spec/containers/0/volumeMounts";
+        check_create(
+            &crate::core::pod::Pod,
+            &base,
+            &[
+                (field, mount(json!({})), &[]),
+                (field, mount(json!({"name": "w"})), &[&format!("{mounts}[0].name: Not found: \"w\"")]),
+                (field, mount(json!({"mountPath": ""})), &[&format!("{mounts}[0].mountPath: Required value")]),
+                (
+                    field,
+                    json!([{"name": "v", "mountPath": "/a"}, {"name": "d", "mountPath": "/a"}]),
+                    &[&format!("{mounts}[1].mountPath: Invalid value: \"/a\": must be unique")],
+                ),
+                (
+                    field,
+                    mount(json!({"subPath": "../b"})),
+                    &[&format!("{mounts}.subPath: Invalid value: \"../b\": must not contain '..'")],
+                ),
+                (
+                    field,
+                    mount(json!({"subPath": "a", "subPathExpr": "b"})),
+                    &[&format!(
+                        "{mounts}[0].subPathExpr: Invalid value: \"b\": subPathExpr and subPath are mutually exclusive"
+                    )],
+                ),
+                (
+                    field,
+                    mount(json!({"mountPropagation": "Bidirectional"})),
+                    &[&format!(
+                        "{mounts}.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers"
+                    )],
+                ),
+                (
+                    field,
+                    mount(json!({"recursiveReadOnly": "Enabled"})),
+                    &[&format!("{mounts}.recursiveReadOnly: Forbidden: may only be specified when readOnly is true")],
+                ),
+                ("/spec/containers/0/volumeDevices", json!([{"name": "d", "devicePath": "/dev/a"}]), &[]),
+                (
+                    "/spec/containers/0/volumeDevices",
+                    json!([{"name": "v", "devicePath": "/dev/a"}]),
+                    &[&format!(
+                        "{devices}[0].name: Invalid value: \"v\": can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+                    )],
+                ),
+                (
+                    "/spec/containers/0/volumeDevices",
+                    json!([{"name": "d", "devicePath": "/dev/../a"}]),
+                    &[&format!(
+                        "{devices}[0].devicePath: Invalid value: \"/dev/../a\": can not contain backsteps ('..')"
+                    )],
+                ),
+            ],
+        );
     }
 }

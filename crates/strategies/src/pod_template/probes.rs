@@ -1,4 +1,4 @@
-//! Probes and what is run at the beginning and the end of a container.
+//! Validation of probes and lifecycle hooks.
 
 use crate::read::{delegated, is_set, items, text};
 use meta::field::ErrorList;
@@ -8,7 +8,7 @@ const CONTAINER: &str = "io.k8s.api.core.v1.Container";
 
 pub const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 
-/// `grace` is how long the pod has to end.
+/// Validates the probes and hooks of a container; `grace` is the pod's termination grace period.
 pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
     for probe in PROBES.into_iter().filter(|p| c[*p].is_object()) {
         let p = &c[probe];
@@ -36,7 +36,7 @@ pub fn rules(c: &Value, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorLi
     }
 }
 
-/// A probe or a hook, which has one handler of `kinds`.
+/// Validates a probe or hook, which has exactly one handler of `kinds`.
 fn handler(h: &Value, kinds: &[&str], definition: &str, grace: Option<i64>, at: &FieldPath, errors: &mut ErrorList) {
     let found: Vec<&&str> = kinds.iter().filter(|k| h[**k].is_object()).collect();
     match found.first() {

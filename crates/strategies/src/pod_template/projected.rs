@@ -1,13 +1,13 @@
-//! Projected volumes and the files of the downward API.
+//! Validation of projected volumes and downward API files.
 
-use super::env::{Place, field_ref, resource_ref};
+use super::env::{Consumer, field_ref, resource_ref};
 use crate::read::{is_set, items, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 use schema::rules::local_path;
 use std::collections::HashSet;
 
-/// What a file may tell of its pod.
+/// Pod fields that files may contain.
 const FILE_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
@@ -24,13 +24,13 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
                 errors.push(FieldError::required(&s_at.child(k).child("name"), ""));
             }
             for (j, item) in items(&s[k], "items").iter().enumerate() {
-                let place = s_at.child(k).child("items").index(j);
-                said_at(&place, errors, |errors| take(text(item, "path"), name, &mut taken, at, errors));
+                let position = s_at.child(k).child("items").index(j);
+                order_errors_at(&position, errors, |errors| take(text(item, "path"), name, &mut taken, at, errors));
             }
         }
         for (j, item) in items(&s["downwardAPI"], "items").iter().enumerate() {
             let inner = s_at.child("downwardAPI");
-            said_at(&inner.child("items").index(j), errors, |errors| {
+            order_errors_at(&inner.child("items").index(j), errors, |errors| {
                 downward_file(item, &inner, errors);
                 let path = text(item, "path");
                 take(path, path, &mut taken, at, errors);
@@ -46,7 +46,7 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
             let path = text(bundle, "path");
             if !taken.insert(path) {
                 let e = FieldError::invalid(at, path, "conflicting duplicate paths");
-                errors.push(e.said_with(&s_at.child("clusterTrustBundle").child("path")));
+                errors.push(e.ordered_at(&s_at.child("clusterTrustBundle").child("path")));
             }
         }
         if KINDS.iter().filter(|k| is_set(s, k)).count() > 1 {
@@ -55,14 +55,14 @@ pub fn rules(projected: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Every path of the volume is written once.
-fn take<'a>(path: &'a str, said: &str, taken: &mut HashSet<&'a str>, at: &FieldPath, errors: &mut ErrorList) {
+/// Checks that the paths of the volume are unique. `reported` is the value in the error.
+fn take<'a>(path: &'a str, reported: &str, taken: &mut HashSet<&'a str>, at: &FieldPath, errors: &mut ErrorList) {
     if !path.is_empty() && !taken.insert(path) {
-        errors.push(FieldError::invalid(at, said, "conflicting duplicate paths"));
+        errors.push(FieldError::invalid(at, reported, "conflicting duplicate paths"));
     }
 }
 
-/// The path of a token is said to be the volume's.
+/// Validates a token source. Upstream reports its path as the volume's.
 fn token(token: &Value, at: &FieldPath, volume: &FieldPath, errors: &mut ErrorList) {
     let seconds = token["expirationSeconds"].as_i64().unwrap_or(3600);
     let at_seconds = at.child("expirationSeconds");
@@ -73,22 +73,22 @@ fn token(token: &Value, at: &FieldPath, volume: &FieldPath, errors: &mut ErrorLi
         errors.push(FieldError::invalid(&at_seconds, seconds, "may not specify a duration larger than 2^32 seconds"));
     }
     let path = text(token, "path");
-    said_at(&at.child("path"), errors, |errors| match path {
+    order_errors_at(&at.child("path"), errors, |errors| match path {
         "" => errors.push(FieldError::required(&volume.child("path"), "")),
         path => local_path(path, &volume.child("path"), errors),
     });
 }
 
-/// What is said of another path than where it lies keeps the place of where it lies.
-pub fn said_at(place: &FieldPath, errors: &mut ErrorList, rules: impl FnOnce(&mut ErrorList)) {
+/// Runs `rules` and orders their errors as if they were reported at `position`.
+pub fn order_errors_at(position: &FieldPath, errors: &mut ErrorList, rules: impl FnOnce(&mut ErrorList)) {
     let before = errors.len();
     rules(errors);
     for e in errors.iter_mut().skip(before) {
-        e.place = Some(place.to_string());
+        e.order_path = Some(position.to_string());
     }
 }
 
-/// A bundle is meant by its name, or all of a signer that a selector takes.
+/// Validates a trust bundle source: one bundle by name, or those of a signer that match a selector.
 fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let (name, signer) = (bundle["name"].as_str(), bundle["signerName"].as_str());
     match (name, signer) {
@@ -126,12 +126,12 @@ fn trust_bundle(bundle: &Value, at: &FieldPath, errors: &mut ErrorList) {
     local_path(path, &at.child("path"), errors);
 }
 
-/// A name that begins with a signer (`example.com:sign:name`), or a plain one.
+/// Validates the name of a bundle, with or without a signer prefix (`example.com:sign:name`).
 fn bundle_name(name: &str) -> Vec<String> {
     meta::names::dns_subdomain(name.rsplit(':').next().unwrap_or(name))
 }
 
-/// A file of the downward API. Its paths do not say which of the items it is.
+/// Validates a downward API file. Upstream's error paths contain no item index.
 pub fn downward_file(file: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let path = text(file, "path");
     if path.is_empty() {
@@ -146,7 +146,7 @@ pub fn downward_file(file: &Value, at: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(at, "resource", why));
         }
     } else if resource {
-        resource_ref(&file["resourceFieldRef"], Place::Volume, &at.child("resourceFieldRef"), errors);
+        resource_ref(&file["resourceFieldRef"], Consumer::Volume, &at.child("resourceFieldRef"), errors);
     } else {
         errors.push(FieldError::required(at, "one of fieldRef and resourceFieldRef is required"));
     }

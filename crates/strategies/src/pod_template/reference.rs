@@ -3,7 +3,7 @@
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Domain, path, tag and digest.
+/// Captures domain, path, tag and digest.
 static REFERENCE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let part = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*";
     let host = "(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])";
@@ -13,16 +13,17 @@ static REFERENCE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!("^{name}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@{digest})?$")).ok()
 });
 
-/// The longest name that is one.
+/// Maximum length of a repository name.
 const NAME_MAX: usize = 255;
 
-/// `Always` for the tag `latest` or none, else `IfNotPresent`, also for what is no reference.
+/// Returns the default pull policy: `Always` for the tag `latest` or no tag, otherwise (also for an invalid reference)
+/// `IfNotPresent`.
 pub fn pull_policy(image: &str) -> &'static str {
     if is_latest(image) { "Always" } else { "IfNotPresent" }
 }
 
 fn is_latest(image: &str) -> bool {
-    // Whether it matches is known in one pass; where the parts lie would take the slower search, and follows from `@`, `/` and `:`.
+    // A match test without captures is linear; the parts follow from `@`, `/` and `:`.
     if !REFERENCE.as_ref().is_some_and(|r| r.is_match(image)) {
         return false;
     }
@@ -33,7 +34,7 @@ fn is_latest(image: &str) -> bool {
         None => (named, None),
     };
     let is_id = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
-    // Without a registry, the first part belongs to the path, which has no capitals.
+    // Without a registry, the first part belongs to the path, which is lower case.
     let path = match name.split_once('/') {
         Some((first, path))
             if first.contains(['.', ':'])

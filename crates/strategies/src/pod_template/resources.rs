@@ -1,16 +1,16 @@
-//! Requests and limits of containers, and of a pod as a whole.
+//! Validation of resource requests and limits, of containers and of pods.
 
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::BTreeMap;
 
-/// Resources every container may ask for.
+/// Standard resources of containers.
 fn is_native(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge(name)
 }
 
-/// What a quota, but no container, may name: objects, of which there are whole ones,
+/// Resources that quotas limit but containers cannot request: object counts, which are integers,
 const OBJECTS: [&str; 9] = [
     "pods",
     "services",
@@ -23,7 +23,7 @@ const OBJECTS: [&str; 9] = [
     "services.loadbalancers",
 ];
 
-/// and sums of what they ask for.
+/// and sums over objects.
 const SUMS: [&str; 8] = [
     "requests.cpu",
     "requests.memory",
@@ -43,25 +43,25 @@ pub fn is_huge(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Without a domain, or of Kubernetes' own.
+/// Whether a resource has no domain, or Kubernetes' own.
 fn is_kubernetes_own(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Named by a domain other than Kubernetes' own, such that a quota for it has a name too.
+/// Whether a resource is extended: of another domain, and short enough for its quota name.
 fn is_extended(name: &str) -> bool {
     !is_kubernetes_own(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Whether more may be limited than is requested.
+/// Whether limits may exceed requests.
 pub fn overcommits(name: &str) -> bool {
     is_kubernetes_own(name) && !is_huge(name)
 }
 
-/// Whether only whole amounts make sense.
-pub fn is_whole(name: &str) -> bool {
+/// Whether amounts must be integers.
+pub fn is_integer_resource(name: &str) -> bool {
     OBJECTS.contains(&name) || is_extended(name)
 }
 
@@ -69,7 +69,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
     v.as_str().and_then(|s| Quantity::parse(s).ok())
 }
 
-/// The name of a resource that a container may have.
+/// Validates the name of a container resource.
 pub fn resource_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let bad = names::qualified_name(name);
     let qualified = bad.is_empty();
@@ -88,19 +88,19 @@ pub fn resource_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// One amount: not negative, and whole where the resource cannot be divided.
+/// Checks that an amount is not negative, and an integer for integer resources.
 pub fn amount(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let q = quantity(v);
     if q.is_some_and(|q| q.sign() < 0) {
         errors.push(FieldError::invalid(at, v, "must be greater than or equal to 0"));
     }
-    if is_whole(name) && q.is_some_and(|q| !q.is_integer()) {
+    if is_integer_resource(name) && q.is_some_and(|q| !q.is_integer()) {
         errors.push(FieldError::invalid(at, v, "must be an integer"));
     }
 }
 
-/// Huge pages come whole.
-fn pages(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// Checks that an amount of huge pages is a multiple of the page size.
+fn huge_pages(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let size = name.strip_prefix("hugepages-").and_then(|s| Quantity::parse(s).ok());
     let Some(q) = quantity(v).filter(|_| is_huge(name)) else { return };
     let fits = size.is_some_and(|s| s.sign() > 0 && q.nano_value() % s.nano_value() == 0);
@@ -110,20 +110,20 @@ fn pages(name: &str, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What a pod takes beside its containers: said as if these were limits.
+/// Validates pod overhead. Upstream reports its errors as those of limits.
 pub fn overhead(amounts: &Value, at: &FieldPath, errors: &mut ErrorList) {
-    requirements(&Value::Object(Map::from_iter([("limits".into(), amounts.clone())])), Whose::Container, at, errors);
+    requirements(&Value::Object(Map::from_iter([("limits".into(), amounts.clone())])), Owner::Container, at, errors);
 }
 
-/// Whose requests and limits they are: this decides which resources may be named.
+/// The owner of requests and limits, which determines the allowed resources.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Whose {
+pub enum Owner {
     Container,
     Pod,
 }
 
-/// What a pod as a whole may ask for.
-fn of_pod(name: &str, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates the name of a pod-level resource.
+fn pod_resource_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let before = errors.len();
     let bad = names::qualified_name(name);
     errors.extend(bad.into_iter().map(|m| FieldError::invalid(at, name, m)));
@@ -138,19 +138,20 @@ fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || is_huge(name)
 }
 
-/// Requests are not above limits; what cannot be overcommitted is limited to what is requested.
-pub fn requirements(r: &Value, whose: Whose, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates requests and limits: requests do not exceed limits, and equal them for resources that cannot be
+/// overcommitted.
+pub fn requirements(r: &Value, owner: Owner, at: &FieldPath, errors: &mut ErrorList) {
     let requests = at.child("requests");
     let (mut huge, mut usual) = (false, false);
     for part in ["limits", "requests"] {
         for (k, v) in r[part].as_object().into_iter().flatten() {
             let at = at.child(part).key(k);
-            match whose {
-                Whose::Container => resource_name(k, &at, errors),
-                Whose::Pod => of_pod(k, &at, errors),
+            match owner {
+                Owner::Container => resource_name(k, &at, errors),
+                Owner::Pod => pod_resource_name(k, &at, errors),
             }
             amount(k, v, &at, errors);
-            pages(k, v, &at, errors);
+            huge_pages(k, v, &at, errors);
             huge |= is_huge(k);
             usual |= matches!(k.as_str(), "cpu" | "memory");
         }
@@ -177,7 +178,7 @@ pub fn requirements(r: &Value, whose: Whose, at: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// Requests and limits of a pod as a whole hold those of its containers.
+/// Validates pod-level requests and limits, which cover those of the containers.
 pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let own = &spec["resources"];
     if !own.is_object() {
@@ -190,7 +191,7 @@ pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if own["claims"].is_array() {
         errors.push(FieldError::forbidden(&at.child("claims"), "claims cannot be set for Resources at pod-level"));
     }
-    requirements(own, Whose::Pod, at, errors);
+    requirements(own, Owner::Pod, at, errors);
     for part in ["requests", "limits"] {
         let sums = aggregate(spec, part).into_iter().filter(|(k, _)| part == "requests" || is_huge(k));
         for (k, sum) in sums {
@@ -212,8 +213,8 @@ pub fn pod(spec: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What the containers of a pod need at their most: all of them and the sidecars together, or an init container beside the
-/// sidecars started before it.
+/// Returns the maximum aggregate requests of the containers: the sum of containers and sidecars, or an init container
+/// with the sidecars started before it.
 pub fn aggregate_requests(spec: &Value) -> BTreeMap<String, Quantity> {
     aggregate(spec, "requests")
 }
@@ -251,7 +252,7 @@ fn aggregate(spec: &Value, part: &'static str) -> BTreeMap<String, Quantity> {
     all
 }
 
-/// Requests of a pod that says its limits: what its containers need, else the limits.
+/// Sets absent pod-level requests if limits are set: from the aggregate of the containers, otherwise from the limits.
 pub fn default_of_pod(spec: &mut Value) {
     let limits = spec["resources"]["limits"].as_object().cloned().unwrap_or_default();
     if limits.is_empty() {
@@ -270,5 +271,110 @@ pub fn default_of_pod(spec: &mut Value) {
     }
     if !requests.is_empty() {
         spec["resources"]["requests"] = Value::Object(requests);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_pod_spec;
+    use serde_json::json;
+
+    #[test]
+    fn validates_requests_and_limits() {
+        let at = "containers[0].resources";
+        let standard = "must be a standard resource for containers";
+        check_pod_spec(&[
+            ("/containers/0/resources", json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), &[]),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
+                &[&format!("{at}.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"cpu": "-1"}}),
+                &[&format!("{at}.requests[cpu]: Invalid value: \"-1\": must be greater than or equal to 0")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"pods": "1"}}),
+                &[&format!("{at}.requests[pods]: Invalid value: \"pods\": {standard}")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"other": "1"}}),
+                &[
+                    &format!(
+                        "{at}.requests[other]: Invalid value: \"other\": must be a standard resource type or fully qualified"
+                    ),
+                    &format!("{at}.requests[other]: Invalid value: \"other\": {standard}"),
+                ],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"limits": {"example.com/gpu": "500m"}}),
+                &[
+                    &format!("{at}.limits[example.com/gpu]: Invalid value: \"500m\": must be an integer"),
+                    &format!("{at}.requests[example.com/gpu]: Invalid value: \"500m\": must be an integer"),
+                ],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"requests": {"example.com/gpu": "1"}}),
+                &[&format!("{at}.limits: Required value: Limit must be set for non overcommitable resources")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"limits": {"hugepages-2Mi": "2Mi"}}),
+                &[&format!("{at}: Forbidden: HugePages require cpu or memory")],
+            ),
+            (
+                "/containers/0/resources",
+                json!({"limits": {"cpu": "1", "hugepages-2Mi": "3Mi"}}),
+                &[
+                    &format!(
+                        "{at}.limits[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi"
+                    ),
+                    &format!(
+                        "{at}.requests[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi"
+                    ),
+                ],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn validates_pod_level_resources() {
+        check_pod_spec(&[
+            ("/resources", json!({"limits": {"cpu": "2"}}), &[]),
+            (
+                "/resources",
+                json!({"requests": {"ephemeral-storage": "1"}}),
+                &[
+                    r#"resources.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory""#,
+                ],
+            ),
+            (
+                "/resources",
+                json!({"claims": [{"name": "c"}]}),
+                &["resources.claims: Forbidden: claims cannot be set for Resources at pod-level"],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn aggregates_containers_sidecars_and_init_containers() {
+        let c = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let sidecar = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
+        let check = |init: Value, containers: Value, cpu: &str| {
+            let spec = json!({"initContainers": init, "containers": containers});
+            assert_eq!(aggregate_requests(&spec)["cpu"].to_string(), cpu, "{spec}");
+        };
+        check(json!([]), json!([c("1"), c("2")]), "3");
+        check(json!([c("4"), c("1")]), json!([c("1"), c("2")]), "4");
+        check(json!([sidecar("1")]), json!([c("1")]), "2");
+        check(json!([sidecar("1"), c("3")]), json!([c("1")]), "4");
+        check(json!([c("3"), sidecar("1")]), json!([c("1")]), "3");
     }
 }

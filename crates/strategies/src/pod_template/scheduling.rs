@@ -1,4 +1,4 @@
-//! Where a pod may run: affinity, spread, tolerations, gates.
+//! Validation of affinity, topology spread, tolerations and scheduling gates.
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -42,7 +42,7 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A `NodeSelector`: at least one term.
+/// Validates a `NodeSelector`, which has at least one term.
 pub fn node_selector_terms(selector: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let at = at.child("nodeSelectorTerms");
     let terms = items(selector, "nodeSelectorTerms");
@@ -54,7 +54,7 @@ pub fn node_selector_terms(selector: &Value, at: &FieldPath, errors: &mut ErrorL
     }
 }
 
-/// Whether values must be such as labels have. What is only preferred may ask for what no label can be.
+/// Whether values must be valid label values. Preferred terms are not checked, as upstream.
 #[derive(Clone, Copy, PartialEq)]
 enum Values {
     OfLabels,
@@ -109,7 +109,7 @@ fn term(t: &Value, of: Values, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A term of affinity to pods. Namespaces are said without a number, and of another name.
+/// Validates a pod affinity term. Upstream reports namespaces at `namespace`, without index.
 fn pod_term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for ns in items(t, "namespaces") {
         let ns = ns.as_str().unwrap_or_default();
@@ -125,7 +125,8 @@ fn pod_term(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     errors.extend(names::qualified_name(key).into_iter().map(|m| FieldError::invalid(&at, key, m)));
 }
 
-/// Keys whose values the pod itself gives. Merged into the selector when the pod is made, a key that is there twice was in both.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys`. On create they are merged into the selector, so a duplicate key
+/// was in both.
 fn label_keys(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let keys = |list: &str| items(t, list).iter().map(|k| k.as_str().unwrap_or_default()).collect::<Vec<_>>();
     let (same, other) = (keys("matchLabelKeys"), keys("mismatchLabelKeys"));
@@ -217,5 +218,110 @@ pub fn tolerations(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         if !effect.is_empty() && !EFFECTS.contains(&effect) {
             errors.push(FieldError::not_supported(&at.child("effect"), effect, &EFFECTS));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check_pod_spec;
+    use serde_json::json;
+
+    #[test]
+    fn validates_tolerations() {
+        let empty = "tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        let effects = r#"tolerations[0].effect: Unsupported value: "Other": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute""#;
+        check_pod_spec(&[
+            ("/tolerations", json!([{"operator": "Exists"}, {"key": "k", "value": "v", "effect": "NoSchedule"}]), &[]),
+            ("/tolerations", json!([{"operator": "Equal"}]), &[empty]),
+            (
+                "/tolerations",
+                json!([{"key": "k", "operator": "Exists", "value": "v"}]),
+                &["tolerations[0].operator: Invalid value: \"v\": value must be empty when `operator` is 'Exists'"],
+            ),
+            (
+                "/tolerations",
+                json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 1}]),
+                &[
+                    "tolerations[0].effect: Invalid value: \"NoSchedule\": effect must be 'NoExecute' when `tolerationSeconds` is set",
+                ],
+            ),
+            ("/tolerations", json!([{"key": "k", "operator": "Exists", "effect": "Other"}]), &[effects]),
+        ]);
+    }
+
+    #[test]
+    fn validates_affinity() {
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let terms = format!("affinity.nodeAffinity.{required}.nodeSelectorTerms");
+        let node = |terms: serde_json::Value| json!({"nodeAffinity": {required: {"nodeSelectorTerms": terms}}});
+        let expression = |e: serde_json::Value| node(json!([{"matchExpressions": [e]}]));
+        let at = format!("{terms}[0].matchExpressions[0].values");
+        let pods = format!("affinity.podAntiAffinity.{required}[0]");
+        let pod = |term: serde_json::Value| json!({"podAntiAffinity": {required: [term]}});
+        let keys = "must not be specified when labelSelector is not set";
+        check_pod_spec(&[
+            (
+                "/affinity",
+                node(json!([])),
+                &[&format!("{terms}: Required value: must have at least one node selector term")],
+            ),
+            ("/affinity", expression(json!({"key": "k", "operator": "Exists"})), &[]),
+            (
+                "/affinity",
+                expression(json!({"key": "k", "operator": "In"})),
+                &[&format!("{at}: Required value: must be specified when `operator` is 'In' or 'NotIn'")],
+            ),
+            (
+                "/affinity",
+                expression(json!({"key": "k", "operator": "Exists", "values": ["v"]})),
+                &[&format!("{at}: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'")],
+            ),
+            (
+                "/affinity",
+                expression(json!({"key": "k", "operator": "Gt", "values": ["1", "2"]})),
+                &[&format!("{at}: Required value: must be specified single value when `operator` is 'Lt' or 'Gt'")],
+            ),
+            ("/affinity", pod(json!({"topologyKey": "k", "labelSelector": {}})), &[]),
+            (
+                "/affinity",
+                pod(json!({"topologyKey": "k", "matchLabelKeys": ["a"]})),
+                &[&format!("{pods}.matchLabelKeys: Forbidden: {keys}")],
+            ),
+            (
+                "/affinity",
+                pod(
+                    json!({"topologyKey": "k", "labelSelector": {}, "matchLabelKeys": ["a"], "mismatchLabelKeys": ["a"]}),
+                ),
+                &[&format!(
+                    "{pods}.matchLabelKeys[0]: Invalid value: \"a\": exists in both matchLabelKeys and mismatchLabelKeys"
+                )],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn validates_topology_spread_and_gates() {
+        let constraint =
+            |when: &str| json!({"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": when, "labelSelector": {}});
+        let mut domains = constraint("ScheduleAnyway");
+        domains["minDomains"] = 2.into();
+        let pair =
+            "topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{k, DoNotSchedule}\"";
+        check_pod_spec(&[
+            ("/topologySpreadConstraints", json!([constraint("DoNotSchedule"), constraint("ScheduleAnyway")]), &[]),
+            ("/topologySpreadConstraints", json!([constraint("DoNotSchedule"), constraint("DoNotSchedule")]), &[pair]),
+            (
+                "/topologySpreadConstraints",
+                json!([domains]),
+                &[
+                    "topologySpreadConstraints[0].minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+                ],
+            ),
+            (
+                "/schedulingGates",
+                json!([{"name": "a"}, {"name": "a"}]),
+                &["schedulingGates[1]: Duplicate value: \"a\""],
+            ),
+        ]);
     }
 }

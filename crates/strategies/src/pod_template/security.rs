@@ -1,4 +1,4 @@
-//! Who a pod's processes are and what they may do.
+//! Validation of security contexts.
 
 use crate::read::{items, shown, text};
 use meta::field::ErrorList;
@@ -19,7 +19,7 @@ fn one_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 const GROUP_CHANGES: [&str; 2] = ["Always", "OnRootMismatch"];
 const GROUP_POLICIES: [&str; 2] = ["Merge", "Strict"];
-/// The other way waits for volumes that are mounted with a label, which is behind a gate that is off.
+/// `MountOption` requires a feature gate that is off.
 const LABEL_CHANGES: [&str; 1] = ["Recursive"];
 
 pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
@@ -48,10 +48,10 @@ pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     apparmor(&context["appArmorProfile"], &at.child("appArmorProfile"), errors);
     sysctls(spec, &at.child("sysctls"), errors);
     if spec["hostUsers"] == false {
-        // Upstream writes two of them as Go does.
-        for (key, said) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        // Upstream reports two of the fields with their Go names.
+        for (key, reported) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
             if spec[key] == true {
-                errors.push(FieldError::forbidden(&path.child(said), "when `pod.Spec.HostUsers` is false"));
+                errors.push(FieldError::forbidden(&path.child(reported), "when `pod.Spec.HostUsers` is false"));
             }
         }
     }
@@ -71,7 +71,7 @@ fn sysctls(spec: &Value, list: &FieldPath, errors: &mut ErrorList) {
             errors.push(FieldError::duplicate(&at, name));
         }
         seen.insert(name);
-        // Whose kernel settings they are: dots and slashes mean the same.
+        // Sysctls of the host: dots and slashes are equivalent.
         let dotted = name.replace('/', ".");
         let ipc = matches!(dotted.as_str(), "kernel.sem" | "kernel.shm_rmid_forced")
             || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
@@ -96,7 +96,7 @@ fn is_sysctl(name: &str) -> bool {
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
-/// The type of a profile; whether it is a known one.
+/// Validates and returns the type of a profile.
 fn profile_type<'a>(p: &'a Value, what: &str, at: &FieldPath, errors: &mut ErrorList) -> &'a str {
     let ty = text(p, "type");
     if ty.is_empty() {
@@ -107,7 +107,7 @@ fn profile_type<'a>(p: &'a Value, what: &str, at: &FieldPath, errors: &mut Error
     ty
 }
 
-/// A file goes with the type `Localhost`, and only with it.
+/// Validates a seccomp profile: a file only, and always, with type `Localhost`.
 fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !p.is_object() {
         return;
@@ -119,8 +119,8 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
         Some(file) if localhost => schema::rules::descending_path(file, &at, errors),
         Some(_) => {
             let why = "can only be set when seccomp type is Localhost";
-            let whole = shown(p, "io.k8s.api.core.v1.SeccompProfile", &at);
-            errors.push(FieldError::invalid(&at, whole, why));
+            let profile = shown(p, "io.k8s.api.core.v1.SeccompProfile", &at);
+            errors.push(FieldError::invalid(&at, profile, why));
         }
         None => {}
     }
@@ -128,7 +128,7 @@ fn seccomp(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 const APPARMOR_NAME_MAX: usize = 4095;
 
-/// The same with a name, which is not a path.
+/// Validates an AppArmor profile: a name only, and always, with type `Localhost`.
 pub fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if !p.is_object() {
         return;
@@ -153,7 +153,7 @@ pub fn apparmor(p: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// `host_users`: whether its users are those of the host.
+/// Validates the security context of a container; `host_users` is whether it uses the host's user namespace.
 pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut ErrorList) {
     let context = &c["securityContext"];
     if !context.is_object() {
@@ -182,5 +182,132 @@ pub fn container(c: &Value, host_users: bool, at: &FieldPath, errors: &mut Error
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errors.push(FieldError::invalid(&at, shown(context, "io.k8s.api.core.v1.SecurityContext", &at), why));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check_pod_spec;
+    use serde_json::json;
+
+    #[test]
+    fn validates_pod_security_contexts() {
+        let range = "must be between 0 and 2147483647, inclusive";
+        let namespaces = "securityContext.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled";
+        check_pod_spec(&[
+            ("/securityContext", json!({"runAsUser": 0, "fsGroup": 2147483647}), &[]),
+            (
+                "/securityContext",
+                json!({"runAsUser": -1}),
+                &[&format!("securityContext.runAsUser: Invalid value: -1: {range}")],
+            ),
+            (
+                "/securityContext",
+                json!({"supplementalGroups": [1, -2]}),
+                &[&format!("securityContext.supplementalGroups[1]: Invalid value: -2: {range}")],
+            ),
+            (
+                "/securityContext",
+                json!({"fsGroupChangePolicy": "Sometimes"}),
+                &[
+                    r#"securityContext.fsGroupChangePolicy: Unsupported value: "Sometimes": supported values: "Always", "OnRootMismatch""#,
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"seccompProfile": {"type": "Localhost"}}),
+                &[
+                    "securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "../a"}}),
+                &["securityContext.seccompProfile.localhostProfile: Invalid value: \"../a\": must not contain '..'"],
+            ),
+            (
+                "/securityContext",
+                json!({"seccompProfile": {"type": "Unconfined", "localhostProfile": "a"}}),
+                &[
+                    "securityContext.seccompProfile.localhostProfile: Invalid value: {\"Type\":\"Unconfined\",\"LocalhostProfile\":\"a\"}: can only be set when seccomp type is Localhost",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": " a"}}),
+                &[
+                    "securityContext.appArmorProfile.localhostProfile: Invalid value: \" a\": must not be padded with whitespace",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"appArmorProfile": {}}),
+                &["securityContext.appArmorProfile.type: Required value: type is required when appArmorProfile is set"],
+            ),
+            (
+                "/securityContext",
+                json!({"sysctls": [{"name": "a.b", "value": "1"}, {"name": "a.b", "value": "1"}, {"name": "", "value": ""}]}),
+                &[
+                    "securityContext.sysctls[1].name: Duplicate value: \"a.b\"",
+                    "securityContext.sysctls[2].name: Required value",
+                ],
+            ),
+            (
+                "/securityContext",
+                json!({"sysctls": [{"name": "A", "value": "1"}]}),
+                &[
+                    "securityContext.sysctls[0].name: Invalid value: \"A\": must have at most 253 characters and match regex…",
+                ],
+            ),
+        ]);
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "hostPID": true, "hostNetwork": true, "shareProcessNamespace": true,
+            "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}]},
+            "containers": [{"name": "c", "image": "i"}]}});
+        let sysctl = "spec.securityContext.sysctls[0].name: Invalid value: \"net.ipv4.tcp_syncookies\": may not be specified when 'hostNetwork' is true";
+        let users =
+            ["hostNetwork", "HostPID"].map(|k| format!("spec.{k}: Forbidden: when `pod.Spec.HostUsers` is false"));
+        let namespaces = format!("spec.{namespaces}");
+        let both: [&str; 4] = [&namespaces, sysctl, &users[0], &users[1]];
+        crate::testing::check_create(
+            &crate::core::pod::Pod,
+            &pod,
+            &[("", json!(null), &both[..2]), ("/spec/hostUsers", json!(false), &both)],
+        );
+    }
+
+    #[test]
+    fn validates_container_security_contexts() {
+        let shown = r#"{"Capabilities":{"Add":["CAP_SYS_ADMIN"],"Drop":null},"Privileged":true,…,"AllowPrivilegeEscalation":false,"ProcMount":null,"SeccompProfile":null,"AppArmorProfile":null}"#;
+        let escalation = "cannot set `allowPrivilegeEscalation` to false and";
+        check_pod_spec(&[
+            ("/containers/0/securityContext", json!({"privileged": true, "procMount": "Default"}), &[]),
+            (
+                "/containers/0/securityContext",
+                json!({"privileged": true, "allowPrivilegeEscalation": false, "capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
+                &[
+                    &format!(
+                        "containers[0].securityContext: Invalid value: {shown}: {escalation} `privileged` to true"
+                    ),
+                    &format!(
+                        "containers[0].securityContext: Invalid value: {shown}: {escalation} `capabilities.Add` CAP_SYS_ADMIN"
+                    ),
+                ],
+            ),
+            (
+                "/containers/0/securityContext",
+                json!({"procMount": "Unmasked"}),
+                &[
+                    "containers[0].securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+                ],
+            ),
+            (
+                "/containers/0/securityContext",
+                json!({"runAsGroup": -1}),
+                &[
+                    "containers[0].securityContext.runAsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+                ],
+            ),
+        ]);
     }
 }

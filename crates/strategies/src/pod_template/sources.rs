@@ -1,7 +1,7 @@
-//! Sources of volumes that pods and PersistentVolumes have in common: what takes more than one field to say of them, and what
-//! differs between the two. What takes one field is in the description.
+//! Validation of volume sources that pods and PersistentVolumes share: rules over several fields, and differences
+//! between the two. Rules that take a single field are in the description.
 
-use super::projected::said_at;
+use super::projected::order_errors_at;
 use crate::read::{delegated, items, text};
 use crate::storage::driver_name;
 use meta::field::ErrorList;
@@ -9,9 +9,9 @@ use meta::{FieldError, FieldPath, Value, names};
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Whose source it is. Secrets of a PersistentVolume lie in a namespace that is named.
+/// The object that a source belongs to. PersistentVolumes specify the namespaces of secrets.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Place {
+pub enum Owner {
     Pod,
     PersistentVolume,
 }
@@ -19,8 +19,8 @@ pub enum Place {
 pub const PORTAL_MAX: usize = 64;
 pub const PORTAL_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 
-impl Place {
-    /// The definition whose field the source is.
+impl Owner {
+    /// Returns the definition that contains the source.
     fn definition(self) -> &'static str {
         match self {
             Self::Pod => "io.k8s.api.core.v1.Volume",
@@ -30,26 +30,26 @@ impl Place {
 }
 
 /// Validates the source `kind` of a volume, or of the specification of a PersistentVolume, at `path`.
-pub fn validate(volume: &Value, kind: &str, place: Place, path: &FieldPath, errors: &mut ErrorList) {
+pub fn validate(volume: &Value, kind: &str, owner: Owner, path: &FieldPath, errors: &mut ErrorList) {
     if kind == "gcePersistentDisk" {
         return gce_persistent_disk(&volume[kind], path, errors);
     }
-    delegated(volume, place.definition(), kind, path, errors);
-    rules(kind, &volume[kind], place, &path.child(kind), errors);
+    delegated(volume, owner.definition(), kind, path, errors);
+    rules(kind, &volume[kind], owner, &path.child(kind), errors);
 }
 
-/// Upstream reports its fields under another name.
+/// Upstream reports these fields under `persistentDisk`.
 fn gce_persistent_disk(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let definition = "io.k8s.api.core.v1.GCEPersistentDiskVolumeSource";
     for field in ["pdName", "partition"] {
-        said_at(&path.child("gcePersistentDisk").child(field), errors, |errors| {
+        order_errors_at(&path.child("gcePersistentDisk").child(field), errors, |errors| {
             delegated(s, definition, field, &path.child("persistentDisk"), errors);
         });
     }
 }
 
-/// The rules of a source that take more than one field. `at` is where it lies.
-fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates a source; `at` is its path.
+fn rules(kind: &str, s: &Value, owner: Owner, at: &FieldPath, errors: &mut ErrorList) {
     match kind {
         "hostPath" if !text(s, "path").is_empty() => {
             delegated(s, "io.k8s.api.core.v1.HostPathVolumeSource", "type", at, errors);
@@ -57,7 +57,7 @@ fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut Error
         "nfs" if !text(s, "path").starts_with('/') => {
             errors.push(FieldError::invalid(&at.child("path"), text(s, "path"), "must be an absolute path"));
         }
-        "iscsi" => iscsi(s, place, at, errors),
+        "iscsi" => iscsi(s, owner, at, errors),
         "glusterfs" => {
             if let Some(ns) = s["endpointsNamespace"].as_str() {
                 let at = at.child("endpointsNamespace");
@@ -71,15 +71,15 @@ fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut Error
         }
         "flocker" => flocker(s, at, errors),
         "cinder" | "storageos" => {
-            secret(&s["secretRef"], place, &at.child("secretRef"), errors);
+            secret(&s["secretRef"], owner, &at.child("secretRef"), errors);
         }
         "quobyte" => quobyte(s, at, errors),
         "fc" => fibre_channel(s, at, errors),
         "flexVolume" => {
             for (k, _) in s["options"].as_object().into_iter().flatten() {
-                let owner = k.split_once('/').map_or(k.as_str(), |(ns, _)| ns);
-                let owner = format!(".{}", owner.to_lowercase());
-                if owner.ends_with(".kubernetes.io") || owner.ends_with(".k8s.io") {
+                let domain = k.split_once('/').map_or(k.as_str(), |(ns, _)| ns);
+                let domain = format!(".{}", domain.to_lowercase());
+                if domain.ends_with(".kubernetes.io") || domain.ends_with(".k8s.io") {
                     let why = "kubernetes.io and k8s.io namespaces are reserved";
                     errors.push(FieldError::invalid(&at.child("options").key(k), k.as_str(), why));
                 }
@@ -89,7 +89,7 @@ fn rules(kind: &str, s: &Value, place: Place, at: &FieldPath, errors: &mut Error
             errors.push(FieldError::required(&at.child("secretNamespace"), ""));
         }
         "azureDisk" => azure_disk(s, at, errors),
-        "csi" => csi(s, place, at, errors),
+        "csi" => csi(s, owner, at, errors),
         _ => {}
     }
 }
@@ -99,7 +99,7 @@ static IQN: LazyLock<Option<Regex>> =
 static EUI: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("^eui.[[:alnum:]]{16}$").ok());
 static NAA: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("^naa.[[:alnum:]]{32}$").ok());
 
-/// A name of iSCSI: whether it begins as one, and whether it goes on as one.
+/// Whether an iSCSI name has a valid prefix, and is valid.
 fn qualified(name: &str) -> (bool, bool) {
     let shape = match name.get(..3) {
         Some("iqn") => &IQN,
@@ -110,28 +110,28 @@ fn qualified(name: &str) -> (bool, bool) {
     (true, shape.as_ref().is_some_and(|r| r.is_match(name)))
 }
 
-fn iscsi(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
-    let pod_says = |begins: bool| match (begins, place) {
-        (false, Place::Pod) => "must be valid format starting with iqn, eui, or naa",
+fn iscsi(s: &Value, owner: Owner, at: &FieldPath, errors: &mut ErrorList) {
+    let detail = |begins: bool| match (begins, owner) {
+        (false, Owner::Pod) => "must be valid format starting with iqn, eui, or naa",
         _ => "must be valid format",
     };
     let iqn = text(s, "iqn");
     if !iqn.is_empty()
         && let (begins, false) = qualified(iqn)
     {
-        errors.push(FieldError::invalid(&at.child("iqn"), iqn, pod_says(begins)));
+        errors.push(FieldError::invalid(&at.child("iqn"), iqn, detail(begins)));
     }
     let chap = s["chapAuthDiscovery"] == true || s["chapAuthSession"] == true;
     if chap && !s["secretRef"].is_object() {
         errors.push(FieldError::required(&at.child("secretRef"), ""));
     }
-    if place == Place::PersistentVolume && s["secretRef"].is_object() && text(&s["secretRef"], "name").is_empty() {
+    if owner == Owner::PersistentVolume && s["secretRef"].is_object() && text(&s["secretRef"], "name").is_empty() {
         errors.push(FieldError::required(&at.child("secretRef").child("name"), ""));
     }
     if let Some(name) = s["initiatorName"].as_str()
         && let (begins, false) = qualified(name)
     {
-        errors.push(FieldError::invalid(&at.child("initiatorname"), name, pod_says(begins)));
+        errors.push(FieldError::invalid(&at.child("initiatorname"), name, detail(begins)));
     }
 }
 
@@ -149,9 +149,9 @@ fn flocker(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A secret that is named has a name, and in a PersistentVolume also a namespace.
-fn secret(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
-    let parts: &[&str] = if place == Place::Pod { &["name"] } else { &["name", "namespace"] };
+/// Validates a secret reference: a name, and in a PersistentVolume a namespace.
+fn secret(s: &Value, owner: Owner, at: &FieldPath, errors: &mut ErrorList) {
+    let parts: &[&str] = if owner == Owner::Pod { &["name"] } else { &["name", "namespace"] };
     for k in parts.iter().filter(|k| s.is_object() && text(s, k).is_empty()) {
         errors.push(FieldError::required(&at.child(k), ""));
     }
@@ -212,19 +212,19 @@ fn azure_disk(s: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
         _ => return,
     };
-    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]).said_with(&at.child("kind")));
+    errors.push(FieldError::not_supported(&at.child("diskURI"), uri, &[expected]).ordered_at(&at.child("kind")));
 }
 
-/// Secrets that a CSI driver is given for what it does with a PersistentVolume.
+/// Secret references of a CSI PersistentVolume.
 const CSI_SECRETS: [&str; 4] =
     ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
 
-fn csi(s: &Value, place: Place, at: &FieldPath, errors: &mut ErrorList) {
+fn csi(s: &Value, owner: Owner, at: &FieldPath, errors: &mut ErrorList) {
     if text(s, "driver").is_empty() {
         errors.push(FieldError::required(&at.child("driver"), ""));
     }
     driver_name(text(s, "driver"), &at.child("driver"), errors);
-    if place == Place::Pod {
+    if owner == Owner::Pod {
         let r = &s["nodePublishSecretRef"];
         let name = text(r, "name");
         if r.is_object() && name.is_empty() {

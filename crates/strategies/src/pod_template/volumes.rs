@@ -1,14 +1,14 @@
-//! Volumes of a pod: a name, one source, and what a source of a pod's own asks for. What sources have in common with
-//! those of PersistentVolumes stands beside, in `sources`.
+//! Validation of pod volumes: names, a single source each, and sources that only pods have. `sources` validates those
+//! that PersistentVolumes share.
 
-use super::{Of, projected, sources};
+use super::{SpecOwner, projected, sources};
 use crate::core::persistent_volume_claim;
 use crate::read::{items, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Quantity, Value, names};
 use std::collections::{HashMap, HashSet};
 
-/// The order in which sources are looked at: the first is the one that counts.
+/// Volume sources in order of validation: upstream validates the first one that is set.
 const KINDS: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -42,16 +42,16 @@ const KINDS: [&str; 30] = [
     "image",
 ];
 
-/// Checks volumes and gives those that are right, by name: others are not there to be mounted.
+/// Validates volumes and returns the valid ones by name; only these can be mounted.
 pub fn rules<'a>(
     volumes: &'a [Value],
-    of: Of<'_>,
+    owner: SpecOwner<'_>,
     path: &FieldPath,
     errors: &mut ErrorList,
 ) -> HashMap<&'a str, &'a Value> {
     let mut good = HashMap::new();
-    let made: HashSet<String> = match of {
-        Of::Pod(pod) if !pod.is_empty() => {
+    let made: HashSet<String> = match owner {
+        SpecOwner::Pod(pod) if !pod.is_empty() => {
             let own = volumes.iter().filter(|v| v["ephemeral"].is_object());
             own.map(|v| format!("{pod}-{}", text(v, "name"))).collect()
         }
@@ -60,7 +60,7 @@ pub fn rules<'a>(
     for (i, v) in volumes.iter().enumerate() {
         let at = path.index(i);
         let before = errors.len();
-        source(v, of, &at, errors);
+        source(v, owner, &at, errors);
         let name = text(v, "name");
         if name.is_empty() {
             errors.push(FieldError::required(&at.child("name"), ""));
@@ -76,31 +76,31 @@ pub fn rules<'a>(
         let claim = text(&v["persistentVolumeClaim"], "claimName");
         if made.contains(claim) {
             let why = "must not reference a PVC that gets created for an ephemeral volume";
-            let place = at.child("persistentVolumeClaim").child("claimName");
-            errors.push(FieldError::invalid(&place, claim, why).said_with(&at.child("name")));
+            let position = at.child("persistentVolumeClaim").child("claimName");
+            errors.push(FieldError::invalid(&position, claim, why).ordered_at(&at.child("name")));
         }
     }
     good
 }
 
-fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn source(v: &Value, owner: SpecOwner<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let found: Vec<&str> = KINDS.into_iter().filter(|k| v[*k].is_object()).collect();
     let Some((kind, others)) = found.split_first() else {
         errors.push(FieldError::required(at, "must specify a volume type"));
         return;
     };
     for k in others {
-        // Two are misspelt by upstream.
-        let said = match *k {
+        // Upstream misspells two fields.
+        let reported = match *k {
             "downwardAPI" => "downwarAPI",
             "cephfs" => "cephFS",
             k => k,
         };
-        errors.push(FieldError::forbidden(&at.child(said), "may not specify more than 1 volume type"));
+        errors.push(FieldError::forbidden(&at.child(reported), "may not specify more than 1 volume type"));
     }
     let name = text(v, "name");
     let (s, inner) = (&v[*kind], at.child(kind));
-    sources::validate(v, kind, sources::Place::Pod, at, errors);
+    sources::validate(v, kind, sources::Owner::Pod, at, errors);
     match *kind {
         "emptyDir" => {
             let limit = s["sizeLimit"].as_str().and_then(|s| Quantity::parse(s).ok());
@@ -118,30 +118,30 @@ fn source(v: &Value, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
         }
         "downwardAPI" => {
             for (i, item) in items(s, "items").iter().enumerate() {
-                let place = inner.child("items").index(i);
-                projected::said_at(&place, errors, |errors| projected::downward_file(item, &inner, errors));
+                let position = inner.child("items").index(i);
+                projected::order_errors_at(&position, errors, |errors| projected::downward_file(item, &inner, errors));
             }
         }
         "projected" => projected::rules(s, &inner, errors),
-        "ephemeral" => ephemeral(s, name, of, at, errors),
-        "image" if of.is_pod() && text(s, "reference").is_empty() => {
+        "ephemeral" => ephemeral(s, name, owner, at, errors),
+        "image" if owner.is_pod() && text(s, "reference").is_empty() => {
             errors.push(FieldError::required(&inner.child("reference"), ""));
         }
         _ => {}
     }
 }
 
-/// A claim that lives as long as the pod.
-fn ephemeral(s: &Value, volume: &str, of: Of<'_>, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates the template of an ephemeral volume's claim.
+fn ephemeral(s: &Value, volume: &str, owner: SpecOwner<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let inner = at.child("ephemeral").child("volumeClaimTemplate");
     let template = &s["volumeClaimTemplate"];
     if !template.is_object() {
         errors.push(FieldError::required(&inner, ""));
         return;
     }
-    super::annotations::of_template(&template["metadata"], &inner.child("metadata"), errors);
+    super::annotations::template_metadata(&template["metadata"], &inner.child("metadata"), errors);
     persistent_volume_claim::claim_spec(&template["spec"], &inner.child("spec"), errors);
-    if let Of::Pod(pod) = of
+    if let SpecOwner::Pod(pod) = owner
         && !pod.is_empty()
         && !volume.is_empty()
     {
@@ -152,7 +152,7 @@ fn ephemeral(s: &Value, volume: &str, of: Of<'_>, at: &FieldPath, errors: &mut E
     }
 }
 
-/// A token needs an account to be a token of.
+/// Checks that projected tokens have a service account.
 pub fn tokens(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     if !text(spec, "serviceAccountName").is_empty() {
         return;

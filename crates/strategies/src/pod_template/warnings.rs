@@ -1,4 +1,4 @@
-//! What a pod is warned of (`k8s.io/kubernetes/pkg/api/pod/warnings.go`).
+//! Warnings for pods (`k8s.io/kubernetes/pkg/api/pod/warnings.go`).
 
 use crate::read::{is_set, items, text};
 use meta::{FieldPath, Object, Quantity, Value, names};
@@ -27,7 +27,7 @@ const OLD_ANNOTATIONS: [(&str, &str); 3] = [
     ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
 ];
 
-/// Kinds of volumes that go or are gone, and how they are called when it is said.
+/// Deprecated and removed volume types, and their warnings.
 const OLD_VOLUMES: [(&str, &str); 9] = [
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11"),
@@ -42,13 +42,13 @@ const OLD_VOLUMES: [(&str, &str); 9] = [
 
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 
-/// Warnings of a template.
+/// Returns the warnings for a template.
 pub fn warnings(template: &Value, path: &FieldPath) -> Vec<String> {
-    of_parts(&template["metadata"], &template["spec"], path)
+    pod_warnings(&template["metadata"], &template["spec"], path)
 }
 
-/// Warnings of a pod (`path` is the root) or a template.
-pub fn of_parts(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String> {
+/// Returns the warnings for a pod (`path` is the root) or a template.
+pub fn pod_warnings(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String> {
     let mut out = Vec::new();
     let at = path.child("spec");
     scheduling(spec, &at, &mut out);
@@ -58,8 +58,8 @@ pub fn of_parts(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String>
         }
     }
     volumes(spec, &at, &mut out);
-    doubles(spec, "hostAliases", "ip", &at, &mut out);
-    doubles(spec, "imagePullSecrets", "name", &at, &mut out);
+    duplicates(spec, "hostAliases", "ip", &at, &mut out);
+    duplicates(spec, "imagePullSecrets", "name", &at, &mut out);
     for (i, s) in items(spec, "imagePullSecrets").iter().enumerate() {
         if text(s, "name").is_empty() {
             out.push(format!("{}: invalid empty name \"\"", at.child("imagePullSecrets").index(i).child("name")));
@@ -82,18 +82,18 @@ pub fn of_parts(metadata: &Value, spec: &Value, path: &FieldPath) -> Vec<String>
     out
 }
 
-/// Pods are called by their workload, and their hosts by them.
-pub fn of_name(name: &str) -> Vec<String> {
+/// Returns the warnings for a workload's name, from which pod names and hostnames derive.
+pub fn name_warnings(name: &str) -> Vec<String> {
     let why = meta::names::dns_label(name);
     if why.is_empty() {
         return Vec::new();
     }
-    let said = "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior";
-    vec![format!("{said}; a DNS label is recommended: [{}]", why.join(" "))]
+    let warning = "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior";
+    vec![format!("{warning}; a DNS label is recommended: [{}]", why.join(" "))]
 }
 
-/// Warnings of the template of a workload; an update that leaves its generation alone is not warned again.
-pub fn of_workload(o: &Object, old: Option<&Object>, path: &[&str]) -> Vec<String> {
+/// Returns the warnings for a workload's template, unless an update leaves its generation unchanged.
+pub fn workload_warnings(o: &Object, old: Option<&Object>, path: &[&str]) -> Vec<String> {
     if old.is_some_and(|old| old.generation() == o.generation()) {
         return Vec::new();
     }
@@ -110,36 +110,36 @@ fn containers<'a>(spec: &'a Value, at: &FieldPath) -> Vec<(&'a Value, FieldPath)
     out
 }
 
-/// What is said of a label of nodes that has another name today.
+/// Returns the warning for a deprecated node label.
 pub fn old_label(key: &str) -> Option<&'static str> {
     OLD_NODE_LABELS.iter().find(|(k, _)| *k == key).map(|(_, why)| *why)
 }
 
-/// Profiles that are only said by annotation, which nothing reads any more.
+/// Adds warnings for profiles that are set only by annotation, which is ignored.
 fn profiles(metadata: &Value, spec: &Value, path: &FieldPath, out: &mut Vec<String>) {
     let annotations = &metadata["annotations"];
     if annotations.as_object().is_none_or(|m| m.is_empty()) {
         return;
     }
     let at = path.child("metadata").child("annotations");
-    let mut say = |key: String, field: &str, why: &str| {
+    let mut warn = |key: String, field: &str, why: &str| {
         if is_set(annotations, &key) {
             out.push(format!("{}: {why}; use the \"{field}\" field instead", at.key(&key)));
         }
     };
     let own = &spec["securityContext"];
     if !is_set(own, "seccompProfile") {
-        say("seccomp.security.alpha.kubernetes.io/pod".into(), "seccompProfile", "non-functional in v1.27+");
+        warn("seccomp.security.alpha.kubernetes.io/pod".into(), "seccompProfile", "non-functional in v1.27+");
     }
     for (c, _) in containers(spec, path) {
         let (context, name) = (&c["securityContext"], text(c, "name"));
         if !is_set(context, "seccompProfile") {
             let key = format!("container.seccomp.security.alpha.kubernetes.io/{name}");
-            say(key, "seccompProfile", "non-functional in v1.27+");
+            warn(key, "seccompProfile", "non-functional in v1.27+");
         }
         if !is_set(own, "appArmorProfile") && !is_set(context, "appArmorProfile") {
             let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
-            say(key, "appArmorProfile", "deprecated since v1.30");
+            warn(key, "appArmorProfile", "deprecated since v1.30");
         }
     }
 }
@@ -154,11 +154,11 @@ fn scheduling(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
     let nodes_at = at.child("affinity").child("nodeAffinity");
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     for (i, t) in items(&nodes[required], "nodeSelectorTerms").iter().enumerate() {
-        of_node_term(t, false, &nodes_at.child(required).child("nodeSelectorTerms").index(i), out);
+        node_term_warnings(t, false, &nodes_at.child(required).child("nodeSelectorTerms").index(i), out);
     }
     let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
     for (i, t) in items(nodes, preferred).iter().enumerate() {
-        of_node_term(&t["preference"], true, &nodes_at.child(preferred).index(i).child("preference"), out);
+        node_term_warnings(&t["preference"], true, &nodes_at.child(preferred).index(i).child("preference"), out);
     }
     for (i, c) in items(spec, "topologySpreadConstraints").iter().enumerate() {
         let at = at.child("topologySpreadConstraints").index(i);
@@ -171,8 +171,8 @@ fn scheduling(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
     }
 }
 
-/// Old names of labels of nodes, and values that no label has.
-pub fn of_node_term(t: &Value, with_values: bool, at: &FieldPath, out: &mut Vec<String>) {
+/// Adds warnings for deprecated node labels and, if `with_values`, for invalid label values.
+pub fn node_term_warnings(t: &Value, with_values: bool, at: &FieldPath, out: &mut Vec<String>) {
     for (i, e) in items(t, "matchExpressions").iter().enumerate() {
         let at = at.child("matchExpressions").index(i);
         let key = text(e, "key");
@@ -212,8 +212,8 @@ fn volumes(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
     for (i, v) in items(spec, "volumes").iter().enumerate() {
         for (kind, why) in OLD_VOLUMES {
             if is_set(v, kind) {
-                let said = if kind == "storageos" { "storageOS" } else { kind };
-                out.push(format!("{}: {why}", at.child("volumes").index(i).child(said)));
+                let name = if kind == "storageos" { "storageOS" } else { kind };
+                out.push(format!("{}: {why}", at.child("volumes").index(i).child(name)));
             }
         }
         let claim = &v["ephemeral"]["volumeClaimTemplate"];
@@ -233,12 +233,12 @@ fn empty_source(source: &Value) -> bool {
     source.as_object().is_none_or(|m| m.is_empty())
 }
 
-/// The files of a volume that are compared with each other.
-const MOST_FILES: usize = 1_000;
-/// The warnings of a volume: all warnings of an answer are cut at a few thousand characters.
-const MOST_OVERLAPS: usize = 100;
+/// Maximum number of files of a volume that are compared.
+const MAX_FILES: usize = 1_000;
+/// Maximum number of warnings for a volume; warnings of a response are limited to a few thousand characters.
+const MAX_OVERLAPS: usize = 100;
 
-/// Two files of one volume that want the same place.
+/// Adds warnings for files of a volume with overlapping paths.
 fn overlaps(v: &Value, out: &mut Vec<String>) {
     let name = text(v, "name");
     let paths =
@@ -254,14 +254,15 @@ fn overlaps(v: &Value, out: &mut Vec<String>) {
     } else if is_set(v, "projected") {
         let mut files = Vec::new();
         for s in items(&v["projected"], "sources") {
-            for (key, said, named) in
+            for (key, label, named) in
                 [("secret", "Secret", true), ("configMap", "ConfigMap", true), ("downwardAPI", "DownwardAPI", false)]
             {
                 let found = paths(&s[key]);
                 if found.is_empty() {
                     continue;
                 }
-                let from = if named { format!(" ({said} {:?})", text(&s[key], "name")) } else { format!(" ({said})") };
+                let from =
+                    if named { format!(" ({label} {:?})", text(&s[key], "name")) } else { format!(" ({label})") };
                 files.extend(found.into_iter().map(|p| (p, from.clone())));
             }
             if is_set(s, "serviceAccountToken") {
@@ -272,11 +273,11 @@ fn overlaps(v: &Value, out: &mut Vec<String>) {
     } else {
         return;
     };
-    // There may be many pairs; few warnings are sent.
-    files.truncate(MOST_FILES);
+    // The number of pairs is quadratic.
+    files.truncate(MAX_FILES);
     let before = out.len();
     for (i, (path, from)) in files.iter().enumerate() {
-        if out.len() > before + MOST_OVERLAPS {
+        if out.len() > before + MAX_OVERLAPS {
             return;
         }
         for (other, other_from) in &files[..i] {
@@ -290,7 +291,7 @@ fn overlaps(v: &Value, out: &mut Vec<String>) {
     }
 }
 
-fn doubles(spec: &Value, list: &str, key: &str, at: &FieldPath, out: &mut Vec<String>) {
+fn duplicates(spec: &Value, list: &str, key: &str, at: &FieldPath, out: &mut Vec<String>) {
     let mut seen = HashSet::new();
     for (i, item) in items(spec, list).iter().enumerate() {
         let v = text(item, key);
@@ -300,20 +301,20 @@ fn doubles(spec: &Value, list: &str, key: &str, at: &FieldPath, out: &mut Vec<St
     }
 }
 
-/// Sizes of a claim that are no whole bytes.
+/// Returns the warnings for fractional byte sizes of a claim.
 pub fn claim_sizes(spec: &Value, at: &FieldPath) -> Vec<String> {
     let mut out = Vec::new();
     for part in ["requests", "limits"] {
-        parts_of(&["storage"], &spec["resources"][part], &at.child("resources").child(part), &mut out);
+        fractional_bytes(&["storage"], &spec["resources"][part], &at.child("resources").child(part), &mut out);
     }
     out
 }
 
 fn fractions(amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
-    parts_of(&["memory", "ephemeral-storage"], amounts, at, out);
+    fractional_bytes(&["memory", "ephemeral-storage"], amounts, at, out);
 }
 
-fn parts_of(names: &[&str], amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
+fn fractional_bytes(names: &[&str], amounts: &Value, at: &FieldPath, out: &mut Vec<String>) {
     for k in names {
         let v = text(amounts, k);
         if Quantity::parse(v).is_ok_and(|q| !q.is_integer()) {
@@ -322,7 +323,7 @@ fn parts_of(names: &[&str], amounts: &Value, at: &FieldPath, out: &mut Vec<Strin
     }
 }
 
-/// A variable that is defined again without the old value.
+/// Adds warnings for variables that hide a previous definition.
 fn hidden_env(c: &Value, at: &FieldPath, out: &mut Vec<String>) {
     let mut seen = HashSet::new();
     for (i, e) in items(c, "env").iter().enumerate() {
@@ -349,11 +350,11 @@ fn ports(spec: &Value, at: &FieldPath, out: &mut Vec<String>) {
             let host = |p: &Value| (text(p, "hostIP").to_owned(), p["hostPort"].as_i64().unwrap_or(0));
             let mine = host(p);
             if !mine.0.is_empty() && mine.1 == 0 {
-                // As Go prints a struct.
+                // Formatted as Go prints a struct.
                 let (name, port, protocol) = (text(p, "name"), &p["containerPort"], text(p, "protocol"));
-                let said =
+                let port =
                     format!("{{Name:{name} HostPort:0 ContainerPort:{port} Protocol:{protocol} HostIP:{}}}", mine.0);
-                out.push(format!("{at}: hostIP set without hostPort: {said}"));
+                out.push(format!("{at}: hostIP set without hostPort: {port}"));
             }
             let others = all.entry(format!("{}/{}", p["containerPort"], text(p, "protocol"))).or_default();
             for (other_at, other) in others.iter() {

@@ -1,4 +1,4 @@
-//! Which system a pod is for, and what only one of them has.
+//! Validation of the pod's OS, and of fields that apply to a single OS.
 
 use crate::read::{is_set, items, text};
 use meta::field::ErrorList;
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 const SYSTEMS: [&str; 2] = ["linux", "windows"];
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Fields of a pod, and of the security context of a pod and of a container, that Windows has no equal of.
+/// Fields of pods, pod security contexts and container security contexts that Windows does not support.
 const NOT_OF_PODS: [&str; 4] = ["hostUsers", "hostPID", "hostIPC", "shareProcessNamespace"];
 const NOT_OF_POD_CONTEXTS: [&str; 11] = [
     "appArmorProfile",
@@ -87,7 +87,7 @@ pub fn rules(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Processes of the host are all or none of a pod, and on the network of the host.
+/// Checks host processes: all containers of a pod, or none, and on the host network.
 fn host_processes(spec: &Value, containers: &[(&Value, FieldPath)], path: &FieldPath, errors: &mut ErrorList) {
     let of_pod = spec["securityContext"]["windowsOptions"]["hostProcess"].as_bool();
     let mut found = 0;
@@ -141,7 +141,7 @@ static DNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r"^{label}(?:\.{label})*$")).ok()
 });
 
-/// What is wrong with `DOMAIN\\user`, as it goes on behind the name of the field.
+/// Validates `DOMAIN\\user`. Returns the errors without the name of the field.
 fn user_name(name: &str) -> Vec<String> {
     if name.is_empty() {
         return vec![" cannot be an empty string".into()];

@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: one bound, and counts that are none below zero.
+//! PodDisruptionBudget: one bound, and counts that are not negative.
 
 use crate::Config;
 use crate::conditions;

@@ -1,5 +1,5 @@
-//! Nobody grants what they do not hold (`k8s.io/kubernetes/pkg/registry/rbac`, the storages named `policybased`): who writes a
-//! role must have its rules or may `escalate` it, who writes a binding must have the rules of its role or may `bind` it.
+//! Privilege escalation checks (`k8s.io/kubernetes/pkg/registry/rbac`, the storages named `policybased`): writing a
+//! role requires its rules or the verb `escalate`; writing a binding requires the rules of its role or the verb `bind`.
 
 use super::GROUP;
 use auth::rbac::{PolicyRule, cover};
@@ -10,7 +10,7 @@ use registry::{Env, Request};
 const ROLES: &str = "rbac.authorization.k8s.io/roles";
 const CLUSTER_ROLES: &str = "rbac.authorization.k8s.io/clusterroles";
 
-/// Refuses with 403 what would give more than the user has.
+/// Returns an error (403) if the write grants rules that the user does not have.
 pub fn check(
     authorizer: &dyn Authorizer,
     env: Env<'_>,
@@ -19,7 +19,7 @@ pub fn check(
     old: Option<&Object>,
 ) -> Result<(), Status> {
     let user = &request.user;
-    if user.is_in(auth::user::GROUP_MASTERS) || old.is_some_and(|old| is_same_but_for_its_end(object, old)) {
+    if user.is_in(auth::user::GROUP_MASTERS) || old.is_some_and(|old| changes_only_gc_fields(object, old)) {
         return Ok(());
     }
     let forbidden = |why: &str| Status::forbidden(&request.group_resource(), object.name(), why);
@@ -27,7 +27,7 @@ pub fn check(
         let (resource, namespace) = match object.str_at(&["roleRef", "kind"]) {
             Some("Role") => ("roles", request.namespace.as_str()),
             Some("ClusterRole") => ("clusterroles", ""),
-            // Validation says what is wrong.
+            // Validation reports the error.
             _ => return Ok(()),
         };
         let name = object.str_at(&["roleRef", "name"]).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn check(
     Ok(())
 }
 
-/// A binding is compared with the role that it names: returns the bytes of the largest one.
+/// Returns the bytes that a check reads: the largest role.
 pub fn reads(env: Env<'_>, namespace: &str) -> usize {
     let snapshot = env.registry.store.snapshot();
     let largest = |resource: &str, namespace| stored::amount::largest(&snapshot, resource, namespace);
@@ -60,8 +60,8 @@ pub fn reads(env: Env<'_>, namespace: &str) -> usize {
     own.max(largest(CLUSTER_ROLES, None))
 }
 
-/// Nothing differs but what garbage collection changes.
-fn is_same_but_for_its_end(object: &Object, old: &Object) -> bool {
+/// Whether an update changes only fields of garbage collection.
+fn changes_only_gc_fields(object: &Object, old: &Object) -> bool {
     let rest = |o: &Object| {
         let mut o = o.clone();
         for key in ["finalizers", "ownerReferences", "managedFields", "resourceVersion"] {
@@ -106,10 +106,10 @@ fn everything() -> [PolicyRule; 2] {
     ]
 }
 
-/// The user holds all of this where the request is made.
-fn held(authorizer: &dyn Authorizer, request: &Request, wanted: &[PolicyRule]) -> Result<(), String> {
+/// Checks that the user has all requested rules in the request's namespace.
+fn held(authorizer: &dyn Authorizer, request: &Request, requested: &[PolicyRule]) -> Result<(), String> {
     let user = &request.user;
-    let lacks = match cover::missing(&authorizer.rules(user, &request.namespace), wanted) {
+    let lacks = match cover::missing(&authorizer.rules(user, &request.namespace), requested) {
         Ok(missing) if missing.is_empty() => return Ok(()),
         Ok(missing) => cover::describe(&missing),
         Err(why) => why.to_string(),

@@ -1,4 +1,4 @@
-//! Roles and bindings: names are path segments, and nobody grants what they do not hold.
+//! `rbac.authorization.k8s.io`: names are path segments, and users cannot grant rules that they do not have.
 
 mod escalation;
 mod policy;

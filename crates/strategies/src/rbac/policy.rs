@@ -1,6 +1,6 @@
-//! The roles and bindings that every cluster starts with, and how they are brought up to date
-//! (`k8s.io/component-helpers/auth/rbac/reconciliation`): what is missing is added, what somebody added stays, and an object that
-//! says `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone.
+//! The bootstrap roles and bindings, and their reconciliation (`k8s.io/component-helpers/auth/rbac/reconciliation`):
+//! missing items are added, additional ones kept. Objects with the annotation
+//! `rbac.authorization.kubernetes.io/autoupdate: "false"` are not changed.
 
 use super::GROUP;
 use auth::rbac::{PolicyRule, cover};
@@ -12,16 +12,16 @@ const TABLE: &str = include_str!("policy.txt");
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
-/// Brings what is stored to what the table says. The namespaces of the roles must be there.
+/// Reconciles the stored objects with the table. The namespaces of the roles must exist.
 pub async fn bootstrap(registry: &Registry) -> Result<(), Status> {
-    for wanted in objects() {
-        let resource = format!("{}s", wanted["kind"].as_str().unwrap_or_default().to_lowercase());
-        write(registry, &resource, wanted).await?;
+    for expected in bootstrap_objects() {
+        let resource = format!("{}s", expected["kind"].as_str().unwrap_or_default().to_lowercase());
+        write(registry, &resource, expected).await?;
     }
     Ok(())
 }
 
-/// Which of the resources that roles and bindings are kept in are turned off (`--runtime-config`).
+/// Returns the resources of roles and bindings that are not served (`--runtime-config`).
 pub fn unserved(registry: &Registry) -> Vec<&'static str> {
     let rows = registry.rows();
     let missing = |r: &&str| {
@@ -31,42 +31,42 @@ pub fn unserved(registry: &Registry) -> Vec<&'static str> {
     ["clusterroles", "clusterrolebindings", "roles", "rolebindings"].into_iter().filter(missing).collect()
 }
 
-async fn write(registry: &Registry, resource: &str, wanted: Value) -> Result<(), Status> {
+async fn write(registry: &Registry, resource: &str, expected: Value) -> Result<(), Status> {
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: GROUP.into(), version: "v1".into(), resource: resource.into() });
-    let text = |k: &str| wanted["metadata"][k].as_str().unwrap_or_default().to_owned();
-    // Who turned the group off decides by other means.
+    let text = |k: &str| expected["metadata"][k].as_str().unwrap_or_default().to_owned();
+    // Without the group, other authorizers decide.
     let Some(row) = row else { return Ok(()) };
     let request = Request::own(row.clone(), "", &text("namespace"), &text("name"));
     let schema = &request.resource.kind.schema;
-    let mut wanted = wanted;
-    schema::typed(&mut wanted, schema).map_err(Status::internal)?;
-    schema::fill(&mut wanted, schema);
-    let wanted = Object::from_value(wanted).ok_or_else(|| Status::internal("no object"))?;
+    let mut expected = expected;
+    schema::typed(&mut expected, schema).map_err(Status::internal)?;
+    schema::fill(&mut expected, schema);
+    let expected = Object::from_value(expected).ok_or_else(|| Status::internal("no object"))?;
     let options = WriteOptions::by("kube-apiserver");
     let stored = || {
         let key = request.resource.key(&request.namespace, &request.name);
         Ok::<_, Status>(key.map(|k| registry.stored_object(&k)).transpose()?.flatten())
     };
     let made = match stored()? {
-        None => match registry.create(&request, wanted.clone(), &options, &AdmitAll).await {
+        None => match registry.create(&request, expected.clone(), &options, &AdmitAll).await {
             Err(s) if s.is(Reason::AlreadyExists) => stored()?,
             other => return other.map(|_| ()),
         },
         found => found,
     };
-    // The role of a binding cannot be changed: it is another binding.
-    let other_role = |o: &Object| o.get("roleRef") != wanted.get("roleRef");
+    // The role of a binding is immutable, so the binding is replaced.
+    let other_role = |o: &Object| o.get("roleRef") != expected.get("roleRef");
     if made.as_ref().is_some_and(|o| other_role(o) && !is_protected(o)) {
         registry.delete(&request, &Default::default(), &AdmitAll).await?;
-        return registry.create(&request, wanted, &options, &AdmitAll).await.map(|_| ());
+        return registry.create(&request, expected, &options, &AdmitAll).await.map(|_| ());
     }
-    if made.is_none_or(|o| reconciled(&o, &wanted).is_none()) {
+    if made.is_none_or(|o| reconciled(&o, &expected).is_none()) {
         return Ok(());
     }
     let change = |live: Option<&Object>, _: &_| {
-        let reconciled = live.and_then(|live| reconciled(live, &wanted));
-        let unchanged = || live.cloned().unwrap_or_else(|| wanted.clone());
+        let reconciled = live.and_then(|live| reconciled(live, &expected));
+        let unchanged = || live.cloned().unwrap_or_else(|| expected.clone());
         Ok(Target::object(reconciled.unwrap_or_else(unchanged)))
     };
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
@@ -76,36 +76,36 @@ fn is_protected(o: &Object) -> bool {
     o.annotation(AUTO_UPDATE) == Some("false")
 }
 
-/// The object with what it lacks; none when it lacks nothing or is not to be touched.
-fn reconciled(live: &Object, wanted: &Object) -> Option<Object> {
+/// Returns the object with missing items added; `None` if nothing is missing, or the object is protected.
+fn reconciled(live: &Object, expected: &Object) -> Option<Object> {
     if is_protected(live) {
         return None;
     }
     let mut new = live.clone();
-    for (k, v) in wanted.labels().filter(|(k, _)| live.label(k).is_none()) {
+    for (k, v) in expected.labels().filter(|(k, _)| live.label(k).is_none()) {
         new.set_label(k, v);
     }
-    for (k, v) in wanted.annotations().filter(|(k, _)| live.annotation(k).is_none()) {
+    for (k, v) in expected.annotations().filter(|(k, _)| live.annotation(k).is_none()) {
         new.set_annotation(k, v);
     }
     let list = |o: &Object, path: &[&str]| o.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
     let mut add = |path: &[&str]| {
         let mut all = list(live, path);
-        let missing: Vec<Value> = list(wanted, path).into_iter().filter(|x| !all.contains(x)).collect();
+        let missing: Vec<Value> = list(expected, path).into_iter().filter(|x| !all.contains(x)).collect();
         if !missing.is_empty() {
             all.extend(missing);
             new.set(path, all);
         }
     };
-    if wanted.kind().ends_with("Binding") {
+    if expected.kind().ends_with("Binding") {
         add(&["subjects"]);
-    } else if wanted.get("aggregationRule").is_some_and(|a| !a.is_null()) {
-        // The rules of such a role are its controller's.
+    } else if expected.get("aggregationRule").is_some_and(|a| !a.is_null()) {
+        // The rules of an aggregated role belong to its controller.
         add(&["aggregationRule", "clusterRoleSelectors"]);
     } else {
         let rules = |o: &Object| -> Vec<PolicyRule> { list(o, &["rules"]).iter().map(PolicyRule::read).collect() };
-        // A role that an administrator has made too large to compare stays as it is.
-        let missing = cover::missing(&rules(live), &rules(wanted)).unwrap_or_default();
+        // Roles that are too large to compare are not changed.
+        let missing = cover::missing(&rules(live), &rules(expected)).unwrap_or_default();
         if !missing.is_empty() {
             let mut all = list(live, &["rules"]);
             all.extend(missing.iter().map(PolicyRule::to_value));
@@ -115,16 +115,16 @@ fn reconciled(live: &Object, wanted: &Object) -> Option<Object> {
     (new != *live).then_some(new)
 }
 
-/// Reads the table.
-fn objects() -> Vec<Value> {
+/// Parses the table of bootstrap objects.
+fn bootstrap_objects() -> Vec<Value> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
     let mut out: Vec<Value> = Vec::new();
     let (mut name, mut namespace) = ("", "");
     for line in TABLE.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
-        let words: Vec<&str> = line.split_whitespace().collect();
+        let fields: Vec<&str> = line.split_whitespace().collect();
         let role = out.iter_mut().rev().find(|o| o["kind"] == "ClusterRole" || o["kind"] == "Role");
-        match (&words[..], role) {
+        match (&fields[..], role) {
             (["role", n], _) => {
                 (namespace, name) = n.split_once('/').unwrap_or(("", n));
                 let kind = if namespace.is_empty() { "ClusterRole" } else { "Role" };
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_role_has_rules_and_every_binding_a_subject() {
-        let all = objects();
+        let all = bootstrap_objects();
         assert!(all.len() > 60);
         for o in all {
             let list = if o["kind"].as_str().unwrap().ends_with("Role") { &o["rules"] } else { &o["subjects"] };
@@ -222,20 +222,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added_and_what_is_there_stays() {
+    fn adds_missing_items_and_keeps_others() {
         let rule = |verbs: &[&str], resource: &str| json!({"verbs": verbs, "apiGroups": [""], "resources": [resource]});
         let role = |rules: Value| Object::from_value(object("ClusterRole", "", "r", json!({"rules": rules}))).unwrap();
-        let wanted = role(json!([rule(&["get", "list", "watch"], "pods")]));
-        assert!(reconciled(&wanted, &wanted).is_none());
+        let expected = role(json!([rule(&["get", "list", "watch"], "pods")]));
+        assert!(reconciled(&expected, &expected).is_none());
         let mut live = role(json!([rule(&["get"], "pods"), rule(&["delete"], "nodes")]));
         live.set_label("own", "x");
         live.remove(&["metadata", "annotations"]);
-        let new = reconciled(&live, &wanted).unwrap();
+        let new = reconciled(&live, &expected).unwrap();
         let added = json!([rule(&["get"], "pods"), rule(&["delete"], "nodes"), rule(&["list", "watch"], "pods")]);
         assert_eq!(new.get("rules"), Some(&added));
         assert_eq!((new.label("own"), new.annotation(AUTO_UPDATE)), (Some("x"), Some("true")));
         live.set_annotation(AUTO_UPDATE, "false");
-        assert!(reconciled(&live, &wanted).is_none(), "somebody said so");
+        assert!(reconciled(&live, &expected).is_none(), "a protected role is not changed");
 
         let subject = |n: &str| json!({"kind": "User", "name": n, "apiGroup": GROUP});
         let binding = |s: Value| {

@@ -1,4 +1,4 @@
-//! Role and ClusterRole: their rules, and those that are aggregated.
+//! Role and ClusterRole: rules and aggregation.
 
 use super::escalation;
 use crate::Config;
@@ -7,7 +7,7 @@ use crate::table::Row;
 use auth::Authorizer;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value};
-use registry::{Env, NameRule, Request, Strategy};
+use registry::{CostEstimator, CreateStrategy, Env, NameRule, Request};
 use std::sync::Arc;
 
 pub fn row(config: &Config) -> Row {
@@ -16,17 +16,13 @@ pub fn row(config: &Config) -> Row {
 
 pub struct Role(Arc<dyn Authorizer>);
 
-impl Strategy for Role {
+impl CreateStrategy for Role {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
 
     fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         escalation::check(&*self.0, env, request, o, old)
-    }
-
-    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
-        escalation::reads(env, namespace)
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
@@ -49,6 +45,14 @@ impl Strategy for Role {
         }
     }
 }
+
+impl CostEstimator for Role {
+    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
+        escalation::reads(env, namespace)
+    }
+}
+
+registry::strategy!(Role: CreateStrategy, CostEstimator);
 
 fn rule(r: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
     if !items(r, "nonResourceURLs").is_empty() {

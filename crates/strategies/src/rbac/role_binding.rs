@@ -1,4 +1,4 @@
-//! RoleBinding and ClusterRoleBinding: a role that stays, and its subjects.
+//! RoleBinding and ClusterRoleBinding: an immutable role, and subjects.
 
 use super::{GROUP, escalation};
 use crate::Config;
@@ -8,7 +8,7 @@ use auth::Authorizer;
 use kinds::columns::{Cell, display, list_at};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value, names};
-use registry::{Env, NameRule, Request, Strategy};
+use registry::{CostEstimator, CreateStrategy, Env, NameRule, Request, TableConvertor, UpdateStrategy};
 use std::sync::Arc;
 
 pub fn row(config: &Config) -> Row {
@@ -17,21 +17,13 @@ pub fn row(config: &Config) -> Row {
 
 pub struct RoleBinding(Arc<dyn Authorizer>);
 
-impl Strategy for RoleBinding {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells(cell)
-    }
-
+impl CreateStrategy for RoleBinding {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
 
     fn permit(&self, env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
         escalation::check(&*self.0, env, request, o, old)
-    }
-
-    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
-        escalation::reads(env, namespace)
     }
 
     fn default(&self, o: &mut Object) {
@@ -59,7 +51,9 @@ impl Strategy for RoleBinding {
             subject(s, o.kind() == "RoleBinding", &FieldPath::new("subjects").index(i), errors);
         }
     }
+}
 
+impl UpdateStrategy for RoleBinding {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         if o.get("roleRef") != old.get("roleRef") {
             let at = FieldPath::new("roleRef");
@@ -68,6 +62,20 @@ impl Strategy for RoleBinding {
         }
     }
 }
+
+impl TableConvertor for RoleBinding {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells(cell)
+    }
+}
+
+impl CostEstimator for RoleBinding {
+    fn reads(&self, env: Env<'_>, _subresource: &str, namespace: &str, _name: &str) -> usize {
+        escalation::reads(env, namespace)
+    }
+}
+
+registry::strategy!(RoleBinding: CreateStrategy, UpdateStrategy, TableConvertor, CostEstimator);
 
 fn subject(s: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
     let (kind, name, group) = (text(s, "kind"), text(s, "name"), text(s, "apiGroup"));
@@ -91,7 +99,7 @@ fn subject(s: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) 
     }
 }
 
-/// The cells that only roles and bindings have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

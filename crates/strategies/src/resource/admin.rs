@@ -1,4 +1,4 @@
-//! Access to devices that are in use, for those who look after them: only namespaces that an administrator marked may ask for it.
+//! Admin access to devices in use, which only labelled namespaces may request.
 
 use crate::read::items;
 use meta::{FieldError, FieldPath, Object, Status, Value};
@@ -6,9 +6,9 @@ use registry::{Env, Request};
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Of a new claim or template of claims, and of what is allocated to a claim; what they ask for does not change later.
+/// Checks the namespace of new claims, claim templates and allocations with admin access. Requests are immutable.
 pub fn admin_access(env: Env<'_>, request: &Request, o: &Object, old: Option<&Object>) -> Result<(), Status> {
-    let Some(at) = asked(request, o, old) else { return Ok(()) };
+    let Some(at) = requested_at(request, o, old) else { return Ok(()) };
     let rows = env.registry.rows();
     let key = rows.stored("", "namespaces").and_then(|r| r.key("", &request.namespace));
     let namespace = key.and_then(|k| env.registry.store.snapshot().get(&k));
@@ -19,11 +19,11 @@ pub fn admin_access(env: Env<'_>, request: &Request, o: &Object, old: Option<&Ob
     Err(Status::invalid(&request.resource.group_kind(), o.name(), &[FieldError::forbidden(&at, &why)]))
 }
 
-/// Where such access is asked for, if it was not before.
-fn asked(request: &Request, o: &Object, old: Option<&Object>) -> Option<FieldPath> {
-    let first = |o: &Object, list: &[&str], asks: fn(&Value) -> bool| {
+/// Returns the path of new admin access.
+fn requested_at(request: &Request, o: &Object, old: Option<&Object>) -> Option<FieldPath> {
+    let first = |o: &Object, list: &[&str], has_admin_access: fn(&Value) -> bool| {
         let all = o.at(list).and_then(Value::as_array)?;
-        all.iter().position(asks).map(|i| FieldPath::new(list.join(".")).index(i).child("adminAccess"))
+        all.iter().position(has_admin_access).map(|i| FieldPath::new(list.join(".")).index(i).child("adminAccess"))
     };
     match (&*request.subresource, old) {
         ("status", Some(old)) => {
@@ -32,9 +32,9 @@ fn asked(request: &Request, o: &Object, old: Option<&Object>) -> Option<FieldPat
             granted(o).filter(|_| granted(old).is_none())
         }
         ("", None) => {
-            let asks = |r: &Value| r["exactly"]["adminAccess"] == true;
+            let has_admin_access = |r: &Value| r["exactly"]["adminAccess"] == true;
             let spec = o.at(&["spec", "spec"]).or_else(|| o.get("spec")).unwrap_or(&Value::Null);
-            let i = items(&spec["devices"], "requests").iter().position(asks)?;
+            let i = items(&spec["devices"], "requests").iter().position(has_admin_access)?;
             Some(FieldPath::new("spec.devices.requests").index(i).child("adminAccess"))
         }
         _ => None,

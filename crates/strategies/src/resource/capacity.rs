@@ -1,4 +1,4 @@
-//! How much of a device may be asked for, where several may share it.
+//! Validation of device capacities and request policies.
 
 use crate::read::{is_set, items};
 use meta::field::ErrorList;
@@ -10,7 +10,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
     v.as_str().and_then(|s| Quantity::parse(s).ok())
 }
 
-/// One capacity of a device.
+/// Validates a capacity; `shared` is whether several claims may share the device.
 pub fn capacity(c: &Value, shared: bool, at: &FieldPath, errors: &mut ErrorList) {
     let policy = &c["requestPolicy"];
     if policy.is_null() {
@@ -21,7 +21,7 @@ pub fn capacity(c: &Value, shared: bool, at: &FieldPath, errors: &mut ErrorList)
         errors.push(FieldError::forbidden(&at, "allowMultipleAllocations must be true"));
         return;
     }
-    let Some(whole) = quantity(&c["value"]) else { return };
+    let Some(value) = quantity(&c["value"]) else { return };
     let (values, range) = (items(policy, "validValues"), &policy["validRange"]);
     let usual = quantity(&policy["default"]);
     let missing = |name: &str| FieldError::required(&at.child("default"), &format!("required when {name} is defined"));
@@ -32,13 +32,13 @@ pub fn capacity(c: &Value, shared: bool, at: &FieldPath, errors: &mut ErrorList)
         }
         (false, true, None) => errors.push(missing("validValues")),
         (true, false, None) => errors.push(missing("validRange")),
-        (false, true, Some(usual)) => one_of(values, usual, whole, &at.child("validValues"), errors),
-        (true, false, Some(usual)) => within(range, usual, whole, &at.child("validRange"), errors),
+        (false, true, Some(usual)) => valid_values(values, usual, value, &at.child("validValues"), errors),
+        (true, false, Some(usual)) => valid_range(range, usual, value, &at.child("validRange"), errors),
         (true, true, _) => {}
     }
 }
 
-fn one_of(values: &[Value], usual: Quantity, whole: Quantity, at: &FieldPath, errors: &mut ErrorList) {
+fn valid_values(values: &[Value], usual: Quantity, value: Quantity, at: &FieldPath, errors: &mut ErrorList) {
     let all: Vec<Quantity> = values.iter().filter_map(quantity).collect();
     for (i, _) in all.windows(2).enumerate().filter(|(_, w)| w[0] > w[1]) {
         let why = "values must be sorted in ascending order";
@@ -47,8 +47,8 @@ fn one_of(values: &[Value], usual: Quantity, whole: Quantity, at: &FieldPath, er
     if all.len() > VALUES_MAX {
         errors.push(FieldError::too_many(at, all.len(), VALUES_MAX));
     } else {
-        for (i, q) in all.iter().enumerate().filter(|(_, q)| **q > whole) {
-            let why = format!("option is larger than capacity value: {whole}");
+        for (i, q) in all.iter().enumerate().filter(|(_, q)| **q > value) {
+            let why = format!("option is larger than capacity value: {value}");
             errors.push(FieldError::invalid(&at.index(i), q.to_string(), why));
         }
         for (i, q) in all.iter().enumerate().filter(|(i, q)| all[..*i].contains(q)) {
@@ -61,7 +61,7 @@ fn one_of(values: &[Value], usual: Quantity, whole: Quantity, at: &FieldPath, er
     }
 }
 
-fn within(range: &Value, usual: Quantity, whole: Quantity, at: &FieldPath, errors: &mut ErrorList) {
+fn valid_range(range: &Value, usual: Quantity, value: Quantity, at: &FieldPath, errors: &mut ErrorList) {
     let Some(min) = quantity(&range["min"]) else {
         errors.push(FieldError::required(&at.child("min"), "required when validRange is defined"));
         return;
@@ -69,8 +69,8 @@ fn within(range: &Value, usual: Quantity, whole: Quantity, at: &FieldPath, error
     let mut wrong = |field: &str, q: Quantity, why: String| {
         errors.push(FieldError::invalid(&at.child(field), q.to_string(), why));
     };
-    if min > whole {
-        wrong("min", min, format!("min is larger than capacity value: {whole}"));
+    if min > value {
+        wrong("min", min, format!("min is larger than capacity value: {value}"));
     }
     if usual < min {
         wrong("default", usual, format!("default is less than min: {min}"));
@@ -80,8 +80,8 @@ fn within(range: &Value, usual: Quantity, whole: Quantity, at: &FieldPath, error
         if min > max {
             wrong("max", min, format!("min is larger than max: {max}"));
         }
-        if max > whole {
-            wrong("max", max, format!("max is larger than capacity value: {whole}"));
+        if max > value {
+            wrong("max", max, format!("max is larger than capacity value: {value}"));
         }
         if usual > max {
             wrong("default", usual, format!("default is more than max: {max}"));
@@ -93,8 +93,8 @@ fn within(range: &Value, usual: Quantity, whole: Quantity, at: &FieldPath, error
         return;
     }
     let first = min + step;
-    if first > whole {
-        wrong("step", step, format!("one step {first} is larger than capacity value: {whole}"));
+    if first > value {
+        wrong("step", step, format!("one step {first} is larger than capacity value: {value}"));
     }
     for q in [Some(usual), max].into_iter().flatten() {
         if (q.nano_value() - min.nano_value()) % step.nano_value() != 0 {

@@ -1,4 +1,4 @@
-//! The spec that claims and their templates have in common.
+//! Validation of the device spec of claims and claim templates.
 
 use super::parts::{configuration, every, fully_qualified, messages, toleration};
 use super::selectors;
@@ -17,11 +17,11 @@ pub fn delegated_spec(o: &Object, definition: &str, errors: &mut ErrorList) {
     }
 }
 
-/// The names of requests, each with those of its alternatives.
+/// Request names, with the names of their subrequests.
 pub struct Requests<'a>(HashMap<&'a str, HashSet<&'a str>>);
 
 impl<'a> Requests<'a> {
-    pub fn of(devices: &'a Value) -> Self {
+    pub fn new(devices: &'a Value) -> Self {
         let alternatives = |r: &'a Value| items(r, "firstAvailable").iter().map(|s| text(s, "name")).collect();
         Self(items(devices, "requests").iter().map(|r| (text(r, "name"), alternatives(r))).collect())
     }
@@ -45,7 +45,7 @@ impl<'a> Requests<'a> {
         errors.push(FieldError::invalid(at, name, REFERENCE));
     }
 
-    /// All that `requests` of something names.
+    /// Checks all names in the field `requests`.
     pub fn check_all(&self, v: &Value, at: &FieldPath, errors: &mut ErrorList) {
         every(v, "requests", at, |r, at| self.check(r.as_str().unwrap_or_default(), at, errors));
     }
@@ -54,7 +54,7 @@ impl<'a> Requests<'a> {
 pub fn spec(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let devices = &spec["devices"];
     let path = path.child("devices");
-    let requests = Requests::of(devices);
+    let requests = Requests::new(devices);
     every(devices, "requests", &path, |r, at| match (is_set(r, "exactly"), items(r, "firstAvailable").is_empty()) {
         (false, true) => errors.push(FieldError::required(at, ONE)),
         (true, false) => {

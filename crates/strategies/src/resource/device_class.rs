@@ -1,4 +1,4 @@
-//! DeviceClass: the devices that it selects, and their configuration.
+//! DeviceClass: selectors and configuration.
 
 use super::{parts, selectors};
 use crate::Config;
@@ -27,13 +27,13 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// A resource of a domain other than Kubernetes' own, which a quota can count.
+/// Whether a name is that of an extended resource that a quota can limit.
 fn is_extended_resource(name: &str) -> bool {
     let own = !name.contains('/') || name.contains("kubernetes.io/");
     !own && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Selectors that were accepted once stay valid.
+/// Validates selectors, except for those of the old object.
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let of = |o: &Object| o.at(&["spec", "selectors"]).cloned();
     if old.is_none_or(|old| of(o) != of(old)) {

@@ -1,4 +1,4 @@
-//! `resource.k8s.io`: devices, and claims to them (`pkg/apis/resource/validation`).
+//! `resource.k8s.io`: validation of devices and claims (`pkg/apis/resource/validation`).
 
 mod admin;
 mod capacity;
@@ -19,16 +19,16 @@ use std::sync::{Arc, LazyLock};
 kinds! { device_class, resource_claim, resource_claim_template, resource_slice }
 
 const EXPRESSION_MAX: usize = 10 * 1024;
-/// What an expression may cost by its estimate.
+/// Maximum estimated cost of an expression.
 const COST_MAX: u64 = 1_000_000;
 
-/// The longest names of drivers and domains, and of what they name; the longest value; the most of them.
+/// Maximum lengths of driver names and domains, identifiers and attribute values, and maximum numbers of items.
 const DOMAIN_MAX: u64 = 63;
 const ID_MAX: u64 = 32;
 const VALUE_MAX: u64 = 64;
 const PER_DEVICE_MAX: u64 = 32;
 
-/// Expressions over one device that say whether it is wanted.
+/// Validates CEL selectors of devices.
 fn selectors(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for (i, s) in items(v, "selectors").iter().enumerate().filter(|(_, s)| is_set(s, "cel")) {
         let at = at.child("selectors").index(i).child("cel").child("expression");
@@ -51,7 +51,7 @@ fn selectors(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What an expression knows of a device: attributes and capacities by domain and name.
+/// The CEL environment of selectors: attributes and capacities by domain and name.
 static DEVICE: LazyLock<Env> = LazyLock::new(|| {
     let named = |max: u64, of: Decl| Decl::new(Type::map(Decl::new(Type::String, max), of), PER_DEVICE_MAX);
     let by_name = |of: Decl| named(DOMAIN_MAX, named(ID_MAX, of));

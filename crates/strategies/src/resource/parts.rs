@@ -1,4 +1,4 @@
-//! What claims, classes and slices have in common: names, sets, opaque parameters.
+//! Validation that claims, classes and slices share: names, sets, opaque parameters.
 
 use crate::read::{items, repeats, text};
 use crate::storage::driver_name;
@@ -8,14 +8,14 @@ use meta::{FieldError, FieldPath, Value, names};
 const POOL_MAX: usize = 253;
 const DOMAIN_AND_NAME: &str = "a fully qualified name must be a domain and a name separated by a slash";
 const NAME_MAX: usize = 32;
-/// Bytes of what is only meant for a driver.
+/// Maximum size of opaque parameters, in bytes.
 pub const OPAQUE_MAX: usize = 10 * 1024;
 
 pub fn messages(of: Vec<String>, at: &FieldPath, value: &str, errors: &mut ErrorList) {
     errors.extend(of.into_iter().map(|m| FieldError::invalid(at, value, m)));
 }
 
-/// Who makes devices: a domain, in any case.
+/// Validates a driver name: a domain, case-insensitive.
 pub fn driver(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     if name.is_empty() {
         errors.push(FieldError::required(at, ""));
@@ -23,7 +23,7 @@ pub fn driver(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     driver_name(name, at, errors);
 }
 
-/// Domains with slashes between.
+/// Validates a pool name: domains separated by slashes.
 pub fn pool(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     if name.is_empty() {
         errors.push(FieldError::required(at, ""));
@@ -37,7 +37,7 @@ pub fn pool(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// `name` or `domain/name`, where the name is an identifier of C.
+/// Validates `name` or `domain/name`, where the name is a C identifier.
 pub fn qualified(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     let Some((domain, id)) = name.split_once('/') else { return identifier(name, at, errors) };
     if id.contains('/') {
@@ -72,7 +72,7 @@ fn identifier(id: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A UUID in its usual form.
+/// Validates a UUID in canonical form.
 pub fn uid(uid: &str, at: &FieldPath, errors: &mut ErrorList) {
     let shaped = uid.len() == 36
         && uid.bytes().enumerate().all(|(i, b)| match i {
@@ -85,7 +85,7 @@ pub fn uid(uid: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// A JSON object that only a driver reads.
+/// Validates opaque parameters: a JSON object.
 pub fn raw(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     match v {
         Value::Null => errors.push(FieldError::required(at, "")),
@@ -95,7 +95,7 @@ pub fn raw(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// What a class or a claim says to the driver, one per item of `config`.
+/// Validates an item of `config`, the parameters for a driver.
 pub fn configuration(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let opaque = &c["opaque"];
     if opaque.is_object() {
@@ -105,7 +105,7 @@ pub fn configuration(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// `each` for every item, with where it is.
+/// Calls `each` for every item with its path.
 pub fn every(v: &Value, key: &str, at: &FieldPath, mut each: impl FnMut(&Value, &FieldPath)) {
     let at = at.child(key);
     for (i, item) in items(v, key).iter().enumerate() {
@@ -113,7 +113,7 @@ pub fn every(v: &Value, key: &str, at: &FieldPath, mut each: impl FnMut(&Value, 
     }
 }
 
-/// Of devices and of the results that name them: conditions for binding, which come with conditions of failing.
+/// Validates binding conditions, which require failure conditions.
 pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let (good, bad) = ("bindingConditions", "bindingFailureConditions");
     for key in [good, bad] {
@@ -139,7 +139,7 @@ pub fn binding_conditions(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Values of labels, with operators that need them or not.
+/// Validates a toleration.
 pub fn toleration(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
     let value = text(t, "value");
     let at = at.child("value");

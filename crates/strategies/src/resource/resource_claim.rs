@@ -1,4 +1,4 @@
-//! ResourceClaim: which devices a pod wants, and those that are allocated.
+//! ResourceClaim: requested and allocated devices.
 
 use super::admin::admin_access;
 use super::claim::{delegated_spec, spec};
@@ -20,10 +20,10 @@ pub(super) fn rules() -> Ruled {
         .with_permit(admin_access)
         .with_since(validate_since)
         .with_status(claim_status)
-        .with_whole_status()
+        .with_fixed_status_metadata()
 }
 
-/// A claim is validated on create only, as it may not change.
+/// Validates the spec on create only, as it is immutable.
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     if old.is_some() {
         return;
@@ -32,7 +32,7 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     spec(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec"), errors);
 }
 
-/// The cells that only resource claims have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

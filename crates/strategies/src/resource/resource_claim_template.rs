@@ -1,4 +1,4 @@
-//! ResourceClaimTemplate: the claims that pods are given.
+//! ResourceClaimTemplate: the spec of generated claims.
 
 use super::admin::admin_access;
 use super::claim::{delegated_spec, spec};
@@ -23,6 +23,6 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     delegated_spec(o, "io.k8s.api.resource.v1.ResourceClaimTemplate", errors);
     let of = |k: &str| (o.at(&["spec", k]).unwrap_or(&Value::Null), FieldPath::new("spec").child(k));
     let ((metadata, at), (claim, claim_at)) = (of("metadata"), of("spec"));
-    crate::pod_template::annotations::of_template(metadata, &at, errors);
+    crate::pod_template::annotations::template_metadata(metadata, &at, errors);
     spec(claim, &claim_at, errors);
 }

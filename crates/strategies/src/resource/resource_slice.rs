@@ -1,4 +1,4 @@
-//! `ResourceSlice`: the devices that a driver has, on a node or elsewhere.
+//! ResourceSlice: the devices of a driver.
 
 use super::capacity::capacity;
 use super::parts::{binding_conditions, driver, every, pool, qualified};
@@ -22,17 +22,17 @@ pub fn row(_: &Config) -> Row {
 
 const ALWAYS: &str = "must be either unset or set to true";
 const DEVICES_MAX: usize = 128;
-/// The same, where devices have taints, share counters or have lists among their attributes.
+/// Maximum number of devices if some have taints, counters or lists among their attributes.
 const ELABORATE_DEVICES_MAX: usize = 64;
 const DESCRIBED_BY_MAX: usize = 32;
-/// Values of attributes, each of a list counted.
+/// Maximum number of attribute values, including those of lists.
 const VALUES_MAX: usize = 48;
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 const TAINTS_MAX: usize = 16;
 const COUNTERS_MAX: usize = 32;
 const ATTRIBUTE_MAX: usize = 64;
 
-/// A slice. Capacity and taints that a device had before stay valid.
+/// Validates a slice. Unchanged capacities and taints remain valid.
 fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
@@ -50,7 +50,13 @@ fn validate_since(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
         }
     }
     let empty = "must be either unset or set to a non-empty string";
-    let set = places(spec, &path, &["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"], empty, errors);
+    let set = node_selections(
+        spec,
+        &path,
+        &["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"],
+        empty,
+        errors,
+    );
     if spec["nodeSelector"].is_object() && items(&spec["nodeSelector"], "nodeSelectorTerms").len() != 1 {
         let at = path.child("nodeSelector").child("nodeSelectorTerms");
         let terms = spec["nodeSelector"]["nodeSelectorTerms"].clone();
@@ -96,8 +102,8 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Which of the ways to say where are taken, each looked at.
-fn places(v: &Value, at: &FieldPath, ways: &[&str], empty: &str, errors: &mut ErrorList) -> Vec<String> {
+/// Validates the fields `ways` for the nodes of a device, and returns those that are set.
+fn node_selections(v: &Value, at: &FieldPath, ways: &[&str], empty: &str, errors: &mut ErrorList) -> Vec<String> {
     let mut set = Vec::new();
     for way in ways {
         let at = at.child(way);
@@ -134,10 +140,10 @@ fn device(d: &Value, old: Option<&Value>, apart: bool, at: &FieldPath, errors: &
         errors.push(FieldError::invalid(at, described_by, why));
     }
     let values = |a: &Value| LISTS.iter().map(|k| items(a, k).len()).sum::<usize>().max(1);
-    let said: usize = attributes.into_iter().flatten().map(|(_, a)| values(a)).sum();
-    if said > VALUES_MAX {
+    let total: usize = attributes.into_iter().flatten().map(|(_, a)| values(a)).sum();
+    if total > VALUES_MAX {
         let why = format!("the total number of attribute values must not exceed {VALUES_MAX}");
-        errors.push(FieldError::invalid(at, said, why));
+        errors.push(FieldError::invalid(at, total, why));
     }
     let within = at.child("attributes");
     for (k, a) in attributes.into_iter().flatten() {
@@ -156,7 +162,7 @@ fn device(d: &Value, old: Option<&Value>, apart: bool, at: &FieldPath, errors: &
     every(d, "consumesCounters", at, |c, at| counters(c, at, errors));
     let ways = ["nodeName", "nodeSelector", "allNodes"];
     if apart {
-        let set = places(d, at, &ways, "must not be empty", errors);
+        let set = node_selections(d, at, &ways, "must not be empty", errors);
         let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
         match set.len() {
             0 => errors.push(FieldError::required(at, why)),
@@ -209,17 +215,17 @@ fn value(s: &str, of: &str, at: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// `1.2.3-alpha.4+build`, as semver.org has it.
+/// Whether a text is a semantic version (semver.org), such as `1.2.3-alpha.4+build`.
 fn is_semantic_version(s: &str) -> bool {
     let (s, build) = s.split_once('+').map_or((s, None), |(s, b)| (s, Some(b)));
     let (core, pre) = s.split_once('-').map_or((s, None), |(s, p)| (s, Some(p)));
-    let word = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let identifier = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let digits = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_digit());
     let number = |w: &str| digits(w) && (w == "0" || !w.starts_with('0'));
     core.split('.').count() == 3
         && core.split('.').all(number)
-        && pre.is_none_or(|p| p.split('.').all(|w| word(w) && (!digits(w) || number(w))))
-        && build.is_none_or(|b| b.split('.').all(word))
+        && pre.is_none_or(|p| p.split('.').all(|w| identifier(w) && (!digits(w) || number(w))))
+        && build.is_none_or(|b| b.split('.').all(identifier))
 }
 
 #[cfg(test)]
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_not_looked_at_again() {
+    fn skips_unchanged_devices() {
         let slice_of = |devices: Value| {
             let spec = json!({"driver": "a.example", "allNodes": true, "devices": devices,
                 "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}});

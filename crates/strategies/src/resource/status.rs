@@ -1,4 +1,4 @@
-//! The status of a `ResourceClaim`: what was allocated, for whom, and what drivers say of it.
+//! Validation of the ResourceClaim status: allocation, consumers and device status.
 
 use super::claim::Requests;
 use super::parts::{binding_conditions, configuration, driver, every, messages, pool, raw, toleration, uid};
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 const RESERVED_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
-/// Of the class and of the claim.
+/// Maximum configuration items, of class and claim together.
 const CONFIG_MAX: usize = 64;
 const CONDITIONS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 16;
@@ -32,7 +32,7 @@ pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
     let at = path.child("allocation");
     if before["allocation"].is_null() {
-        let requests = Requests::of(o.at(&["spec", "devices"]).unwrap_or(&Value::Null));
+        let requests = Requests::new(o.at(&["spec", "devices"]).unwrap_or(&Value::Null));
         allocated(allocation, &requests, &at, errors);
     } else if before["allocation"] != *allocation {
         let shown = shown(allocation, "io.k8s.api.resource.v1.AllocationResult", &at);
@@ -40,8 +40,8 @@ pub fn claim_status(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Whether there are no more than so many; of too many nothing else is said.
-fn few(v: &Value, key: &str, max: usize, at: &FieldPath, errors: &mut ErrorList) -> bool {
+/// Checks the number of items. Returns false for too many, which are not validated further.
+fn check_count(v: &Value, key: &str, max: usize, at: &FieldPath, errors: &mut ErrorList) -> bool {
     let n = items(v, key).len();
     if n > max {
         errors.push(FieldError::too_many(&at.child(key), n, max));
@@ -58,7 +58,7 @@ fn unique(v: &Value, key: &str, at: &FieldPath, of: impl Fn(&Value) -> Value, er
 }
 
 fn reserved(status: &Value, before: &Value, deleting: bool, path: &FieldPath, errors: &mut ErrorList) {
-    if few(status, "reservedFor", RESERVED_MAX, path, errors) {
+    if check_count(status, "reservedFor", RESERVED_MAX, path, errors) {
         every(status, "reservedFor", path, |r, at| {
             for field in ["resource", "name", "uid"] {
                 if text(r, field).is_empty() {
@@ -79,7 +79,7 @@ fn reserved(status: &Value, before: &Value, deleting: bool, path: &FieldPath, er
     }
 }
 
-/// Which device, and which share of it.
+/// Returns the identity of a device and its share.
 fn identity(d: &Value) -> Value {
     let id = [text(d, "driver"), text(d, "pool"), text(d, "device")].join("/");
     match d["shareID"].as_str() {
@@ -89,11 +89,11 @@ fn identity(d: &Value) -> Value {
 }
 
 fn device(d: &Value, results: &[Value], at: &FieldPath, errors: &mut ErrorList) {
-    place(d, at, errors);
+    device_id(d, at, errors);
     if !results.iter().any(|r| identity(r) == identity(d)) {
         errors.push(FieldError::invalid(at, identity(d), "must be an allocated device in the claim"));
     }
-    few(d, "conditions", CONDITIONS_MAX, at, errors);
+    check_count(d, "conditions", CONDITIONS_MAX, at, errors);
     conditions::validate(items(d, "conditions"), &at.child("conditions"), errors);
     if !d["data"].is_null() {
         raw(&d["data"], &at.child("data"), errors);
@@ -104,7 +104,7 @@ fn device(d: &Value, results: &[Value], at: &FieldPath, errors: &mut ErrorList) 
             errors.push(FieldError::too_long(&at.child(field), max));
         }
     }
-    if few(network, "ips", ADDRESSES_MAX, &at, errors) {
+    if check_count(network, "ips", ADDRESSES_MAX, &at, errors) {
         every(network, "ips", &at, |ip, at| {
             let text = ip.as_str().unwrap_or_default();
             if !is_interface_address(text) {
@@ -122,8 +122,8 @@ fn is_interface_address(text: &str) -> bool {
     bits.parse::<u8>().is_ok_and(|b| b <= if ip.is_ipv4() { 32 } else { 128 })
 }
 
-/// Which device of which driver.
-fn place(d: &Value, at: &FieldPath, errors: &mut ErrorList) {
+/// Validates driver, pool and device names.
+fn device_id(d: &Value, at: &FieldPath, errors: &mut ErrorList) {
     driver(text(d, "driver"), &at.child("driver"), errors);
     pool(text(d, "pool"), &at.child("pool"), errors);
     let name = text(d, "device");
@@ -135,15 +135,15 @@ fn place(d: &Value, at: &FieldPath, errors: &mut ErrorList) {
 
 fn allocated(allocation: &Value, requests: &Requests<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let (devices, within) = (&allocation["devices"], at.child("devices"));
-    if few(devices, "results", RESULTS_MAX, &within, errors) {
+    if check_count(devices, "results", RESULTS_MAX, &within, errors) {
         every(devices, "results", &within, |r, at| {
             requests.check(text(r, "request"), &at.child("request"), errors);
-            place(r, at, errors);
+            device_id(r, at, errors);
             binding_conditions(r, at, errors);
             every(r, "tolerations", at, |t, at| toleration(t, at, errors));
         });
     }
-    if few(devices, "config", CONFIG_MAX, &within, errors) {
+    if check_count(devices, "config", CONFIG_MAX, &within, errors) {
         every(devices, "config", &within, |c, at| {
             let source = at.child("source");
             match text(c, "source") {

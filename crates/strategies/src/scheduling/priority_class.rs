@@ -1,32 +1,32 @@
-//! PriorityClass: the two of the system are what they are, and stay.
+//! PriorityClass: system classes are fixed.
 
 use crate::Config;
 use crate::table::Row;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, GroupResource, Object, Status};
-use registry::Strategy;
+use registry::{CreateStrategy, DeleteStrategy};
 
 pub fn row(_: &Config) -> Row {
     Row::stored(PriorityClass)
 }
 
 const POLICIES: [&str; 2] = ["PreemptLowerPriority", "Never"];
-/// The highest value a user may give.
+/// Maximum value of user-defined classes.
 const VALUE_MAX: i64 = 1_000_000_000;
-/// Names that begin so are the system's.
+/// Prefix of system classes.
 const RESERVED: &str = "system-";
 const SYSTEM: [(&str, i64); 2] = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
 pub struct PriorityClass;
 
-impl Strategy for PriorityClass {
+impl CreateStrategy for PriorityClass {
     fn validate_since(&self, o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
-        // What may not change need not be valid.
+        // Immutable fields are not validated again.
         if old.is_some() {
             return;
         }
         if o.name().starts_with(RESERVED) {
-            if let Some(why) = unlike_the_system(o) {
+            if let Some(why) = differs_from_system(o) {
                 let why = format!(
                     "priority class names with '{RESERVED}' prefix are reserved for system use only. error: {why}"
                 );
@@ -43,7 +43,9 @@ impl Strategy for PriorityClass {
             _ => {}
         }
     }
+}
 
+impl DeleteStrategy for PriorityClass {
     fn validate_delete(&self, o: &Object) -> Result<(), Status> {
         if SYSTEM.iter().any(|(name, _)| *name == o.name()) {
             let gr = GroupResource { group: "scheduling.k8s.io".into(), resource: "priorityclasses".into() };
@@ -53,12 +55,14 @@ impl Strategy for PriorityClass {
     }
 }
 
+registry::strategy!(PriorityClass: CreateStrategy, DeleteStrategy);
+
 fn value(o: &Object) -> i64 {
     o.int_at(&["value"]).unwrap_or(0)
 }
 
-/// How a class with a reserved name differs from the system's class of that name.
-fn unlike_the_system(o: &Object) -> Option<String> {
+/// Returns the difference of a class from the system class of its name.
+fn differs_from_system(o: &Object) -> Option<String> {
     let name = o.name();
     let Some((_, fixed)) = SYSTEM.iter().find(|(n, _)| *n == name) else {
         return Some(format!("{name} is not a known system priority class"));

@@ -1,4 +1,4 @@
-//! PodPreset: what is put into pods must be what a pod may have. The plugin `PodPreset` puts it there.
+//! PodPreset: validation of injected volumes, mounts and variables. The admission plugin `PodPreset` injects them.
 
 use crate::Config;
 use crate::plain::Ruled;

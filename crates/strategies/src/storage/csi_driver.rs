@@ -1,4 +1,4 @@
-//! CSIDriver: the tokens it asks for, and how volumes are attached.
+//! CSIDriver: token requests and attachment.
 
 use crate::Config;
 use crate::plain::Ruled;
@@ -13,12 +13,12 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_cells(cells).with_update(validate_update).with_warnings(warnings))
 }
 
-/// Ten minutes, in seconds.
+/// Minimum token lifetime: ten minutes, in seconds.
 const TOKEN_MIN: i64 = 600;
 const TOKEN_MAX: i64 = 1 << 32;
 const PERIOD_MIN: i64 = 10;
 
-/// A driver: the tokens it asks for, each audience once.
+/// Validates token requests, with unique audiences.
 fn validate(o: &Object, errors: &mut ErrorList) {
     let spec = o.get("spec").unwrap_or(&Value::Null);
     let path = FieldPath::new("spec");
@@ -48,7 +48,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Whether volumes are attached stays as it is; upstream says so of a name that is a little off.
+/// Checks that `attachRequired` is unchanged. Upstream misspells the field.
 fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let attached = |o: &Object| o.at(&["spec", "attachRequired"]).cloned().unwrap_or_default();
     if attached(o) != attached(old) {
@@ -56,15 +56,15 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Tokens that drivers are given among the attributes of volumes.
+/// Returns the warning for tokens in volume attributes.
 fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     const UNSET: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
     let spec = o.get("spec").unwrap_or(&Value::Null);
-    let asks = !items(spec, "tokenRequests").is_empty() && !is_set(spec, "serviceAccountTokenInSecrets");
-    asks.then(|| UNSET.to_owned()).into_iter().collect()
+    let requests_tokens = !items(spec, "tokenRequests").is_empty() && !is_set(spec, "serviceAccountTokenInSecrets");
+    requests_tokens.then(|| UNSET.to_owned()).into_iter().collect()
 }
 
-/// The cells that only CSI drivers have.
+/// Evaluates the table cell functions of the kind.
 fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

@@ -1,4 +1,4 @@
-//! CSINode: its drivers.
+//! CSINode: drivers.
 
 use super::driver_name;
 use crate::Config;
@@ -46,7 +46,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// A driver that is there stays as it is; others come and go.
+/// Checks that existing drivers are unchanged; drivers may be added and removed.
 fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
     let null = Value::Null;
     let (new, was) = (o.get("spec").unwrap_or(&null), old.get("spec").unwrap_or(&null));
@@ -61,7 +61,7 @@ fn validate_update(o: &Object, old: &Object, errors: &mut ErrorList) {
             b != d
         };
         if before.is_some_and(differs) {
-            // What may change is left out of the comparison, and so of what is shown.
+            // Mutable fields are excluded from comparison and error.
             let mut d = d.clone();
             d["allocatable"] = Value::Null;
             let shown = shown(&d, "io.k8s.api.storage.v1.CSINodeDriver", &path.index(i));

@@ -1,4 +1,4 @@
-//! CSIStorageCapacity: how much room there is.
+//! CSIStorageCapacity: free capacity.
 
 use super::old_keys;
 use crate::Config;
@@ -13,7 +13,7 @@ pub fn row(_: &Config) -> Row {
     Row::stored(Ruled::new(validate).with_warnings(warnings))
 }
 
-/// How much room there is, and for how large a volume: never less than nothing.
+/// Checks that free capacity and maximum volume size are not negative.
 fn validate(o: &Object, errors: &mut ErrorList) {
     for key in ["capacity", "maximumVolumeSize"] {
         let Some(text) = o.str_at(&[key]) else { continue };
@@ -23,7 +23,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Labels of nodes that have other names today.
+/// Returns warnings for deprecated node labels.
 fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     let (nodes, at) = (o.get("nodeTopology").unwrap_or(&Value::Null), FieldPath::new("nodeTopology"));
     let mut out = Vec::new();

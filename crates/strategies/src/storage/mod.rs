@@ -1,4 +1,4 @@
-//! `storage.k8s.io`: classes, attachments, drivers.
+//! `storage.k8s.io`: validation of driver names and parameters.
 
 mod csi_driver;
 mod csi_node;
@@ -21,7 +21,7 @@ kinds! {
     volume_attributes_class,
 }
 
-/// The name of a CSI driver: a domain, in any case, of at most 63 bytes.
+/// Validates a CSI driver name: a domain, case-insensitive, of at most 63 bytes.
 pub fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
     if name.is_empty() {
         return;
@@ -35,7 +35,7 @@ pub fn driver_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_SIZE_MAX: usize = 256 * 1024;
 
-/// Validates the parameters of a class: their total size, and that each has a name.
+/// Validates the parameters of a class: non-empty names, and total size.
 fn parameters(o: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("parameters");
     let Some(all) = o.get("parameters").and_then(Value::as_object) else { return };

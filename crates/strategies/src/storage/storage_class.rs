@@ -1,4 +1,4 @@
-//! StorageClass: the parameters for a driver, and the topology of its volumes.
+//! StorageClass: driver parameters and allowed topologies.
 
 use super::{old_keys, parameters};
 use crate::Config;
@@ -17,7 +17,7 @@ fn rules() -> Ruled {
     Ruled::new(validate).with_warnings(warnings)
 }
 
-/// What may become of a volume that a class made.
+/// Reclaim policies of provisioned volumes.
 const RECLAIM: [&str; 2] = ["Delete", "Retain"];
 
 fn validate(o: &Object, errors: &mut ErrorList) {
@@ -51,7 +51,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
                 errors.push(FieldError::duplicate(&at.child("key"), key));
             }
         }
-        // Terms are sets: in whatever order, none may be there twice; nor may one be empty.
+        // Terms are sets: they are compared regardless of order, and may not be empty.
         let mut same: Vec<String> = expressions
             .iter()
             .map(|e| {
@@ -73,7 +73,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// Labels of nodes that have other names today, where a class says where its volumes may be.
+/// Returns warnings for deprecated node labels in allowed topologies.
 fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     let mut out = Vec::new();
     let terms = o.get("allowedTopologies").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);

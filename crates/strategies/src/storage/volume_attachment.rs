@@ -1,4 +1,4 @@
-//! VolumeAttachment: its source, and what drivers report.
+//! VolumeAttachment: source and status.
 
 use super::driver_name;
 use crate::Config;
@@ -14,7 +14,7 @@ pub fn row(_: &Config) -> Row {
 }
 
 fn rules() -> Ruled {
-    Ruled::new(validate).with_status(validate_status).with_whole_status()
+    Ruled::new(validate).with_status(validate_status).with_fixed_status_metadata()
 }
 
 const METADATA_MAX: usize = 256 * 1024;
@@ -69,7 +69,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
 }
 
-/// An update of the status is looked at as a whole.
+/// Validates the status by the rules of the entire object.
 fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     validate(o, errors);
 }

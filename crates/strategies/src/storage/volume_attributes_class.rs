@@ -1,4 +1,4 @@
-//! VolumeAttributesClass: the driver and its parameters.
+//! VolumeAttributesClass: driver parameters.
 
 use super::parameters;
 use crate::Config;

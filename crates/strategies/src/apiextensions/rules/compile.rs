@@ -1,4 +1,4 @@
-//! From texts to rules. What upstream refuses when a definition is written is reported, at the path of the rule.
+//! Compiles rules and reports errors at the paths of the rules, as upstream does when a definition is written.
 
 use super::super::field_path;
 use super::{Reason, Rule, Rules};
@@ -8,29 +8,29 @@ use expressions::{self as types, Typed};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value};
 
-/// What one rule may cost at most, by estimate.
+/// Maximum estimated cost of a rule.
 const RULE_LIMIT: u64 = 10_000_000;
-/// What all rules of a version may cost.
+/// Maximum estimated cost of all rules of a version.
 const TOTAL_LIMIT: u64 = 100_000_000;
-/// Rules that may cost more than this, about 50 ms, are evaluated where nothing waits for them.
+/// Estimated cost (about 50 ms) above which rules are evaluated on threads for long requests.
 const SLOW: u64 = 1_000_000;
 
-/// The rules of a schema that was found well; none when there are none.
+/// Compiles the rules of a valid schema; `None` if it has none.
 pub fn rules(schema: &Value) -> Option<Rules> {
     let mut c = Compiler::default();
-    let rules = c.part(schema, &FieldPath::root(), Place::root())?;
+    let rules = c.part(schema, &FieldPath::root(), Position::root())?;
     Some(Rules { slow: c.total > SLOW, ..rules })
 }
 
-/// Compiles the rules of a schema and reports those that are not well, or could cost too much: each of them, unless they were
-/// taken before (`unchanged`), and all together.
+/// Compiles the rules of a schema and reports errors: invalid rules, and costs above the limits, per rule (unless
+/// `unchanged`) and in total.
 pub fn compile(schema: &Value, path: &FieldPath, unchanged: bool, errors: &mut ErrorList) {
     let mut c = Compiler { unchanged, ..Compiler::default() };
-    c.part(schema, path, Place::root());
+    c.part(schema, path, Position::root());
     errors.append(&mut c.errors);
     if c.total > TOTAL_LIMIT {
         c.costs.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
-        // Upstream names the four most expensive that take a noticeable share.
+        // Upstream reports up to four rules that exceed one percent of the limit.
         for (_, at) in c.costs.iter().filter(|(cost, _)| *cost > TOTAL_LIMIT / 100).take(4) {
             let why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
             errors.push(FieldError::forbidden(at, why));
@@ -40,17 +40,17 @@ pub fn compile(schema: &Value, path: &FieldPath, unchanged: bool, errors: &mut E
     }
 }
 
-/// Where in a schema a part is.
+/// The position of a schema part.
 #[derive(Clone)]
-struct Place {
+struct Position {
     root: bool,
-    /// How often the part can be in an object, if that is bounded.
+    /// Maximum number of occurrences in an object, if bounded.
     times: Option<u64>,
-    /// Below this there is no saying which old value a value was.
+    /// The path below which values cannot be correlated with old ones.
     uncorrelated: Option<FieldPath>,
 }
 
-impl Place {
+impl Position {
     fn root() -> Self {
         Self { root: true, times: Some(1), uncorrelated: None }
     }
@@ -74,15 +74,15 @@ struct Compiler {
 }
 
 impl Compiler {
-    fn part(&mut self, s: &Value, path: &FieldPath, place: Place) -> Option<Rules> {
+    fn part(&mut self, s: &Value, path: &FieldPath, position: Position) -> Option<Rules> {
         let mut out = Rules { ty: s["type"].as_str().unwrap_or_default().into(), ..Rules::default() };
         let written = s["x-kubernetes-validations"].as_array().filter(|r| !r.is_empty());
         if let Some(written) = written {
-            match types::typed(s, place.root) {
+            match types::typed(s, position.root) {
                 Some(t) => {
                     for (i, r) in written.iter().enumerate() {
                         let at = path.child("x-kubernetes-validations").index(i);
-                        out.rules.extend(self.rule(s, &t, r, &at, &place));
+                        out.rules.extend(self.rule(s, &t, r, &at, &position));
                     }
                     out.shape = types::shape(s);
                 }
@@ -94,7 +94,7 @@ impl Compiler {
             }
         }
         for (name, p) in s["properties"].as_object().into_iter().flatten() {
-            let mut below = place.below();
+            let mut below = position.below();
             if s["x-kubernetes-map-type"] == "atomic" {
                 below.uncorrelated.get_or_insert_with(|| path.clone());
             }
@@ -102,7 +102,7 @@ impl Compiler {
             out.fields.extend(self.part(p, &at, below).map(|r| (name.as_str().into(), r)));
         }
         if s["additionalProperties"].is_object() {
-            let mut below = place.repeated(s["maxProperties"].as_u64());
+            let mut below = position.repeated(s["maxProperties"].as_u64());
             if s["x-kubernetes-map-type"] == "atomic" {
                 below.uncorrelated.get_or_insert_with(|| path.clone());
             }
@@ -110,7 +110,7 @@ impl Compiler {
             out.values = found.map(Box::new);
         }
         if s["items"].is_object() {
-            let mut below = place.repeated(s["maxItems"].as_u64());
+            let mut below = position.repeated(s["maxItems"].as_u64());
             if s["x-kubernetes-list-type"] == "map" {
                 out.keys = types::keys(s);
             } else {
@@ -122,7 +122,7 @@ impl Compiler {
         used.then_some(out)
     }
 
-    fn rule(&mut self, s: &Value, t: &Typed, r: &Value, at: &FieldPath, place: &Place) -> Option<Rule> {
+    fn rule(&mut self, s: &Value, t: &Typed, r: &Value, at: &FieldPath, position: &Position) -> Option<Rule> {
         let text = |k: &str| r[k].as_str().unwrap_or_default();
         let rule = text("rule").trim();
         if rule.is_empty() {
@@ -132,10 +132,10 @@ impl Compiler {
         let old = if optional_old { Type::optional(t.decl.clone()) } else { t.decl.ty.clone() };
         let old = cel::Decl::new(old, t.decl.max);
         let env = || Env::default().with("self", t.decl.clone()).with("oldSelf", old.clone());
-        let times = place.times.unwrap_or_else(|| types::max_occurrences(t.least));
-        let compiled = self.expression(&env(), rule, r, &at.child("rule"), Wanted::Bool, times)?;
+        let times = position.times.unwrap_or_else(|| types::max_occurrences(t.least));
+        let compiled = self.expression(&env(), rule, r, &at.child("rule"), ExpectedType::Bool, times)?;
         let uses_old = compiled.program.uses("oldSelf");
-        if uses_old && let Some(where_) = &place.uncorrelated {
+        if uses_old && let Some(where_) = &position.uncorrelated {
             let why = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {where_}");
             self.errors.push(FieldError::invalid(&at.child("rule"), rule, why));
         }
@@ -145,7 +145,7 @@ impl Compiler {
         }
         let expression = text("messageExpression").trim();
         let message_expression = (!expression.is_empty())
-            .then(|| self.expression(&env(), expression, r, &at.child("messageExpression"), Wanted::Text, times))
+            .then(|| self.expression(&env(), expression, r, &at.child("messageExpression"), ExpectedType::Text, times))
             .flatten();
         let field_path = field_path::find(text("fieldPath"), s).ok().map(|(names, _)| {
             names.into_iter().fold(FieldPath::root(), |p, n| if plain(&n) { p.child(&n) } else { p.key(&n) })
@@ -173,12 +173,14 @@ impl Compiler {
         text: &str,
         rule: &Value,
         at: &FieldPath,
-        wanted: Wanted,
+        expected: ExpectedType,
         times: u64,
     ) -> Option<Compiled> {
-        let (prefix, what, cost_of) = match wanted {
-            Wanted::Bool => ("compilation failed", "cel expression must evaluate to a bool", "estimated rule cost"),
-            Wanted::Text => (
+        let (prefix, what, cost_of) = match expected {
+            ExpectedType::Bool => {
+                ("compilation failed", "cel expression must evaluate to a bool", "estimated rule cost")
+            }
+            ExpectedType::Text => (
                 "messageExpression compilation failed",
                 "messageExpression must evaluate to a string",
                 "estimated messageExpression cost",
@@ -191,15 +193,15 @@ impl Compiler {
                 return None;
             }
         };
-        let fits = match wanted {
-            Wanted::Bool => matches!(compiled.ty, Type::Bool | Type::Dyn),
-            Wanted::Text => matches!(compiled.ty, Type::String | Type::Dyn),
+        let fits = match expected {
+            ExpectedType::Bool => matches!(compiled.ty, Type::Bool | Type::Dyn),
+            ExpectedType::Text => matches!(compiled.ty, Type::String | Type::Dyn),
         };
         if !fits {
             self.wrong(at, rule, what);
             return None;
         }
-        let cost = compiled.cost.max.saturating_mul(if matches!(wanted, Wanted::Bool) { times } else { 1 });
+        let cost = compiled.cost.max.saturating_mul(if matches!(expected, ExpectedType::Bool) { times } else { 1 });
         if cost > RULE_LIMIT && !self.unchanged {
             self.errors.push(FieldError::forbidden(at, &excess(cost_of, cost, RULE_LIMIT)));
         }
@@ -215,7 +217,7 @@ impl Compiler {
 }
 
 #[derive(Clone, Copy)]
-enum Wanted {
+enum ExpectedType {
     Bool,
     Text,
 }
@@ -224,7 +226,7 @@ fn failed(prefix: &str, e: &Issues) -> String {
     format!("{prefix}: {e}")
 }
 
-/// A name that stands in a path as it is.
+/// Whether a name needs no escaping in a path.
 fn plain(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
@@ -246,11 +248,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The estimated cost of a rule about a schema that is no root.
+    /// Returns the estimated cost of a rule at a schema other than the root.
     fn cost(mut schema: Value, rule: &str) -> u64 {
         schema["x-kubernetes-validations"] = json!([{"rule": rule}]);
         let mut c = Compiler::default();
-        c.part(&schema, &FieldPath::root(), Place { root: false, ..Place::root() });
+        c.part(&schema, &FieldPath::root(), Position { root: false, ..Position::root() });
         assert_eq!(c.costs.len(), 1, "{rule}: {:?}", c.errors);
         c.costs[0].0
     }
@@ -263,7 +265,7 @@ mod tests {
         json!({"type": "object", "additionalProperties": values})
     }
 
-    /// Upstream's estimates, which decide which definitions are taken.
+    /// The estimates equal upstream's, which determine the accepted definitions.
     #[test]
     fn rules_cost_what_upstream_estimates() {
         let text = || json!({"type": "string"});
@@ -271,22 +273,22 @@ mod tests {
         let number = || json!({"type": "number"});
         let part = json!({"type": "object", "required": ["a"], "properties": {"a": text(), "b": text()}});
         let cases = [
-            // As many items as a request can hold.
+            // The number of items is bounded by the request size.
             (list(number()), "self.all(x, true)", 4_718_591),
             (list(json!({"type": "boolean"})), "self.all(x, true)", 1_887_437),
             (list(json!({"x-kubernetes-int-or-string": true})), "self.all(x, true)", 4_718_591),
             (map(json!({"type": "string", "format": "date"})), "self.all(x, true)", 524_288),
-            // Numbers at a declared place have no size, and what is made has one.
+            // Numbers of the object have no size; computed values have one.
             (list(number()), "self[1] == 0.0", 2),
             (list(number()), "self.all(x, x == 0.0)", 6_291_454),
             (map(json!({"type": "integer"})), "oldSelf.size() == self.size()", 5),
             (list(list(number())), "self[0][0] == -1.0", 3),
             (list(map(number())), "self.all(x, x.y == 25.2)", 6_291_452),
             (list(json!({"x-kubernetes-int-or-string": true})), "self[0] == 5", 3),
-            // Times have that of their longest text.
+            // Times have the size of their longest text.
             (map(json!({"type": "string", "format": "date-time"})), "self['a'] == self['b']", 8),
             (map(json!({"type": "string", "format": "duration"})), "self['a'] == self['b']", 8),
-            // Keys of maps have none: a rule may match them all.
+            // Map keys are unbounded: a rule may match all of them.
             (map(text()), "self.all(x, x.contains(self[x]))", 2_752_507),
             (map(short(10)), "self.all(k, k.matches('^[a-z]+$'))", 6 * 393_215 + 2),
             (text(), "self.contains('test')", 314_574),
@@ -300,8 +302,8 @@ mod tests {
             (json!({"type": "array", "maxItems": 10, "items": short(10)}), "self.isSorted() == true", 52),
             (list(map(part)), "self.all(x, x['y'].a == 'z')", 7_340_027),
         ];
-        for (schema, rule, want) in cases {
-            assert_eq!(cost(schema.clone(), rule), want, "{rule} of {schema}");
+        for (schema, rule, expected) in cases {
+            assert_eq!(cost(schema.clone(), rule), expected, "{rule} of {schema}");
         }
     }
 }

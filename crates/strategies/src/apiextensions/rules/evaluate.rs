@@ -1,4 +1,5 @@
-//! Rules about an object. Rules that fail where nothing has changed are tolerated (ratcheting), unless they look at what was.
+//! Evaluates validation rules. Failures of unchanged values are tolerated (ratcheting), except for rules that use
+//! `oldSelf`.
 
 use super::{Reason, Rule, Rules};
 use cel::{Budget, Error, RUNTIME_BUDGET, Shape, Val, Vars};
@@ -7,16 +8,15 @@ use meta::{FieldError, FieldPath, Value};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-/// The longest message an expression may make.
-const LONGEST_MESSAGE: usize = 5 * 1024;
+/// Maximum length of a message expression's result, in bytes.
+const MAX_MESSAGE: usize = 5 * 1024;
 
-/// A value, and what it was. Without an old one, the nearest pair around it that is the same thing before and after decides
-/// whether something has changed.
+/// A value and its old value. Without an old value, the nearest enclosing pair with one decides whether it changed.
 struct Pair<'a> {
     new: &'a Value,
     old: Option<&'a Value>,
     around: Option<&'a Pair<'a>>,
-    /// Whether both are equal, once somebody has asked: each of many parts may.
+    /// Whether both are equal, computed on first use and shared by all parts.
     same: OnceCell<bool>,
 }
 
@@ -36,10 +36,10 @@ impl<'a> Pair<'a> {
 }
 
 impl Rules {
-    /// Evaluates every rule against a new object and the one it replaces. What is wrong, but was wrong before, comes back.
+    /// Evaluates all rules on `object` and the object it replaces. Adds errors, and returns the tolerated ones.
     pub fn evaluate(&self, object: &Value, old: Option<&Value>, errors: &mut ErrorList) -> ErrorList {
         let mut run = Run { budget: Budget::new(RUNTIME_BUDGET), errors, tolerated: Vec::new() };
-        // Without budget nothing more is asked, and the error was told.
+        // An exhausted budget ends evaluation, and is already reported.
         let pair = Pair { new: object, old, around: None, same: OnceCell::new() };
         let _ = run.part(self, &pair, &FieldPath::root());
         run.tolerated
@@ -52,7 +52,7 @@ struct Run<'e> {
     tolerated: ErrorList,
 }
 
-/// No rule is to be run any more.
+/// Evaluation has ended early.
 struct Over;
 
 impl Run<'_> {
@@ -95,7 +95,7 @@ impl Run<'_> {
             return Ok(());
         }
         let given = Given { new: pair.new, old, optional_old: r.optional_old, shape: part.shape.as_ref() };
-        let told = if r.message.is_empty() { &r.text } else { &r.message };
+        let rule_text = if r.message.is_empty() { &r.text } else { &r.message };
         let invalid = |why: String| FieldError::invalid(path, &*part.ty, why);
         let out_of_budget =
             "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -112,16 +112,16 @@ impl Run<'_> {
             }
             Err(e @ Error::Cost) => {
                 let why = "no further validation rules will be run due to call cost exceeds limit for rule";
-                self.errors.push(invalid(format!("'{e}': {why}: {told}")));
+                self.errors.push(invalid(format!("'{e}': {why}: {rule_text}")));
                 return Err(Over);
             }
             Err(e @ Error::NoOverload) => {
                 let why = "call arguments did not match a supported operator, function or macro signature for rule";
-                self.errors.push(invalid(format!("'{e}': {why}: {told}")));
+                self.errors.push(invalid(format!("'{e}': {why}: {rule_text}")));
                 return Ok(());
             }
             Err(e) => {
-                self.errors.push(invalid(format!("{e} evaluating rule: {told}")));
+                self.errors.push(invalid(format!("{e} evaluating rule: {rule_text}")));
                 return Ok(());
             }
         }
@@ -139,23 +139,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the rule's own expression says; none when it says nothing of use.
+    /// Returns the result of the message expression; `None` if it fails or is unusable.
     fn message<'a>(&mut self, r: &'a Rule, given: &Given<'a>) -> Option<String> {
         let program = r.message_expression.as_ref()?;
         let made = program.eval(given, &mut self.budget).ok()?;
         let text = made.as_str()?.trim();
-        let well = !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n');
+        let well = !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n');
         well.then(|| text.to_owned())
     }
 }
 
-/// Between a path and the one that goes on from it.
+/// Returns the separator between a path and its continuation.
 fn dot(path: &FieldPath, further: &str) -> &'static str {
     if path.is_root() || further.is_empty() || further.starts_with('[') { "" } else { "." }
 }
 
 fn failure(at: &FieldPath, value: &Value, ty: &str, reason: Reason, detail: &str) -> FieldError {
-    // Objects and lists are not shown.
+    // Errors omit objects and lists.
     let hidden = matches!(ty, "object" | "array");
     match reason {
         Reason::Required => FieldError::required(at, detail),
@@ -171,14 +171,14 @@ fn below<'a>(old: Option<&'a Value>, name: &str) -> Option<&'a Value> {
     old?.get(name)
 }
 
-/// The keys of an item of a list that is a map, as one text; none where the list is none.
+/// Returns the map keys of an item as one text; `None` if the list is no map.
 fn keys(item: &Value, names: &[Box<str>]) -> Option<String> {
     let part = |name: &str| item.get(name).map_or_else(String::new, Value::to_string);
-    // JSON has no line breaks but those it escapes.
+    // JSON texts contain no line breaks.
     (!names.is_empty()).then(|| names.iter().map(|n| part(n)).collect::<Vec<_>>().join("\n"))
 }
 
-/// What the items were, by their keys. Of equal ones the first.
+/// Returns the old items by their keys; the first of equal ones.
 fn by_keys<'a>(old: Option<&'a Value>, names: &[Box<str>]) -> HashMap<String, &'a Value> {
     let mut all = HashMap::new();
     for item in old.and_then(Value::as_array).into_iter().flatten() {

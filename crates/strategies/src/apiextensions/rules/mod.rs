@@ -1,4 +1,5 @@
-//! `x-kubernetes-validations`: rules of a definition about its objects (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel`).
+//! `x-kubernetes-validations`: validation rules of custom resources
+//! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel`).
 //!
 //! `expressions` has the types of a schema, `compile` compiles rules and reports their errors, `evaluate` evaluates them for an object.
 //! [`super::custom::Custom`] evaluates them after the schema's own validation, as upstream does, unless an error of that makes rules
@@ -12,19 +13,19 @@ use meta::field::{ErrorList, ErrorType};
 
 pub use compile::{compile, rules};
 
-/// A part of a schema with rules, or with parts that have some. Parts without any are not kept.
+/// The compiled rules of a schema and of its parts. Parts without rules are omitted.
 #[derive(Default)]
 pub struct Rules {
     rules: Vec<Rule>,
-    /// The type of the part, as errors show it.
+    /// The type of the value, as errors show it.
     ty: Box<str>,
     shape: Option<Shape>,
     fields: Vec<(Box<str>, Rules)>,
     items: Option<Box<Rules>>,
-    /// Of a list that is a map: the keys by which items find the ones they were.
+    /// The keys of a map list, which correlate items with old ones.
     keys: Vec<Box<str>>,
     values: Option<Box<Rules>>,
-    /// Whether an evaluation of all rules may take long, by the estimate of their costs. Said of the root only.
+    /// Whether evaluation may be slow, by the estimated cost of all rules. Set at the root only.
     pub slow: bool,
 }
 
@@ -34,10 +35,10 @@ struct Rule {
     message: Box<str>,
     message_expression: Option<Program>,
     reason: Reason,
-    /// `.spec.x`, below the place of the rule.
+    /// The field of the error, relative to the rule's value, as `.spec.x`.
     field_path: Box<str>,
     uses_old: bool,
-    /// `oldSelf` is there at creation as well, without a value.
+    /// Whether `oldSelf` is optional, and the rule also runs on create.
     optional_old: bool,
 }
 
@@ -49,7 +50,7 @@ enum Reason {
     Duplicate,
 }
 
-/// After such an error no rule is evaluated.
+/// Whether an error of schema validation prevents the evaluation of rules.
 pub fn blocks(errors: &ErrorList) -> bool {
     use ErrorType::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
     errors.iter().any(|e| matches!(e.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid))

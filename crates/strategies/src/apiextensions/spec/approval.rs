@@ -1,4 +1,4 @@
-//! Groups of the Kubernetes community need to say that they were approved.
+//! Validation of the API approval annotation of Kubernetes community groups.
 
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object};

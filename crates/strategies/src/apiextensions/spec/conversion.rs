@@ -1,30 +1,30 @@
-//! How versions become one another: by nobody, or by a webhook that can be reached and trusted.
+//! Validation of the conversion strategy and its webhook.
 
-use super::one_of;
+use super::supported;
 use crate::admissionregistration::webhooks::client_config;
 use crate::apiextensions::strings;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Which certificate authorities a webhook may name.
+/// The CA bundles that a webhook may have.
 #[derive(PartialEq)]
 pub enum Authorities {
-    /// Also those that nobody can read: nothing is served yet, or they are there already.
+    /// Any, including unparsable ones: no version is served yet, or the old bundle is unparsable.
     Any,
-    Readable,
+    Parsable,
 }
 
-/// What may follow a definition that is served.
+/// Returns the allowed CA bundles for an update of a served definition.
 pub fn authorities(old: &Object) -> Authorities {
     let bundle = old.str_at(&["spec", "conversion", "webhook", "clientConfig", "caBundle"]).unwrap_or_default();
-    if readable(bundle).is_ok() { Authorities::Readable } else { Authorities::Any }
+    if check_bundle(bundle).is_ok() { Authorities::Parsable } else { Authorities::Any }
 }
 
 pub fn validate(v: Option<&Value>, authorities: Authorities, path: &FieldPath, errors: &mut ErrorList) {
     let Some(v) = v.filter(|v| v.is_object()) else { return };
     let strategy = v["strategy"].as_str().unwrap_or_default();
-    one_of(strategy, &["None", "Webhook"], &path.child("strategy"), errors);
+    supported(strategy, &["None", "Webhook"], &path.child("strategy"), errors);
     let (config, reviews) = (&v["webhook"]["clientConfig"], strings(v["webhook"].get("conversionReviewVersions")));
     let at = path.child("webhookClientConfig");
     let list = path.child("conversionReviewVersions");
@@ -43,8 +43,8 @@ pub fn validate(v: Option<&Value>, authorities: Authorities, path: &FieldPath, e
     } else {
         client_config(config, &at, errors);
         let bundle = config["caBundle"].as_str().unwrap_or_default();
-        if authorities == Authorities::Readable
-            && let Err(why) = readable(bundle)
+        if authorities == Authorities::Parsable
+            && let Err(why) = check_bundle(bundle)
         {
             let why = format!("unable to load root certificates: {why}");
             errors.push(FieldError::invalid(&at.child("caBundle"), bundle, why));
@@ -72,8 +72,8 @@ fn reviewed(reviews: &[String], list: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-/// Nothing, or PEM with a certificate in it.
-fn readable(base64: &str) -> Result<(), String> {
+/// Checks that a CA bundle is empty, or PEM with a certificate.
+fn check_bundle(base64: &str) -> Result<(), String> {
     let bytes = schema::base64_decode(base64).unwrap_or_default();
     if bytes.is_empty() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Addresses of services: an `IPAddress` object says whose an address is, written in the transaction of the service.
+//! ClusterIP allocation: an `IPAddress` object, written in the service's transaction, records the owner of each
+//! address.
 
 use super::families::{family, is_settled};
 use super::{Service, invalid, is_headless, list, ty};
@@ -13,8 +14,8 @@ use stored::encode;
 const ADDRESSES: &str = "networking.k8s.io/ipaddresses";
 const RANGES: &str = "networking.k8s.io/servicecidrs";
 
-/// The addresses that a service holds.
-pub fn of(o: &Object) -> Vec<IpAddr> {
+/// Returns the allocated cluster IPs of a service.
+pub fn cluster_ips(o: &Object) -> Vec<IpAddr> {
     if ty(o) == "ExternalName" || is_headless(o) {
         return Vec::new();
     }
@@ -29,7 +30,7 @@ pub fn release(ip: IpAddr) -> Op {
     Op { key: key(ip), expect: Expect::Any, action: Action::Delete }
 }
 
-/// The IPAddress that says whose an address is. Two services cannot both create it.
+/// Returns the operation that creates the IPAddress. It fails if another service has the address.
 fn claim(env: Env<'_>, o: &Object, ip: IpAddr) -> Op {
     let labels = json!({"ipaddress.kubernetes.io/ip-family": family(ip.is_ipv6()),
         "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"});
@@ -57,17 +58,17 @@ impl Service {
             ("ExternalName", "ExternalName") => return Ok(Vec::new()),
             ("ExternalName", _) => return self.new_addresses(env, o),
             _ if is_headless(old) => return Ok(Vec::new()),
-            (_, "ExternalName") => return Ok(of(old).into_iter().map(release).collect()),
+            (_, "ExternalName") => return Ok(cluster_ips(old).into_iter().map(release).collect()),
             _ => {}
         }
         match (list(old, "ipFamilies").len(), list(o, "ipFamilies").len()) {
             (1, 2) => Ok(vec![self.take(env, o, 1)?]),
-            (2, 1) => Ok(of(old).into_iter().skip(1).map(release).collect()),
+            (2, 1) => Ok(cluster_ips(old).into_iter().skip(1).map(release).collect()),
             _ => Ok(Vec::new()),
         }
     }
 
-    /// The address of the service's family at `i`: the one it names, or any.
+    /// Allocates the service's address at index `i` of its families: the requested one, or any.
     fn take(&self, env: Env<'_>, o: &mut Object, i: usize) -> Result<Op, Status> {
         let six = list(o, "ipFamilies").get(i).is_some_and(|f| f == "IPv6");
         let snapshot = env.registry.store.snapshot();
@@ -100,8 +101,8 @@ impl Service {
         Ok(claim(env, o, ip))
     }
 
-    /// Where addresses of a family may come from: every range that is ready and stays. A server that keeps no such objects has
-    /// the ranges it was started with. Errors if a range cannot be read.
+    /// Returns the ranges of a family: every ServiceCIDR that is ready and not being deleted, or, without ServiceCIDRs,
+    /// the configured ranges. Errors if a ServiceCIDR cannot be decoded.
     fn ranges_of(&self, snapshot: &Snapshot, six: bool) -> Result<Vec<Cidr>, Status> {
         registry::check_readable(snapshot, RANGES, None)?;
         let all = snapshot.range(RANGES, None, None).map(|e| encode::decode(e)).collect::<Result<Vec<Object>, _>>()?;
@@ -117,7 +118,8 @@ impl Service {
     }
 }
 
-/// A free address, from a random point on. The first addresses of each range are left for those who name theirs.
+/// Returns a free address, searching from a random offset. The first addresses of each range are reserved for explicit
+/// requests.
 fn free(env: Env<'_>, snapshot: &Snapshot, ranges: &[Cidr]) -> Option<IpAddr> {
     ranges.iter().find_map(|range| {
         let size = range.size();

@@ -3,7 +3,7 @@
 use kinds::columns::{Cell, display, list_at, load_balancer, or_none};
 use meta::{Object, Value};
 
-/// The cells that only services have.
+/// Evaluates the table cell functions of the kind.
 pub fn cells(cell: &Cell<'_>) -> Option<Value> {
     let o = cell.object;
     Some(match cell.function {

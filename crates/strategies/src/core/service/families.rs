@@ -1,4 +1,4 @@
-//! Of which families a service is, given the ranges of the cluster (upstream `initIPFamilyFields`).
+//! IP families of services, given the cluster's ranges (upstream `initIPFamilyFields`).
 
 use super::{Service, has_address, invalid, is_headless, list, selects, ty};
 use crate::core::service_rules;
@@ -26,7 +26,7 @@ fn same(o: &Object, old: &Object, field: &str) -> bool {
     list(o, field) == list(old, field)
 }
 
-/// A service that takes what it can get keeps what it has, whatever the cluster has meanwhile.
+/// Whether an unchanged `PreferDualStack` service keeps its families, even if the cluster's ranges changed.
 pub fn is_settled(o: &Object, old: Option<&Object>) -> bool {
     old.is_some_and(|old| {
         policy(o) == Some(PREFERRED)
@@ -62,16 +62,16 @@ impl Service {
             return Err(invalid(o, &errors));
         }
         fits_policy(o, old, &mut errors);
-        self.of_addresses(o, &mut errors);
+        self.derive_from_addresses(o, &mut errors);
         if !errors.is_empty() {
             return Err(invalid(o, &errors));
         }
         let single = policy(o) == Some(ONE);
         let mut all: Vec<Value> = list(o, "ipFamilies").to_vec();
-        // The endpoints of such a service are somebody else's, who may have addresses of both.
+        // A headless service without a selector may have endpoints of both families.
         let free = is_headless(o) && !selects(o);
         if !free {
-            self.are_here(o, &all, &mut errors);
+            self.check_configured(o, &all, &mut errors);
             if !errors.is_empty() {
                 return Err(invalid(o, &errors));
             }
@@ -89,8 +89,8 @@ impl Service {
         Ok(())
     }
 
-    /// Who names addresses and no families means those of the addresses.
-    fn of_addresses(&self, o: &mut Object, errors: &mut ErrorList) {
+    /// Derives absent families from the requested cluster IPs.
+    fn derive_from_addresses(&self, o: &mut Object, errors: &mut ErrorList) {
         let mut all = list(o, "ipFamilies").to_vec();
         let ips = list(o, "clusterIPs").to_vec();
         for (i, ip) in ips.iter().enumerate().skip(all.len()) {
@@ -108,7 +108,7 @@ impl Service {
         }
     }
 
-    fn are_here(&self, o: &Object, families: &[Value], errors: &mut ErrorList) {
+    fn check_configured(&self, o: &Object, families: &[Value], errors: &mut ErrorList) {
         if policy(o) == Some(BOTH) && self.ranges.len() < 2 {
             let why = "this cluster is not configured for dual-stack services";
             errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), BOTH, why));
@@ -122,16 +122,17 @@ impl Service {
     }
 }
 
-/// One family, or more, as the policy has it. An update to one family drops the second of what it did not touch.
+/// Checks the number of families and addresses against the policy. An update to `SingleStack` drops an unchanged
+/// secondary one.
 fn fits_policy(o: &mut Object, old: Option<&Object>, errors: &mut ErrorList) {
-    let said = policy(o).unwrap_or_default().to_owned();
+    let policy_name = policy(o).unwrap_or_default().to_owned();
     let mut wrong = |why: &str| {
-        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), said.as_str(), why));
+        errors.push(FieldError::invalid(&FieldPath::new("spec.ipFamilyPolicy"), policy_name.as_str(), why));
     };
     if let Some(old) = old {
         for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
             let (now, was) = (list(o, field), list(old, field));
-            if said != ONE {
+            if policy_name != ONE {
                 if !now.is_empty() && now.len() < was.len() {
                     wrong(&format!("must be 'SingleStack' to release the secondary {what}"));
                 }
@@ -141,7 +142,7 @@ fn fits_policy(o: &mut Object, old: Option<&Object>, errors: &mut ErrorList) {
             }
         }
     }
-    if said == ONE {
+    if policy_name == ONE {
         for (field, what) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
             if list(o, field).len() == 2 {
                 wrong(&format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"));

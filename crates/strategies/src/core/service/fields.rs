@@ -1,7 +1,7 @@
-//! Fields that belong together: what an update leaves out and the server has allocated, one address and the list of them, and
-//! what a change of the type leaves behind (upstream `patchAllocatedValues`, `normalizeClusterIPs`, `dropTypeDependentFields`).
+//! Fields of services that depend on each other: allocated values that an update omits, single and list fields, and
+//! values of the old type (upstream `patchAllocatedValues`, `normalizeClusterIPs`, `dropTypeDependentFields`).
 
-use super::{has_address, is_balanced, is_checked, is_reached_from_outside, list, reaches_nodes};
+use super::{accepts_external_traffic, has_address, is_balanced, is_checked, list, reaches_nodes};
 use meta::{Object, Value};
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
@@ -10,7 +10,7 @@ fn port(p: &Value) -> i64 {
     p["nodePort"].as_i64().unwrap_or(0)
 }
 
-/// The ports of nodes that a service has.
+/// Returns the node ports of a service.
 pub fn ports_of(o: &Object) -> BTreeSet<i64> {
     list(o, "ports").iter().map(port).filter(|n| *n != 0).collect()
 }
@@ -23,7 +23,7 @@ fn address(o: &Object) -> &str {
     o.str_at(&["spec", "clusterIP"]).unwrap_or_default()
 }
 
-/// Clients may leave out what the server has allocated, as long as the service still wants it.
+/// Restores allocated values that an update omits and the service still needs.
 pub fn keep_allocated(o: &mut Object, old: &Object) {
     if has_address(old) && has_address(o) {
         if address(o).is_empty() && !address(old).is_empty() {
@@ -46,7 +46,7 @@ pub fn keep_allocated(o: &mut Object, old: &Object) {
     }
 }
 
-/// Ports are the same by their names, unless another one says that it has the number now.
+/// Restores node ports by port name, unless another port now requests the same number.
 fn keep_ports(o: &mut Object, old: &Object) {
     let (was, now) = (ports_of(old), ports_of(o));
     let name = |p: &Value| p["name"].as_str().unwrap_or_default().to_owned();
@@ -63,8 +63,8 @@ fn keep_ports(o: &mut Object, old: &Object) {
     }
 }
 
-/// One field for one address, a list for both: who knows only the first means the list too.
-pub fn agree(o: &mut Object, old: Option<&Object>) {
+/// Synchronizes `clusterIP` and `clusterIPs` for clients that set only the former.
+pub fn normalize_cluster_ips(o: &mut Object, old: Option<&Object>) {
     let (one, all) = (["spec", "clusterIP"], ["spec", "clusterIPs"]);
     let ip = address(o).to_owned();
     let Some(old) = old else {
@@ -76,8 +76,8 @@ pub fn agree(o: &mut Object, old: Option<&Object>) {
     if list(o, "clusterIPs").is_empty() && !list(old, "clusterIPs").is_empty() && ip == address(old) {
         o.set(&all, list(old, "clusterIPs").to_vec());
     }
-    let unsaid = list(o, "clusterIPs").is_empty() && !ip.is_empty();
-    if ip == address(old) || !unsaid && list(o, "clusterIPs") != list(old, "clusterIPs") {
+    let list_is_unset = list(o, "clusterIPs").is_empty() && !ip.is_empty();
+    if ip == address(old) || !list_is_unset && list(o, "clusterIPs") != list(old, "clusterIPs") {
         return;
     }
     if ip.is_empty() {
@@ -88,7 +88,7 @@ pub fn agree(o: &mut Object, old: Option<&Object>) {
     }
 }
 
-/// What only the old type had goes with it, unless it was touched.
+/// Drops unchanged fields that only the old type supports.
 pub fn drop_of_old_type(o: &mut Object, old: &Object) {
     if has_address(old) && !has_address(o) {
         if list(o, "clusterIPs") == list(old, "clusterIPs") {
@@ -116,7 +116,7 @@ pub fn drop_of_old_type(o: &mut Object, old: &Object) {
             o.remove(&["spec", k]);
         }
     }
-    if is_reached_from_outside(old) && !is_reached_from_outside(o) && same(o, old, "externalTrafficPolicy") {
+    if accepts_external_traffic(old) && !accepts_external_traffic(o) && same(o, old, "externalTrafficPolicy") {
         o.remove(&["spec", "externalTrafficPolicy"]);
     }
     if !is_balanced(o) && o.get("status").is_some() {

@@ -1,7 +1,7 @@
-//! Service: addresses and ports, allocated in the transaction that writes the service.
+//! Service: allocates addresses and node ports in the transaction that writes the service.
 //!
-//! As upstream does (`pkg/registry/core/service/storage`), they are allocated before the service is validated, so that what is
-//! wrong with them is all that is told.
+//! Allocation precedes validation, as upstream (`pkg/registry/core/service/storage`): an allocation error is the only
+//! one reported.
 
 mod addresses;
 mod cells;
@@ -16,7 +16,10 @@ use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
 use meta::{FieldError, GroupKind, Object, Status, Value};
-use registry::{Env, NameRule, ProxyTarget, Request, Strategy, Sub, Upstream};
+use registry::{
+    Allocator, CostEstimator, CreateStrategy, Env, NameRule, ProxyTarget, Request, Sub, Subresources, TableConvertor,
+    UpdateStrategy, Upstream,
+};
 use serde_json::json;
 use std::ops::RangeInclusive;
 use store::Op;
@@ -26,7 +29,7 @@ pub fn row(config: &Config) -> Row {
 }
 
 pub struct Service {
-    /// One range, or one of each family. Services are of the first one's, unless they say more.
+    /// ClusterIP ranges: one, or one per family. The first is the default family.
     ranges: Vec<Cidr>,
     node_ports: RangeInclusive<u16>,
 }
@@ -37,18 +40,14 @@ impl Service {
     }
 }
 
-impl Strategy for Service {
-    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
-        cells::cells(cell)
-    }
-
+impl CreateStrategy for Service {
     fn name_rule(&self) -> NameRule {
         NameRule::DnsLabel
     }
 
     fn default(&self, o: &mut Object) {
         let Some(mut spec) = o.remove(&["spec"]) else { return };
-        // An address of a load balancer is one that it forwards from, unless it says otherwise.
+        // `ipMode` of load balancer addresses defaults to `VIP`.
         if spec["type"] == "LoadBalancer"
             && let Some(ingress) = o.0.get_mut("status").and_then(|s| s.pointer_mut("/loadBalancer/ingress"))
         {
@@ -69,10 +68,10 @@ impl Strategy for Service {
                 p["targetPort"] = p["port"].clone();
             }
         }
-        // Whoever is reached from outside has a policy of how.
+        // `externalTrafficPolicy` defaults to `Cluster` for services with external addresses.
         let named = spec["externalIPs"].as_array().is_some_and(|a| !a.is_empty());
-        let unsaid = spec["externalTrafficPolicy"].as_str().unwrap_or_default().is_empty();
-        if spec["type"] == "ClusterIP" && named && unsaid {
+        let no_policy = spec["externalTrafficPolicy"].as_str().unwrap_or_default().is_empty();
+        if spec["type"] == "ClusterIP" && named && no_policy {
             spec["externalTrafficPolicy"] = "Cluster".into();
         }
         if spec["sessionAffinity"] == "None"
@@ -87,18 +86,20 @@ impl Strategy for Service {
         o.set(&["status"], json!({"loadBalancer": {}}));
     }
 
-    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
-        if request.subresource.is_empty() {
-            fields::drop_of_old_type(o, old);
-        }
-    }
-
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
         service_rules::validate(o, errors);
     }
 
     fn warnings(&self, o: &Object, _old: Option<&Object>) -> Vec<String> {
         service_rules::warnings(o)
+    }
+}
+
+impl UpdateStrategy for Service {
+    fn prepare_for_update(&self, _env: Env<'_>, request: &Request, o: &mut Object, old: &Object) {
+        if request.subresource.is_empty() {
+            fields::drop_of_old_type(o, old);
+        }
     }
 
     fn validate_part(&self, subresource: &str, o: &Object, _old: &Object, errors: &mut ErrorList) {
@@ -110,23 +111,9 @@ impl Strategy for Service {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         service_rules::update(o, old, errors);
     }
+}
 
-    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, place: &ProxyTarget) -> Result<Upstream, Status> {
-        super::proxy::service(env, o, place)
-    }
-
-    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, name: &str) -> usize {
-        match subresource {
-            "proxy" => super::proxy::service_reads(env, namespace, name),
-            "" => node_ports::reads(env),
-            _ => 0,
-        }
-    }
-
-    fn subresource(&self, name: &str) -> Option<Sub> {
-        (name == "proxy").then_some(Sub::Connect)
-    }
-
+impl Allocator for Service {
     fn allocates(&self) -> bool {
         true
     }
@@ -135,7 +122,7 @@ impl Strategy for Service {
         if let Some(old) = old {
             fields::keep_allocated(o, old);
         }
-        fields::agree(o, old);
+        fields::normalize_cluster_ips(o, old);
         self.families(o, old)?;
         let mut ops = match old {
             Some(old) => self.update_addresses(env, o, old)?,
@@ -146,16 +133,44 @@ impl Strategy for Service {
     }
 
     fn release(&self, env: Env<'_>, o: &Object) -> Vec<Op> {
-        let addresses = addresses::of(o).into_iter().map(addresses::release);
+        let addresses = addresses::cluster_ips(o).into_iter().map(addresses::release);
         addresses.chain(node_ports::release_all(env, o)).collect()
     }
 }
+
+impl Subresources for Service {
+    fn proxy(&self, env: Env<'_>, _request: &Request, o: &Object, target: &ProxyTarget) -> Result<Upstream, Status> {
+        super::proxy::service(env, o, target)
+    }
+
+    fn subresource(&self, name: &str) -> Option<Sub> {
+        (name == "proxy").then_some(Sub::Connect)
+    }
+}
+
+impl TableConvertor for Service {
+    fn cell(&self, cell: &Cell<'_>) -> Option<Value> {
+        cells::cells(cell)
+    }
+}
+
+impl CostEstimator for Service {
+    fn reads(&self, env: Env<'_>, subresource: &str, namespace: &str, name: &str) -> usize {
+        match subresource {
+            "proxy" => super::proxy::service_reads(env, namespace, name),
+            "" => node_ports::reads(env),
+            _ => 0,
+        }
+    }
+}
+
+registry::strategy!(Service: CreateStrategy, UpdateStrategy, Allocator, Subresources, TableConvertor, CostEstimator);
 
 fn ty(o: &Object) -> &str {
     o.str_at(&["spec", "type"]).unwrap_or("ClusterIP")
 }
 
-/// What a field of the spec lists.
+/// Returns a list field of the spec.
 fn list<'a>(o: &'a Object, field: &str) -> &'a [Value] {
     o.at(&["spec", field]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
@@ -180,12 +195,12 @@ pub(super) fn is_balanced(o: &Object) -> bool {
     ty(o) == "LoadBalancer"
 }
 
-/// Whether a balancer must ask which nodes have pods.
+/// Whether load balancers check which nodes have local endpoints.
 fn is_checked(o: &Object) -> bool {
     is_balanced(o) && o.str_at(&["spec", "externalTrafficPolicy"]) == Some("Local")
 }
 
-pub(super) fn is_reached_from_outside(o: &Object) -> bool {
+pub(super) fn accepts_external_traffic(o: &Object) -> bool {
     reaches_nodes(o) || (ty(o) == "ClusterIP" && !list(o, "externalIPs").is_empty())
 }
 

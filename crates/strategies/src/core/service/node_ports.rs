@@ -1,7 +1,7 @@
-//! Ports of nodes that services are given (upstream `txnAllocNodePorts`, `portallocator`).
+//! Node port allocation (upstream `txnAllocNodePorts`, `portallocator`).
 //!
-//! Invariant: a port that a service has is a record of its own in the store, which two transactions cannot both create.
-//! A data directory that is older than these records gets them with the first service that wants a port.
+//! Invariant: every allocated port has a record in the store, which two transactions cannot both create. In a data
+//! directory without these records, the first allocation writes them.
 
 use super::fields::ports_of;
 use super::{Service, invalid, is_balanced, is_checked, list, reaches_nodes, ty};
@@ -13,7 +13,7 @@ use store::{Action, Expect, Key, Op, Snapshot};
 use stored::{amount, encode};
 
 const RESOURCE: &str = "servicenodeports";
-/// The record that says that every port has one.
+/// The record that marks the port records as complete.
 const COMPLETE: &str = "complete";
 const CHECKED: [&str; 2] = ["spec", "healthCheckNodePort"];
 
@@ -25,11 +25,11 @@ fn release(n: i64) -> Op {
     Op { key: key(&n.to_string()), expect: Expect::Any, action: Action::Delete }
 }
 
-fn note(n: i64) -> Op {
+fn record(n: i64) -> Op {
     Op { key: key(&n.to_string()), expect: Expect::Absent, action: Action::Put(encode::encode(&Object::default())) }
 }
 
-/// Everything that a service holds.
+/// Returns all node ports of a service, including the health check port.
 fn held(o: &Object) -> BTreeSet<i64> {
     let mut all = ports_of(o);
     all.extend(o.at(&CHECKED).and_then(Value::as_i64).filter(|n| *n != 0 && is_checked(o)));
@@ -43,34 +43,34 @@ pub fn release_all(env: Env<'_>, o: &Object) -> Vec<Op> {
     }
     let mut ops: Vec<Op> = held.into_iter().map(release).collect();
     if env.registry.store.snapshot().get(&key(COMPLETE)).is_none() {
-        // Whoever makes the records at the same time would make those of this service as well.
+        // A concurrent first allocation would otherwise record the ports of this service.
         ops.push(Op { key: key(COMPLETE), expect: Expect::Absent, action: Action::Check });
     }
     ops
 }
 
-/// Bytes of services that an allocation reads: of all, until the store says which ports are taken.
+/// Returns the bytes of services that an allocation reads: all services, until port records exist.
 pub fn reads(env: Env<'_>) -> usize {
     let snapshot = env.registry.store.snapshot();
     if snapshot.get(&key(COMPLETE)).is_some() { 0 } else { amount::all(&snapshot, "services", None) }
 }
 
-/// One allocation: what was taken and what is given back, all or nothing.
+/// The allocations and releases of one service write; all are committed, or none.
 struct Allocation<'a> {
     env: Env<'a>,
     range: RangeInclusive<u16>,
     snapshot: Snapshot,
-    /// Ports of all services, where the store does not say.
-    unnoted: Option<BTreeSet<i64>>,
+    /// Ports of all services, if port records do not exist yet.
+    unrecorded: Option<BTreeSet<i64>>,
     taken: BTreeSet<i64>,
 }
 
-/// The ports that stored services hold. Errors if a service cannot be read: its ports must not be given to another.
+/// Returns the ports of stored services. Errors if a service cannot be decoded, since its ports are not free.
 fn held_by_services(snapshot: &Snapshot) -> Result<BTreeSet<i64>, Status> {
     registry::check_readable(snapshot, "services", None)?;
     let mut ports = BTreeSet::new();
     for e in snapshot.range("services", None, None) {
-        // Services of other types have none, and are not decoded.
+        // Services of other types have no ports, and are not decoded.
         let kind = encode::part(e, &["spec", "type"])?;
         if kind.is_some_and(|kind| kind == "NodePort" || kind == "LoadBalancer") {
             ports.extend(held(&encode::decode(e)?));
@@ -82,17 +82,17 @@ fn held_by_services(snapshot: &Snapshot) -> Result<BTreeSet<i64>, Status> {
 impl<'a> Allocation<'a> {
     fn begin(env: Env<'a>, range: RangeInclusive<u16>) -> Result<Self, Status> {
         let snapshot = env.registry.store.snapshot();
-        let noted = snapshot.get(&key(COMPLETE)).is_some();
-        let unnoted = if noted { None } else { Some(held_by_services(&snapshot)?) };
-        Ok(Self { env, range, snapshot, unnoted, taken: BTreeSet::new() })
+        let recorded = snapshot.get(&key(COMPLETE)).is_some();
+        let unrecorded = if recorded { None } else { Some(held_by_services(&snapshot)?) };
+        Ok(Self { env, range, snapshot, unrecorded, taken: BTreeSet::new() })
     }
 
     fn is_free(&self, n: i64) -> bool {
-        let noted = match &self.unnoted {
+        let recorded = match &self.unrecorded {
             Some(all) => all.contains(&n),
             None => self.snapshot.get(&key(&n.to_string())).is_some(),
         };
-        !noted && !self.taken.contains(&n)
+        !recorded && !self.taken.contains(&n)
     }
 
     fn take(&mut self, n: i64) -> Result<(), String> {
@@ -107,7 +107,7 @@ impl<'a> Allocation<'a> {
         Ok(())
     }
 
-    /// Any free port, from a random point on. The first ones are left for those who name theirs.
+    /// Allocates a free port, searching from a random offset. The first ports are reserved for explicit requests.
     fn any(&mut self) -> Result<i64, String> {
         let (first, last) = (i64::from(*self.range.start()), i64::from(*self.range.end()));
         let size = last - first + 1;
@@ -126,13 +126,13 @@ impl<'a> Allocation<'a> {
         if self.taken.is_empty() && released.is_empty() {
             return Vec::new();
         }
-        let Some(all) = self.unnoted else {
-            return self.taken.into_iter().map(note).chain(released.into_iter().map(release)).collect();
+        let Some(all) = self.unrecorded else {
+            return self.taken.into_iter().map(record).chain(released.into_iter().map(release)).collect();
         };
         let complete =
             Op { key: key(COMPLETE), expect: Expect::Absent, action: Action::Put(encode::encode(&Object::default())) };
         let all = all.union(&self.taken).filter(|n| !released.contains(n)).copied();
-        std::iter::once(complete).chain(all.map(note)).collect()
+        std::iter::once(complete).chain(all.map(record)).collect()
     }
 }
 
@@ -140,8 +140,8 @@ fn port(p: &Value) -> i64 {
     p["nodePort"].as_i64().unwrap_or(0)
 }
 
-/// Whether ports that are not named are given.
-fn gives(o: &Object) -> bool {
+/// Whether the service is allocated node ports that it does not request.
+fn allocates_node_ports(o: &Object) -> bool {
     let unless = o.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false));
     ty(o) == "NodePort" || (is_balanced(o) && unless)
 }
@@ -183,17 +183,17 @@ impl Service {
     }
 }
 
-/// Ports of the service with one number (of several protocols) share the port of the nodes.
+/// Allocates the ports of a new service. Ports with the same number and different protocols share a node port.
 fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -> Result<(), Status> {
     let mut of_port: HashMap<i64, i64> = HashMap::new();
-    // The first that a port of each number names.
+    // The first requested node port of each port number.
     let mut named: HashMap<i64, i64> = HashMap::new();
     for p in ports.iter().filter(|p| port(p) != 0) {
         named.entry(p["port"].as_i64().unwrap_or(0)).or_insert_with(|| port(p));
     }
     for (i, p) in ports.iter_mut().enumerate() {
-        let (number, said) = (p["port"].as_i64().unwrap_or(0), port(p));
-        if said == 0 && !gives(o) {
+        let (number, requested) = (p["port"].as_i64().unwrap_or(0), port(p));
+        if requested == 0 && !allocates_node_ports(o) {
             continue;
         }
         match of_port.get(&number).copied() {
@@ -208,8 +208,8 @@ fn new_ports(o: &Object, ports: &mut [Value], allocation: &mut Allocation<'_>) -
                 p["nodePort"] = n.into();
                 of_port.insert(number, n);
             }
-            Some(n) if said == 0 => p["nodePort"] = n.into(),
-            Some(n) if said != n => allocation.take(said).map_err(|why| refused(o, i, said, why))?,
+            Some(n) if requested == 0 => p["nodePort"] = n.into(),
+            Some(n) if requested != n => allocation.take(requested).map_err(|why| refused(o, i, requested, why))?,
             Some(_) => {}
         }
     }
@@ -225,7 +225,7 @@ fn changed_ports(
     let mut seen: BTreeSet<(String, i64)> = BTreeSet::new();
     for (i, p) in ports.iter_mut().enumerate() {
         let mut n = port(p);
-        if n == 0 && !gives(o) {
+        if n == 0 && !allocates_node_ports(o) {
             continue;
         }
         if n == 0 {
@@ -242,7 +242,7 @@ fn changed_ports(
     Ok(())
 }
 
-/// The port where balancers ask.
+/// Allocates the health check node port.
 fn check_port(o: &mut Object, allocation: &mut Allocation<'_>) -> Result<(), Status> {
     match o.at(&CHECKED).and_then(Value::as_i64).filter(|n| *n != 0) {
         Some(n) => allocation

@@ -1,0 +1,34 @@
+use super::LEGACY_SCHEME;
+use crate::convert::Converter;
+use meta::{Gvk, Object, Status};
+
+/// Conversion between versions of the kind (`runtime.ObjectConvertor`), of objects and of field labels.
+pub trait ObjectConvertor: Send + Sync {
+    /// The name of upstream's scheme for the kind: the source line that creates it. Conversion errors contain it.
+    fn scheme(&self) -> &'static str {
+        LEGACY_SCHEME
+    }
+
+    /// The error for an unsupported field selector, if it differs from the common one.
+    fn unselectable(&self, _field: &str) -> Option<String> {
+        None
+    }
+
+    /// A fallback field of the stored object where a selectable field is empty.
+    fn stored_instead(&self, _field: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// The external converter between versions, if any; see [`crate::convert`].
+    fn converter(&self) -> Option<&dyn Converter> {
+        None
+    }
+
+    /// Converts an object between versions of the resource; with a [`Self::converter`], applies the schema to its
+    /// output.
+    fn convert(&self, object: Object, to: &Gvk) -> Result<Object, Status> {
+        let mut object = object;
+        object.set_gvk(to);
+        Ok(object)
+    }
+}

@@ -1,0 +1,88 @@
+//! Requests and objects as the registry handles them.
+
+use super::Warnings;
+use crate::Registry;
+use crate::row::Resource;
+use auth::User;
+use meta::{Clock, GroupResource, Object, Rng};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The environment available to strategies.
+#[derive(Clone, Copy)]
+pub struct Env<'a> {
+    pub registry: &'a Registry,
+}
+
+impl Env<'_> {
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.registry.clock
+    }
+
+    pub fn rng(&self) -> &dyn Rng {
+        &*self.registry.rng
+    }
+}
+
+/// One request for a resource, as the registry handles it.
+pub struct Request {
+    pub user: User,
+    pub resource: Arc<Resource>,
+    pub subresource: String,
+    pub namespace: String,
+    /// Empty for requests on collections.
+    pub name: String,
+    /// Collects warnings for the client, which are sent with errors too.
+    pub warnings: Warnings,
+}
+
+impl Request {
+    /// A write of the server itself, as `system:apiserver`. The namespace is empty for objects of the cluster.
+    pub fn own(resource: Arc<Resource>, subresource: &str, namespace: &str, name: &str) -> Request {
+        Request {
+            user: User::new("system:apiserver", &[auth::user::GROUP_MASTERS]),
+            resource,
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            warnings: Warnings::default(),
+        }
+    }
+
+    pub fn group_resource(&self) -> GroupResource {
+        self.resource.group_resource()
+    }
+
+    pub fn warn(&self, text: impl Into<String>) {
+        self.warnings.push(text);
+    }
+}
+
+/// An object as a client sent it, or as the server made it.
+#[derive(Clone, Default)]
+pub struct Sent {
+    /// Typed and defaulted.
+    pub object: Object,
+    /// The fields that the client sent empty, for error messages.
+    pub empties: schema::Empties,
+}
+
+impl From<Object> for Sent {
+    fn from(object: Object) -> Self {
+        Self { object, ..Self::default() }
+    }
+}
+
+impl Deref for Sent {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        &self.object
+    }
+}
+
+impl DerefMut for Sent {
+    fn deref_mut(&mut self) -> &mut Object {
+        &mut self.object
+    }
+}
