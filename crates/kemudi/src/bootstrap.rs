@@ -1,6 +1,7 @@
 //! What every cluster starts with: namespaces, roles, priority classes, the service of the API itself. Made where missing, and
 //! left alone where somebody changed it. Kinds that are turned off (`--runtime-config`) have no first objects.
 
+use futures::future::try_join_all;
 use meta::{Gvr, Object, Reason, Status};
 use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
@@ -21,24 +22,43 @@ pub struct Place {
     pub trust: Value,
 }
 
-/// Creates what is missing.
+/// Creates missing objects. Independent ones are written at the same time, so that they share transactions of the store: on a busy
+/// machine each transaction waits for its turn.
 pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
-    for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-        create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
-    }
-    strategies::rbac::bootstrap(registry).await?;
-    trust(registry, &place.trust).await?;
-    cluster_info(registry, place).await?;
-    // Since when it is known which tokens in secrets are used.
+    let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"]
+        .map(|name| create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})));
+    try_join_all(namespaces).await?;
+    let (data, classes) = (trust(registry, &place.trust), priority_classes(registry));
+    let roles = strategies::rbac::bootstrap(registry);
+    tokio::try_join!(
+        roles,
+        data,
+        classes,
+        cluster_info(registry, place),
+        token_tracking(registry),
+        api_service(registry, place)
+    )?;
+    Ok(())
+}
+
+/// Records since when the use of tokens in secrets is known.
+async fn token_tracking(registry: &Registry) -> Result<(), Status> {
     let since = registry.clock.now().strftime("%Y-%m-%d").to_string();
-    let tracking = json!({"metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"},
-        "data": {"since": since}});
-    create(registry, "", "v1", "configmaps", tracking).await?;
+    let metadata = json!({"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"});
+    create(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": {"since": since}})).await
+}
+
+async fn priority_classes(registry: &Registry) -> Result<(), Status> {
     for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
         let class = json!({"metadata": {"name": name}, "value": value,
             "description": "For what the cluster cannot do without."});
         create(registry, "scheduling.k8s.io", "v1", "priorityclasses", class).await?;
     }
+    Ok(())
+}
+
+/// The default range of service addresses, and the service of the API server with its endpoints.
+async fn api_service(registry: &Registry, place: &Place) -> Result<(), Status> {
     let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": place.service_cidrs}});
     create(registry, "networking.k8s.io", "v1", "servicecidrs", cidr).await?;
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
@@ -47,8 +67,7 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
     create(registry, "", "v1", "services", service).await?;
     if place.address.is_loopback() {
-        // A server without an agent that is bound to loopback, as it was told: no pod is on this machine, and to those of others the
-        // address would be their own. The service has no endpoints, as upstream's would have none.
+        // No node agent, and the server listens on loopback only: no pod can reach it, and upstream's service has no endpoints either.
         tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", place.address);
         return Ok(());
     }

@@ -4,21 +4,25 @@
 
 use super::GROUP;
 use auth::rbac::{PolicyRule, cover};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use meta::{Gvr, Object, Reason, Status, Value};
 use registry::{AdmitAll, Registry, Request, Target, WriteOptions};
 use serde_json::json;
 
+/// Objects that are reconciled at a time.
+const CONCURRENT: usize = 64;
 const TABLE: &str = include_str!("policy.txt");
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
-/// Reconciles the stored objects with the table. The namespaces of the roles must exist.
+/// Reconciles the stored objects with the table. The namespaces of the roles must exist. Many writes share a transaction of the store, so
+/// that a busy machine does not delay each of them.
 pub async fn bootstrap(registry: &Registry) -> Result<(), Status> {
-    for expected in bootstrap_objects() {
+    let reconcile = |expected: Value| async move {
         let resource = format!("{}s", expected["kind"].as_str().unwrap_or_default().to_lowercase());
-        write(registry, &resource, expected).await?;
-    }
-    Ok(())
+        write(registry, &resource, expected).await
+    };
+    stream::iter(bootstrap_objects()).map(Ok).try_for_each_concurrent(CONCURRENT, reconcile).await
 }
 
 /// Returns the resources of roles and bindings that are not served (`--runtime-config`).
