@@ -12,6 +12,7 @@
 //! for 2³² writes, and changing it costs no restart.
 
 mod config;
+mod known;
 mod provider;
 mod rewrite;
 mod source;
