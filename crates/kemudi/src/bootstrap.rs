@@ -1,35 +1,35 @@
-//! What every cluster starts with: namespaces, roles, priority classes, the service of the API itself. Made where missing, and
-//! left alone where somebody changed it. Kinds that are turned off (`--runtime-config`) have no first objects.
+//! The first objects of a cluster: namespaces, roles, priority classes, the service of the API server. Missing ones are created, and
+//! changed ones are left alone. Kinds that are turned off (`--runtime-config`) are skipped.
 
 use meta::{Gvr, Object, Reason, Status};
 use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// The address of the cluster's DNS service within the service range, as everywhere.
+/// The address of the cluster's DNS service within the service range.
 pub const DNS_HOST: u64 = 10;
 
-/// Where the API is reached from inside the cluster.
-pub struct Place {
+/// Addresses and CA of the cluster.
+pub struct ClusterInfo {
     pub cluster_ip: IpAddr,
     pub address: IpAddr,
     pub port: u16,
     pub service_cidrs: Vec<String>,
-    /// The authority of the cluster, PEM.
+    /// The CA of the cluster, PEM.
     pub ca: String,
-    /// By what other servers know who speaks to them (`extension-apiserver-authentication`).
+    /// The data of `extension-apiserver-authentication`.
     pub trust: Value,
 }
 
-/// Creates what is missing.
-pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
+/// Creates missing objects.
+pub async fn run(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
     for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
         create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})).await?;
     }
     strategies::rbac::bootstrap(registry).await?;
-    trust(registry, &place.trust).await?;
-    cluster_info(registry, place).await?;
-    // Since when it is known which tokens in secrets are used.
+    trust(registry, &cluster.trust).await?;
+    cluster_info(registry, cluster).await?;
+    // The time since which uses of tokens in secrets are recorded.
     let since = registry.clock.now().strftime("%Y-%m-%d").to_string();
     let tracking = json!({"metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"},
         "data": {"since": since}});
@@ -39,20 +39,20 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
             "description": "For what the cluster cannot do without."});
         create(registry, "scheduling.k8s.io", "v1", "priorityclasses", class).await?;
     }
-    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": place.service_cidrs}});
+    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cluster.service_cidrs}});
     create(registry, "networking.k8s.io", "v1", "servicecidrs", cidr).await?;
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let service = json!({"metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
-        "spec": {"clusterIP": place.cluster_ip.to_string(), "type": "ClusterIP",
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
+        "spec": {"clusterIP": cluster.cluster_ip.to_string(), "type": "ClusterIP",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": cluster.port}]}});
     create(registry, "", "v1", "services", service).await?;
-    if place.address.is_loopback() {
-        // A server without an agent that is bound to loopback, as it was told: no pod is on this machine, and to those of others the
-        // address would be their own. The service has no endpoints, as upstream's would have none.
-        tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", place.address);
+    if cluster.address.is_loopback() {
+        // Without an agent, bound to a loopback address as configured: pods on other machines cannot reach it.
+        // The service has no endpoints, as in upstream.
+        tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", cluster.address);
         return Ok(());
     }
-    match endpoints(registry, place).await {
+    match endpoints(registry, cluster).await {
         Err(s) if s.is(Reason::Invalid) => {
             tracing::warn!("the service default/kubernetes has no endpoints: {s}");
             Ok(())
@@ -61,16 +61,16 @@ pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
     }
 }
 
-/// Tells other servers whom to believe.
+/// Publishes the CAs and headers by which extension API servers authenticate clients.
 pub async fn trust(registry: &Registry, data: &Value) -> Result<(), Status> {
     let metadata = json!({"name": "extension-apiserver-authentication", "namespace": "kube-system"});
     replace(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": data})).await
 }
 
-/// How the cluster is reached, for those who have nothing but a token. It is signed by those tokens; see the controller.
-async fn cluster_info(registry: &Registry, place: &Place) -> Result<(), Status> {
-    let server = format!("https://{}", std::net::SocketAddr::new(place.address, place.port));
-    let ca = schema::base64(place.ca.as_bytes());
+/// The ConfigMap `cluster-info`: address and CA for holders of a bootstrap token. The bootstrap signer controller signs it.
+async fn cluster_info(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
+    let server = format!("https://{}", std::net::SocketAddr::new(cluster.address, cluster.port));
+    let ca = schema::base64(cluster.ca.as_bytes());
     let kubeconfig = format!(
         "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: {server}\n  name: \"\"\ncontexts: null\n\
 current-context: \"\"\nkind: Config\nusers: null\n"
@@ -95,20 +95,20 @@ pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Re
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
 }
 
-/// The endpoints of the `kubernetes` service are this server, also when its address has changed since.
-async fn endpoints(registry: &Registry, place: &Place) -> Result<(), Status> {
+/// Sets the endpoints of the service `kubernetes` to this server, which may have a new address.
+async fn endpoints(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
     let metadata = json!({"name": "kubernetes", "namespace": "default",
         "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/skip-mirror": "true"}});
-    let ip = place.address.to_string();
+    let ip = cluster.address.to_string();
     let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": place.port, "protocol": "TCP"}]});
+        "ports": [{"name": "https", "port": cluster.port, "protocol": "TCP"}]});
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await?;
     let old = json!({"metadata": metadata, "subsets": [{"addresses": [{"ip": ip}],
-        "ports": [{"name": "https", "port": place.port, "protocol": "TCP"}]}]});
+        "ports": [{"name": "https", "port": cluster.port, "protocol": "TCP"}]}]});
     replace(registry, "", "v1", "endpoints", old).await
 }
 
-/// None: the kind is not served.
+/// None if the kind is not served.
 fn request(registry: &Registry, group: &str, version: &str, resource: &str, o: &Value) -> Option<Request> {
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: group.into(), version: version.into(), resource: resource.into() });
@@ -145,8 +145,8 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
 async fn replace(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
     create(registry, group, version, resource, o.clone()).await?;
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
-    let wanted = object(&request, o)?;
-    let change = |_: Option<&Object>, _: &_| Ok(registry::Target::object(wanted.clone()));
+    let object = object(&request, o)?;
+    let change = |_: Option<&Object>, _: &_| Ok(registry::Target::object(object.clone()));
     let options = WriteOptions::by("kube-apiserver");
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
 }
