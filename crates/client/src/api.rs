@@ -1,4 +1,4 @@
-//! The verbs on one resource.
+//! The verbs of one resource.
 
 use crate::client::{Client, JSON, collect_at_most, decode, request};
 use crate::error::Error;
@@ -21,11 +21,11 @@ pub struct Api<T> {
     resource: ApiResource,
     namespace: Option<String>,
     accept: &'static str,
-    of: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
-/// Bytes of a page that an informer lists from a server of another process.
-const MOST_OF_PAGE: usize = 256 << 20;
+/// Byte limit of a page that an informer lists from a server in another process.
+const MAX_PAGE: usize = 256 << 20;
 
 impl<T> Clone for Api<T> {
     fn clone(&self) -> Self {
@@ -34,7 +34,7 @@ impl<T> Clone for Api<T> {
             resource: self.resource.clone(),
             namespace: self.namespace.clone(),
             accept: self.accept,
-            of: PhantomData,
+            marker: PhantomData,
         }
     }
 }
@@ -49,13 +49,13 @@ pub struct List<T> {
     pub items: Vec<T>,
 }
 
-/// A page in either form.
+/// A page, encoded or handed over.
 pub(crate) enum Listed {
     Shared(shared::Page),
     Encoded(List<Bytes>),
 }
 
-/// Events in either form.
+/// Watch events, encoded or handed over.
 pub(crate) enum Watched {
     Shared(shared::Batches),
     Encoded(RawEvents),
@@ -77,19 +77,35 @@ struct ListMeta {
     remaining_item_count: Option<i64>,
 }
 
-impl<T> Api<T> {
-    pub fn new(client: Client, resource: ApiResource) -> Self {
-        Self { client, resource, namespace: None, accept: JSON, of: PhantomData }
+impl Client {
+    /// The objects of a typed view, in all namespaces until [`Api::namespace`] narrows it.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: k8s_openapi::Resource,
+        K::Scope: 'static,
+    {
+        Api::new(self.clone(), ApiResource::typed::<K>())
     }
 
-    /// Narrows to one namespace. Without effect on a cluster-scoped resource.
+    /// The objects of any resource, as JSON.
+    pub fn dynamic(&self, resource: &ApiResource) -> Api<Object> {
+        Api::new(self.clone(), resource.clone())
+    }
+}
+
+impl<T> Api<T> {
+    pub fn new(client: Client, resource: ApiResource) -> Self {
+        Self { client, resource, namespace: None, accept: JSON, marker: PhantomData }
+    }
+
+    /// Restricts requests to one namespace. No effect on a cluster-scoped resource.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
     }
 
-    /// Asks for another representation; see [`crate::client::PARTIAL_METADATA`].
+    /// Requests another representation; see [`crate::client::PARTIAL_METADATA`].
     #[must_use]
     pub fn accept(mut self, accept: &'static str) -> Self {
         self.accept = accept;
@@ -121,7 +137,7 @@ impl<T> Api<T> {
         serde_json::to_vec(body).map_err(|source| Error::Encode { what: "request body", source })
     }
 
-    /// A page with its items still encoded, each a slice of the answer.
+    /// Lists a page of items that are not decoded, each a slice of the response.
     pub async fn list_raw(&self, options: &ListOptions) -> Result<List<Bytes>, Error> {
         self.cut(&self.client.bytes(self.build(Method::GET, None, None, &options.query(), None)?).await?)
     }
@@ -138,27 +154,27 @@ impl<T> Api<T> {
         })
     }
 
-    /// Events with their objects still encoded. Ends when the server ends the watch, or after an error.
+    /// Watches without decoding the objects. The stream ends when the server ends the watch, or after an error.
     pub async fn watch_raw(&self, options: &WatchOptions) -> Result<RawEvents, Error> {
         let r = self.build(Method::GET, None, None, &options.query(), None)?;
         Ok(RawEvents::new(self.client.checked(r).await?.into_body()))
     }
 
-    /// As [`Self::list_raw`]; a server in the same process may hand over its objects instead.
+    /// Like [`Self::list_raw`]; a server in the same process may hand over its objects instead.
     pub(crate) async fn list_shared(&self, options: &ListOptions) -> Result<Listed, Error> {
         let mut r = self.build(Method::GET, None, None, &options.query(), None)?;
-        r.extensions_mut().insert(shared::Ask);
+        r.extensions_mut().insert(shared::HandoverRequest);
         let response = self.client.checked(r).await?;
         match Handover::take(response.extensions()) {
             Some(page) => Ok(Listed::Shared(page)),
-            None => self.cut(&collect_at_most(response.into_body(), MOST_OF_PAGE).await?).map(Listed::Encoded),
+            None => self.cut(&collect_at_most(response.into_body(), MAX_PAGE).await?).map(Listed::Encoded),
         }
     }
 
-    /// As [`Self::watch_raw`]; a server in the same process may hand over its objects instead.
+    /// Like [`Self::watch_raw`]; a server in the same process may hand over its objects instead.
     pub(crate) async fn watch_shared(&self, options: &WatchOptions) -> Result<Watched, Error> {
         let mut r = self.build(Method::GET, None, None, &options.query(), None)?;
-        r.extensions_mut().insert(shared::Ask);
+        r.extensions_mut().insert(shared::HandoverRequest);
         let response = self.client.checked(r).await?;
         Ok(match Handover::take(response.extensions()) {
             Some(batches) => Watched::Shared(batches),
@@ -166,19 +182,19 @@ impl<T> Api<T> {
         })
     }
 
-    /// Deletes one object. Gives back what the server answers: the object while it goes away gracefully, else a `Status`.
+    /// Deletes one object. Returns the response: the object while its deletion is in progress, otherwise a `Status`.
     pub async fn delete(&self, name: &str, options: &DeleteOptions) -> Result<Value, Error> {
         let body = Some((JSON, options.body()?));
         self.client.json(self.build(Method::DELETE, Some(name), None, &Query::default(), body)?).await
     }
 
-    /// Deletes what `list` selects. Gives back the list of what was deleted.
+    /// Deletes the objects that `list` selects.
     pub async fn delete_collection(&self, options: &DeleteOptions, list: &ListOptions) -> Result<(), Error> {
         let body = Some((JSON, options.body()?));
         self.client.bytes(self.build(Method::DELETE, None, None, &list.query(), body)?).await.map(drop)
     }
 
-    /// One page, object by object: no more than one is decoded at a time, and of it what `U` wants.
+    /// Lists a page and passes each object to `see`, decoding one at a time.
     pub async fn each<U: DeserializeOwned>(&self, options: &ListOptions, mut see: impl FnMut(U)) -> Result<(), Error> {
         for b in &self.list_raw(options).await?.items {
             see(decode(b, || format!("item of {:?}", self.resource))?);
@@ -186,7 +202,7 @@ impl<T> Api<T> {
         Ok(())
     }
 
-    /// GET of a subresource whose answer is of another kind: `scale`.
+    /// GET of a subresource with a kind of its own: `scale`.
     pub async fn get_subresource<R: DeserializeOwned>(&self, name: &str, sub: &str) -> Result<R, Error> {
         self.client.json(self.build(Method::GET, Some(name), Some(sub), &Query::default(), None)?).await
     }
@@ -226,7 +242,7 @@ impl<T> Api<T> {
         self.client.json(self.build(Method::PATCH, Some(name), Some(sub), &options.query(), body)?).await
     }
 
-    /// A request on a subresource that streams (`log`), or that switches protocols: for [`Client::checked`] and
+    /// Builds a request for a subresource that streams (`log`) or switches protocols, for [`Client::checked`] and
     /// [`Client::upgrade`].
     pub fn subresource_request(
         &self,
@@ -251,7 +267,7 @@ impl<T> Api<T> {
         self.create_subresource(pod, "binding", &WriteOptions::default(), &binding).await
     }
 
-    /// Evicts a pod (`pods/eviction`), which a disruption budget may refuse with *too many requests*.
+    /// Evicts a pod (`pods/eviction`); a disruption budget may reject it with *too many requests*.
     pub async fn evict(&self, pod: &str, options: &DeleteOptions) -> Result<Value, Error> {
         let mut metadata = json!({"name": pod});
         if let Some(ns) = &self.namespace {
@@ -271,7 +287,7 @@ impl<T: DeserializeOwned> Api<T> {
         self.get_at(name, "").await
     }
 
-    /// As [`Self::get`], from a state at least as new as `resource_version` (`0`: any).
+    /// Like [`Self::get`], from a state at least as new as `resource_version` (`0`: any).
     pub async fn get_at(&self, name: &str, resource_version: &str) -> Result<T, Error> {
         let mut q = Query::default();
         q.add("resourceVersion", resource_version);
@@ -282,7 +298,7 @@ impl<T: DeserializeOwned> Api<T> {
         crate::error::optional(self.get(name).await)
     }
 
-    /// One page.
+    /// Lists one page.
     pub async fn list(&self, options: &ListOptions) -> Result<List<T>, Error> {
         let raw = self.list_raw(options).await?;
         let mut items = Vec::with_capacity(raw.items.len());
@@ -293,7 +309,7 @@ impl<T: DeserializeOwned> Api<T> {
         Ok(List { resource_version, continue_token, remaining: raw.remaining, items })
     }
 
-    /// All pages of one consistent list.
+    /// Lists all pages of one consistent list.
     pub async fn list_all(&self, options: &ListOptions) -> Result<List<T>, Error> {
         let mut options = options.clone();
         let mut all = self.list(&options).await?;
@@ -324,7 +340,7 @@ impl<T: DeserializeOwned + Serialize> Api<T> {
         self.client.json(self.build(Method::POST, None, None, &options.query(), body)?).await
     }
 
-    /// Replaces the object of that name. With a `resourceVersion` in it, only if it is still that one.
+    /// Replaces the object of that name. If it has a `resourceVersion`, fails with a conflict unless that is the current one.
     pub async fn update(&self, name: &str, options: &WriteOptions, object: &T) -> Result<T, Error> {
         let body = Some((JSON, self.encode(object)?));
         self.client.json(self.build(Method::PUT, Some(name), None, &options.query(), body)?).await
@@ -340,7 +356,7 @@ impl<T: DeserializeOwned + Serialize> Api<T> {
 }
 
 impl Api<Object> {
-    /// Creates or replaces, whatever is there.
+    /// Creates the object or replaces an existing one.
     pub async fn put(&self, object: &Object, options: &WriteOptions) -> Result<Object, Error> {
         match self.update(object.name(), options, object).await {
             Err(e) if e.is_not_found() => self.create(options, object).await,

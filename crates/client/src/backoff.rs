@@ -1,15 +1,15 @@
-//! Waiting longer after every failure.
+//! Exponential back-off after failures.
 
 use meta::Rng;
 use std::time::Duration;
 
-/// Exponential back-off with jitter upwards. Durations only; the caller sleeps.
+/// Exponential back-off with jitter. Computes delays only; the caller sleeps.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     initial: Duration,
     max: Duration,
     factor: f64,
-    /// The share of a delay that may be added at random.
+    /// The largest random extension of a delay, as a fraction of it.
     jitter: f64,
     next: Duration,
 }

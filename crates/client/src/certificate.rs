@@ -1,15 +1,15 @@
-//! What certificates and requests for them say of their owner.
+//! Subjects of certificates and certificate signing requests.
 
 use x509_parser::x509::X509Name;
 
-/// The common name of a subject. Of several the last one counts, as in Go, for everybody who reads it: who approves a request sees the name
-/// that the certificate will stand for. None if there is none, or if it is no text.
+/// The common name of a subject; the last one if there are several, as in Go, so that an approver of a request sees the name that
+/// the certificate will authenticate. None if there is none or it is not text.
 pub fn common_name<'a>(subject: &'a X509Name<'_>) -> Option<&'a str> {
     subject.iter_common_name().last()?.as_str().ok()
 }
 
-/// Whether every value of a subject is text that is read here. What is left out here may be read by somebody else (Go reads BMPString and
-/// T61String), who then sees another name or group in the same certificate.
+/// Whether all values of a subject are in text encodings that this crate reads. Go also reads BMPString and T61String, so a subject with
+/// another encoding could show another name or group to another program.
 pub fn is_readable(subject: &X509Name<'_>) -> bool {
     subject.iter_attributes().all(|a| a.as_str().is_ok())
 }
@@ -24,7 +24,7 @@ mod tests {
         [&[tag, content.len() as u8], content].concat()
     }
 
-    /// A subject with these common names, each with the tag of its kind of text.
+    /// A subject with these common names, each with the ASN.1 tag of its string type.
     fn subject(names: &[(u8, &str)]) -> Vec<u8> {
         let oid = element(6, &[0x55, 4, 3]);
         let one = |(tag, name): &(u8, &str)| {
@@ -33,7 +33,7 @@ mod tests {
         element(0x30, &names.iter().flat_map(one).collect::<Vec<u8>>())
     }
 
-    /// An administrator who saw `jane` approved a request whose certificate stood for `boss`.
+    /// An administrator who saw `jane` approved a request whose certificate authenticated `boss`.
     #[test]
     fn the_last_name_counts() {
         const UTF8: u8 = 0x0c;

@@ -1,15 +1,14 @@
-//! The client: a transport, and what every request of one caller has in common.
+//! The client: a transport with the headers and limits of one caller.
 
-use crate::api::Api;
 use crate::error::Error;
 use crate::metrics;
-use crate::resource::{ApiResource, encode};
+use crate::resource::encode;
 use crate::transport::{Body, Transport, Upgrade};
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use meta::{Object, Reason, Status};
+use meta::{Reason, Status};
 use serde::de::DeserializeOwned;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,15 +17,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub const JSON: &str = "application/json";
-/// Asks for metadata only.
+/// Accept header for metadata only.
 pub const PARTIAL_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 pub const PARTIAL_METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-/// Asks for a table, as `kubectl get` does.
+/// Accept header for tables, as `kubectl get` sends it.
 pub const TABLE: &str =
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
 
-/// Whom to act as (`kubectl --as`). Empty fields are not sent.
+/// The user to impersonate (`kubectl --as`). Empty fields are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Impersonation {
     pub user: String,
@@ -36,7 +35,7 @@ pub struct Impersonation {
 }
 
 impl Impersonation {
-    /// The headers that ask for it.
+    /// Adds the impersonation headers.
     pub fn write(&self, h: &mut HeaderMap) -> Result<(), Error> {
         // Names are UTF-8, as Go's clients send them.
         let value = |v: &str| {
@@ -74,7 +73,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// `user_agent` is what the server writes as field manager when none is given, up to its first slash.
+    /// The first part of `user_agent`, up to the slash, is the field manager when a request names none.
     pub fn new(transport: impl Transport, user_agent: &str) -> Self {
         Self::shared(Arc::new(transport), user_agent)
     }
@@ -91,12 +90,12 @@ impl Client {
         &self.transport
     }
 
-    /// What goes with every request: the user agent, and whom to act as.
+    /// The headers of every request: user agent and impersonation.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// The same caller over a transport that is laid around its own.
+    /// Wraps the transport of this client in a layer.
     #[must_use]
     pub fn over(mut self, layer: impl FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport>) -> Self {
         self.transport = layer(self.transport);
@@ -117,46 +116,32 @@ impl Client {
         Ok(self)
     }
 
-    /// Called with the text of every `Warning` header.
+    /// Calls `warn` with the text of every `Warning` header.
     #[must_use]
     pub fn with_warnings(mut self, warn: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.warn = Some(Arc::new(warn));
         self
     }
 
-    /// How long an answer may take, watches and streams aside.
+    /// Limits the duration of requests other than watches and streams.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How long a request may take with all of its answer, watches and streams included (Go's `http.Client.Timeout`).
+    /// Limits the duration of requests with their responses, including watches and streams (Go's `http.Client.Timeout`).
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The objects of a typed view, in all namespaces until [`Api::namespace`] narrows it.
-    pub fn api<K>(&self) -> Api<K>
-    where
-        K: k8s_openapi::Resource,
-        K::Scope: 'static,
-    {
-        Api::new(self.clone(), ApiResource::of::<K>())
-    }
-
-    /// The objects of any resource, as JSON.
-    pub fn dynamic(&self, resource: &ApiResource) -> Api<Object> {
-        Api::new(self.clone(), resource.clone())
-    }
-
-    /// Sends a request as it is, with the caller's headers added where the request has none of that name. Gives back whatever
-    /// the server answers; see [`Self::checked`]. Only when it says that it is busy and when to come again, the request is sent
-    /// again, as every client of Kubernetes does.
+    /// Sends a request, adding the caller's headers unless the request has them, and returns the response whatever its status;
+    /// see [`Self::checked`]. Retries only when the server is overloaded and sends `Retry-After`,
+    /// as all Kubernetes clients do.
     pub async fn raw(&self, mut request: Request<Bytes>) -> Result<Response<Body>, Error> {
-        self.dress(&mut request);
+        self.add_headers(&mut request);
         let mut tries = 0;
         let response = loop {
             let (begun, method) = (Instant::now(), request.method().clone());
@@ -168,7 +153,7 @@ impl Client {
             let code = response.as_ref().ok().map(|r| r.status().as_u16());
             metrics::requested(self.transport.host(), method.as_str(), code, begun.elapsed());
             let response = response?;
-            match come_again(&response) {
+            match retry_after(&response) {
                 Some(pause) if tries < TRIES => tokio::time::sleep(pause).await,
                 _ => break response,
             }
@@ -178,25 +163,25 @@ impl Client {
         Ok(response)
     }
 
-    /// Asks for another protocol on the connection (exec, attach, port-forward).
+    /// Sends a request to switch protocols (exec, attach, port-forward).
     pub async fn upgrade(&self, mut request: Request<Bytes>) -> Result<Upgrade, Error> {
-        self.dress(&mut request);
+        self.add_headers(&mut request);
         self.transport.upgrade(request).await
     }
 
-    /// [`Self::raw`], where an answer that is no success becomes an error.
+    /// Like [`Self::raw`], but returns an error unless the response is a success.
     pub async fn checked(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
         let response = self.raw(request).await?;
         if response.status().is_success() { Ok(response) } else { Err(failure(response).await) }
     }
 
-    /// Sends a request and reads the whole answer, within the client's time limit.
+    /// Sends a request and reads the complete response within the client's time limit.
     pub async fn bytes(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
         self.in_time(async { collect(self.checked(request).await?.into_body()).await }).await
     }
 
-    /// Like [`Self::bytes`], for a document that is known: its ETag and bytes, or none as long as it is the one that has this ETag
-    /// (empty: none is known).
+    /// Like [`Self::bytes`], for a cached document: returns its ETag and bytes, or none if `etag` is still current
+    /// (empty: nothing is cached).
     pub async fn changed(&self, mut request: Request<Bytes>, etag: &str) -> Result<Option<(String, Bytes)>, Error> {
         if let Some(known) = HeaderValue::from_str(etag).ok().filter(|t| !t.is_empty()) {
             request.headers_mut().insert(IF_NONE_MATCH, known);
@@ -226,12 +211,12 @@ impl Client {
         decode(&self.bytes(request).await?, || what)
     }
 
-    /// GET of any path, decoded.
+    /// GETs any path and decodes the response.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.json(request(Method::GET, path, JSON, None)?).await
     }
 
-    fn dress(&self, request: &mut Request<Bytes>) {
+    fn add_headers(&self, request: &mut Request<Bytes>) {
         let to = request.headers_mut();
         for name in self.headers.keys() {
             if !to.contains_key(name) {
@@ -252,7 +237,7 @@ impl Client {
     }
 }
 
-/// Waits so long for an answer, its body included.
+/// Waits for a response with its body, up to a time limit.
 async fn within(
     limit: Duration,
     answer: impl Future<Output = Result<Response<Body>, Error>>,
@@ -263,7 +248,7 @@ async fn within(
     Ok(response.map(|body| Limited { body, over }.boxed_unsync()))
 }
 
-/// A body that fails once its time is over.
+/// A body that fails when its time is over.
 struct Limited {
     body: Body,
     over: Pin<Box<tokio::time::Sleep>>,
@@ -284,17 +269,17 @@ impl http_body::Body for Limited {
     }
 }
 
-/// How often a request is sent again to a server that is busy (client-go `maxRetries`).
+/// Attempts to send a request to an overloaded server (client-go `maxRetries`).
 const TRIES: u32 = 10;
 
-/// When a server that did nothing yet wants to be asked again.
-fn come_again(response: &Response<Body>) -> Option<Duration> {
+/// When to retry a request that an overloaded server rejected, from `Retry-After`.
+fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let busy = response.status() == StatusCode::TOO_MANY_REQUESTS || response.status().is_server_error();
     let after = response.headers().get("retry-after").filter(|_| busy)?;
     after.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
-/// A request with the headers of the API. `body` is its media type and its bytes.
+/// Builds a request with the API's headers. `body` is its media type and its bytes.
 pub fn request(
     method: Method,
     path: &str,
@@ -316,14 +301,14 @@ pub async fn collect(body: Body) -> Result<Bytes, Error> {
     Ok(body.collect().await?.to_bytes())
 }
 
-/// The same for at most so many bytes: who answers may be anybody behind the server.
-pub(crate) async fn collect_at_most(body: Body, most: usize) -> Result<Bytes, Error> {
+/// Like [`collect`] with a byte limit, because aggregated API servers are not trusted.
+pub(crate) async fn collect_at_most(body: Body, limit: usize) -> Result<Bytes, Error> {
     let mut out = BytesMut::new();
     let mut body = body;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        if out.len() + data.len() > most {
-            return Err(Error::Unexpected(format!("the answer has more than {} MiB", most >> 20)));
+        if out.len() + data.len() > limit {
+            return Err(Error::Unexpected(format!("the answer has more than {} MiB", limit >> 20)));
         }
         out.extend_from_slice(&data);
     }
@@ -334,14 +319,14 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], what: impl FnOnce() -> S
     meta::depth::from_slice(bytes).map_err(|source| Error::Decode { what: what(), source })
 }
 
-/// Bytes of an answer that is no success.
-const MOST_OF_FAILURE: usize = 16 << 20;
+/// Byte limit of the body of an error response.
+const MAX_FAILURE_BODY: usize = 16 << 20;
 
-/// Reads an answer that is no success.
+/// Converts an error response to an error.
 pub async fn failure(response: Response<Body>) -> Error {
     let code = response.status();
     let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
-    let bytes = match collect_at_most(response.into_body(), MOST_OF_FAILURE).await {
+    let bytes = match collect_at_most(response.into_body(), MAX_FAILURE_BODY).await {
         Ok(b) => b,
         Err(e) => return e,
     };
@@ -355,17 +340,17 @@ pub async fn failure(response: Response<Body>) -> Error {
     Error::Api(Box::new(status))
 }
 
-/// Reads the answer to an upgrade that the server refused: the message in it, or its body as it is (`httpstream/spdy`).
+/// Converts the response of a refused upgrade to an error, with its message or its body (`httpstream/spdy`).
 pub async fn upgrade_failure(response: Response<Body>) -> Error {
     let Ok(bytes) = collect(response.into_body()).await else {
         return Error::UpgradeRefused("unable to read error from server response".into());
     };
     let body: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let said = ["message", "error"].iter().filter_map(|f| body[f].as_str()).map(str::trim).find(|m| !m.is_empty());
+    let message = ["message", "error"].iter().filter_map(|f| body[f].as_str()).map(str::trim).find(|m| !m.is_empty());
     let text = String::from_utf8_lossy(&bytes);
-    Error::UpgradeRefused(match said.unwrap_or(text.trim()) {
+    Error::UpgradeRefused(match message.unwrap_or(text.trim()) {
         "" => "empty server response".into(),
-        said => said.to_owned(),
+        message => message.to_owned(),
     })
 }
 
@@ -373,7 +358,7 @@ fn status_of(body: &[u8]) -> Option<Status> {
     serde_json::from_slice(body).ok().and_then(|v| Status::from_value(&v)).filter(|s| s.code != 0)
 }
 
-/// The meaning of an answer that carries no `Status` (client-go `NewGenericServerResponse`).
+/// The `Status` for an error response that has none (client-go `NewGenericServerResponse`).
 fn without_status(code: StatusCode, body: &[u8]) -> Status {
     let (reason, text) = match code.as_u16() {
         400 => (Reason::BadRequest, "the server rejected our request for an unknown reason"),
@@ -395,12 +380,12 @@ fn without_status(code: StatusCode, body: &[u8]) -> Status {
         504 => (Reason::Timeout, "the server was unable to return a response in the time allotted"),
         _ => (Reason::Unknown, "the server responded with an unexpected status"),
     };
-    let said = String::from_utf8_lossy(&body[..body.len().min(2048)]);
-    let message = match said.trim() {
+    let body = String::from_utf8_lossy(&body[..body.len().min(2048)]);
+    let message = match body.trim() {
         "" => text.to_owned(),
-        // Nobody is there who could say more.
+        // A proxy or load balancer answered without a message.
         _ if code == StatusCode::NOT_FOUND => text.to_owned(),
-        said => format!("{text}: {said}"),
+        body => format!("{text}: {body}"),
     };
     Status::new(code.as_u16(), reason, message)
 }
@@ -423,9 +408,10 @@ fn warning_text(header: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::ApiResource;
 
     #[tokio::test]
-    async fn a_body_that_never_ends_is_given_up() {
+    async fn an_endless_body_is_an_error() {
         use http_body_util::BodyExt as _;
         let chunk = Bytes::from(vec![b' '; 1 << 20]);
         let endless = futures::stream::repeat_with(move || Ok(http_body::Frame::data(chunk.clone())));
@@ -434,7 +420,7 @@ mod tests {
         assert!(error.contains("the answer has more than 8 MiB"), "{error}");
     }
 
-    /// Answers at once, with a body that says one thing and never ends.
+    /// Responds at once, with a body that never ends.
     struct Endless;
 
     #[async_trait::async_trait]
@@ -447,15 +433,15 @@ mod tests {
         }
     }
 
-    /// A limit ends what has no end: a watch as if the server had ended it, any other answer with an error.
+    /// When the limit expires, a watch ends as if the server had ended it, and any other response fails.
     #[tokio::test(start_paused = true)]
-    async fn a_limit_holds_for_what_arrives_too() {
+    async fn the_limit_includes_the_body() {
         let client = Client::new(Endless, "test").with_limit(Duration::from_secs(1));
         let begun = Instant::now();
         let answer = client.raw(Request::new(Bytes::new())).await.unwrap();
         assert!(matches!(collect(answer.into_body()).await, Err(Error::Cut)));
         assert_eq!(begun.elapsed(), Duration::from_secs(1));
-        let pods = client.dynamic(&ApiResource::of::<k8s_openapi::api::core::v1::Pod>());
+        let pods = client.dynamic(&ApiResource::typed::<k8s_openapi::api::core::v1::Pod>());
         let events = pods.watch(&crate::WatchOptions::default()).await.unwrap();
         let seen: Vec<_> = futures::StreamExt::collect(events).await;
         assert!(matches!(seen.as_slice(), [Ok(crate::WatchEvent::Added(_))]), "{seen:?}");

@@ -1,4 +1,4 @@
-//! Discovery of servers that have a document for each version only (before Kubernetes v1.26, and most servers of API services), in the form of
+//! Discovery of servers that publish one document per version (before Kubernetes v1.26, and most aggregated API servers), converted to
 //! aggregated discovery (`apidiscovery.k8s.io/v2`).
 
 use crate::{Client, Error};
@@ -7,14 +7,14 @@ use meta::{GroupVersion, Value};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Versions that are asked for at a time.
+/// Maximum number of versions requested at a time.
 const AT_ONCE: usize = 16;
 
-/// What `/api` or `/apis` answered (an `APIVersions` or an `APIGroupList`), with the resources of each version, as an
-/// `APIGroupDiscoveryList`. A group's preferred version is its first. A version that does not answer is `Stale` and has no resources.
+/// Converts the response to `/api` or `/apis` (an `APIVersions` or an `APIGroupList`) to an `APIGroupDiscoveryList`, and requests the
+/// resources of each version. A group's preferred version comes first. A version that cannot be read is `Stale` and has no resources.
 ///
 /// # Errors
-/// The answer is neither of the two.
+/// `answer` is neither of the two.
 pub async fn aggregate(client: &Client, answer: &Value) -> Result<Value, Error> {
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     let all = |v: &Value| v.as_array().cloned().unwrap_or_default();
@@ -34,9 +34,9 @@ pub async fn aggregate(client: &Client, answer: &Value) -> Result<Value, Error> 
             return Err(Error::Unexpected(why));
         }
     };
-    let asked =
+    let versions =
         groups.iter().flat_map(|(g, versions)| versions.iter().map(move |v| GroupVersion::new(g.clone(), v.clone())));
-    let answers = futures::stream::iter(asked.map(|gv| version(client, gv))).buffered(AT_ONCE);
+    let answers = futures::stream::iter(versions.map(|gv| version(client, gv))).buffered(AT_ONCE);
     let mut answers = std::pin::pin!(answers);
     let mut items = Vec::new();
     for (name, versions) in &groups {
@@ -55,7 +55,7 @@ async fn version(client: &Client, gv: GroupVersion) -> Value {
     }
 }
 
-/// The resources of an `APIResourceList` (of this version) as aggregated discovery has them.
+/// Converts an `APIResourceList` of this version to the resources of aggregated discovery.
 pub fn from_legacy(gv: &GroupVersion, list: &Value) -> Vec<Value> {
     let mut out: BTreeMap<String, Value> = BTreeMap::new();
     let all: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn older_servers_are_understood() {
+    fn converts_legacy_resource_lists() {
         let list = json!({"kind": "APIResourceList", "groupVersion": "g/v1", "resources": [
             {"name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["get"]},
             {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get", "list"], "shortNames": ["fl"]}]});

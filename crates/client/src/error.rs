@@ -1,19 +1,19 @@
-//! What can go wrong between a caller and the API server.
+//! Errors of requests to the API server.
 
 use meta::{Reason, Status};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failed request. [`Error::Api`] is the server's own answer; everything else happened on the way.
+/// A failed request. [`Error::Api`] is the server's response; all others occurred before or after it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The server answered with a `Status`.
     #[error("{0}")]
     Api(Box<Status>),
-    /// The request could not be written as HTTP: a name that is no path segment, a header that is no header.
+    /// The request cannot be written as HTTP, for example because a name is no path segment.
     #[error("invalid request: {0}")]
     Request(String),
-    /// No connection: why, in the words of Go's `net` and `crypto/tls`, the address included.
+    /// The connection failed; the text is that of Go's `net` and `crypto/tls`, with the address.
     #[error("{source}")]
     Connect { to: String, source: BoxError },
     /// The request was sent, or half sent; whether the server acted on it is unknown.
@@ -25,23 +25,23 @@ pub enum Error {
     Encode { what: &'static str, source: serde_json::Error },
     #[error("decoding {what}: {source}")]
     Decode { what: String, source: serde_json::Error },
-    /// The server answered, but not in the form of the API.
+    /// The response is not of the API's form.
     #[error("unexpected answer: {0}")]
     Unexpected(String),
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
-    /// The time for the request was over while its answer arrived.
+    /// The client's time limit expired while the response arrived.
     #[error("context deadline exceeded (Client.Timeout or context cancellation while reading body)")]
     Cut,
     /// This transport cannot hand over its byte stream.
     #[error("this transport has no upgraded streams")]
     NoUpgrade,
-    /// The server did not switch protocols, and explained it with something other than a `Status`.
+    /// The server refused to switch protocols, with a response that is no `Status`.
     #[error("unable to upgrade connection: {0}")]
     UpgradeRefused(String),
     #[error("credentials: {0}")]
     Credentials(String),
-    /// What a kubeconfig and flags say does not go together, or names what is not there.
+    /// The kubeconfig and flags are contradictory or name missing entries.
     #[error("invalid configuration: {}", .0.join(", "))]
     Configuration(Vec<String>),
     /// A credential plugin gave no credentials.
@@ -50,7 +50,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What is wrong, without a word of what it is about, as Go says it.
+    /// The problem without its subject, as Go prints it.
     pub fn why(&self) -> String {
         match self {
             Self::Credentials(why) | Self::Plugin(why) => why.clone(),
@@ -93,7 +93,7 @@ impl Error {
         self.is(Reason::Invalid)
     }
 
-    /// The revision asked for is gone: `410` in either of its two reasons.
+    /// The requested revision is gone: `410` with either of its two reasons.
     pub fn is_expired(&self) -> bool {
         self.is(Reason::Expired) || self.is(Reason::Gone)
     }
@@ -102,7 +102,7 @@ impl Error {
         self.is(Reason::TooManyRequests)
     }
 
-    /// Whether the same request may succeed later: the server was overloaded, starting or not in reach.
+    /// Whether the same request may succeed later: the server is overloaded, starting or unreachable.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Api(s) => matches!(
@@ -124,7 +124,7 @@ impl Error {
         source.downcast_ref().is_some_and(|e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused)
     }
 
-    /// The namespace is being deleted, so that creating in it is pointless (cause `NamespaceTerminating`).
+    /// The namespace is being deleted, so creating objects in it is pointless (cause `NamespaceTerminating`).
     pub fn is_namespace_terminating(&self) -> bool {
         self.has_cause("NamespaceTerminating")
     }

@@ -1,13 +1,13 @@
-//! The event recorder: what components tell about objects.
+//! The event recorder.
 //!
-//! Events that say the same are counted in one object; many that differ in their message only are joined; a source that talks
-//! too much about one object is cut off (client-go `tools/record`). Recording never waits and never fails its caller: events
-//! are sent by a task of their own, and dropped when it cannot keep up.
+//! Equal events are counted in one object, many that differ only in their message are aggregated, and events for one object are
+//! rate-limited (client-go `tools/record`). Recording never waits and never fails its caller: a task sends the events, and
+//! drops them when it cannot keep up.
 
 mod correlate;
 
 use crate::{Api, ApiResource, Client, Error, Patch, Shutdown, WriteOptions};
-use correlate::{Correlator, Send, Told};
+use correlate::{Correlator, Event, Send};
 use k8s_openapi::api::core::v1::ObjectReference;
 use meta::{Clock, Object};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 /// How many events may wait to be sent.
 const WAITING: usize = 1000;
-/// How often one event is tried.
+/// Attempts to send one event.
 const TRIES: u32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +36,7 @@ impl Severity {
     }
 }
 
-/// Which object an event is about.
+/// The object of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Regarding {
     pub api_version: String,
@@ -50,7 +50,7 @@ pub struct Regarding {
 }
 
 impl Regarding {
-    pub fn of(api_version: &str, kind: &str, m: &crate::Meta) -> Self {
+    pub fn from_meta(api_version: &str, kind: &str, m: &crate::Meta) -> Self {
         Self {
             api_version: api_version.into(),
             kind: kind.into(),
@@ -95,7 +95,7 @@ impl Regarding {
     }
 }
 
-/// Who tells, and in which form.
+/// The component that reports, and the API version of its events.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// `v1` events, as controllers and the node agent write them.
@@ -114,17 +114,17 @@ impl Source {
     }
 }
 
-/// Tells about objects. Cheap to clone.
+/// Records events. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<Told>,
+    queue: mpsc::Sender<Event>,
     clock: Arc<dyn Clock>,
 }
 
 impl Recorder {
     /// Starts the sending task, which ends with `shutdown`. Must be called inside the runtime.
     pub fn start(client: &Client, source: Source, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Self {
-        let (queue, mut told) = mpsc::channel::<Told>(WAITING);
+        let (queue, mut events) = mpsc::channel::<Event>(WAITING);
         let resource = match source {
             Source::Core { .. } => ApiResource::named("", "v1", "events", "Event", true),
             Source::Events { .. } => ApiResource::named("events.k8s.io", "v1", "events", "Event", true),
@@ -133,7 +133,7 @@ impl Recorder {
         tokio::spawn(async move {
             let mut correlator = Correlator::default();
             let work = async {
-                while let Some(t) = told.recv().await {
+                while let Some(t) = events.recv().await {
                     let (about, correlator) = (t.about.clone(), &mut correlator);
                     let work = async {
                         if let Some(send) = correlator.correlate(t) {
@@ -160,25 +160,25 @@ impl Recorder {
         self.event(about, Severity::Warning, reason, message);
     }
 
-    /// With what was done or failed (`Scheduling`, `Binding`).
+    /// Records an event with an `action` that was performed or failed (`Scheduling`, `Binding`).
     pub fn action(&self, about: Regarding, severity: Severity, reason: &str, action: &str, message: impl Into<String>) {
         let mut message = message.into();
-        // The API takes no more.
+        // The API's limit.
         if message.len() > 1024 {
             let cut = (0..=1021).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
             message.truncate(cut);
             message.push_str("...");
         }
-        let told =
-            Told { about, severity, reason: reason.into(), action: action.into(), message, at: self.clock.now() };
-        if self.queue.try_send(told).is_err() {
-            tracing::debug!(reason, "an event was dropped: too many are waiting");
+        let event =
+            Event { about, severity, reason: reason.into(), action: action.into(), message, at: self.clock.now() };
+        if self.queue.try_send(event).is_err() {
+            tracing::debug!(reason, "event dropped: the queue is full");
         }
     }
 }
 
 async fn deliver(api: &Api<Object>, source: &Source, correlator: &mut Correlator, send: Send) {
-    let namespace = match send.told.about.namespace.as_str() {
+    let namespace = match send.event.about.namespace.as_str() {
         "" => "default",
         ns => ns,
     };
@@ -187,12 +187,12 @@ async fn deliver(api: &Api<Object>, source: &Source, correlator: &mut Correlator
     for _ in 0..TRIES {
         match once(&api, source, correlator, &send, namespace).await {
             Ok(()) => return,
-            // The server has refused it, and would again.
+            // The server rejected it and would again.
             Err(e) if !e.is_transient() => {
-                tracing::debug!(reason = send.told.reason, "event refused: {e}");
+                tracing::debug!(reason = send.event.reason, "event rejected by the server: {e}");
                 return;
             }
-            Err(e) => tracing::debug!(reason = send.told.reason, "event not sent: {e}"),
+            Err(e) => tracing::debug!(reason = send.event.reason, "sending an event failed: {e}"),
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(10));
@@ -225,20 +225,20 @@ async fn once(
     Ok(())
 }
 
-/// The fields that change when an event happens again.
+/// The fields that change when an event is repeated.
 fn repeat(source: &Source, send: &Send) -> Value {
     match source {
         Source::Core { .. } => json!({
-            "count": send.count, "lastTimestamp": meta::time::format(send.told.at), "message": send.told.message,
+            "count": send.count, "lastTimestamp": meta::time::format(send.event.at), "message": send.event.message,
         }),
         Source::Events { .. } => json!({
-            "series": {"count": send.count, "lastObservedTime": meta::time::format_micro(send.told.at)},
+            "series": {"count": send.count, "lastObservedTime": meta::time::format_micro(send.event.at)},
         }),
     }
 }
 
 fn first(source: &Source, send: &Send, namespace: &str) -> Value {
-    let t = &send.told;
+    let t = &send.event;
     // Upstream's names: the object's, and the time in hexadecimal nanoseconds.
     let name = format!("{}.{:x}", t.about.name, t.at.as_nanosecond());
     let metadata = json!({"name": name, "namespace": namespace});

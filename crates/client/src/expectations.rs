@@ -1,7 +1,8 @@
-//! What a controller has done and not yet seen (upstream `controller_utils.go`, `UIDTrackingControllerExpectations`).
+//! Creations and deletions that a controller requested but has not observed yet (upstream `controller_utils.go`,
+//! `UIDTrackingControllerExpectations`).
 //!
-//! A controller that created three pods must not look at a cache without them and create three more. Expectations expire, so
-//! that a lost event delays a key and never blocks it.
+//! A controller that created three pods must not act on a cache without them and create three more. Expectations expire, so
+//! that a lost event delays a key but never blocks it.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 struct Expected {
     creations: i64,
-    /// Which objects are expected to go, so that two events about one are not counted twice.
+    /// UIDs of the objects whose deletion is expected; a set, so that two events for one object count once.
     deletions: BTreeSet<String>,
     since: Instant,
 }
@@ -34,26 +35,26 @@ impl<K: Ord + Clone> Expectations<K> {
         self.set(key, n as i64, BTreeSet::new());
     }
 
-    /// `objects` are uids, or any other text that names an object for good.
+    /// `objects` are UIDs, or other strings that are unique for all time.
     pub fn expect_deletions(&self, key: &K, objects: impl IntoIterator<Item = String>) {
         self.set(key, 0, objects.into_iter().collect());
     }
 
-    /// One creation was seen, or failed.
+    /// A creation was observed, or failed.
     pub fn creation_observed(&self, key: &K) {
         if let Some(e) = self.0.lock().get_mut(key) {
             e.creations -= 1;
         }
     }
 
-    /// One deletion was seen, or failed.
+    /// A deletion was observed, or failed.
     pub fn deletion_observed(&self, key: &K, object: &str) {
         if let Some(e) = self.0.lock().get_mut(key) {
             e.deletions.remove(object);
         }
     }
 
-    /// Whether the cache can be trusted for this key.
+    /// Whether the cache shows all expected changes of the key, or they have expired.
     pub fn satisfied(&self, key: &K) -> bool {
         match self.0.lock().get(key) {
             None => true,

@@ -1,21 +1,21 @@
-//! The API server over the network: HTTP/2 or HTTP/1.1 with kept-alive connections, over TLS, a proxy if there is one.
+//! HTTPS transport: HTTP/2 or HTTP/1.1 with kept-alive connections over TLS, through a proxy if configured.
 //!
-//! Invariant: one provider of cryptography (aws-lc-rs), and no connection that was not verified unless `insecure` says so.
+//! Invariant: one provider of cryptography (aws-lc-rs), and every connection is verified unless `insecure` is set.
 
 mod connect;
-mod connecting;
+mod connection_trace;
 mod dedicated;
 mod dial;
+mod go_errors;
 mod tls;
 mod trust;
-mod words;
 
 pub use connect::Proxy;
-pub use connecting::{Connecting, Step, observed};
+pub use connection_trace::{ConnectionTrace, Step, traced};
 pub use dedicated::Dedicated;
 pub use dial::{dial, handshake_error};
+pub use go_errors::os_error;
 pub use tls::{ClientIdentity, Roots, mutual, unverified};
-pub use words::os;
 
 use crate::error::Error;
 use crate::transport::{Body, Transport, Upgrade};
@@ -34,16 +34,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How a bearer token file is trusted before it is read again.
+/// How long a bearer token file is cached.
 const TOKEN_TTL: Duration = Duration::from_secs(10);
 
-/// Who the caller is, besides a client certificate.
+/// Credentials other than a client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credentials {
     #[default]
     None,
     Bearer(String),
-    /// Read again now and then: service account tokens are renewed in place.
+    /// Re-read periodically, because service account tokens are renewed in place.
     BearerFile(PathBuf),
     Basic {
         user: String,
@@ -51,16 +51,16 @@ pub enum Credentials {
     },
 }
 
-/// Which addresses a name may lead to.
+/// The addresses that may be dialled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
     #[default]
     Anywhere,
-    /// Not this machine's loopback, nor the link, nor a group ([`meta::address::is_special`]): for servers that users of a cluster name.
+    /// All but loopback, link-local and multicast addresses ([`meta::address::is_special`]): for servers that cluster users name.
     Network,
 }
 
-/// Where the server is and how to talk to it.
+/// Address of a server and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `https://host:port[/prefix]`; `http` is allowed.
@@ -68,11 +68,11 @@ pub struct Config {
     pub roots: Roots,
     pub identity: Option<ClientIdentity>,
     pub credentials: Credentials,
-    /// The name the certificate must carry, when it is not the host of `server`.
+    /// The name that the certificate must have, if not the host of `server`.
     pub server_name: Option<String>,
     pub insecure: bool,
     pub proxy: Option<Proxy>,
-    /// Looked at after names are resolved, for each address that is dialled. A proxy resolves names itself.
+    /// Checked after name resolution for each dialled address. A proxy resolves names itself.
     pub reach: Reach,
     pub connect_timeout: Duration,
     pub disable_http2: bool,
@@ -94,7 +94,7 @@ impl Config {
         }
     }
 
-    /// Whether the server is reached over TLS. Credentials are sent to no other.
+    /// Whether the server is reached over TLS. Credentials are only sent over TLS.
     pub fn is_tls(&self) -> bool {
         self.server.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("https"))
     }
@@ -151,8 +151,9 @@ impl Https {
 
     async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
         let bearer = |t: &str| {
-            let mut v = HeaderValue::from_str(&format!("Bearer {}", t.trim()))
-                .map_err(|_| Error::Credentials("the token has characters that no header may have".into()))?;
+            let mut v = HeaderValue::from_str(&format!("Bearer {}", t.trim())).map_err(|_| {
+                Error::Credentials("the token contains characters that are not allowed in a header".into())
+            })?;
             v.set_sensitive(true);
             Ok::<_, Error>(v)
         };
@@ -176,7 +177,7 @@ impl Https {
                         *self.token.lock() = Some((Instant::now(), v.clone()));
                         Ok(Some(v))
                     }
-                    // What was read before may still be good.
+                    // The token read before may still be valid.
                     (Err(_), Some((_, v))) => Ok(Some(v)),
                     (Err(e), None) => Err(Error::Credentials(format!("{}: {e}", path.display()))),
                 }
@@ -191,11 +192,11 @@ impl Https {
         {
             parts.headers.insert(AUTHORIZATION, v);
         }
-        let asked = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         parts.uri = Uri::builder()
             .scheme(self.scheme.clone())
             .authority(self.authority.clone())
-            .path_and_query(format!("{}{asked}", self.prefix))
+            .path_and_query(format!("{}{path}", self.prefix))
             .build()
             .map_err(|e| Error::Request(e.to_string()))?;
         parts.version = http::Version::default();
@@ -205,7 +206,7 @@ impl Https {
     async fn exchange(&self, pool: &Pool, request: Request<Bytes>) -> Result<Response<hyper::body::Incoming>, Error> {
         let request = self.address(request).await?;
         let answer = pool.request(request).await;
-        // What was refused may have been replaced in its file.
+        // A rejected token may have been replaced in its file.
         if answer.as_ref().is_ok_and(|r| r.status() == StatusCode::UNAUTHORIZED) {
             *self.token.lock() = None;
         }
@@ -215,7 +216,7 @@ impl Https {
                 let source = std::io::Error::new(io_kind(source), chain(source)).into();
                 Error::Connect { to: self.authority.to_string(), source }
             } else {
-                Error::Send(words::exchange(&chain(&e)).into())
+                Error::Send(go_errors::exchange(&chain(&e)).into())
             }
         })
     }

@@ -1,9 +1,9 @@
-//! Informers: the objects of a resource, held in memory and kept as the server has them.
+//! Informers: caches of the objects of a resource, kept up to date by list and watch.
 //!
-//! An entry is the object's own bytes (in one process, the server's allocation), its [`Meta`], and a *view*: the few fields its
-//! readers declare, decoded once per event. A whole typed object is decoded on demand ([`Entry::decode`]) and dropped.
-//! Handlers are called in the order of events, after the cache has the event. Left out: resync; controllers are level-based and
-//! come back by their own timers.
+//! An entry has the object's bytes (shared with the server in the same process), its [`Meta`], and a *view*: the few fields that its
+//! readers declare, decoded once per event. [`Entry::decode`] decodes the whole object on demand and does not cache it.
+//! Handlers run in the order of events, after the cache was updated. Left out: resync; controllers are level-based and use their own
+//! timers.
 
 mod cache;
 mod factory;
@@ -22,7 +22,7 @@ use supervisor::Flag;
 pub trait View: DeserializeOwned + Send + Sync + 'static {}
 impl<T: DeserializeOwned + Send + Sync + 'static> View for T {}
 
-/// A handler of changes, which is called until this is dropped.
+/// A registered change handler; dropping it unregisters the handler.
 #[derive(Debug)]
 pub struct Subscription(Arc<()>);
 
@@ -39,7 +39,7 @@ impl<V> Clone for Informer<V> {
 }
 
 impl<V: View> Informer<V> {
-    /// What is known now.
+    /// A read lock on the cache.
     pub fn cache(&self) -> Cache<'_, V> {
         self.shared.read()
     }
@@ -57,7 +57,7 @@ impl<V: View> Informer<V> {
         subscription
     }
 
-    /// Keeps an index from what `f` says of an object to the objects that say it; see [`Cache::by_index`].
+    /// Adds an index from the values that `f` returns for an object to the objects; see [`Cache::by_index`].
     pub fn index(&self, name: &'static str, f: impl Fn(&Entry<V>) -> Vec<String> + Send + Sync + 'static) {
         self.shared.add_index(name, Arc::new(f));
     }

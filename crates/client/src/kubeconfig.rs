@@ -1,15 +1,15 @@
-//! Kubeconfig files: which server, as whom, in which namespace.
+//! Kubeconfig files: server, user and namespace.
 //!
-//! Follows client-go `tools/clientcmd`: `KUBECONFIG` is a list of files of which the first to say a thing wins, relative paths
-//! are relative to their file, and flags override what files say. Left out: writing files, and auth provider plugins.
+//! Follows client-go `tools/clientcmd`: `KUBECONFIG` is a list of files, the first of which that sets a value wins; relative paths
+//! are relative to their file; flags override files. Left out: writing files, and auth provider plugins.
 
 mod check;
 mod exec;
+mod exec_transport;
 mod load;
-mod plugged;
 mod proxies;
 
-pub use crate::https::os;
+pub use crate::https::os_error;
 pub use load::{Sources, in_cluster};
 
 use crate::error::Error;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A kubeconfig, as it is written. What is not known here is kept.
+/// A kubeconfig file. Unknown fields are kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Kubeconfig {
@@ -41,19 +41,19 @@ pub struct Kubeconfig {
     pub other: Map<String, Value>,
 }
 
-/// Go writes an empty list as `null`.
+/// Reads a list that may be `null`, as Go writes an empty one.
 fn list<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<T>, D::Error> {
     Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
 }
 
-/// An entry of one of the three lists. It is written with its value under the list's name in the singular.
+/// An entry of one of the three lists. Its value is under the list's name in the singular.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Named<T> {
     pub name: String,
     pub value: T,
 }
 
-/// What the three lists hold.
+/// The value type of one of the three lists.
 pub trait Entry {
     const KEY: &'static str;
 }
@@ -100,7 +100,7 @@ pub struct Cluster {
     pub server: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificate_authority: String,
-    /// Base64 of PEM.
+    /// PEM in base64.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificate_authority_data: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -157,7 +157,7 @@ pub struct User {
     pub other: Map<String, Value>,
 }
 
-/// What flags say; empty fields say nothing.
+/// Values of flags; empty fields are not set.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     pub context: String,
@@ -176,15 +176,15 @@ pub struct Overrides {
     pub impersonation: Impersonation,
     pub request_timeout: Option<Duration>,
     pub disable_http2: bool,
-    /// Standard input is read by the command, so that a credential plugin cannot ask there.
+    /// The command reads standard input, so an exec plugin cannot prompt there.
     pub stdin_in_use: bool,
 }
 
-/// A kubeconfig's answer for one context.
+/// The configuration of one context.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub context: String,
-    /// `default` when nothing says another.
+    /// `default` unless the context or a flag names another.
     pub namespace: String,
     /// Whether a flag or the context named the namespace.
     pub namespace_given: bool,
@@ -195,12 +195,12 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The program that will be asked for credentials.
+    /// The exec plugin that provides credentials, if any.
     pub fn plugin(&self) -> Option<&str> {
         self.exec.as_ref().map(|e| e.command.as_str())
     }
 
-    /// How to connect for a short while, with what the credential plugin says if the user has one: it is run here.
+    /// The configuration of a short-lived connection; runs the exec plugin if there is one.
     pub async fn config(&self) -> Result<Config, Error> {
         let mut config = self.https.clone();
         if let Some(plugin) = &self.exec {
@@ -209,12 +209,12 @@ impl Resolved {
         Ok(config)
     }
 
-    /// A connection for as long as it is wanted. A credential plugin is run here, and again when what it said is no longer good.
+    /// A long-lived transport. Runs an exec plugin at once, and again whenever its credentials expire.
     pub async fn transport(&self, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Transport>, Error> {
         transport(self.https.clone(), self.exec.clone(), clock).await
     }
 
-    /// A client over HTTPS, as [`Resolved::transport`] connects.
+    /// A client over [`Resolved::transport`].
     pub async fn client(&self, user_agent: &str, clock: &Arc<dyn Clock>) -> Result<Client, Error> {
         let mut client = Client::shared(self.transport(clock).await?, user_agent);
         if self.impersonation != Impersonation::default() {
@@ -233,7 +233,7 @@ async fn transport(
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<dyn Transport>, Error> {
     Ok(match plugin {
-        Some(program) => Arc::new(plugged::Plugged::open(https, program, clock.clone()).await?),
+        Some(program) => Arc::new(exec_transport::ExecTransport::open(https, program, clock.clone()).await?),
         None => Arc::new(Https::new(&https)?),
     })
 }
@@ -247,7 +247,7 @@ fn first<'a>(a: &'a str, b: &'a str) -> &'a str {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(Path::new(path)).map_err(|e| Error::Credentials(format!("open {path}: {}", os(&e))))
+    std::fs::read(Path::new(path)).map_err(|e| Error::Credentials(format!("open {path}: {}", os_error(&e))))
 }
 
 fn decode(what: &str, data: &str) -> Result<Vec<u8>, Error> {
@@ -257,7 +257,7 @@ fn decode(what: &str, data: &str) -> Result<Vec<u8>, Error> {
         .map_err(|e| Error::Credentials(format!("{what}: illegal base64 data: {e}")))
 }
 
-/// Data wins over the file. `None` when neither is given.
+/// Reads PEM from `data`, or else from `file`. `None` when neither is given.
 fn pem(what: &str, file: &str, data: &str) -> Result<Option<Vec<u8>>, Error> {
     if !data.is_empty() {
         return decode(what, data).map(Some);
@@ -265,14 +265,14 @@ fn pem(what: &str, file: &str, data: &str) -> Result<Option<Vec<u8>>, Error> {
     if file.is_empty() { Ok(None) } else { read(file).map(Some) }
 }
 
-/// What flags say of a cluster. Whom to trust is said as a whole: a flag for the one half puts the other aside.
+/// Applies flags to a cluster. A flag for either the CA or skipping verification replaces both settings.
 fn override_cluster(c: &mut Cluster, o: &Overrides) {
     if o.insecure_skip_tls_verify || !o.certificate_authority.is_empty() {
         c.insecure_skip_tls_verify = o.insecure_skip_tls_verify;
         c.certificate_authority.clone_from(&o.certificate_authority);
         c.certificate_authority_data.clear();
     }
-    // Another server is hardly called what the file says.
+    // The TLS server name in the file does not belong to the server of the flag.
     if !o.tls_server_name.is_empty() || !o.server.is_empty() {
         c.tls_server_name.clone_from(&o.tls_server_name);
     }
@@ -281,7 +281,7 @@ fn override_cluster(c: &mut Cluster, o: &Overrides) {
     }
 }
 
-/// What flags say of a user, each in the place of what the file says in the same way.
+/// Applies flags to a user; each replaces the setting of the same kind.
 fn override_user(u: &mut User, o: &Overrides) {
     let set = |to: &mut String, from: &str| {
         if !from.is_empty() {
@@ -311,15 +311,15 @@ fn override_user(u: &mut User, o: &Overrides) {
 }
 
 impl User {
-    /// Writes into a configuration who this is. The program that is to say it is not run yet. As in client-go, a server without
-    /// TLS is not told, since everybody on the way would be told as well.
-    fn introduce(&self, https: &mut Config) -> Result<Option<exec::Exec>, Error> {
+    /// Adds the user's credentials to `https` and returns the exec plugin to run, if any. As in client-go, a server without TLS gets
+    /// none, because they would be readable on the network.
+    fn add_credentials(&self, https: &mut Config) -> Result<Option<exec::Exec>, Error> {
         if !https.is_tls() {
             return Ok(None);
         }
         let certificates = pem("client-certificate-data", &self.client_certificate, &self.client_certificate_data)?;
         let key = pem("client-key-data", &self.client_key, &self.client_key_data)?;
-        // A key without a certificate says nothing.
+        // A key without a certificate is ignored.
         https.identity = certificates.zip(key).map(|(certificates, key)| ClientIdentity { certificates, key });
         https.credentials = if !self.token_file.is_empty() {
             Credentials::BearerFile(PathBuf::from(&self.token_file))
@@ -333,8 +333,8 @@ impl User {
         Ok(self.exec.clone().filter(|_| https.credentials == Credentials::None && https.identity.is_none()))
     }
 
-    /// A connection as this user to a server that the kubeconfig does not name. A credential plugin is run here, and again when what
-    /// it said is no longer good.
+    /// A transport with this user's credentials to a server that is not in the kubeconfig. Runs an exec plugin at once, and again
+    /// whenever its credentials expire.
     pub async fn transport(&self, mut https: Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Transport>, Error> {
         if self.other.get("auth-provider").is_some_and(|p| !p.is_null()) {
             return Err(Error::Credentials("auth provider not supported".into()));
@@ -347,11 +347,11 @@ impl User {
         if self.token.is_empty() && !self.token_file.is_empty() {
             read(&self.token_file)?;
         }
-        let plugin = self.introduce(&mut https)?;
+        let plugin = self.add_credentials(&mut https)?;
         transport(https, plugin, clock).await
     }
 
-    /// Whom this acts as.
+    /// The user to impersonate.
     pub fn impersonation(&self) -> Impersonation {
         let extra = self.other.get("as-user-extra").and_then(Value::as_object).into_iter().flatten();
         let texts = |v: &Value| -> Vec<String> {
@@ -367,7 +367,7 @@ impl User {
 }
 
 impl Kubeconfig {
-    /// What it says of a user.
+    /// The entry of a user.
     pub fn user(&self, name: &str) -> Option<&User> {
         find(&self.users, name)
     }
@@ -377,7 +377,7 @@ impl Kubeconfig {
         find(&self.contexts, &self.current_context).map(|c| c.user.as_str()).filter(|u| !u.is_empty())
     }
 
-    /// Reads YAML or JSON. Relative paths stay as they are; see [`Sources::load`].
+    /// Parses YAML or JSON. Keeps relative paths; see [`Sources::load`].
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |e: &dyn std::fmt::Display| Error::Credentials(e.to_string());
         let document = codec::yaml::parse(text).map_err(|e| wrong(&e))?.into_iter().next().unwrap_or_default();
@@ -389,7 +389,7 @@ impl Kubeconfig {
         Ok(config)
     }
 
-    /// Answers for the context that `o` or the file names.
+    /// Resolves the context that `o` or the file names.
     pub fn resolve(&self, o: &Overrides) -> Result<Resolved, Error> {
         let name = first(&o.context, &self.current_context);
         let context = match find(&self.contexts, name) {
@@ -436,9 +436,9 @@ impl Kubeconfig {
         };
         https.disable_http2 = o.disable_http2;
 
-        let mut exec = user.introduce(&mut https)?;
+        let mut exec = user.add_credentials(&mut https)?;
         if let Some(e) = &mut exec {
-            e.tell(&cluster);
+            e.set_cluster_info(&cluster);
             e.stdin_in_use = o.stdin_in_use;
         }
         let mut impersonation = user.impersonation();

@@ -1,7 +1,7 @@
-//! Leases: one holder at a time (client-go `tools/leaderelection`).
+//! Leader election with leases: one holder at a time (client-go `tools/leaderelection`).
 //!
-//! The holder renews; the others watch whether it does. Whether a lease has run out is judged by how long *this* process has seen
-//! it unchanged, never by comparing clocks of two machines.
+//! The holder renews its lease; the others watch it. A lease has expired when *this* process has seen
+//! it unchanged for its duration; clocks of two machines are never compared.
 
 use crate::{Api, Client, Error, Shutdown, WriteOptions};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Which lease to hold, as whom, and its times (client-go's defaults: 15 s, 10 s, 2 s).
+/// The lease, the identity of the candidate, and the times (client-go's defaults: 15 s, 10 s, 2 s).
 #[derive(Clone, Debug)]
 pub struct Election {
     pub namespace: String,
@@ -35,13 +35,13 @@ impl Election {
     }
 }
 
-/// Takes part in an election.
+/// A candidate of an election.
 pub struct Elector {
     api: Api<Lease>,
     election: Election,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    /// The lease as last seen to change, and when.
+    /// The lease as it was last seen to change, and when.
     seen: Option<(Lease, Instant)>,
 }
 
@@ -51,8 +51,8 @@ impl Elector {
         Self { api, election, clock, rng, seen: None }
     }
 
-    /// Waits until the lease is ours, runs `lead`, and keeps renewing meanwhile. Returns when `lead` is done, when the lease was
-    /// lost (`lead` is dropped), or at `shutdown`, giving the lease back where it can.
+    /// Waits until this process holds the lease, then runs `lead` and keeps renewing. Returns when `lead` ends, when the lease is
+    /// lost (which drops `lead`), or at `shutdown`; releases the lease if it can.
     pub async fn run(mut self, shutdown: Shutdown, lead: impl Future<Output = ()>) {
         let acquire = async {
             while !matches!(self.step().await, Ok(true)) {
@@ -75,7 +75,7 @@ impl Elector {
                     Err(_) => break,
                 }
             }
-            tracing::warn!(lease = self.election.name, "the lease was lost");
+            tracing::warn!(lease = self.election.name, "leader election lost: the lease was not renewed in time");
         };
         tokio::select! {
             biased;
@@ -86,7 +86,7 @@ impl Elector {
         self.release().await;
     }
 
-    /// Takes or renews the lease once. Whether it is ours.
+    /// Acquires or renews the lease once; returns whether this process holds it.
     async fn step(&mut self) -> Result<bool, Error> {
         let now = MicroTime(self.clock.now());
         let seconds = i32::try_from(self.election.duration.as_secs()).unwrap_or(i32::MAX);
@@ -139,7 +139,7 @@ impl Elector {
             s.lease_duration_seconds = Some(1);
         }
         if let Err(e) = self.api.update(&self.election.name, &WriteOptions::default(), &lease).await {
-            tracing::debug!(lease = self.election.name, "giving the lease back: {e}");
+            tracing::debug!(lease = self.election.name, "releasing the lease failed: {e}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One API client over an in-process or HTTPS transport, informers, work queues and the event recorder.
 //!
-//! [`Client`] is one caller's way to the server; [`Api`] is the verbs on one resource, for [`meta::Object`] or a typed view of
-//! `k8s-openapi`. Invariant: nothing here knows a kind's meaning, and no component reaches the server by another way.
+//! A [`Client`] is one caller's connection to the server; [`Api`] has the verbs of one resource, for [`meta::Object`] or a typed view of
+//! `k8s-openapi`. Invariant: nothing here knows the semantics of a kind, and components reach the server only through this crate.
 
 pub mod api;
 pub mod backoff;

@@ -1,12 +1,12 @@
-//! Logs every request and its answer, as `-v=6` to `-v=10` of client-go's programs do.
+//! Logs requests and responses, like `-v=6` to `-v=10` of client-go's programs.
 //!
-//! A layer around a transport: who does not want it does not pay for it. Levels and texts are those of client-go v1.36
-//! (`transport/round_trippers.go`, `rest/request.go`), lines those of klog. Credentials are never shown; bodies are, from level 8 on, but for those
-//! that are streams.
+//! A layer around a transport; without it there is no overhead. Levels and texts are those of client-go v1.36
+//! (`transport/round_trippers.go`, `rest/request.go`), the line format is klog's. Credentials are never logged; bodies are from level 8 on,
+//! except those of streams.
 
 use crate::client::collect;
 use crate::error::Error;
-use crate::https::{Connecting, Step, observed};
+use crate::https::{ConnectionTrace, Step, traced};
 use crate::transport::{Body, Transport, Upgrade};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -25,32 +25,32 @@ type Write = dyn Fn(&str) + Send + Sync;
 
 pub struct Logged {
     pub inner: Arc<dyn Transport>,
-    /// 6: one line a request; 7: headers of requests; 8: headers of answers and bodies, cut at 1,024 bytes; 9: a command for curl, connections and how
-    /// long they took, bodies cut at 10,240 bytes; 10: whole bodies.
+    /// 6: one line per request; 7: request headers; 8: response headers and bodies, cut at 1,024 bytes; 9: a curl command, connections with
+    /// their durations, bodies cut at 10,240 bytes; 10: complete bodies.
     pub level: i32,
-    /// The server's URL, in front of the path.
+    /// The server's URL, the prefix of request paths.
     pub server: String,
-    /// The scheme of the credentials that the transport adds, if it does: `Bearer`, `Basic`.
+    /// The scheme of the credentials that the transport adds, if any: `Bearer`, `Basic`.
     pub authorization: Option<&'static str>,
     pub clock: Arc<dyn Clock>,
     pub zone: TimeZone,
-    /// Gets lines with their ends.
+    /// Writes a line; the line ends with a newline.
     pub write: Box<Write>,
 }
 
 /// The lowest level at which requests are logged.
 pub const LEAST: i32 = 6;
 
-/// How a line of klog begins: severity, local time, process, where upstream says it.
-pub fn head(severity: char, now: Timestamp, zone: &TimeZone, place: &str) -> String {
+/// The prefix of a klog line: severity, local time, process ID, upstream's source location.
+pub fn head(severity: char, now: Timestamp, zone: &TimeZone, source: &str) -> String {
     let time = now.to_zoned(zone.clone()).strftime("%m%d %H:%M:%S%.6f").to_string();
-    format!("{severity}{time} {:7} {place}] ", std::process::id())
+    format!("{severity}{time} {:7} {source}] ", std::process::id())
 }
 
 impl Logged {
-    /// A line of klog: its head, and the message with pairs of names and values.
-    fn line(&self, place: &str, message: &str, pairs: &[(&str, Shown)]) {
-        let mut text = format!("{}{message:?}", head('I', self.clock.now(), &self.zone, place));
+    /// Writes a klog line: prefix, message and pairs of names and values.
+    fn line(&self, source: &str, message: &str, pairs: &[(&str, Shown)]) {
+        let mut text = format!("{}{message:?}", head('I', self.clock.now(), &self.zone, source));
         for (key, shown) in pairs {
             let _ = write!(text, " {key}=");
             match shown {
@@ -100,8 +100,8 @@ impl Logged {
         }
     }
 
-    /// What was done to get a connection.
-    fn connecting(&self, seen: &Connecting) {
+    /// Logs how the connection was opened.
+    fn connection(&self, seen: &ConnectionTrace) {
         let text = |t: &str| Shown::Text(t.to_owned());
         for step in &seen.steps {
             match step {
@@ -112,30 +112,30 @@ impl Logged {
                 }
                 Step::Dial { address, error } => {
                     let mut pairs = vec![("network", text("tcp")), ("address", text(address))];
-                    let (place, message) = match error {
+                    let (source, message) = match error {
                         None => ("round_trippers.go:562", "HTTP Trace: Dial succeed"),
                         Some(why) => {
                             pairs.push(("err", text(why)));
                             ("round_trippers.go:560", "HTTP Trace: Dial failed")
                         }
                     };
-                    self.line(place, message, &pairs);
+                    self.line(source, message, &pairs);
                 }
             }
         }
     }
 
-    /// `answer` is nothing if there was none.
+    /// `answer` is none if there was no response.
     fn response(
         &self,
         verb: &str,
         url: &str,
         answer: Option<(StatusCode, &HeaderMap)>,
         begun: Instant,
-        seen: &Connecting,
+        seen: &ConnectionTrace,
     ) {
         if self.level >= 9 {
-            self.connecting(seen);
+            self.connection(seen);
         }
         let mut pairs = Vec::new();
         if self.level == 6 || self.level >= 9 {
@@ -151,7 +151,7 @@ impl Logged {
         if self.level >= 9 {
             let mut took = |name, time: Duration| pairs.push((name, Shown::Number(time.as_millis())));
             if seen.steps.is_empty() {
-                // An open connection was used again.
+                // An open connection was reused.
                 took("getConnectionMilliseconds", Duration::ZERO);
             } else {
                 took("dnsLookupMilliseconds", seen.lookup);
@@ -181,18 +181,18 @@ impl Logged {
 
 enum Shown {
     Text(String),
-    /// Not quoted.
+    /// Printed without quotes.
     Plain(String),
     Number(u128),
 }
 
-/// `content-type` as `Content-Type`.
+/// Converts a header name like `content-type` to `Content-Type`.
 fn canonical(name: &str) -> String {
     let part = |p: &str| p[..1.min(p.len())].to_uppercase() + &p[1.min(p.len())..];
     name.split('-').map(part).collect::<Vec<_>>().join("-")
 }
 
-/// The scheme of an `Authorization`, without what is secret.
+/// Masks the secret part of an `Authorization` header.
 fn masked(value: &str) -> String {
     let (scheme, secret) = value.split_once(' ').unwrap_or((value, ""));
     match scheme.to_lowercase().as_str() {
@@ -207,7 +207,7 @@ fn lines(headers: &[(String, String)]) -> String {
     headers.iter().map(|(k, v)| format!("{k}: {v}\n")).collect()
 }
 
-/// Whether an answer may have no end.
+/// Whether the response body may be endless.
 fn is_stream(r: &Request<Bytes>) -> bool {
     let query = r.uri().query().unwrap_or_default();
     r.uri().path().ends_with("/log") || query.split('&').any(|p| matches!(p, "watch=true" | "watch=1" | "follow=true"))
@@ -220,7 +220,7 @@ impl Transport for Logged {
         let stream = is_stream(&request);
         self.request(&request, &url);
         let begun = Instant::now();
-        let (answer, seen) = observed(self.inner.send(request)).await;
+        let (answer, seen) = traced(self.inner.send(request)).await;
         self.response(&verb, &url, answer.as_ref().ok().map(|r| (r.status(), r.headers())), begun, &seen);
         if self.level < 8 || stream {
             return answer;
@@ -239,7 +239,7 @@ impl Transport for Logged {
         let (verb, url) = (request.method().to_string(), format!("{}{}", self.server, request.uri()));
         self.request(&request, &url);
         let begun = Instant::now();
-        let (answer, seen) = observed(self.inner.upgrade(request)).await;
+        let (answer, seen) = traced(self.inner.upgrade(request)).await;
         let head = match &answer {
             Ok(Upgrade::Switched(parts, _)) => Some((parts.status, &parts.headers)),
             Ok(Upgrade::Refused(r)) => Some((r.status(), r.headers())),
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    /// The lines of a GET at level 9, without their heads and times.
-    async fn told(server: String, requests: usize) -> String {
+    /// The lines logged for GET requests at level 9, without prefixes and durations.
+    async fn logged(server: String, requests: usize) -> String {
         let (sender, lines) = std::sync::mpsc::channel();
         let logged = Logged {
             inner: Arc::new(Https::new(&Config::new(server.clone())).unwrap()),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_told_at_level_nine() {
+    async fn level_nine_logs_connections() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -311,7 +311,7 @@ mod tests {
             )
         };
         let headers = regex::Regex::new("headers=<(?s:.*?)\n >").unwrap();
-        let text = told(url.clone(), 2).await;
+        let text = logged(url.clone(), 2).await;
         assert_eq!(
             headers.replace_all(&text, "headers=H"),
             format!("\"HTTP Trace: Dial succeed\" network=\"tcp\" address=\"{address}\"\n")
@@ -319,9 +319,9 @@ mod tests {
                 + &response("getConnectionMilliseconds=N")
         );
 
-        // Nobody listens there any more.
+        // The listener is closed.
         let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let text = told(format!("http://localhost:{}", address.port()), 1).await;
+        let text = logged(format!("http://localhost:{}", address.port()), 1).await;
         assert!(
             text.starts_with("\"HTTP Trace: DNS Lookup resolved\" host=\"localhost\" address=[{\"IP\":\""),
             "{text}"
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_is_masked() {
+    fn credentials_are_masked() {
         for (value, want) in [
             ("Bearer abc", "Bearer <masked>"),
             ("bearer", "bearer"),

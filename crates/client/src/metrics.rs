@@ -1,5 +1,5 @@
-//! What clients and work queues of this process count, under client-go's names. One set for the process: clients are made
-//! everywhere, and whoever reads metrics wants them all.
+//! Metrics of this process's clients and work queues, under client-go's names. They are global, because clients are created
+//! everywhere and a scrape reads all of them.
 
 use metrics::{Counter, Gauge, Histogram, Row, Set};
 use parking_lot::Mutex;
@@ -14,54 +14,58 @@ const REQUEST_SECONDS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8
 const REQUESTS: Row = Row::counter(
     "rest_client_requests_total",
     &["code", "host", "method"],
-    "Requests of this process as a client, by code, host and method.",
+    "Number of HTTP requests sent, by status code, host and method.",
 );
 const REQUEST_TIME: Row = Row::histogram(
     "rest_client_request_duration_seconds",
     &["host", "verb"],
     REQUEST_SECONDS,
-    "How long requests of this process as a client took, by host and verb.",
+    "Request latency in seconds, by host and verb.",
 );
-const ADDS: Row = Row::counter("workqueue_adds_total", &["name"], "Keys that were added to a work queue.");
-const DEPTH: Row = Row::gauge("workqueue_depth", &["name"], "Keys that wait in a work queue.");
-const WAITED: Row =
-    Row::histogram("workqueue_queue_duration_seconds", &["name"], TENFOLD, "How long a key waited in a work queue.");
+const ADDS: Row = Row::counter("workqueue_adds_total", &["name"], "Number of keys added to a work queue.");
+const DEPTH: Row = Row::gauge("workqueue_depth", &["name"], "Current number of keys in a work queue.");
+const WAITED: Row = Row::histogram(
+    "workqueue_queue_duration_seconds",
+    &["name"],
+    TENFOLD,
+    "Seconds a key waits in a work queue before it is processed.",
+);
 const WORKED: Row =
-    Row::histogram("workqueue_work_duration_seconds", &["name"], TENFOLD, "How long a key was worked on.");
-const RETRIES: Row = Row::counter("workqueue_retries_total", &["name"], "Keys that came again after a failure.");
+    Row::histogram("workqueue_work_duration_seconds", &["name"], TENFOLD, "Seconds that processing a key takes.");
+const RETRIES: Row = Row::counter("workqueue_retries_total", &["name"], "Number of keys requeued after a failure.");
 
 const UNFINISHED: Row = Row::real_gauge(
     "workqueue_unfinished_work_seconds",
     &["name"],
-    "How long the keys that are worked on have been, together: what grows shows that somebody is stuck.",
+    "Total seconds spent so far on keys that are still being processed. Steady growth indicates a stuck worker.",
 );
 const LONGEST: Row = Row::real_gauge(
     "workqueue_longest_running_processor_seconds",
     &["name"],
-    "How long the key has been worked on that has been the longest.",
+    "Seconds that the longest running worker has spent on its key.",
 );
 
 static SET: LazyLock<Set> =
     LazyLock::new(|| Set::new(&[REQUESTS, REQUEST_TIME, ADDS, DEPTH, WAITED, WORKED, RETRIES, UNFINISHED, LONGEST]));
 
-/// A queue that tells since when its keys are worked on.
+/// A queue that reports when the processing of its current keys began.
 pub(crate) trait Working: Send + Sync {
     fn since(&self) -> Vec<Instant>;
 }
 
-/// The queues that have a name, for as long as they are there.
+/// Named queues that still exist.
 static QUEUES: Mutex<Vec<(&'static str, Weak<dyn Working>)>> = Mutex::new(Vec::new());
 
 pub(crate) fn follow(name: &'static str, queue: Weak<dyn Working>) {
     QUEUES.lock().push((name, queue));
 }
 
-/// Everything, as Prometheus reads it.
+/// All metrics in the Prometheus text format.
 pub fn text() -> String {
     let queues = QUEUES.lock().clone();
     let mut all: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for (name, queue) in &queues {
-        // Of one that is gone it is told once more, that nothing is left.
+        // A queue that no longer exists is reported once more, with zero.
         let (sum, most) = all.entry(name).or_default();
         for since in queue.upgrade().map(|q| q.since()).unwrap_or_default() {
             let took = since.elapsed().as_secs_f64();
@@ -77,15 +81,15 @@ pub fn text() -> String {
     SET.text()
 }
 
-/// A request was answered, or not (`<error>`, as client-go has it).
+/// Counts a request and its response; `code` is none (`<error>`, as in client-go) if there was no response.
 pub(crate) fn requested(host: &str, method: &str, code: Option<u16>, took: Duration) {
     let code = code.map_or_else(|| "<error>".to_owned(), |c| c.to_string());
     SET.counter(&REQUESTS, &[&code, host, method]).inc();
     SET.histogram(&REQUEST_TIME, &[host, method]).observe(took.as_secs_f64());
 }
 
-/// The series of one work queue.
-pub(crate) struct OfQueue {
+/// The metrics of one work queue.
+pub(crate) struct QueueMetrics {
     pub adds: Counter,
     pub depth: Gauge,
     pub waited: Histogram,
@@ -93,7 +97,7 @@ pub(crate) struct OfQueue {
     pub retries: Counter,
 }
 
-impl OfQueue {
+impl QueueMetrics {
     pub fn new(name: &str) -> Self {
         Self {
             adds: SET.counter(&ADDS, &[name]),

@@ -1,23 +1,23 @@
-//! The query of a request and the bodies that go with deletes and patches.
+//! Query parameters and the bodies of deletes and patches.
 
 use crate::resource::encode;
 use meta::{FieldSelector, LabelSelector};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Names and values of a query, encoded as they are added; empty values are left out.
+/// Query parameters, encoded as they are added; empty values are skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(String);
 
 impl Query {
-    /// Adds a parameter that is left out where it has no value.
+    /// Adds a parameter, unless its value is empty.
     pub fn add(&mut self, name: &str, value: &str) {
         if !value.is_empty() {
             self.add_item(name, value);
         }
     }
 
-    /// Adds one value of a list (`command` of `exec`), in which an empty value counts as well.
+    /// Adds one value of a list (`command` of `exec`), even if it is empty.
     pub fn add_item(&mut self, name: &str, value: &str) {
         let mut pair = String::new();
         encode(&mut pair, name);
@@ -46,15 +46,15 @@ pub enum VersionMatch {
     Exact,
 }
 
-/// What to list. `Default` is everything, at the newest revision, in one answer.
+/// Which objects to list. `Default` is all of them at the newest revision in one response.
 #[derive(Clone, Debug, Default)]
 pub struct ListOptions {
     pub label_selector: String,
     pub field_selector: String,
-    /// `0` is no limit.
+    /// `0`: no limit.
     pub limit: u32,
     pub continue_token: String,
-    /// Empty is the newest; `0` is any the server has at hand.
+    /// Empty: the newest; `0`: any that the server has cached.
     pub resource_version: String,
     pub version_match: VersionMatch,
     pub timeout_seconds: Option<u32>,
@@ -90,15 +90,15 @@ impl ListOptions {
     }
 }
 
-/// What to watch.
+/// Which events to watch.
 #[derive(Clone, Debug, Default)]
 pub struct WatchOptions {
     pub label_selector: String,
     pub field_selector: String,
-    /// Events after this revision. Empty: the state as synthetic `ADDED` events first.
+    /// Events after this revision. Empty: the current state as synthetic `ADDED` events first.
     pub resource_version: String,
     pub bookmarks: bool,
-    /// The streaming list: the state first, then a bookmark with the annotation `k8s.io/initial-events-end`.
+    /// Streaming list: the current state first, then a bookmark with the annotation `k8s.io/initial-events-end`.
     pub send_initial_events: bool,
     pub timeout_seconds: Option<u32>,
 }
@@ -144,11 +144,11 @@ pub enum DryRun {
 /// Options of create, update and patch.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// Empty: the server takes the user agent.
+    /// Empty: derived from the user agent by the server.
     pub field_manager: String,
     pub dry_run: DryRun,
     pub field_validation: FieldValidation,
-    /// Server-side apply only: take fields over from other managers.
+    /// Server-side apply only: take fields from other managers (`--force-conflicts`).
     pub force: bool,
 }
 
@@ -215,7 +215,7 @@ fn dry_run<S: serde::Serializer>(_: &DryRun, s: S) -> Result<S::Ok, S::Error> {
 }
 
 impl DeleteOptions {
-    /// Only this very object, not one of the same name made later.
+    /// Deletes only the object with this UID, not a later one of the same name.
     pub fn uid(uid: &str) -> Self {
         Self { preconditions: Some(Preconditions { uid: Some(uid.into()), resource_version: None }), ..Self::default() }
     }
@@ -258,7 +258,7 @@ impl Patch {
             Self::Json(_) => "application/json-patch+json",
             Self::Merge(_) => "application/merge-patch+json",
             Self::Strategic(_) => "application/strategic-merge-patch+json",
-            // JSON is YAML; this is the media type that every server of v1.36 takes.
+            // JSON is YAML; every server of v1.36 accepts this media type.
             Self::Apply(_) => "application/apply-patch+yaml",
         }
     }

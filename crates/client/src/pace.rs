@@ -1,12 +1,12 @@
-//! Limits of how often something is done for one key: [`Tokens`], and [`Pace`] for work on wishes that change faster than they can
-//! be followed.
+//! Rate limits per key: [`Tokens`], a token bucket, and [`Pace`] for objects whose spec changes faster than a controller should
+//! follow.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Each key has `burst` tokens; one that was taken comes back after `every` (a token bucket, kept as the moment at which it is full).
+/// A token bucket of `burst` tokens for each key; a token returns after `every`. Stored as the time at which the bucket is full.
 pub struct Tokens<K> {
     full_at: Mutex<BTreeMap<K, Instant>>,
     burst: u32,
@@ -18,7 +18,7 @@ impl<K: Ord + Clone> Tokens<K> {
         Self { full_at: Mutex::default(), burst, every }
     }
 
-    /// Takes `n` tokens, at most `burst`, and gives none; or takes nothing and gives how long to wait for them.
+    /// Takes `n` tokens, at most `burst`, and returns none; or takes nothing and returns how long to wait for them.
     pub fn take(&self, key: &K, n: u32) -> Option<Duration> {
         let now = Instant::now();
         let mut all = self.full_at.lock();
@@ -28,7 +28,7 @@ impl<K: Ord + Clone> Tokens<K> {
         if next > latest {
             return Some(next - latest);
         }
-        // Whoever has all of their tokens is not remembered.
+        // Keys with a full bucket are not stored.
         if all.len() > 1000 {
             all.retain(|_, at| *at > now);
         }
@@ -36,22 +36,22 @@ impl<K: Ord + Clone> Tokens<K> {
         None
     }
 
-    /// The key is gone.
+    /// Removes a deleted key.
     pub fn forget(&self, key: &K) {
         self.full_at.lock().remove(key);
     }
 }
 
-/// So many changes of one object are followed at once,
+/// Generations of one object that are followed at once,
 const FREE: u32 = 20;
-/// and afterwards one in this time.
+/// and the interval after that.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Which generation of a key was followed.
+/// Limits how often the generation of each key is followed.
 ///
-/// Each change of an object's `generation` asks a controller for writes, which race with whoever goes on changing it. The first of
-/// many changes are followed at once, later ones five times a second; the newest wish is never lost, since the key comes again.
-/// Reports of progress, which leave the generation as it is, are never held up.
+/// Each change of an object's `generation` makes a controller write, in a race with the client that keeps changing it. The first
+/// changes are followed at once, later ones five times a second; the newest one is never lost, since the key is requeued.
+/// Status changes, which leave the generation as it is, are not delayed.
 pub struct Pace<K> {
     followed: Mutex<BTreeMap<K, i64>>,
     tokens: Tokens<K>,
@@ -64,7 +64,7 @@ impl<K: Ord + Clone> Default for Pace<K> {
 }
 
 impl<K: Ord + Clone> Pace<K> {
-    /// None when a generation is to be followed now; otherwise how long to wait and ask again.
+    /// None if a generation may be followed now; otherwise how long to wait before the next call.
     pub fn wait(&self, key: &K, generation: i64) -> Option<Duration> {
         let mut followed = self.followed.lock();
         if followed.get(key) == Some(&generation) {
@@ -77,7 +77,7 @@ impl<K: Ord + Clone> Pace<K> {
         wait
     }
 
-    /// The key is gone.
+    /// Removes a deleted key.
     pub fn forget(&self, key: &K) {
         self.followed.lock().remove(key);
         self.tokens.forget(key);
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_wish_that_changes_again_and_again_is_followed_five_times_a_second() {
+    async fn frequent_generations_are_followed_five_times_a_second() {
         let pace = Pace::default();
         let mut followed = 0;
         for generation in 0..10_000 {
@@ -97,7 +97,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(followed, FREE + 49, "twenty at once, then five a second for ten seconds");
-        // Another key is not held up, nor is progress of a generation that was followed.
+        // Neither another key nor a generation that was followed already is delayed.
         assert_eq!(pace.wait(&"other", 1), None);
         assert_eq!(pace.wait(&"k", 10_000), None);
         let left = pace.wait(&"k", 10_001).unwrap();
@@ -107,9 +107,9 @@ mod tests {
         assert_eq!(pace.wait(&"k", 10_001), None);
     }
 
-    /// What a person or a script does step by step (pause, resume, undo) is followed at once, for as long as it takes.
+    /// Single steps of a user or a script (pause, resume, undo) are followed at once, however many there are.
     #[tokio::test(start_paused = true)]
-    async fn steps_are_not_held_up() {
+    async fn slow_changes_are_not_delayed() {
         let pace = Pace::default();
         for generation in 0..1000 {
             assert_eq!(pace.wait(&"k", generation), None, "{generation}");
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_come_back() {
+    async fn tokens_return() {
         let tokens = Tokens::new(10, Duration::from_secs(1));
         assert_eq!(tokens.take(&"k", 8), None);
         assert_eq!(tokens.take(&"k", 4), Some(Duration::from_secs(2)));
-        assert_eq!(tokens.take(&"k", 2), None, "what was refused cost nothing");
+        assert_eq!(tokens.take(&"k", 2), None, "a refused request takes no tokens");
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert_eq!(tokens.take(&"k", 100), None, "more than there can be is all there are");
+        assert_eq!(tokens.take(&"k", 100), None, "a request beyond the burst takes all tokens");
         assert_eq!(tokens.take(&"k", 1), Some(Duration::from_secs(1)));
     }
 }

@@ -1,5 +1,5 @@
-//! Programs by name, found in `PATH` as Go's `exec.LookPath` finds them: never through a relative entry, so that a directory
-//! somebody else can write to does not decide what is run in it.
+//! Finds programs in `PATH` as Go's `exec.LookPath` does: never through a relative entry, because other users may be able to write
+//! to a relative directory.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ pub enum Error {
     Relative(String),
 }
 
-/// The file of the program `name`. A name with a slash is a path, and is given back as it is. `path` is the value of `PATH`.
+/// Returns the file of the program `name`. A name with a slash is returned unchanged. `path` is the value of `PATH`.
 pub fn look_path(name: &str, path: Option<&OsStr>) -> Result<PathBuf, Error> {
     if name.contains('/') {
         return Ok(PathBuf::from(name));
@@ -47,9 +47,9 @@ mod tests {
         }
         let look = |name: &str, path: &str| look_path(name, Some(OsStr::new(path)));
         let both = format!("{}:{}", first.display(), second.display());
-        assert_eq!(look("tool", &both), Ok(second.join("tool")), "the first one cannot be run");
+        assert_eq!(look("tool", &both), Ok(second.join("tool")), "the first one is not executable");
         assert_eq!(look("tool", &first.display().to_string()), Err(Error::NotFound("tool".into())));
-        assert_eq!(look("./tool", ""), Ok(PathBuf::from("./tool")), "a path says itself where it is");
+        assert_eq!(look("./tool", ""), Ok(PathBuf::from("./tool")), "a path is not looked up");
         assert_eq!(look_path("tool", None), Err(Error::NotFound("tool".into())));
         // The crate's own directory is the current one of tests.
         let relative = pathdiff(&second);
@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    /// A relative way to an absolute path.
+    /// A relative path to an absolute one.
     fn pathdiff(to: &Path) -> String {
         let up = std::env::current_dir().unwrap().components().count() - 1;
         format!("{}{}", "../".repeat(up), to.strip_prefix("/").unwrap().display())

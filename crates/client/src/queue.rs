@@ -1,9 +1,9 @@
 //! The work queue of a controller (client-go `util/workqueue`).
 //!
-//! A key that is added while it waits is there once; one that is added while it is worked on comes again afterwards, never to
-//! two workers at a time. Keys come out in the order they went in. Timers are tokio's, so the queue runs in virtual time.
+//! A key that is added while it waits is queued once; a key that is added while it is processed is queued again afterwards, and never
+//! processed by two workers at a time. Keys come out in the order they were added. Timers are tokio's, so the queue runs in virtual time.
 
-use crate::metrics::{self, OfQueue, Working};
+use crate::metrics::{self, QueueMetrics, Working};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// A delay beyond this is as good as none that ends.
+/// Longer delays are treated as endless.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// What delays a key that failed: `base · 2ⁿ`, at most `max`.
+/// Delay of a key that failed: `base · 2ⁿ`, at most `max`.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimit {
     pub base: Duration,
@@ -32,26 +32,26 @@ impl Default for RateLimit {
 }
 
 struct State<K> {
-    /// With the moment since which they wait.
+    /// Waiting keys, with the time since which they wait.
     queue: VecDeque<(K, Instant)>,
     dirty: BTreeSet<K>,
-    /// With the moment since which they are worked on.
+    /// Keys in progress, with the time since which they are processed.
     processing: BTreeMap<K, Instant>,
     failures: BTreeMap<K, u32>,
-    /// By time and order of arrival; `due` finds a key's entry.
+    /// Delayed keys by time and order of arrival; `due` finds a key's entry.
     delayed: BTreeMap<(Instant, u64), K>,
     due: BTreeMap<K, (Instant, u64)>,
     arrivals: u64,
     closed: bool,
 }
 
-/// A queue of keys. Share it by `Arc`.
+/// A queue of keys, shared by `Arc`.
 pub struct WorkQueue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
     limit: RateLimit,
-    /// Once it has a name.
-    counts: OnceLock<OfQueue>,
+    /// Set when the queue is named.
+    counts: OnceLock<QueueMetrics>,
 }
 
 impl<K: Ord + Clone> Default for WorkQueue<K> {
@@ -94,13 +94,13 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    fn count(&self, what: impl FnOnce(&OfQueue, &State<K>), state: &State<K>) {
+    fn count(&self, what: impl FnOnce(&QueueMetrics, &State<K>), state: &State<K>) {
         if let Some(c) = self.counts.get() {
             what(c, state);
         }
     }
 
-    /// Adds after a delay. Of two delays for one key the earlier holds.
+    /// Adds a key after a delay. Of two delays for one key the earlier applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -125,7 +125,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.wake.notify_one();
     }
 
-    /// Adds after the delay that the key's failures have earned, and counts one more.
+    /// Adds a key after the delay for its number of failures, and counts another failure.
     pub fn add_rate_limited(&self, key: K) {
         let n = {
             let mut s = self.state.lock();
@@ -144,7 +144,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.state.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// The key succeeded: its next failure is its first.
+    /// Resets the failures of a key after a success.
     pub fn forget(&self, key: &K) {
         self.state.lock().failures.remove(key);
     }
@@ -157,7 +157,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.len() == 0
     }
 
-    /// Waits for a key. It must be given back with [`Self::done`]. `None` when the queue is closed.
+    /// Waits for a key, which must be returned with [`Self::done`]. `None` when the queue is closed.
     pub async fn get(&self) -> Option<K> {
         loop {
             let woken = self.wake.notified();
@@ -206,7 +206,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// What comes of a key that was worked on.
+    /// Handles the result of processing a key: forgets, requeues or delays it.
     fn decide<E: std::fmt::Display>(&self, name: &str, key: &K, done: Result<Outcome, E>)
     where
         K: Debug,
@@ -225,7 +225,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// No key comes out any more.
+    /// Closes the queue: [`Self::get`] returns `None`.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.wake.notify_waiters();
@@ -267,15 +267,15 @@ impl<K: Ord + Clone> State<K> {
     }
 }
 
-/// What to do with a key after it was worked on without a failure.
+/// What to do with a key that was processed without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
     After(Duration),
 }
 
-/// Works on a queue until it is closed or `shutdown` comes. A failure is logged under `name` and the key comes again, later each
-/// time; so does one for which `reconcile` panics.
+/// Processes keys until the queue is closed or `shutdown` fires. An error is logged under `name` and the key is requeued with
+/// back-off, also when `reconcile` panics.
 pub async fn work<K, F, Fut, E>(
     name: &'static str,
     queue: Arc<WorkQueue<K>>,
@@ -290,7 +290,7 @@ pub async fn work<K, F, Fut, E>(
 {
     let reconcile = Arc::new(reconcile);
     let mut set = JoinSet::new();
-    if queue.counts.set(OfQueue::new(name)).is_ok() {
+    if queue.counts.set(QueueMetrics::new(name)).is_ok() {
         let working: Arc<dyn Working> = queue.clone();
         metrics::follow(name, Arc::downgrade(&working));
     }
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_there_once_and_comes_again_when_added_while_worked_on() {
+    async fn a_key_is_queued_once_and_again_when_added_in_progress() {
         let q = WorkQueue::default();
         q.add(1);
         q.add(1);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delays_grow_with_failures_and_the_earlier_wins() {
+    async fn delays_grow_with_failures_and_the_earlier_applies() {
         let q = WorkQueue::default();
         let start = Instant::now();
         for expect in [5, 10, 20, 40] {
@@ -360,9 +360,9 @@ mod tests {
         assert!(nothing.is_err());
     }
 
-    /// Issue 3: who operates a cluster sees that a worker is stuck.
+    /// Metrics show that a worker is stuck.
     #[tokio::test(start_paused = true)]
-    async fn work_that_does_not_end_is_told() {
+    async fn unfinished_work_is_reported() {
         let q = Arc::new(WorkQueue::<u8>::default());
         let (trigger, shutdown) = crate::shutdown();
         let stuck = |_| async { std::future::pending::<Result<Outcome, &str>>().await };
@@ -371,25 +371,25 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         q.add(2);
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let says = |line: &str| assert!(metrics::text().lines().any(|l| l == line), "{line}");
-        says("workqueue_unfinished_work_seconds{name=\"stuck\"} 8");
-        says("workqueue_longest_running_processor_seconds{name=\"stuck\"} 5");
+        let has_line = |line: &str| assert!(metrics::text().lines().any(|l| l == line), "{line}");
+        has_line("workqueue_unfinished_work_seconds{name=\"stuck\"} 8");
+        has_line("workqueue_longest_running_processor_seconds{name=\"stuck\"} 5");
         trigger.trigger();
         running.await.unwrap();
         drop(q);
-        says("workqueue_unfinished_work_seconds{name=\"stuck\"} 0");
+        has_line("workqueue_unfinished_work_seconds{name=\"stuck\"} 0");
     }
 
-    /// A panic once ended a worker for good: as many such keys as workers stopped a controller for everybody.
+    /// A panic once ended a worker for good; as many such keys as workers stopped a controller.
     #[tokio::test(start_paused = true)]
-    async fn keys_whose_work_panics_come_again_and_the_others_are_worked_on() {
+    async fn keys_that_panic_are_requeued_and_others_processed() {
         let q = Arc::new(WorkQueue::<u8>::default());
         let (trigger, shutdown) = crate::shutdown();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let s = seen.clone();
         let running = tokio::spawn(work("panics", q.clone(), 2, shutdown, move |key| {
             s.lock().push(key);
-            // Some before there is a future, some in it.
+            // Some panic before they return a future, some in it.
             assert_ne!(key, 0, "poisoned");
             async move {
                 tokio::task::yield_now().await;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn workers_end_when_told() {
+    async fn workers_end_at_shutdown() {
         let q = Arc::new(WorkQueue::<u8>::default());
         let (trigger, shutdown) = crate::shutdown();
         let seen = Arc::new(Mutex::new(Vec::new()));

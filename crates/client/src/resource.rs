@@ -1,4 +1,4 @@
-//! Which resource a request is about.
+//! Resources of the API and their paths.
 
 use k8s_openapi::{NamespaceResourceScope, Resource};
 use meta::{Gvk, Gvr};
@@ -7,7 +7,7 @@ use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
 
-/// One resource of the API: where it is served and what its objects are called. Cheap to clone.
+/// A resource of the API: where it is served and the kind of its objects. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiResource(Arc<Inner>);
 
@@ -30,7 +30,7 @@ impl ApiResource {
     }
 
     /// The resource of a typed view.
-    pub fn of<K: Resource>() -> Self
+    pub fn typed<K: Resource>() -> Self
     where
         K::Scope: 'static,
     {
@@ -115,11 +115,11 @@ mod tests {
 
     #[test]
     fn paths_follow_group_scope_and_subresource() {
-        let d = ApiResource::of::<Deployment>();
+        let d = ApiResource::typed::<Deployment>();
         let path = |ns, n, s| d.path(ns, n, s).unwrap();
         assert_eq!(path(Some("a"), Some("b"), Some("status")), "/apis/apps/v1/namespaces/a/deployments/b/status");
         assert_eq!(path(None, None, None), "/apis/apps/v1/deployments");
-        let n = ApiResource::of::<Node>();
+        let n = ApiResource::typed::<Node>();
         assert_eq!(n.path(Some("ignored"), Some("n:1"), None).unwrap(), "/api/v1/nodes/n:1");
         assert!(d.path(Some("a"), Some(""), None).is_err());
         assert!(d.path(Some("a"), Some("../x"), None).is_err());

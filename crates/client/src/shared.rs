@@ -1,8 +1,8 @@
 //! What a server in the same process gives to informers instead of an encoded answer: the objects as its store holds them.
 //!
-//! A list or a watch that carries [`Ask`] is answered, by a server that knows of it, with an empty body and a [`Handover`] of
-//! the objects; any other server answers as always. Both travel as extensions, which nothing that comes over a socket can set.
-//! Invariant: what is handed over went through the same authorization and selection as an answer.
+//! A server that supports it answers a list or watch that carries a [`HandoverRequest`] with an empty body and a [`Handover`] of
+//! the objects; any other server sends the usual response. Both travel as extensions, which nothing that comes over a socket can set.
+//! Invariant: handed over objects passed the same authorization and selection as a response.
 
 use crate::informer::{Labels, Meta};
 use bytes::Bytes;
@@ -13,11 +13,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Asks for objects instead of an encoding of them.
+/// Requests objects instead of their encoding.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask;
+pub struct HandoverRequest;
 
-/// An object and its metadata, for all readers of the process.
+/// An object and its metadata, shared by all readers in the process.
 #[derive(Debug)]
 pub struct Stored {
     pub meta: Meta,
@@ -27,7 +27,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Of JSON without `metadata.resourceVersion` in its store's allocation, which is kept. `mark` is the offset behind the
+    /// From JSON without `metadata.resourceVersion` in the store's allocation, which is shared. `mark` is the offset behind the
     /// brace that opens `metadata`.
     pub fn new(
         (namespace, name): (Arc<str>, Arc<str>),
@@ -41,9 +41,9 @@ impl Stored {
         Ok(Self { meta, bytes, mark: Some(mark as u32) })
     }
 
-    /// Of the JSON of a whole object.
+    /// From the JSON of a complete object.
     pub fn whole(bytes: Bytes) -> Result<Self, serde_json::Error> {
-        Ok(Self { meta: Meta::of_object(&bytes)?, bytes, mark: None })
+        Ok(Self { meta: Meta::from_object(&bytes)?, bytes, mark: None })
     }
 
     /// JSON, with or without the resource version.
@@ -51,7 +51,7 @@ impl Stored {
         &self.bytes
     }
 
-    /// The JSON of the whole object.
+    /// The JSON of the complete object.
     pub fn json(&self) -> Cow<'_, [u8]> {
         match self.mark {
             None => Cow::Borrowed(&self.bytes),
@@ -60,7 +60,7 @@ impl Stored {
     }
 }
 
-/// Puts the resource version where `mark` says.
+/// Inserts the resource version at `mark`.
 fn whole(value: &[u8], mark: usize, resource_version: &str) -> Vec<u8> {
     let (head, tail) = value.split_at(mark.min(value.len()));
     let mut out = Vec::with_capacity(value.len() + resource_version.len() + 24);
@@ -90,18 +90,18 @@ pub enum Kind {
     Deleted,
 }
 
-/// What a watch hands over at a time. The stream's end is the watch's.
+/// Events that a watch hands over at a time. The end of the stream ends the watch.
 pub enum Batch {
     Events(Vec<(Kind, Arc<Stored>)>),
-    /// Nothing more up to this revision.
+    /// A bookmark: there are no more events up to this revision.
     Bookmark(u64),
-    /// The watch failed, and ends.
+    /// The watch failed and ends.
     Failed(Status),
 }
 
 pub type Batches = mpsc::Receiver<Batch>;
 
-/// One thing that changes hands once. Extensions have to be clonable; the first to take it has it.
+/// A value that is taken once. Extensions must be `Clone`; the first caller of [`Self::take`] gets the value.
 pub struct Handover<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Clone for Handover<T> {

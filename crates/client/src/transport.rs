@@ -1,7 +1,7 @@
 //! How a request reaches the server: in the same process, or over HTTPS ([`crate::https`]).
 //!
-//! A transport gets a whole request with a path and no host, and gives back the answer with its body still arriving. Dropping
-//! the body ends a watch. What is left out: retries (callers know what is safe to repeat) and decoding.
+//! A transport takes a request with a path and no host, and returns the response while its body is still arriving. Dropping
+//! the body ends a watch. Left out: retries (callers know what is safe to repeat) and decoding.
 
 use crate::error::{BoxError, Error};
 use async_trait::async_trait;
@@ -12,10 +12,10 @@ use http_body_util::combinators::UnsyncBoxBody;
 use std::future::Future;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The body of an answer, arriving.
+/// The body of a response, still arriving.
 pub type Body = UnsyncBoxBody<Bytes, Error>;
 
-/// The bytes of a connection after `101 Switching Protocols`.
+/// The byte stream of a connection after `101 Switching Protocols`.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
@@ -25,27 +25,27 @@ pub type Upgraded = Box<dyn Duplex>;
 pub trait Transport: Send + Sync + 'static {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error>;
 
-    /// Where the server is, for those who count.
+    /// The server's address, as metrics label it.
     fn host(&self) -> &str {
         "in-process"
     }
 
-    /// Sends a request that asks for another protocol (`Connection: Upgrade`), as exec, attach and port-forward do. The answer
-    /// is `101` with the stream, or any other answer with its body.
+    /// Sends a request to switch protocols (`Connection: Upgrade`), as exec, attach and port-forward do. Returns the stream after
+    /// `101`, or any other response with its body.
     async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, Error> {
         let _ = request;
         Err(Error::NoUpgrade)
     }
 }
 
-/// What became of a request to switch protocols.
+/// The result of a request to switch protocols.
 pub enum Upgrade {
     Switched(http::response::Parts, Upgraded),
     Refused(Response<Body>),
 }
 
-/// Calls a handler in the same process. Who is calling is put into the request by the handler's maker, as an extension that
-/// no socket can set; see DESIGN "In one process".
+/// Calls a handler in the same process. The creator of the handler adds the caller's identity to the request as an extension that
+/// no socket can set.
 pub struct InProcess<F>(pub F);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! The events of a watch, cut out of the body as they arrive.
+//! Decoding of watch events from a response body as they arrive.
 
 use crate::error::Error;
 use crate::transport::Body;
@@ -13,27 +13,27 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What happened to one object.
+/// A change of one object, or a bookmark.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<T> {
     Added(T),
     Modified(T),
-    /// The object as it was last.
+    /// The last state of the object.
     Deleted(T),
-    /// Nothing happened up to this revision.
+    /// A bookmark: all events up to this revision have been sent.
     Bookmark {
         resource_version: String,
         initial_events_end: bool,
     },
 }
 
-/// Bytes of one event.
-const MOST_OF_EVENT: usize = 64 << 20;
+/// Byte limit of one event.
+const MAX_EVENT: usize = 64 << 20;
 
-/// Events whose objects stay encoded: a slice of what arrived.
+/// Watch events whose objects are not decoded: slices of the response.
 pub struct RawEvents {
     body: Body,
-    /// What arrived last and is not yet cut.
+    /// Received bytes that have not been split into lines yet.
     chunk: Bytes,
     /// The beginning of a line whose end has not arrived.
     partial: BytesMut,
@@ -45,8 +45,8 @@ impl RawEvents {
         Self { body, chunk: Bytes::new(), partial: BytesMut::new(), ended: false }
     }
 
-    /// The next line. A chunk that is one line (as the server in the same process sends them) is shared, not copied; a line
-    /// out of a chunk of many is copied, so that whoever keeps it does not keep its neighbours.
+    /// Returns the next line. A chunk that is one line (as the server in the same process sends them) is shared, not copied; a line
+    /// from a chunk of many is copied, so that keeping it does not keep its neighbours.
     fn line(&mut self) -> Option<Bytes> {
         if let Some(i) = self.chunk.iter().position(|b| *b == b'\n') {
             let alone = i + 1 == self.chunk.len();
@@ -91,7 +91,7 @@ impl Stream for RawEvents {
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => self.ended = true,
-                // As in client-go, time that is over ends a watch like a server that ends it.
+                // As in client-go, the end of the client's time limit ends a watch without an error.
                 Poll::Ready(Some(Err(Error::Cut))) => self.end(),
                 Poll::Ready(Some(Err(e))) => {
                     self.end();
@@ -101,9 +101,9 @@ impl Stream for RawEvents {
                     if let Ok(data) = frame.into_data() {
                         self.chunk = data;
                     }
-                    if self.partial.len() > MOST_OF_EVENT {
+                    if self.partial.len() > MAX_EVENT {
                         self.end();
-                        let why = format!("an event of the watch has more than {} MiB", MOST_OF_EVENT >> 20);
+                        let why = format!("an event of the watch has more than {} MiB", MAX_EVENT >> 20);
                         return Poll::Ready(Some(Err(Error::Unexpected(why))));
                     }
                 }
@@ -166,15 +166,15 @@ fn event(line: &Bytes) -> Result<WatchEvent<Bytes>, Error> {
 /// Events with decoded objects.
 pub struct Events<T> {
     raw: RawEvents,
-    of: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T> Events<T> {
     pub(crate) fn new(raw: RawEvents) -> Self {
-        Self { raw, of: PhantomData }
+        Self { raw, marker: PhantomData }
     }
 
-    /// The same events, their objects left encoded.
+    /// The same events with their objects not decoded.
     pub fn into_raw(self) -> RawEvents {
         self.raw
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_are_found_whatever_the_chunks() {
+    async fn events_are_split_at_any_chunk_boundary() {
         let whole = concat!(
             r#"{"type":"ADDED","object":{"kind":"Pod","metadata":{"name":"a"}}}"#,
             "\n",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_that_never_ends_is_given_up() {
+    async fn an_endless_event_is_an_error() {
         let chunk = Bytes::from(vec![b' '; 1 << 20]);
         let endless = futures::stream::repeat_with(move || Ok(http_body::Frame::data(chunk.clone())));
         let mut events = RawEvents::new(StreamBody::new(endless).boxed_unsync());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_event_is_an_error_and_the_end() {
+    async fn an_error_event_is_an_error_and_ends_the_watch() {
         let text = concat!(
             r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old"}}"#,
             "\n{}\n"

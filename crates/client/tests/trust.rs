@@ -1,4 +1,4 @@
-//! Which servers are trusted, and what is said of the others: real handshakes on loopback.
+//! Verification of server certificates and its error texts, in real handshakes on loopback.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -47,14 +47,14 @@ fn ca(p: &mut CertificateParams) {
     p.subject_alt_names.clear();
 }
 
-/// A server that says it is a CA, as `openssl req -x509` makes them.
+/// A server certificate that is marked as a CA, as `openssl req -x509` makes them.
 fn server_ca(p: &mut CertificateParams) {
     p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
 }
 
 fn plain(_: &mut CertificateParams) {}
 
-/// What a client with these roots says of a server with this certificate: nothing if it trusts it.
+/// The error of a client with these roots for a server with this certificate; empty if it trusts it.
 async fn check(roots: &[&Made], leaf: &Made, between: &[&Made], name: &str) -> String {
     let chain = [leaf].iter().chain(between).map(|m| m.der.clone()).collect();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf.key.serialize_der()));
@@ -78,16 +78,16 @@ async fn check(roots: &[&Made], leaf: &Made, between: &[&Made], name: &str) -> S
         disable_http2: true,
         ..Config::new(server)
     };
-    let said = said(&config).await;
+    let error = request_error(&config).await;
     serving.await.unwrap();
-    match said.strip_prefix("tls: failed to verify certificate: ") {
+    match error.strip_prefix("tls: failed to verify certificate: ") {
         Some(why) => why.to_owned(),
-        None => said,
+        None => error,
     }
 }
 
 /// The error of a request; empty if there is none.
-async fn said(config: &Config) -> String {
+async fn request_error(config: &Config) -> String {
     match Https::new(config).unwrap().send(Request::get("/").body(Default::default()).unwrap()).await {
         Ok(_) => String::new(),
         Err(e @ Error::Connect { .. }) => e.to_string(),
@@ -98,7 +98,7 @@ async fn said(config: &Config) -> String {
 const UNKNOWN: &str = "x509: certificate signed by unknown authority";
 
 #[tokio::test]
-async fn a_certificate_among_the_roots_vouches_for_itself() {
+async fn a_root_is_accepted_as_a_server_certificate() {
     let (root, other) = (own("root", ca), own("other", ca));
     let leaf = by(&other, "leaf", plain);
     let alone = own("alone", server_ca);
@@ -106,7 +106,7 @@ async fn a_certificate_among_the_roots_vouches_for_itself() {
     for (roots, leaf, what) in [
         (vec![&leaf], &leaf, "a leaf of another CA"),
         (vec![&root, &leaf], &leaf, "a leaf of another CA, and a CA"),
-        (vec![&alone], &alone, "self-signed, and says it is a CA"),
+        (vec![&alone], &alone, "self-signed, marked as a CA"),
         (vec![&simple], &simple, "self-signed"),
     ] {
         assert_eq!(check(&roots, leaf, &[], "hook.example").await, "", "{what}");
@@ -122,17 +122,17 @@ async fn only_a_ca_signs() {
     let middle = by(&root, "middle", ca);
     let below = by(&middle, "below", plain);
     assert_eq!(check(&[&root], &below, &[&middle], "hook.example").await, "");
-    assert_eq!(check(&[&middle], &below, &[], "hook.example").await, "", "any CA is a root");
+    assert_eq!(check(&[&middle], &below, &[], "hook.example").await, "", "an intermediate CA is accepted as a root");
     assert_eq!(check(&[&root], &below, &[], "hook.example").await, UNKNOWN);
     let says_ca = by(&root, "says", server_ca);
-    assert_eq!(check(&[&root], &says_ca, &[], "hook.example").await, "", "Go does not mind");
+    assert_eq!(check(&[&root], &says_ca, &[], "hook.example").await, "", "a leaf marked as a CA is accepted");
 
-    // Who has the key of a server in the bundle makes no others.
+    // The key of a server certificate in the bundle signs no other certificate.
     let leaf = own("leaf", plain);
     for forged in [by(&leaf, "forged", plain), by(&leaf, "forged", server_ca), by(&leaf, "leaf", plain)] {
         assert_eq!(check(&[&leaf], &forged, &[&leaf], "hook.example").await, UNKNOWN);
     }
-    // Nor a CA that may not sign, nor one of the same name.
+    // Nor does a CA that may not sign, nor another one of the same name.
     let mute = own("mute", |p| {
         ca(p);
         p.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -161,7 +161,7 @@ async fn only_a_ca_signs() {
 }
 
 #[tokio::test]
-async fn the_leaf_is_looked_at_all_the_same() {
+async fn roots_are_checked_like_other_leaves() {
     type Alter = fn(&mut CertificateParams);
     let cases: [(Alter, &str, &str); 8] = [
         (|p| p.not_after = date_time_ymd(2021, 9, 1), "hook.example", "is after 2021-09-01T00:00:00Z"),
@@ -195,9 +195,12 @@ async fn the_leaf_is_looked_at_all_the_same() {
     let root = own("root", ca);
     for (alter, name, want) in cases {
         let self_signed = own("leaf", alter);
-        let same = |said: String| {
+        let same = |error: String| {
             let (time, end) = ("x509: certificate has expired or is not yet valid: current time 20", want);
-            assert!(said == want || want.starts_with("is ") && said.starts_with(time) && said.ends_with(end), "{said}");
+            assert!(
+                error == want || want.starts_with("is ") && error.starts_with(time) && error.ends_with(end),
+                "{error}"
+            );
         };
         same(check(&[&self_signed], &self_signed, &[], name).await);
         same(check(&[&root], &by(&root, "leaf", alter), &[], name).await);
@@ -214,7 +217,7 @@ async fn the_leaf_is_looked_at_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_said_as_go_says_it() {
+async fn connection_errors_have_the_texts_of_go() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let plain = tokio::spawn(async move {
@@ -224,21 +227,24 @@ async fn what_cannot_be_reached_is_said_as_go_says_it() {
             tcp.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n").await;
     });
     let at = |server: String| Config { disable_http2: true, ..Config::new(server) };
-    assert_eq!(said(&at(format!("https://{address}"))).await, "http: server gave HTTP response to HTTPS client");
+    assert_eq!(
+        request_error(&at(format!("https://{address}"))).await,
+        "http: server gave HTTP response to HTTPS client"
+    );
     plain.await.unwrap();
     let refused = format!("dial tcp {address}: connect: connection refused");
-    assert_eq!(said(&at(format!("https://{address}"))).await, refused);
+    assert_eq!(request_error(&at(format!("https://{address}"))).await, refused);
     assert_eq!(
-        said(&at("https://no-such-name.invalid".into())).await,
+        request_error(&at("https://no-such-name.invalid".into())).await,
         "dial tcp: lookup no-such-name.invalid: no such host"
     );
     let guarded = Config { reach: Reach::Network, ..at(format!("https://{address}")) };
-    assert_eq!(said(&guarded).await, format!("dial tcp {address}: address not allowed"));
+    assert_eq!(request_error(&guarded).await, format!("dial tcp {address}: address not allowed"));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let silent = tokio::spawn(async move { drop(listener.accept().await.unwrap().0.read_u8().await) });
-    let hung_up = said(&at(format!("https://{address}"))).await;
+    let hung_up = request_error(&at(format!("https://{address}"))).await;
     assert!(matches!(&*hung_up, "EOF" | "read: connection reset by peer"), "{hung_up}");
     silent.await.unwrap();
 }

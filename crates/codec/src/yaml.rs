@@ -11,8 +11,8 @@ mod resolve;
 mod write;
 
 pub use read::{DEPTH_LIMIT, Duplicate, parse, parse_first, parse_strict, parse_v3, parse_within};
-pub use resolve::reads_back_as_string;
-pub use write::{float, to_string};
+pub use resolve::{float, reads_back_as_string};
+pub use write::to_string;
 
 /// Why a text is no YAML that Kubernetes would take.
 #[derive(Debug, thiserror::Error)]

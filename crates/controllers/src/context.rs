@@ -30,7 +30,7 @@ impl Context {
         self.recorder_as(self.name)
     }
 
-    /// A recorder of events whose source upstream calls otherwise than the controller.
+    /// A recorder of events with another source, where upstream's differs from the name of the controller.
     pub fn recorder_as(&self, component: &str) -> Recorder {
         Recorder::start(&self.client, Source::component(component), self.clock.clone(), self.shutdown.clone())
     }

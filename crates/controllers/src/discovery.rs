@@ -1,11 +1,11 @@
-//! Which resources there are, from the server's own discovery.
+//! Resources from the server's discovery.
 
 use client::{ApiResource, Client, Error};
 use meta::GroupVersion;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A resource and what can be done with it.
+/// A resource and its verbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     pub resource: ApiResource,
@@ -53,17 +53,17 @@ struct Resource {
     verbs: Vec<String>,
 }
 
-/// What discovery names.
+/// The result of discovery.
 #[derive(Debug, Default)]
 pub struct Discovered {
     /// Every resource once, in its preferred version.
     pub served: Vec<Served>,
-    /// Versions of groups that do not answer, and why. Nothing is known of their resources.
+    /// Group versions that cannot be read, and why. Their resources are unknown.
     pub failed: BTreeMap<String, Error>,
 }
 
 impl Discovered {
-    /// Groups of which a version did not answer.
+    /// Groups with a version that cannot be read.
     pub fn failed_groups(&self) -> impl Iterator<Item = String> {
         self.failed.keys().filter_map(|v| GroupVersion::parse(v)).map(|gv| gv.group)
     }
@@ -72,14 +72,14 @@ impl Discovered {
         self.failed_groups().any(|g| g == group)
     }
 
-    /// What to say of the groups that do not answer; none when all do (client-go `ErrGroupDiscoveryFailed`).
+    /// The error text for groups that cannot be read; none if all can (client-go `ErrGroupDiscoveryFailed`).
     pub fn failure(&self) -> Option<String> {
         let all: Vec<String> = self.failed.iter().map(|(version, e)| format!("{version}: {e}")).collect();
         (!all.is_empty()).then(|| format!("unable to retrieve the complete list of server APIs: {}", all.join(", ")))
     }
 }
 
-/// Every resource once, in its preferred version (upstream `ServerPreferredResources`), of all groups that answer.
+/// Returns every resource once, in its preferred version (upstream `ServerPreferredResources`), of all groups that can be read.
 pub async fn preferred(client: &Client) -> Result<Discovered, Error> {
     let groups: Groups = client.get("/apis").await?;
     let mut all = Discovered::default();
@@ -90,7 +90,7 @@ pub async fn preferred(client: &Client) -> Result<Discovered, Error> {
         for v in std::iter::once(&g.preferred_version).chain(others) {
             let Some(gv) = GroupVersion::parse(&v.group_version) else { continue };
             match read(client, &format!("/apis/{gv}"), &gv, &mut seen, &mut all.served).await {
-                // It has gone since the list of groups was made.
+                // It was removed after the list of groups was read.
                 Err(e) if !e.is_not_found() => all.failed.insert(gv.to_string(), e),
                 _ => None,
             };

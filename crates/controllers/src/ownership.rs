@@ -1,20 +1,20 @@
-//! Adopting and releasing: which objects belong to a controller (upstream `controller_ref_manager.go`).
+//! Adopting and releasing objects of a controller (upstream `controller_ref_manager.go`).
 //!
-//! [`decide`] is the whole rule, as data; [`Claims`] carries it out. A controller that is being deleted adopts nothing, and whether
-//! it is, is asked of the server and not of the cache before the first adoption.
+//! [`decide`] has the rules, [`Claims`] executes them. A controller that is being deleted adopts nothing; this is read
+//! from the server, not from the cache, before the first adoption.
 
 use crate::context::Error;
 use client::{Api, Meta, Patch, WriteOptions};
 use meta::{LabelSelector, Object, Value};
 use serde_json::json;
 
-/// What to do with an object that a selector or an owner reference leads to.
+/// What to do with an object that a selector or an owner reference selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     Keep,
     Adopt,
     Release,
-    /// Not ours, and stays so.
+    /// It belongs to another owner or none, and stays so.
     Ignore,
 }
 
@@ -30,7 +30,7 @@ pub fn decide(owner_uid: &str, owner_deleting: bool, selector: &LabelSelector, o
     }
 }
 
-/// The owner reference by which a controller owns what it makes.
+/// The controller reference to `owner`.
 pub fn controller_reference(owner: &Object) -> Value {
     json!({
         "apiVersion": owner.api_version(), "kind": owner.kind(), "name": owner.name(), "uid": owner.uid(),
@@ -38,7 +38,7 @@ pub fn controller_reference(owner: &Object) -> Value {
     })
 }
 
-/// Carries claims out for one owner.
+/// Adopts and releases objects for one owner.
 pub struct Claims<'a> {
     owner: &'a Object,
     owners: &'a Api<Object>,
@@ -47,12 +47,12 @@ pub struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// `owners` and `objects` in the owner's namespace.
+    /// `owners` and `objects` are in the owner's namespace.
     pub fn new(owner: &'a Object, owners: &'a Api<Object>, objects: &'a Api<Object>) -> Self {
         Self { owner, owners, objects, may_adopt: None }
     }
 
-    /// Whether the object is the owner's when this is done.
+    /// Adopts or releases the object if necessary; returns whether it belongs to the owner.
     pub async fn claim(&mut self, selector: &LabelSelector, object: &Meta) -> Result<bool, Error> {
         match decide(self.owner.uid(), self.owner.is_deleting(), selector, object) {
             Claim::Keep => Ok(true),
@@ -94,7 +94,7 @@ impl<'a> Claims<'a> {
             "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}],
         }});
         match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
-            // Gone, or another of that name: either way it is not ours.
+            // It is gone or replaced: in either case it does not belong to the owner.
             Err(e) if !e.is_not_found() && !e.is_invalid() => Err(e.into()),
             _ => Ok(false),
         }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn claims() {
+    fn adopts_and_releases() {
         let s = LabelSelector::parse("app=a").unwrap();
         let cases = [
             ("a", Some("me"), false, false, Claim::Keep),

@@ -22,13 +22,13 @@ pub struct Desired {
 
 /// The service account that pods run as when they name none.
 pub fn default_service_account() -> Desired {
-    Desired { resource: ApiResource::of::<ServiceAccount>(), name: "default", content: json!({}), kept: false }
+    Desired { resource: ApiResource::typed::<ServiceAccount>(), name: "default", content: json!({}), kept: false }
 }
 
 /// The CA certificate with which pods verify the API server.
 pub fn root_ca(pem: &str) -> Desired {
     Desired {
-        resource: ApiResource::of::<ConfigMap>(),
+        resource: ApiResource::typed::<ConfigMap>(),
         name: "kube-root-ca.crt",
         content: json!({"data": {"ca.crt": pem}}),
         kept: true,
@@ -45,7 +45,7 @@ struct Controller {
 /// Runs until shutdown.
 pub async fn run(desired: Desired, context: Context) {
     let mut builder = Builder::new(&context);
-    let namespaces = builder.watch::<()>(&ApiResource::of::<Namespace>());
+    let namespaces = builder.watch::<()>(&ApiResource::typed::<Namespace>());
     // The kind may have many objects; only those of this name matter.
     let scope = Scope { field_selector: format!("metadata.name={}", desired.name), ..Scope::default() };
     let objects = builder.watch_scope::<()>(&desired.resource, &scope);

@@ -1,4 +1,4 @@
-//! Making and deleting pods for a controller, with the events that tell of it (upstream `RealPodControl`).
+//! Creating and deleting pods for a controller, with events (upstream `RealPodControl`).
 
 use crate::ownership::controller_reference;
 use crate::views::Pod;
@@ -10,29 +10,29 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// At most this many pods are made or deleted in one go.
+/// The maximum number of pods created or deleted in one reconcile.
 pub const BURST: usize = 500;
 
-/// So many pods of a namespace that do not run (yet, or because they failed) are made as fast as the server takes them; more of them come at upstream's rate.
-/// What nobody can place or run does not fill the store.
+/// Up to this many pods of a namespace that do not run (pending or failed) are created without delay; further ones at upstream's rate.
+/// This keeps pods that cannot be scheduled or run from filling the store.
 const AHEAD: usize = 1000;
-/// The rate at which a controller of upstream's makes pods, and how many it makes in one go (`--kube-api-qps`, `--kube-api-burst`).
+/// Rate and burst at which upstream's controllers create pods (`--kube-api-qps`, `--kube-api-burst`).
 const RATE: (u32, Duration) = (30, Duration::from_millis(50));
 const WAITING: &str = "waiting";
 
-/// How many pods a controller may make now in a namespace.
+/// Limits how many pods a controller may create in a namespace.
 pub struct Supply {
     pods: Informer<Pod>,
     promised: Promised,
     tokens: Tokens<Box<str>>,
 }
 
-/// How many pods are being made, by namespace: the cache does not have them yet, and other workers must not take their places.
+/// Pods being created, by namespace. The cache does not have them yet, and other workers must count them.
 #[derive(Default)]
 struct Promised(Mutex<BTreeMap<Box<str>, usize>>);
 
 impl Promised {
-    /// Takes up to `n` of the places that a namespace with so many pods that wait has left.
+    /// Reserves up to `n` of the pods that may still be created in a namespace with `waiting` pods.
     fn reserve(&self, namespace: &str, waiting: usize, n: usize) -> usize {
         let mut all = self.0.lock();
         let promised = all.get(namespace).copied().unwrap_or(0);
@@ -54,7 +54,7 @@ impl Promised {
     }
 }
 
-/// So many pods may be made while this is held.
+/// A reservation of pods to create; dropping it releases them.
 pub struct Allowance<'a> {
     pub count: usize,
     reserved: Option<(&'a Promised, Box<str>)>,
@@ -70,7 +70,7 @@ impl Drop for Allowance<'_> {
 
 impl Supply {
     pub fn new(pods: &Informer<Pod>) -> Self {
-        // Those that failed too: a node may refuse every pod of a set as soon as it comes.
+        // Failed ones too: a node may reject every pod of a set as soon as it is bound.
         pods.index(WAITING, |p| {
             match !matches!(&*p.view.status.phase, "Running" | "Succeeded") && !p.meta.is_deleting() {
                 true => vec![p.meta.namespace.to_string()],
@@ -80,7 +80,7 @@ impl Supply {
         Self { pods: pods.clone(), promised: Promised::default(), tokens: Tokens::new(RATE.0, RATE.1) }
     }
 
-    /// How many of `n` pods may be made now: all of them, or some, or none and how long to wait.
+    /// Reserves `n` pods or fewer; or returns how long to wait if none may be created now.
     pub fn take(&self, namespace: &str, n: usize) -> Result<Allowance<'_>, Duration> {
         let waiting = self.pods.cache().by_index(WAITING, namespace).count();
         let count = self.promised.reserve(namespace, waiting, n);
@@ -95,7 +95,7 @@ impl Supply {
     }
 }
 
-/// The pod that a template makes for an owner. Its name is the server's to choose.
+/// The pod of a template for an owner. The server generates its name.
 pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
     let mut metadata = json!({
         "namespace": owner.namespace(),
@@ -111,7 +111,7 @@ pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
     Object::from_value(pod).unwrap_or_default()
 }
 
-/// Acts on pods in one owner's name.
+/// Creates and deletes pods on behalf of one owner.
 pub struct PodControl<'a> {
     pub pods: &'a Api<Object>,
     pub recorder: &'a Recorder,
@@ -135,7 +135,7 @@ impl PodControl<'_> {
         }
     }
 
-    /// *Not found* is given back and told to nobody.
+    /// Deletes a pod. *Not found* is returned without an event.
     pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
         let about = Regarding::object(self.owner);
         match self.pods.delete(name, &DeleteOptions::uid(uid)).await {
@@ -153,8 +153,8 @@ impl PodControl<'_> {
     }
 }
 
-/// Calls `f` `count` times in batches of 1, 2, 4, …, and stops after a batch with a failure: a create that will always fail (a
-/// quota) is tried once, not five hundred times. Gives the number of successes and the first failure.
+/// Calls `f` `count` times in batches of 1, 2, 4, …, and stops after a batch with a failure, so that a create that always fails (because
+/// of a quota) is tried once, not five hundred times. Returns the number of successes and the first failure.
 pub async fn slow_start<F, Fut, E>(count: usize, f: F) -> (usize, Option<E>)
 where
     F: Fn(usize) -> Fut,
@@ -184,9 +184,9 @@ where
 mod tests {
     use super::*;
 
-    /// Every worker took all places that were free, since none saw what the others were making.
+    /// Every worker reserved all remaining pods, because none saw the reservations of the others.
     #[test]
-    fn workers_do_not_take_the_same_places() {
+    fn workers_share_the_limit() {
         let promised = Promised::default();
         assert_eq!(promised.reserve("a", AHEAD - 700, BURST), BURST);
         assert_eq!(promised.reserve("a", AHEAD - 700, BURST), 200);

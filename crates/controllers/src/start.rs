@@ -38,7 +38,7 @@ pub struct Options {
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// As whom a controller acts.
+/// The identity of a controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Identity {
     /// The service account in `kube-system` that has the controller's name.

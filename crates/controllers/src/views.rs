@@ -1,4 +1,4 @@
-//! The views of objects that several controllers read.
+//! Views of objects that several controllers read.
 
 use client::informer::{Pooled, or_default};
 use client::{ApiResource, Entry, Meta};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Deref;
 
-/// A pod, as controllers see it.
+/// The fields of a pod that controllers read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -42,7 +42,7 @@ pub struct PodSpec {
     pub init_containers: Pooled<Vec<Container>>,
 }
 
-/// A container, as far as services look for its ports.
+/// The fields of a container that services read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Container {
@@ -93,23 +93,23 @@ pub struct PodIp {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(from = "RawCondition")]
 pub struct Condition {
-    words: Pooled<Words>,
+    state: Pooled<ConditionState>,
     pub last_transition_time: Option<Timestamp>,
 }
 
-/// What a condition says; its time apart, that of most objects is the same.
+/// A condition without its time, which is equal for most objects.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
-pub struct Words {
+pub struct ConditionState {
     pub r#type: Box<str>,
     pub status: Box<str>,
     pub reason: Box<str>,
 }
 
 impl Deref for Condition {
-    type Target = Words;
+    type Target = ConditionState;
 
-    fn deref(&self) -> &Words {
-        &self.words
+    fn deref(&self) -> &ConditionState {
+        &self.state
     }
 }
 
@@ -125,7 +125,7 @@ struct RawCondition {
 impl From<RawCondition> for Condition {
     fn from(raw: RawCondition) -> Self {
         let RawCondition { r#type, status, reason, last_transition_time } = raw;
-        Self { words: Pooled::of(Words { r#type, status, reason }), last_transition_time }
+        Self { state: Pooled::intern(ConditionState { r#type, status, reason }), last_transition_time }
     }
 }
 
@@ -137,13 +137,13 @@ pub struct ContainerStatus {
 
 pub type PodEntry = Entry<Pod>;
 
-/// The selector of an object whose controller looks for what it selects, read once: a `LabelSelector`, or the plain map of labels of a
-/// Service or ReplicationController. One that is missing, empty or wrong selects nothing.
+/// A selector, parsed once: a `LabelSelector`, or the map of labels of a
+/// Service or ReplicationController. A missing, empty or invalid one selects nothing.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Value")]
-pub struct Selects(Option<LabelSelector>);
+pub struct Selector(Option<LabelSelector>);
 
-impl From<Value> for Selects {
+impl From<Value> for Selector {
     fn from(v: Value) -> Self {
         let map: Option<Vec<(&str, &str)>> =
             v.as_object().and_then(|m| m.iter().map(|(k, v)| Some((k.as_str(), v.as_str()?))).collect());
@@ -155,7 +155,7 @@ impl From<Value> for Selects {
     }
 }
 
-impl Selects {
+impl Selector {
     pub fn selector(&self) -> Option<&LabelSelector> {
         self.0.as_ref()
     }
@@ -188,7 +188,7 @@ impl Pod {
         Some(min_ready_seconds.saturating_sub(now.duration_since(self.ready_since()?).as_secs()))
     }
 
-    /// Ended for good: `Succeeded` or `Failed`.
+    /// Whether the pod has terminated: `Succeeded` or `Failed`.
     pub fn is_terminal(&self) -> bool {
         matches!(&*self.status.phase, "Succeeded" | "Failed")
     }
@@ -198,16 +198,16 @@ impl Pod {
     }
 }
 
-/// Neither ended nor on its way out (upstream `IsPodActive`).
+/// Whether the pod has neither terminated nor is being deleted (upstream `IsPodActive`).
 pub fn is_active(p: &PodEntry) -> bool {
     !p.view.is_terminal() && !p.meta.is_deleting()
 }
 
 pub fn pods() -> ApiResource {
-    ApiResource::of::<k8s_openapi::api::core::v1::Pod>()
+    ApiResource::typed::<k8s_openapi::api::core::v1::Pod>()
 }
 
-/// A condition in an object's status.
+/// Finds a condition in an object's status.
 pub fn condition<'a>(conditions: Option<&'a Value>, kind: &str) -> Option<&'a Value> {
     conditions?.as_array()?.iter().find(|c| c["type"] == kind)
 }

@@ -149,8 +149,8 @@ enum Transport {
 impl Server {
     fn new(options: &Options) -> Arc<Self> {
         let zone = Arc::new(RwLock::new(Zone::new(&options.domain)));
-        let services = options.informers.informer(&ApiResource::of::<Service>(), &Scope::default());
-        let slices = options.informers.informer(&ApiResource::of::<EndpointSlice>(), &Scope::default());
+        let services = options.informers.informer(&ApiResource::typed::<Service>(), &Scope::default());
+        let slices = options.informers.informer(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
         let (a, b) = (zone.clone(), zone.clone());
         services.on_change(move |c: &Change<ServiceView>| match &c.new {
             Some(service) => a.write().put_service(&service.meta, &service.view),

@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 mod config;
+mod known;
 mod provider;
 mod rewrite;
 mod source;

@@ -2,8 +2,8 @@
 //!
 //! Invariant: rejects rules that lack a key which a record in the store needs, or which a write under way may use.
 
+use crate::known::Known;
 use crate::source::Encryption;
-use crate::transform::Known;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! and it is durable before anything is encrypted with it.
 
 use crate::config::{ConfigError, Rules};
-use crate::transform::Known;
+use crate::known::Known;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meta::Rng;

@@ -1,4 +1,4 @@
-//! Who may come in and what they may do: the flags for it, under upstream's names, and what is made of them.
+//! Authentication and authorization: the flags, under upstream's names, and what they configure.
 
 use crate::authorities;
 use crate::pki::Pki;
@@ -30,22 +30,22 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 #[derive(Args, Clone, Debug)]
 #[group(id = "access")]
 pub struct Options {
-    /// Authorities (PEM) whose client certificates are taken besides the cluster's own.
+    /// CA certificates (PEM) for client certificates, in addition to the cluster's own CA.
     #[arg(long)]
     pub client_ca_file: Option<PathBuf>,
-    /// Lets requests in that do not say who sends them. Without it they may only ask how the server is.
+    /// Allows anonymous requests. Otherwise they may only use the health endpoints.
     #[arg(long)]
     pub anonymous_auth: bool,
-    /// A table of tokens: token,user,uid,"group,group".
+    /// A file of static tokens with lines token,user,uid,"group,group".
     #[arg(long)]
     pub token_auth_file: Option<PathBuf>,
-    /// Takes the tokens that new nodes begin with: secrets of the type bootstrap.kubernetes.io/token in kube-system.
+    /// Accepts bootstrap tokens: secrets of the type bootstrap.kubernetes.io/token in kube-system.
     #[arg(long)]
     pub enable_bootstrap_token_auth: bool,
-    /// The authority (PEM) of proxies that say in headers for whom they speak. Default: one of the cluster's own.
+    /// CA certificates (PEM) of authenticating proxies, which set user headers. Default: the cluster's own front-proxy CA.
     #[arg(long)]
     pub requestheader_client_ca_file: Option<PathBuf>,
-    /// Common names of such proxies; without any, with --requestheader-client-ca-file, all that the authority knows.
+    /// Common names of such proxies; if empty with --requestheader-client-ca-file, any name is accepted.
     #[arg(long, value_delimiter = ',')]
     pub requestheader_allowed_names: Vec<String>,
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-User")]
@@ -56,46 +56,46 @@ pub struct Options {
     pub requestheader_group_headers: Vec<String>,
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Extra-")]
     pub requestheader_extra_headers_prefix: Vec<String>,
-    /// The OpenID Connect issuer whose tokens are taken.
+    /// The OpenID Connect issuer whose tokens are accepted.
     #[arg(long, requires = "oidc_client_id", conflicts_with = "authentication_config")]
     pub oidc_issuer_url: Option<String>,
-    /// For whom its tokens must be meant.
+    /// The client ID that must be in the audience of its tokens.
     #[arg(long)]
     pub oidc_client_id: Option<String>,
-    /// The authority (PEM) of the issuer. Default: what the machine trusts.
+    /// CA certificates (PEM) of the issuer. Default: those of the system.
     #[arg(long)]
     pub oidc_ca_file: Option<PathBuf>,
     #[arg(long, default_value = "sub")]
     pub oidc_username_claim: String,
-    /// Stands before user names; `-` for nothing. Default: the issuer and `#`, unless the claim is `email`.
+    /// Prefix of user names; `-` for none. Default: the issuer and `#`, unless the claim is `email`.
     #[arg(long)]
     pub oidc_username_prefix: Option<String>,
     #[arg(long)]
     pub oidc_groups_claim: Option<String>,
     #[arg(long, default_value = "")]
     pub oidc_groups_prefix: String,
-    /// Claims that tokens must have: key=value.
+    /// Required claims of tokens: key=value.
     #[arg(long, value_delimiter = ',')]
     pub oidc_required_claim: Vec<String>,
     #[arg(long, value_delimiter = ',', default_value = "RS256")]
     pub oidc_signing_algs: Vec<String>,
-    /// A file with an AuthenticationConfiguration.
+    /// File with an AuthenticationConfiguration.
     #[arg(long)]
     pub authentication_config: Option<PathBuf>,
-    /// A kubeconfig of somebody who knows whose tokens are.
+    /// Kubeconfig of the token authentication webhook.
     #[arg(long)]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
     #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
     pub authentication_token_webhook_version: String,
     #[arg(long, default_value = "2m")]
     pub authentication_token_webhook_cache_ttl: SignedDuration,
-    /// Who decides, in order: AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node. Default: Node,RBAC.
+    /// Authorization modes, in order: AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node. Default: Node,RBAC.
     #[arg(long, value_delimiter = ',', conflicts_with = "authorization_config")]
     pub authorization_mode: Vec<String>,
-    /// The policies of the mode ABAC: a JSON object per line.
+    /// Policy file of the mode ABAC: one JSON object per line.
     #[arg(long)]
     pub authorization_policy_file: Option<PathBuf>,
-    /// A kubeconfig of somebody who decides, for the mode Webhook.
+    /// Kubeconfig of the authorization webhook, for the mode Webhook.
     #[arg(long)]
     pub authorization_webhook_config_file: Option<PathBuf>,
     #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
@@ -104,27 +104,27 @@ pub struct Options {
     pub authorization_webhook_cache_authorized_ttl: SignedDuration,
     #[arg(long, default_value = "30s")]
     pub authorization_webhook_cache_unauthorized_ttl: SignedDuration,
-    /// A file with an AuthorizationConfiguration.
+    /// File with an AuthorizationConfiguration.
     #[arg(long)]
     pub authorization_config: Option<PathBuf>,
-    /// Who makes the tokens of service accounts; those of the others named are taken as well.
+    /// Issuer of service account tokens; tokens of additional issuers are accepted too.
     #[arg(long)]
     pub service_account_issuer: Vec<String>,
-    /// Keys (PEM) that have signed such tokens.
+    /// Public keys (PEM) that verify service account tokens.
     #[arg(long)]
     pub service_account_key_file: Vec<PathBuf>,
-    /// The key (PEM) that signs them. Default: one of the cluster's own.
+    /// Private key (PEM) that signs service account tokens. Default: the cluster's own.
     #[arg(long)]
     pub service_account_signing_key_file: Option<PathBuf>,
     #[arg(long)]
     pub service_account_max_token_expiration: Option<SignedDuration>,
-    /// Tokens of pods that ask for an hour last a year.
+    /// Pod tokens that are requested for an hour are valid for a year.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     pub service_account_extend_token_expiration: bool,
-    /// Where others find the keys. Default: this server.
+    /// URI of the key set (JWKS) for verifying tokens. Default: this server.
     #[arg(long)]
     pub service_account_jwks_uri: Option<String>,
-    /// Who this server is. Default: the issuer.
+    /// Audiences of this server. Default: the issuer.
     #[arg(long, value_delimiter = ',')]
     pub api_audiences: Vec<String>,
 }
@@ -153,21 +153,21 @@ fn seconds(d: SignedDuration) -> Duration {
     Duration::try_from(d).unwrap_or_default()
 }
 
-/// Everything that decides about a request before it is looked at.
+/// Authentication and authorization of the API server.
 pub struct Access {
     pub tokens: Arc<Tokens>,
     pub accounts: Arc<ServiceAccountTokens>,
     pub rbac: Arc<RbacCache>,
     pub authorizer: Arc<dyn Authorizer>,
-    /// Whether roles and their bindings are asked at all.
+    /// Whether the mode RBAC is configured.
     pub by_roles: bool,
     pub certificates: Certificates,
     pub front_proxy: FrontProxy,
     pub anonymous: Anonymous,
-    /// What other servers need to know to believe the same people: `extension-apiserver-authentication`.
+    /// The data of `extension-apiserver-authentication`, with which extension API servers authenticate the same clients.
     pub client_ca: String,
     pub proxy_ca: String,
-    /// Where these come from, as far as they come from files.
+    /// The files of these CAs, if they come from files.
     pub client_ca_file: Option<Followed>,
     pub proxy_ca_file: Option<Followed>,
     node: Arc<NodeAuthorizer>,
@@ -274,7 +274,7 @@ impl Access {
         })
     }
 
-    /// Until then nothing that is stored is known.
+    /// Connects the authenticators and authorizers that read stored objects. Before that they know none.
     pub fn attach(&self, registry: &Arc<Registry>) {
         self.accounts.attach(registry);
         self.node.attach(&registry.store);
@@ -284,7 +284,7 @@ impl Access {
     }
 }
 
-/// The cluster's own proxies have a name; who brings an authority says which of its names count.
+/// The cluster's own proxy has a fixed name; with another CA the flag lists the accepted names.
 fn allowed_names(o: &Options) -> Vec<String> {
     match (&o.requestheader_client_ca_file, &o.requestheader_allowed_names[..]) {
         (None, []) => vec![crate::pki::FRONT_PROXY.to_owned()],
@@ -323,7 +323,7 @@ fn service_accounts(
         .map_err(|e| bad("service-account-signing-key-file")(&e))
 }
 
-/// The issuer of the flags `--oidc-…`.
+/// The issuer of the `--oidc-…` flags.
 fn flags_issuer(o: &Options) -> Result<Option<Issuer>, Error> {
     let (Some(url), Some(client)) = (&o.oidc_issuer_url, &o.oidc_client_id) else { return Ok(None) };
     if !url.starts_with("https://") {
@@ -351,7 +351,7 @@ fn flags_issuer(o: &Options) -> Result<Option<Issuer>, Error> {
     }))
 }
 
-/// Whether nodes are authorized by what their pods refer to, which makes sense only where they cannot change that.
+/// Whether the Node authorizer is enabled, which requires that nodes cannot change what it relies on.
 pub fn authorizes_nodes(o: &Options) -> Result<bool, Error> {
     Ok(modes(o)?.contains(&Mode::Node))
 }
@@ -412,7 +412,7 @@ fn oidc(issuers: Vec<Issuer>, audiences: &[String], clock: &Arc<dyn Clock>) -> V
     issuers.into_iter().map(one).collect()
 }
 
-/// Who may come in without a name is said at the start only.
+/// Reloads the issuers; the anonymous setting is only read at the start.
 async fn follow_issuers(
     path: PathBuf,
     seen: String,
@@ -423,7 +423,7 @@ async fn follow_issuers(
     let mut file = Followed::new(path, seen, EVERY);
     loop {
         let now = Authentication::parse(&file.changed().await);
-        file.told(now.map(|a| issuers.replace(oidc(a.issuers, &audiences, &clock))));
+        file.log_result(now.map(|a| issuers.replace(oidc(a.issuers, &audiences, &clock))));
     }
 }
 
@@ -441,11 +441,11 @@ async fn follow_authorizers(
             Ok(modes) => union(modes, &rbac, &node, &clock).await.map_err(|e| e.to_string()),
             Err(e) => Err(e),
         };
-        file.told(now.map(|a| deciding.replace(a)));
+        file.log_result(now.map(|a| deciding.replace(a)));
     }
 }
 
-/// Who decides, in order.
+/// Builds the chain of authorizers.
 async fn union(
     modes: Vec<Mode>,
     rbac: &Arc<RbacCache>,

@@ -1,4 +1,4 @@
-//! The node of this machine: runtime, pod network, agent, service proxy and DNS.
+//! The node of this machine: runtime, pod network, agent, service proxy and DNS server.
 
 use crate::components::Parts;
 use crate::kubelet::Sockets;
@@ -19,17 +19,17 @@ use tokio::runtime::Handle;
 
 /// The domain of the cluster.
 const DOMAIN: &str = "cluster.local";
-/// Of the cluster's DNS server on the node.
+/// Ports of the cluster's DNS server on the node.
 const DNS_PORT: u16 = 53;
 
-/// A port that leads to no pod and no service.
+/// A port of the node's own, not of a pod or service.
 fn own_port(address: Option<Ipv4Addr>, protocol: Protocol, port: u16) -> HostPort {
     HostPort { address, protocol, port, target: port }
 }
 /// The name of the image inside this binary.
 pub const DEMO_IMAGE: &str = "kemudi.local/demo:latest";
-/// The tag of everything that a cluster makes in the kernel: of its data directory, so that two clusters on one machine do not
-/// take each other's things away.
+/// The tag of all kernel objects of a cluster, derived from its data directory, so that two clusters on one machine do not
+/// remove each other's.
 fn tag(data_dir: &Path) -> String {
     let dir = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned());
     let hash = digest(&SHA256, dir.as_os_str().as_encoded_bytes());
@@ -37,16 +37,16 @@ fn tag(data_dir: &Path) -> String {
     format!("k{hex}")
 }
 
-/// Terminals of this machine, at least: those of 256 containers.
+/// Minimum limit of pseudo-terminals: enough for 256 containers.
 const TERMINALS: u32 = 16_384 + 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the pod network: {0}")]
+    #[error("setting up the pod network: {0}")]
     Network(#[from] network::Error),
-    #[error("the container runtime: {0}")]
+    #[error("starting the container runtime: {0}")]
     Runtime(#[from] runtime::Error),
-    #[error("the built-in image: {0}")]
+    #[error("unpacking the built-in image: {0}")]
     Image(String),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
@@ -57,18 +57,18 @@ pub enum Error {
 #[derive(Clone)]
 pub struct Config {
     pub data_dir: PathBuf,
-    /// The kernel parameters that pods may set.
+    /// Allowed unsafe sysctls.
     pub sysctls: Allowlist,
-    /// Processes and threads of a pod; -1 for no limit.
+    /// Maximum number of processes and threads of a pod; -1 for no limit.
     pub pod_max_pids: i64,
-    /// The seccomp profile of containers that name none.
+    /// Default seccomp profile of containers.
     pub seccomp_default: SeccompDefault,
     pub node_name: String,
     pub pod_range: Cidr,
     pub service_range: Cidr,
     /// The address of the cluster's DNS service.
     pub dns: Ipv4Addr,
-    /// Where the API is served on this machine.
+    /// The address of the API server on this machine.
     pub api_port: u16,
 }
 
@@ -104,13 +104,13 @@ impl Config {
     }
 }
 
-/// What the API stores and this node's pod network does not do, with a warning for whoever relies on it.
+/// Resources that the API stores but this node does not implement, with a warning for each.
 pub fn not_carried_out() -> BTreeMap<GroupResource, &'static str> {
     let policies = GroupResource { group: "networking.k8s.io".into(), resource: "networkpolicies".into() };
     [(policies, "network policies are stored but not enforced: every pod can still reach every other pod")].into()
 }
 
-/// Opens the pod network: its guard is up before anything can use an address of the cluster.
+/// Opens the pod network. Its packet rules are in place before any address of the cluster can be used.
 pub async fn open_network(config: &Config) -> Result<PodNetwork, Error> {
     for name in ["network", "netns"] {
         let directory = config.data_dir.join(name);
@@ -131,11 +131,11 @@ pub async fn start(
 ) -> Result<Component, Error> {
     let listens = sockets.address().map_err(|e| Error::Port(SocketAddr::from(([0; 4], 0)), e))?;
     if let Err(e) = runtime::terminals::raise(TERMINALS) {
-        tracing::warn!("the number of terminals of this machine cannot be raised: {e}");
+        tracing::warn!("raising the limit of pseudo-terminals failed: {e}");
     }
-    // As kubelet does: when memory runs out, pods go first. What it starts inherits the score, and containers get their own.
+    // As kubelet does: when memory runs out, pods are killed first. Child processes inherit the score; containers get their own.
     if let Err(e) = std::fs::write("/proc/self/oom_score_adj", "-999") {
-        tracing::debug!("the out-of-memory score stays: {e}");
+        tracing::debug!("setting the out-of-memory score failed: {e}");
     }
     let clock = runtime_clock(parts);
     let embedded = Embedded::open(config.runtime(clock)).await?;
@@ -149,7 +149,7 @@ pub async fn start(
     for d in [&log_dir, &data_dir, &data_dir.join("pods")] {
         make_private(d).map_err(|e| file(d, e))?;
     }
-    // Logs are written and read without following a link, so no link may be in their own path.
+    // Logs are opened without following symbolic links, so their own path must have none.
     let log_dir = log_dir.canonicalize().map_err(|e| file(&log_dir, e))?;
     let containers = Arc::new(embedded.clone());
     let own_ports = vec![
@@ -224,15 +224,15 @@ fn runtime_clock(parts: &Parts) -> runtime::Clock {
     })
 }
 
-/// What there is to remove of a node.
+/// Which parts of a node are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remains {
     All,
-    /// The network namespace went, and with it the network and its rules.
+    /// The network namespace is gone, and with it the network and its rules.
     NoNetwork,
 }
 
-/// Removes everything that a node made on this machine: containers, network, rules. Works without a running node.
+/// Removes everything that a node created on this machine: containers, network, rules. Works without a running node.
 pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr, remains: Remains) -> Result<(), Error> {
     let config = Config {
         data_dir: data_dir.to_owned(),
@@ -251,7 +251,7 @@ pub async fn purge(data_dir: &Path, pod_range: Cidr, service_range: Cidr, remain
         ServiceRules::purge(&config.services(Vec::new())).await?;
         PodNetwork::purge(&config.network()).await?;
     }
-    // Volumes of pods that nobody ended.
+    // Volumes of pods that were not terminated.
     runtime::beneath::unmount_below(data_dir).map_err(|source| Error::File { path: data_dir.to_owned(), source })?;
     Ok(())
 }

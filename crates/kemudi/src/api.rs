@@ -1,68 +1,56 @@
 //! Flags of the API server, under upstream's names.
 
-use apiserver::audit;
+use crate::flag_error::Error;
 use clap::{ArgMatches, Args};
 use client::https::ClientIdentity;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("{path}: {source}")]
-    File { path: PathBuf, source: std::io::Error },
-    #[error("loading audit policy file: {source}: from file {path}")]
-    Policy { path: PathBuf, source: audit::Error },
-    #[error("{0}")]
-    Audit(String),
-    #[error("invalid argument {0:?} for \"--feature-gates\" flag: {1}")]
-    Gate(String, String),
-}
-
-/// Answers and bodies in CBOR. The store keeps JSON whatever the name of the gate says.
+/// Serves CBOR. The store keeps JSON, in spite of the gate's name.
 const CBOR: &str = "CBORServingAndStorage";
 
 #[derive(Args)]
 #[group(id = "api")]
 pub struct Flags {
-    /// The longest time a request may take that is no watch and no stream.
+    /// Maximum duration of a request that is neither a watch nor a stream.
     #[arg(long, default_value = "1m", value_parser = apiserver::duration)]
     pub request_timeout: Duration,
-    /// Seconds: a watch that asks for no end lives for once to twice as long.
+    /// Minimum duration in seconds of a watch without a timeout; it lasts up to twice as long.
     #[arg(long, default_value_t = 1800)]
     pub min_request_timeout: u64,
-    /// Requests that only read, at a time; 0 for any number.
+    /// Maximum number of concurrent read-only requests; 0 for no limit.
     #[arg(long, default_value_t = 400)]
     pub max_requests_inflight: usize,
-    /// Requests that may change something, at a time; 0 for any number.
+    /// Maximum number of concurrent mutating requests; 0 for no limit.
     #[arg(long, default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
-    /// Whether FlowSchemas and PriorityLevelConfigurations govern requests; the two numbers above together are their seats.
+    /// Enables priority and fairness (FlowSchemas and PriorityLevelConfigurations). Its seats are the sum of both limits above.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub enable_priority_and_fairness: bool,
-    /// How long the server goes on serving after it was asked to stop, while /readyz already says that it ends.
+    /// How long the server keeps serving after a signal to stop, while /readyz already fails.
     #[arg(long, default_value = "0s", value_parser = apiserver::duration)]
     pub shutdown_delay_duration: Duration,
-    /// The certificate by which extension API servers know this one, with its key. Default: one of this cluster's own CA.
+    /// Client certificate for extension API servers. Default: one of the cluster's own CA.
     #[arg(long, requires = "proxy_client_key_file")]
     pub proxy_client_cert_file: Option<PathBuf>,
     #[arg(long, requires = "proxy_client_cert_file")]
     pub proxy_client_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub audit: crate::audit::Flags,
-    /// Which built-in APIs are served: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `group/version` or `group/version/resource`
+    /// Turns built-in APIs on or off: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `group/version` or `group/version/resource`
     /// with `=true` or `=false`.
     #[arg(long, value_delimiter = ',')]
     pub runtime_config: Vec<String>,
-    /// Features that are off by default, as `CBORServingAndStorage=true`. `AllAlpha` and `AllBeta` mean all of that stage.
+    /// Turns features on or off, such as `CBORServingAndStorage=true`. `AllAlpha` and `AllBeta` are the features of a stage.
     #[arg(long, value_delimiter = ',')]
     pub feature_gates: Vec<String>,
-    /// How long an event is kept after it was last written; 0 for ever.
+    /// How long an event is kept after its last update; 0 for ever.
     #[arg(long, default_value = "1h", value_parser = apiserver::duration)]
     pub event_ttl: Duration,
 }
 
-/// The flags of a command with their values, given or not, by the names they have on the command line.
+/// The flags of a command with their values, including defaults, by name.
 pub fn shown(matches: &ArgMatches) -> BTreeMap<String, String> {
     let value = |id: &str| {
         let raw = matches.try_get_raw(id).ok().flatten()?;
@@ -87,9 +75,9 @@ impl Flags {
         })
     }
 
-    /// Whether a feature is on. All of them are alpha so far.
+    /// Whether a feature is on. All known features are alpha.
     fn gate(&self, name: &str) -> Result<bool, Error> {
-        let (mut said, mut alpha) = (None, false);
+        let (mut value, mut alpha) = (None, false);
         for given in &self.feature_gates {
             let wrong = |why: String| Error::Gate(self.feature_gates.join(","), why);
             let (k, v) =
@@ -103,13 +91,13 @@ impl Flags {
                 }
             };
             match k {
-                _ if k == name => said = Some(v),
+                _ if k == name => value = Some(v),
                 "AllAlpha" => alpha = v,
                 "AllBeta" | CBOR => {}
                 _ => return Err(wrong(format!("unrecognized feature gate: {k}"))),
             }
         }
-        Ok(said.unwrap_or(alpha))
+        Ok(value.unwrap_or(alpha))
     }
 
     fn proxy_client(&self) -> Result<Option<ClientIdentity>, Error> {

@@ -1,6 +1,6 @@
-//! Flags of the audit, under upstream's names, and what they make.
+//! Audit flags, under upstream's names, and the backends that they configure.
 
-use crate::api::Error;
+use crate::flag_error::Error;
 use crate::system::{SystemClock, SystemRng};
 use apiserver::audit::{Audit, AuditBackend, Batch, Limits, Log, Mode, Policy, Rotation, Sink, Webhook};
 use auth::remote::Remote;
@@ -10,54 +10,54 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a webhook may take for one batch.
+/// Timeout of a webhook for one batch.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How events reach one of their places. The names differ, nothing else.
+/// Delivery options of a backend. Only the names differ between backends.
 macro_rules! batches {
     ($name:ident, $plugin:literal, $mode:literal, $size:literal, $wait:literal, $throttle:literal, $qps:literal, $burst:literal) => {
         #[derive(Args)]
         pub struct $name {
-            /// When events are delivered: `batch`, `blocking` (before the answer) or `blocking-strict` (and a request whose first
-            /// event is lost fails).
+            /// When events are delivered: `batch`, `blocking` (before the response) or `blocking-strict` (and a request fails if its first
+            /// event is lost).
             #[arg(id = concat!("audit-", $plugin, "-mode"), long = concat!("audit-", $plugin, "-mode"), default_value = $mode,
                 value_parser = ["batch", "blocking", "blocking-strict"])]
             mode: String,
-            /// Events that wait for a batch at most; further ones are lost.
+            /// Maximum number of events that wait for a batch; further ones are lost.
             #[arg(id = concat!("audit-", $plugin, "-batch-buffer-size"), long = concat!("audit-", $plugin, "-batch-buffer-size"),
                 default_value_t = 10_000)]
             buffer: usize,
-            /// Events of a batch at most.
+            /// Maximum number of events in a batch.
             #[arg(id = concat!("audit-", $plugin, "-batch-max-size"), long = concat!("audit-", $plugin, "-batch-max-size"),
                 default_value_t = $size)]
             size: usize,
-            /// A batch that is not full is sent after that long.
+            /// Maximum wait before a batch that is not full is sent.
             #[arg(id = concat!("audit-", $plugin, "-batch-max-wait"), long = concat!("audit-", $plugin, "-batch-max-wait"),
                 default_value = $wait, value_parser = apiserver::duration)]
             wait: Duration,
-            /// Whether there is a limit of batches per second.
+            /// Limits the number of batches per second.
             #[arg(id = concat!("audit-", $plugin, "-batch-throttle-enable"), long = concat!("audit-", $plugin, "-batch-throttle-enable"),
                 default_value_t = $throttle, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1,
                 require_equals = true)]
             throttle: bool,
-            /// Batches per second.
+            /// Maximum number of batches per second.
             #[arg(id = concat!("audit-", $plugin, "-batch-throttle-qps"), long = concat!("audit-", $plugin, "-batch-throttle-qps"),
                 default_value_t = $qps)]
             qps: f64,
-            /// Batches at once, when there were none for a while.
+            /// Burst of batches after a pause.
             #[arg(id = concat!("audit-", $plugin, "-batch-throttle-burst"), long = concat!("audit-", $plugin, "-batch-throttle-burst"),
                 default_value_t = $burst)]
             burst: u32,
-            /// Whether events and batches that are too large are cut: an event loses the objects it shows.
+            /// Truncates events and batches that are too large: an event loses its objects.
             #[arg(id = concat!("audit-", $plugin, "-truncate-enabled"), long = concat!("audit-", $plugin, "-truncate-enabled"),
                 default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1,
                 require_equals = true)]
             truncate: bool,
-            /// Bytes of an event at most.
+            /// Maximum size of an event in bytes.
             #[arg(id = concat!("audit-", $plugin, "-truncate-max-event-size"), long = concat!("audit-", $plugin, "-truncate-max-event-size"),
                 default_value_t = 100 * 1024)]
             event_bytes: usize,
-            /// Bytes of a batch at most.
+            /// Maximum size of a batch in bytes.
             #[arg(id = concat!("audit-", $plugin, "-truncate-max-batch-size"), long = concat!("audit-", $plugin, "-truncate-max-batch-size"),
                 default_value_t = 10 * 1024 * 1024)]
             batch_bytes: usize,
@@ -108,33 +108,33 @@ batches!(WebhookBatches, "webhook", "batch", 400, "30s", true, 10.0, 15);
 #[derive(Args)]
 #[group(id = "audit")]
 pub struct Flags {
-    /// A file that says which requests are written to the audit log, and how much of them (audit.k8s.io/v1 Policy).
+    /// Audit policy file (audit.k8s.io/v1 Policy): which requests are logged, in what detail.
     #[arg(long)]
     audit_policy_file: Option<PathBuf>,
-    /// Where the audit log is written; `-` is the standard output.
+    /// Path of the audit log; `-` for standard output.
     #[arg(long)]
     audit_log_path: Option<PathBuf>,
-    /// Days after which old audit logs are removed; 0 for never.
+    /// Days after which old audit logs are deleted; 0 for never.
     #[arg(long, default_value_t = 0)]
     audit_log_maxage: u32,
-    /// Old audit logs that are kept; 0 for all.
+    /// Number of old audit logs to keep; 0 for all.
     #[arg(long, default_value_t = 0)]
     audit_log_maxbackup: usize,
-    /// Megabytes from which on an audit log is put away.
+    /// Size in megabytes at which the audit log is rotated.
     #[arg(long, default_value_t = 100)]
     audit_log_maxsize: u64,
-    /// The version of events in the log.
+    /// API version of events in the log.
     #[arg(long, default_value = VERSION, value_parser = [VERSION])]
     audit_log_version: String,
     #[command(flatten)]
     log: LogBatches,
-    /// A kubeconfig that says where events are sent.
+    /// Kubeconfig of the audit webhook.
     #[arg(long)]
     audit_webhook_config_file: Option<PathBuf>,
-    /// How long to wait before events that could not be sent are sent again for the first time.
+    /// Delay before the first retry of a failed delivery.
     #[arg(long, alias = "audit-webhook-batch-initial-backoff", default_value = "10s", value_parser = apiserver::duration)]
     audit_webhook_initial_backoff: Duration,
-    /// The version of events that are sent.
+    /// API version of events sent to the webhook.
     #[arg(long, default_value = VERSION, value_parser = [VERSION])]
     audit_webhook_version: String,
     #[command(flatten)]
@@ -144,14 +144,14 @@ pub struct Flags {
 const VERSION: &str = "audit.k8s.io/v1";
 
 impl Flags {
-    /// None: without a policy, or a place, nothing is written down.
+    /// Opens the backends; none without a policy or a backend.
     pub async fn audit(&self) -> Result<Option<Audit>, Error> {
         let Some(policy) = &self.audit_policy_file else { return Ok(None) };
         let file = |path: &PathBuf| {
             let path = path.clone();
             move |source| Error::File { path, source }
         };
-        // Also what is sent nowhere has to be right.
+        // Flags are validated even if no backend uses them.
         let text = std::fs::read_to_string(policy).map_err(file(policy))?;
         let policy = Policy::parse(&text).map_err(|source| Error::Policy { path: policy.clone(), source })?;
         let mut to = Vec::new();
@@ -190,12 +190,12 @@ mod tests {
         flags: Flags,
     }
 
-    fn flags(said: &[&str]) -> Flags {
-        Command::try_parse_from([&["kemudi"], said].concat()).unwrap().flags
+    fn flags(args: &[&str]) -> Flags {
+        Command::try_parse_from([&["kemudi"], args].concat()).unwrap().flags
     }
 
     #[test]
-    fn a_log_is_written_at_once_and_a_webhook_hears_batches() {
+    fn logs_are_blocking_and_webhooks_batched_by_default() {
         let f = flags(&[]);
         assert!(matches!(f.log.mode().unwrap(), Mode::Blocking));
         let Mode::Batch(b) = f.webhook.mode().unwrap() else { panic!("batches") };

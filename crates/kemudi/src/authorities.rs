@@ -1,6 +1,6 @@
-//! The authorities that clients and proxies are known by (`--client-ca-file`, `--requestheader-client-ca-file`). Their files are
-//! followed: what changes counts for every request, also of connections that are open; clients are asked for certificates of
-//! the new authorities, and other servers are told of them.
+//! CAs of client certificates and authenticating proxies (`--client-ca-file`, `--requestheader-client-ca-file`). Changed files
+//! are reloaded and apply to all requests, also on open connections; the TLS handshake names the new CAs
+//! and extension API servers get them.
 
 use crate::bootstrap;
 use crate::pki::{Pair, Pki};
@@ -13,38 +13,38 @@ use std::future::pending;
 use std::sync::Arc;
 use tokio::sync::watch::Sender;
 
-/// What follows from authorities.
+/// The CAs, and what is updated when they change.
 pub struct Authorities {
     pub pki: Arc<Pki>,
-    /// Of the server.
+    /// CAs of the server's TLS configuration.
     pub pair: Pair,
     pub certificates: Certificates,
     pub registry: Arc<Registry>,
-    /// What other servers are told: the data of `extension-apiserver-authentication`.
+    /// The data of `extension-apiserver-authentication`.
     pub trust: Value,
     pub tls: Sender<Arc<ServerConfig>>,
-    /// PEM, one or more each.
+    /// PEM, one or more certificates each.
     pub clients: String,
     pub proxies: String,
 }
 
-/// The authorities of clients are the cluster's own and those of the file.
+/// The CAs of client certificates: the cluster's own and those of the file.
 pub fn clients(pki: &Pki, file: &str) -> String {
     format!("{}\n{file}", pki.ca_pem.trim_end())
 }
 
 impl Authorities {
-    /// For good, as far as there are files.
+    /// Reloads the files when they change; runs for ever if there are any.
     pub async fn follow(&mut self, clients_file: &mut Option<Followed>, proxies_file: &mut Option<Followed>) {
         loop {
             tokio::select! {
                 file = changed(clients_file) => {
                     let taken = self.take(clients(&self.pki, &file), self.proxies.clone()).await;
-                    clients_file.iter().for_each(|f| f.told(taken.clone()));
+                    clients_file.iter().for_each(|f| f.log_result(taken.clone()));
                 }
                 file = changed(proxies_file) => {
                     let taken = self.take(self.clients.clone(), file).await;
-                    proxies_file.iter().for_each(|f| f.told(taken.clone()));
+                    proxies_file.iter().for_each(|f| f.log_result(taken.clone()));
                 }
             }
         }

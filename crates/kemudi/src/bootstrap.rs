@@ -1,5 +1,5 @@
-//! What every cluster starts with: namespaces, roles, priority classes, the service of the API itself. Made where missing, and
-//! left alone where somebody changed it. Kinds that are turned off (`--runtime-config`) have no first objects.
+//! The first objects of a cluster: namespaces, roles, priority classes, the service of the API server. Missing ones are created, and
+//! changed ones are left alone. Kinds that are turned off (`--runtime-config`) are skipped.
 
 use futures::future::try_join_all;
 use meta::{Gvr, Object, Reason, Status};
@@ -7,36 +7,36 @@ use registry::{AdmitAll, Registry, Request, WriteOptions};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// The address of the cluster's DNS service within the service range, as everywhere.
+/// The address of the cluster's DNS service within the service range.
 pub const DNS_HOST: u64 = 10;
 
-/// Where the API is reached from inside the cluster.
-pub struct Place {
+/// Addresses and CA of the cluster.
+pub struct ClusterInfo {
     pub cluster_ip: IpAddr,
     pub address: IpAddr,
     pub port: u16,
     pub service_cidrs: Vec<String>,
-    /// The authority of the cluster, PEM.
+    /// The CA of the cluster, PEM.
     pub ca: String,
-    /// By what other servers know who speaks to them (`extension-apiserver-authentication`).
+    /// The data of `extension-apiserver-authentication`.
     pub trust: Value,
 }
 
 /// Creates missing objects. Independent ones are written at the same time, so that they share transactions of the store: on a busy
 /// machine each transaction waits for its turn.
-pub async fn run(registry: &Registry, place: &Place) -> Result<(), Status> {
+pub async fn run(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
     let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"]
         .map(|name| create(registry, "", "v1", "namespaces", json!({"metadata": {"name": name}})));
     try_join_all(namespaces).await?;
-    let (data, classes) = (trust(registry, &place.trust), priority_classes(registry));
+    let (data, classes) = (trust(registry, &cluster.trust), priority_classes(registry));
     let roles = strategies::rbac::bootstrap(registry);
     tokio::try_join!(
         roles,
         data,
         classes,
-        cluster_info(registry, place),
+        cluster_info(registry, cluster),
         token_tracking(registry),
-        api_service(registry, place)
+        api_service(registry, cluster)
     )?;
     Ok(())
 }
@@ -58,20 +58,20 @@ async fn priority_classes(registry: &Registry) -> Result<(), Status> {
 }
 
 /// The default range of service addresses, and the service of the API server with its endpoints.
-async fn api_service(registry: &Registry, place: &Place) -> Result<(), Status> {
-    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": place.service_cidrs}});
+async fn api_service(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
+    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cluster.service_cidrs}});
     create(registry, "networking.k8s.io", "v1", "servicecidrs", cidr).await?;
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let service = json!({"metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
-        "spec": {"clusterIP": place.cluster_ip.to_string(), "type": "ClusterIP",
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": place.port}]}});
+        "spec": {"clusterIP": cluster.cluster_ip.to_string(), "type": "ClusterIP",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": cluster.port}]}});
     create(registry, "", "v1", "services", service).await?;
-    if place.address.is_loopback() {
+    if cluster.address.is_loopback() {
         // No node agent, and the server listens on loopback only: no pod can reach it, and upstream's service has no endpoints either.
-        tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", place.address);
+        tracing::debug!("the service default/kubernetes has no endpoints: {} is a loopback address", cluster.address);
         return Ok(());
     }
-    match endpoints(registry, place).await {
+    match endpoints(registry, cluster).await {
         Err(s) if s.is(Reason::Invalid) => {
             tracing::warn!("the service default/kubernetes has no endpoints: {s}");
             Ok(())
@@ -80,16 +80,16 @@ async fn api_service(registry: &Registry, place: &Place) -> Result<(), Status> {
     }
 }
 
-/// Tells other servers whom to believe.
+/// Publishes the CAs and headers by which extension API servers authenticate clients.
 pub async fn trust(registry: &Registry, data: &Value) -> Result<(), Status> {
     let metadata = json!({"name": "extension-apiserver-authentication", "namespace": "kube-system"});
     replace(registry, "", "v1", "configmaps", json!({"metadata": metadata, "data": data})).await
 }
 
-/// How the cluster is reached, for those who have nothing but a token. It is signed by those tokens; see the controller.
-async fn cluster_info(registry: &Registry, place: &Place) -> Result<(), Status> {
-    let server = format!("https://{}", std::net::SocketAddr::new(place.address, place.port));
-    let ca = schema::base64(place.ca.as_bytes());
+/// The ConfigMap `cluster-info`: address and CA for holders of a bootstrap token. The bootstrap signer controller signs it.
+async fn cluster_info(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
+    let server = format!("https://{}", std::net::SocketAddr::new(cluster.address, cluster.port));
+    let ca = schema::base64(cluster.ca.as_bytes());
     let kubeconfig = format!(
         "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: {server}\n  name: \"\"\ncontexts: null\n\
 current-context: \"\"\nkind: Config\nusers: null\n"
@@ -114,20 +114,20 @@ pub async fn dns(registry: &Registry, cluster_ip: IpAddr, address: IpAddr) -> Re
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await
 }
 
-/// The endpoints of the `kubernetes` service are this server, also when its address has changed since.
-async fn endpoints(registry: &Registry, place: &Place) -> Result<(), Status> {
+/// Sets the endpoints of the service `kubernetes` to this server, which may have a new address.
+async fn endpoints(registry: &Registry, cluster: &ClusterInfo) -> Result<(), Status> {
     let metadata = json!({"name": "kubernetes", "namespace": "default",
         "labels": {"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/skip-mirror": "true"}});
-    let ip = place.address.to_string();
+    let ip = cluster.address.to_string();
     let slice = json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": place.port, "protocol": "TCP"}]});
+        "ports": [{"name": "https", "port": cluster.port, "protocol": "TCP"}]});
     replace(registry, "discovery.k8s.io", "v1", "endpointslices", slice).await?;
     let old = json!({"metadata": metadata, "subsets": [{"addresses": [{"ip": ip}],
-        "ports": [{"name": "https", "port": place.port, "protocol": "TCP"}]}]});
+        "ports": [{"name": "https", "port": cluster.port, "protocol": "TCP"}]}]});
     replace(registry, "", "v1", "endpoints", old).await
 }
 
-/// None: the kind is not served.
+/// None if the kind is not served.
 fn request(registry: &Registry, group: &str, version: &str, resource: &str, o: &Value) -> Option<Request> {
     let rows = registry.rows();
     let row = rows.resource(&Gvr { group: group.into(), version: version.into(), resource: resource.into() });
@@ -164,8 +164,8 @@ async fn create(registry: &Registry, group: &str, version: &str, resource: &str,
 async fn replace(registry: &Registry, group: &str, version: &str, resource: &str, o: Value) -> Result<(), Status> {
     create(registry, group, version, resource, o.clone()).await?;
     let Some(request) = request(registry, group, version, resource, &o) else { return Ok(()) };
-    let wanted = object(&request, o)?;
-    let change = |_: Option<&Object>, _: &_| Ok(registry::Target::object(wanted.clone()));
+    let object = object(&request, o)?;
+    let change = |_: Option<&Object>, _: &_| Ok(registry::Target::object(object.clone()));
     let options = WriteOptions::by("kube-apiserver");
     registry.update(&request, &change, &Default::default(), &options, &AdmitAll).await.map(|_| ())
 }

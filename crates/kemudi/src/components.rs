@@ -1,4 +1,4 @@
-//! The controllers and the scheduler, each with its own identity, subject to authorization and admission.
+//! The controllers and the scheduler. Each has its own identity and is subject to authorization and admission.
 
 use apiserver::Server;
 use apiserver::as_identity;
@@ -12,10 +12,10 @@ use strategies::authentication::service_account::ServiceAccountTokens;
 use supervisor::{Component, OnEnd, Shutdown};
 use tokio::runtime::Handle;
 
-/// Terminated pods that are kept, as upstream's default.
+/// Number of terminated pods that are kept (upstream's default).
 const TERMINATED_PODS: usize = 12_500;
 
-/// What components need.
+/// Dependencies of the components.
 #[derive(Clone)]
 pub struct Parts {
     pub server: Arc<Server>,
@@ -26,7 +26,7 @@ pub struct Parts {
     pub ca_pem: String,
     /// Signs the certificates of CertificateSigningRequests.
     pub authority: Arc<controllers::certificates::Authority>,
-    /// Issues the tokens that are kept in secrets.
+    /// Issues the service account tokens in secrets.
     pub accounts: Arc<ServiceAccountTokens>,
     /// The ranges of service addresses.
     pub service_ranges: Vec<String>,

@@ -1,8 +1,8 @@
-//! The control plane of one process: store, registry, API server, and the socket.
+//! The control plane of one process: store, registry, API server, and its listeners.
 
 use crate::access::{self, Access};
 use crate::authorities::Authorities;
-use crate::bootstrap::{self, Place};
+use crate::bootstrap::{self, ClusterInfo};
 use crate::pki::{self, Pki};
 use crate::system::{SystemClock, SystemRng};
 use apiserver::{Authenticators, Certificates, NodeDialer, Server};
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// How often the configuration of encryption is looked at.
+/// Interval of checks for a changed encryption configuration.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -39,30 +39,30 @@ pub enum Error {
     Encryption(#[from] encryption::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
-    #[error("the way to the agents of nodes: {0}")]
+    #[error("creating the client of kubelets: {0}")]
     Dialer(#[from] client::Error),
     #[error(transparent)]
     Access(#[from] access::Error),
     #[error("the port {0} cannot be used: {1}")]
     Port(SocketAddr, std::io::Error),
-    #[error("making the first objects: {0}")]
+    #[error("creating bootstrap objects: {0}")]
     Bootstrap(Status),
 }
 
 pub struct Config {
     pub data_dir: PathBuf,
     pub bind: IpAddr,
-    /// Where others reach the server; the bind address, unless that is everything.
+    /// The advertised address; the bind address, unless that is unspecified.
     pub advertise: IpAddr,
-    /// Where pods reach the server: an address of the node, on which it listens as well.
+    /// The address for pods: an address of the node, on which the server listens too.
     pub inside: Option<IpAddr>,
     /// One range, or one of each family.
     pub service_cidrs: Vec<Cidr>,
     /// How long events are kept; none for ever.
     pub event_ttl: Option<Duration>,
-    /// Which built-in kinds are served.
+    /// Which built-in APIs are served.
     pub runtime: strategies::RuntimeConfig,
-    /// Who may come in, and who decides.
+    /// Authentication and authorization flags.
     pub access: access::Options,
 }
 
@@ -72,19 +72,19 @@ pub struct ControlPlane {
     pub server: Arc<Server>,
     pub address: SocketAddr,
     pub pki: Arc<Pki>,
-    /// Whose client certificates are accepted.
+    /// Authenticates client certificates.
     pub certificates: Certificates,
-    /// The authorities that sign them, PEM.
+    /// CAs of client certificates, PEM.
     pub client_ca: String,
     pub admin_token: String,
-    /// Makes the tokens of service accounts.
+    /// Issues service account tokens.
     pub accounts: Arc<ServiceAccountTokens>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
 }
 
 impl ControlPlane {
-    /// Starts serving. Ready when this returns, except for the conditions that others add.
+    /// Starts serving. Returns when the server is ready, except for readiness checks of other components.
     pub async fn start(
         config: &Config,
         listener: TcpListener,
@@ -115,7 +115,7 @@ impl ControlPlane {
         let registry = Arc::new(registry);
         access.attach(&registry);
         let cluster_ip = config.service_cidrs.first().map_or(config.advertise, |r| r.nth(1));
-        let place = Place {
+        let cluster = ClusterInfo {
             cluster_ip,
             address: config.inside.unwrap_or(config.advertise),
             port: address.port(),
@@ -123,7 +123,7 @@ impl ControlPlane {
             ca: pki.ca_pem.clone(),
             trust: trust(&access),
         };
-        bootstrap::run(&registry, &place).await.map_err(Error::Bootstrap)?;
+        bootstrap::run(&registry, &cluster).await.map_err(Error::Bootstrap)?;
         options.proxy_client.get_or_insert_with(|| pki.proxy_client.clone());
         access.rbac.load(&registry.store);
         let first = Mutex::new(Some(Definitions::load(&registry)));
@@ -139,7 +139,7 @@ impl ControlPlane {
         component.spawn("rbac-rules", OnEnd::Restart, move || rbac.clone().run(store.clone()));
         let trusted = trust(&access);
         let keys_at = config.access.service_account_jwks_uri.clone();
-        // Pods read the keys too: a loopback address would be their own.
+        // Pods read the keys too, and cannot reach a loopback address.
         let reached = config.inside.filter(|_| config.advertise.is_loopback()).unwrap_or(config.advertise);
         let keys_at =
             keys_at.unwrap_or_else(|| format!("https://{}/openid/v1/jwks", SocketAddr::new(reached, address.port())));
@@ -165,7 +165,7 @@ impl ControlPlane {
         let server = Server::with(registry, authenticators, access.authorizer, plugins, options);
         let dialer = NodeDialer::new(server.registry.clone(), &pki.ca_pem, pki.kubelet_client()?, streams)?;
         *server.connector.write() = Some(Arc::new(dialer));
-        // As upstream, whose informers of these kinds never begin then.
+        // As upstream, whose informers of these kinds do not start then.
         server.readiness.set("informer-sync", !access.by_roles || unserved.is_empty());
         if access.by_roles && !unserved.is_empty() {
             let kinds = unserved.join(", ");
@@ -232,7 +232,7 @@ impl ControlPlane {
     }
 }
 
-/// Steps of the start that are complete when the server exists: bootstrap objects are stored, definitions are loaded, plugins are open.
+/// Readiness checks that pass once the server exists: bootstrap objects are stored, definitions are loaded, plugins are initialized.
 const BOOTSTRAPPED: [&str; 10] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
@@ -246,7 +246,7 @@ const BOOTSTRAPPED: [&str; 10] = [
     "poststarthook/storage-readiness",
 ];
 
-/// Steps that are complete when the server follows the objects of priority and fairness and the API services.
+/// Readiness checks that pass once the server watches the objects of priority and fairness and the API services.
 const FOLLOWING: [&str; 10] = [
     "poststarthook/priority-and-fairness-config-consumer",
     "poststarthook/priority-and-fairness-config-producer",
@@ -260,7 +260,7 @@ const FOLLOWING: [&str; 10] = [
     "autoregister-completion",
 ];
 
-/// What other servers are told, so that they believe the same people.
+/// The data of `extension-apiserver-authentication`.
 fn trust(access: &Access) -> serde_json::Value {
     let list = |l: &[String]| serde_json::json!(l).to_string();
     let p = &access.front_proxy;
@@ -270,13 +270,13 @@ fn trust(access: &Access) -> serde_json::Value {
         "requestheader-extra-headers-prefix": list(&p.extra_headers_prefixes)})
 }
 
-/// Takes the port, before anything is made that would have to be taken back.
+/// Binds the port, before anything is created that would have to be removed.
 pub async fn listen(bind: IpAddr, port: u16) -> Result<TcpListener, Error> {
     let socket = SocketAddr::new(bind, port);
     TcpListener::bind(socket).await.map_err(|e| Error::Port(socket, e))
 }
 
-/// Opens the data of a directory, which must be ours to read before anything else is begun. `file` is an
+/// Opens the data directory, which must be private first. `file` is an
 /// `EncryptionConfiguration` to use instead of the keys in the directory.
 pub async fn open(dir: &Path, file: Option<PathBuf>, component: &Component) -> Result<Store, Error> {
     let source = encryption::Source { directory: dir.join("keys"), file };
@@ -309,7 +309,7 @@ async fn open_store(dir: &Path, encryption: Arc<Encryption>) -> Result<Store, Er
     })
 }
 
-/// The administrator's token: made once, readable by the owner only.
+/// The administrator's token, created once and readable by its owner only.
 fn admin_token(dir: &Path, rng: &dyn Rng) -> Result<String, Error> {
     let path = dir.join("admin.token");
     if let Ok(t) = std::fs::read_to_string(&path) {

@@ -1,4 +1,4 @@
-//! The data directory: secrets of pods, tokens, keys and programs of images lie in it, so nobody but its owner may enter.
+//! The data directory. Only its owner may enter: it contains secrets of pods, tokens, keys and programs of images.
 
 use runtime::beneath::{make_private, remove_tree};
 use std::fs;
@@ -6,18 +6,18 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// What a cluster keeps in directories of its data directory, as far as it exists.
+/// Subdirectories that a cluster uses.
 const DIRECTORIES: [&str; 7] = ["store", "keys", "runtime", "node", "logs", "network", "netns"];
 
-/// Every cluster makes it first.
+/// The subdirectory that every cluster creates first.
 const MARK: &str = "lock";
 
-/// Whether a cluster has been here.
+/// Whether a cluster has used the directory.
 pub fn is_ours(directory: &Path) -> bool {
     ["admin.token", "store", "network", "runtime", MARK].iter().any(|f| directory.join(f).exists())
 }
 
-/// Removes the data directory. What tells that it is one goes last, so that an interrupted removal can be repeated.
+/// Removes the data directory. What identifies it is removed last, so that an interrupted removal can be repeated.
 pub fn remove(directory: &Path) -> io::Result<()> {
     fs::File::options().create(true).truncate(false).write(true).open(directory.join(MARK))?;
     for entry in fs::read_dir(directory)? {
@@ -31,8 +31,8 @@ pub fn remove(directory: &Path) -> io::Result<()> {
     remove_tree(directory)
 }
 
-/// Makes the data directory, or takes the permissions of others from it and from what is in it. A directory that holds other
-/// things too keeps its own permissions. Errors if somebody else owns what a cluster keeps.
+/// Creates the data directory, or removes the permissions of other users from it and its contents. A directory with foreign
+/// files keeps its own permissions. Fails if another user owns data of the cluster.
 pub fn prepare(directory: &Path) -> io::Result<()> {
     if let Some(parent) = directory.parent() {
         fs::create_dir_all(parent)?;
@@ -59,7 +59,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn nobody_else_may_enter() {
+    fn other_users_have_no_access() {
         let base = tempfile::tempdir().unwrap();
         let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o7777;
         let open = |p: &Path| fs::set_permissions(p, fs::Permissions::from_mode(0o755)).unwrap();
@@ -79,7 +79,7 @@ mod tests {
         fs::create_dir_all(shared.join("of-others")).unwrap();
         open(&shared);
         prepare(&shared).unwrap();
-        assert_eq!(mode(&shared), 0o755, "what others keep there stays theirs");
+        assert_eq!(mode(&shared), 0o755, "foreign files keep their permissions");
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
         for name in ["admin.token", "lock"] {
             fs::write(data.join(name), "").unwrap();
         }
-        // Something that is in use.
+        // A file that cannot be removed.
         let flags = nix::mount::MsFlags::empty();
         nix::mount::mount(Some("tmpfs"), &held, Some("tmpfs"), flags, None::<&str>).unwrap();
         remove(&data).unwrap_err();

@@ -1,5 +1,5 @@
-//! `kemudi image`: images from files, for nodes that have no registry in reach. It works on the files of the data directory, whether
-//! a cluster runs on it or not; one that runs sees what has changed at once.
+//! `kemudi image`: imports images from files, for nodes without a registry. It works on the data directory whether a cluster
+//! is running or not; a running one sees changes at once.
 
 use crate::data_dir;
 use runtime::image::{Error, Image};
@@ -11,39 +11,39 @@ use std::process::ExitCode;
 
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Takes images from archives: of an OCI layout, or of `docker save`. `-` is the standard input.
+    /// Imports images from archives: OCI layouts, or the output of `docker save`. `-` is standard input.
     Import {
-        /// Archives, or directories that hold an OCI layout.
+        /// Archives, or directories with an OCI layout.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// The name of the image, instead of the names in the archive; needed where it has none.
+        /// Name of the image, replacing the names in the archive; required if the archive has none.
         #[arg(long)]
         name: Option<String>,
-        /// Most bytes that a file may unpack to, such as 20Gi. Without it: what the disk has, less a tenth of the disk.
+        /// Maximum unpacked size of a file, such as 20Gi. Default: the free disk space, less a tenth of the disk.
         #[arg(long, value_name = "QUANTITY", value_parser = bytes)]
         max_size: Option<u64>,
         #[command(flatten)]
-        place: Place,
+        directory: DataDir,
     },
-    /// Lists the images there are.
+    /// Lists the images of the node.
     #[command(alias = "ls")]
     List {
         #[command(flatten)]
-        place: Place,
+        directory: DataDir,
     },
-    /// Removes images, by name or by the beginning of their id. One that a container uses stays.
+    /// Removes images by name or ID prefix. Images in use are kept.
     #[command(name = "rm", alias = "remove")]
     Remove {
         #[arg(required = true)]
         images: Vec<String>,
         #[command(flatten)]
-        place: Place,
+        directory: DataDir,
     },
 }
 
 #[derive(clap::Args)]
-pub struct Place {
-    /// The data directory of the cluster, as `kemudi up` has it.
+pub struct DataDir {
+    /// Data directory of the cluster, as given to `kemudi up`.
     #[arg(long, default_value = "/var/lib/kemudi")]
     data_dir: PathBuf,
 }
@@ -54,7 +54,7 @@ enum Failure {
     File { path: String, source: io::Error },
     #[error("the standard input is empty; give it an image archive, as from `docker save`")]
     Empty,
-    /// About the copy of the standard input, which nobody knows by its path.
+    /// An error of the copy of standard input, without its temporary path.
     #[error("{0}")]
     Stdin(String),
     #[error(transparent)]
@@ -63,12 +63,12 @@ enum Failure {
     Image(#[from] Error),
 }
 
-impl Place {
+impl DataDir {
     fn root(&self) -> PathBuf {
         self.data_dir.join("runtime")
     }
 
-    /// The images; `write` makes what is not there yet.
+    /// Opens the image store; `write` creates it if necessary.
     fn images(&self, write: bool) -> Result<ImageStore, Failure> {
         let failed = |source| Failure::File { path: self.data_dir.display().to_string(), source };
         if write {
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// A quantity, as a number of bytes.
+/// Parses a quantity as a number of bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     let quantity = meta::Quantity::parse(text).map_err(|e| e.to_string())?;
     u64::try_from(quantity.value()).map_err(|_| "must not be negative".into())
@@ -89,9 +89,11 @@ fn bytes(text: &str) -> Result<u64, String> {
 pub fn main(command: &Command) -> ExitCode {
     let mut out = io::stdout().lock();
     let result = match command {
-        Command::Import { files, name, max_size, place } => import(place, files, name.as_deref(), *max_size, &mut out),
-        Command::List { place } => list(place, &mut out),
-        Command::Remove { images, place } => remove(place, images, &mut out),
+        Command::Import { files, name, max_size, directory } => {
+            import(directory, files, name.as_deref(), *max_size, &mut out)
+        }
+        Command::List { directory } => list(directory, &mut out),
+        Command::Remove { images, directory } => remove(directory, images, &mut out),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -102,7 +104,7 @@ pub fn main(command: &Command) -> ExitCode {
     }
 }
 
-/// Makes characters that would command a terminal visible: an archive has any names.
+/// Escapes control characters, because names in archives are untrusted.
 fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -116,20 +118,20 @@ fn visible(text: &str) -> String {
 }
 
 fn import(
-    place: &Place,
+    directory: &DataDir,
     files: &[PathBuf],
     name: Option<&str>,
     limit: Option<u64>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let store = place.images(true)?;
+    let store = directory.images(true)?;
     for file in files {
         let shown = file.display().to_string();
         let images = match shown.as_str() {
             "-" => from_stdin(&store, io::stdin().lock(), name, limit)?,
             _ => store.import(file, name, limit)?,
         };
-        // An image of several names may stand in the archive once for each.
+        // An archive may list an image once for each of its names.
         let names: BTreeSet<&String> = images.iter().flat_map(|i| &i.names).collect();
         for name in names {
             check_import(writeln!(out, "Loaded image: {name}"))?;
@@ -145,10 +147,10 @@ fn from_stdin(
     limit: Option<u64>,
 ) -> Result<Vec<Image>, Failure> {
     let failed = |source| Failure::File { path: "the standard input".into(), source };
-    // Beside the images: there is room for them.
+    // Beside the images, where there is space for them.
     let mut copy =
         tempfile::NamedTempFile::new_in(store.layers_root().parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    // The copy and what is unpacked from it are there at the same time.
+    // The copy and its unpacked contents exist at the same time.
     let most = limit.map_or_else(|| store.room(), Ok)?;
     match io::copy(&mut input.take(most), &mut copy).map_err(failed)? {
         0 => return Err(Failure::Empty),
@@ -160,9 +162,9 @@ fn from_stdin(
     store.import(copy.path(), name, limit).map_err(named)
 }
 
-fn list(place: &Place, out: &mut dyn Write) -> Result<(), Failure> {
+fn list(directory: &DataDir, out: &mut dyn Write) -> Result<(), Failure> {
     let mut rows: Vec<[String; 3]> = Vec::new();
-    for i in place.images(false)?.list() {
+    for i in directory.images(false)?.list() {
         let id = i.id.strip_prefix("sha256:").unwrap_or(&i.id).chars().take(12).collect::<String>();
         rows.extend(i.names.iter().map(|n| [n.clone(), id.clone(), size(i.size)]));
     }
@@ -176,8 +178,8 @@ fn list(place: &Place, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn remove(place: &Place, images: &[String], out: &mut dyn Write) -> Result<(), Failure> {
-    let (store, root) = (place.images(false)?, place.root());
+fn remove(directory: &DataDir, images: &[String], out: &mut dyn Write) -> Result<(), Failure> {
+    let (store, root) = (directory.images(false)?, directory.root());
     for name in images {
         let image = store.remove(name, |layer| Embedded::user_of_layer(&root, layer))?;
         check_import(writeln!(out, "Removed: {} ({})", name, image.id))?;
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_input_is_said_to_be_empty() {
+    fn empty_input_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::images_at(&dir.path().join("runtime")).unwrap();
         assert!(matches!(from_stdin(&store, io::empty(), None, None), Err(Failure::Empty)));

@@ -1,4 +1,4 @@
-//! The sockets of this machine's node agent: the kubelet's API, behind the bounds of the API server's own listener.
+//! The listeners of the kubelet's API, with the limits of the API server's own listener.
 
 use crate::control_plane::ControlPlane;
 use crate::pki;
@@ -19,10 +19,10 @@ use supervisor::{Component, OnEnd};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What the agent's sockets are made of.
+/// Listeners of the node agent.
 pub struct Sockets {
     listener: TcpListener,
-    /// What the API server's own has, too.
+    /// Shared with the API server's listener.
     certificates: Certificates,
     clock: Arc<dyn Clock>,
     tls: watch::Sender<Arc<rustls::ServerConfig>>,
@@ -61,7 +61,7 @@ impl Sockets {
     ) -> Result<(), (SocketAddr, std::io::Error)> {
         let endpoint = Endpoint::new(Arc::new(Agent(handle)), self.certificates, self.clock, self.max_connections);
         let bound = self.listener.local_addr().map_err(|e| (SocketAddr::new(inside, 0), e))?;
-        // The certificate stays the same, so the sender is only kept for its receivers.
+        // The certificate never changes, so the sender is only kept for its receivers.
         let tls = Arc::new(self.tls);
         let serve = |name, listener: TcpListener| {
             let (endpoint, listener, tls) = (endpoint.clone(), Arc::new(listener), tls.clone());
@@ -84,7 +84,7 @@ impl Sockets {
     }
 }
 
-/// The agent as a handler of requests from sockets.
+/// Adapts the agent to the listener.
 struct Agent(Handle);
 
 #[async_trait]
@@ -106,11 +106,11 @@ impl Handler for Agent {
     }
 }
 
-/// An answer that is there as a whole is sent with its length.
+/// Sets the length of a complete response.
 async fn sendable(response: Response<node::Body>) -> Response<Body> {
     let (parts, body) = response.into_parts();
     let body = match body.size_hint().exact() {
-        // What is whole in memory is not cut off.
+        // A complete response in memory is not limited.
         Some(_) => body.collect().await.map_or_else(|_| Body::empty(), |b| Body::Full(b.to_bytes())),
         None => Body::relay(body),
     };

@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Held for as long as the process works on the directory; the kernel gives it back however the process ends.
+/// Locked while the process uses the directory; the kernel releases it however the process ends.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code, reason = "it is held, not read")] Flock<File>);
 
-/// Takes the directory, before anything in it is touched; none when another process has it.
+/// Locks the directory, before anything in it is changed; none if another process holds the lock.
 pub fn take(directory: &Path) -> io::Result<Option<Lock>> {
     let file = File::options().create(true).truncate(false).write(true).open(directory.join("lock"))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_taken_once() {
+    fn a_directory_is_locked_once() {
         let directory = tempfile::tempdir().unwrap();
         let first = take(directory.path()).unwrap();
         assert!(first.is_some() && take(directory.path()).unwrap().is_none());

@@ -1,4 +1,4 @@
-//! The binary: it reads the command line, and puts together what the other crates are.
+//! The binary: parses the command line and assembles the other crates.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -10,11 +10,12 @@ mod agent;
 mod api;
 mod audit;
 mod authorities;
-mod behind;
+mod background;
 mod bootstrap;
 mod components;
 mod control_plane;
 mod data_dir;
+mod flag_error;
 mod images;
 mod kubelet;
 mod lock;
@@ -42,24 +43,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a whole cluster on this machine until it is stopped.
+    /// Runs a cluster with one node on this machine until it is stopped.
     #[command(after_help = missing::table())]
     Up(up::Options),
-    /// Measures a cluster: any that a kubeconfig leads to, or one that is started for it.
+    /// Measures the cluster of a kubeconfig, or one that it starts.
     Bench(bench::Options),
-    /// Talks to a cluster, as kubectl does.
+    /// The Kubernetes client, like kubectl.
     Kubectl,
-    /// Stops the cluster that runs on a data directory.
+    /// Stops the cluster of a data directory.
     Down(up::DownOptions),
-    /// Brings images from files into the node of this machine, lists and removes them.
+    /// Imports, lists and removes images of this machine's node.
     #[command(subcommand)]
     Image(images::Command),
-    /// Writes a manual page for every command into a directory.
+    /// Writes manual pages of all commands to a directory.
     Man(man::Options),
 }
 
 fn main() -> ExitCode {
-    // A shim is a process of its own kind: no runtime, no threads, nothing of what follows.
+    // A shim needs no runtime and no threads.
     if runtime::shim::is_requested() {
         return runtime::shim::main();
     }
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "kubectl") {
         return kubectl::main(std::env::args_os().skip(1).collect());
     }
-    // Whatever the parent of this process left open is not for the programs that it starts.
+    // Programs must not inherit descriptors of the parent process.
     if let Err(e) = runtime::descriptors::close_on_exec() {
         crate::output::note!("error: marking inherited descriptors close-on-exec: {e}");
         return ExitCode::FAILURE;
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and what it does not yet say of its causes.
+/// An error with its causes, unless its text already contains them.
 fn with_causes(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut cause = e.source();
@@ -122,9 +123,9 @@ mod tests {
     use super::Cli;
     use clap::CommandFactory;
 
-    /// Flags of different rooms do not get in each other's way.
+    /// Flags of different modules must not conflict.
     #[test]
-    fn the_command_line_is_well_made() {
+    fn the_command_line_is_valid() {
         Cli::command().debug_assert();
     }
 }

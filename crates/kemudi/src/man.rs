@@ -1,4 +1,4 @@
-//! `kemudi man DIR`: manual pages from the definitions that the parser reads, `kemudi-up.1`, `kubectl-get.1` and so on.
+//! `kemudi man DIR`: manual pages from the parser's definitions, `kemudi-up.1`, `kubectl-get.1` and so on.
 
 use clap_mangen::generate_to;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// The directory, made if it is not there.
+    /// Target directory; it is created if missing.
     pub directory: PathBuf,
 }
 
@@ -43,7 +43,7 @@ mod tests {
         for c in kubectl::command().get_subcommands().filter(|c| !c.is_hide_set()) {
             let page = page(&format!("kubectl-{}.1", c.get_name()));
             for a in c.get_arguments().filter(|a| !a.is_hide_set()) {
-                // A dash is written so that it is not taken for a hyphen.
+                // Dashes are escaped so that they are not rendered as hyphens.
                 let flag = a.get_long().map(|l| l.replace('-', "\\-"));
                 assert!(flag.is_none_or(|f| page.contains(&f)), "{}: {:?}", c.get_name(), a.get_long());
             }

@@ -1,22 +1,28 @@
-//! What Kubernetes has and this cluster does not yet. `kemudi up` and README.md say it from here.
+//! What Kubernetes has and this cluster lacks, for `kemudi up` and README.md.
 
-/// What somebody asks for, and what they get.
+/// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("Jobs, CronJobs, DaemonSets, StatefulSets", "stored; nothing makes their pods"),
+    ("Jobs, CronJobs, DaemonSets, StatefulSets", "stored; no pods are created"),
     ("HorizontalPodAutoscalers", "stored; nothing is scaled"),
-    ("PodDisruptionBudgets", "stored; their status is not kept, so pods they choose cannot be evicted (`drain` waits)"),
-    ("NetworkPolicies", "stored; nothing is kept apart (a warning says so)"),
-    ("Ingresses, load balancers", "stored; nothing serves them"),
-    ("PersistentVolumeClaims", "stored; nothing binds them or makes volumes"),
-    ("preemption", "pods are tried by priority; one that finds no room waits, and displaces no others"),
-    ("ResourceClaims", "stored; no devices are allocated, and pods that name claims get none"),
-    ("volumes from images and of network file systems", "pods that mount them wait, with an event that says so"),
-    ("images from registries", "not pulled: `kemudi image import` brings them from files"),
-    ("more than one node", "a control plane takes agents of other programs; ours runs beside it only"),
-    ("IPv6 for pods", "services have it; pods have IPv4 addresses"),
+    (
+        "PodDisruptionBudgets",
+        "stored; their status is not updated, so the pods they select cannot be evicted (`drain` waits)",
+    ),
+    ("NetworkPolicies", "stored; not enforced (the server warns)"),
+    ("Ingresses, load balancers", "stored; no traffic is served"),
+    ("PersistentVolumeClaims", "stored; not bound, and no volumes are provisioned"),
+    ("preemption", "pods are scheduled by priority; a pod that does not fit waits and evicts no others"),
+    ("ResourceClaims", "stored; no devices are allocated, and pods get none"),
+    ("volumes from images and of network file systems", "pods that mount them wait, with an event"),
+    ("images from registries", "not pulled: `kemudi image import` imports them from files"),
+    (
+        "more than one node",
+        "the control plane accepts kubelets of other programs; the built-in agent runs on its machine only",
+    ),
+    ("IPv6 for pods", "services have IPv6; pods have IPv4 addresses"),
     (
         "limits of `ephemeral-storage`, and `sizeLimit` of `emptyDir` volumes on disk",
-        "admitted; a pod that exceeds them is not evicted",
+        "accepted; a pod that exceeds them is not evicted",
     ),
 ];
 
@@ -24,7 +30,7 @@ pub const MISSING: &[(&str, &str)] = &[
 pub fn table() -> String {
     let width = MISSING.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     let rows: Vec<String> = MISSING.iter().map(|(what, instead)| format!("  {what:width$}  {instead}")).collect();
-    format!("Not there yet:\n{}", rows.join("\n"))
+    format!("Not supported yet:\n{}", rows.join("\n"))
 }
 
 #[cfg(test)]
@@ -32,13 +38,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_readme_says_the_same() {
+    fn the_readme_has_the_same_table() {
         let readme = include_str!("../../../README.md");
         for (what, instead) in MISSING {
             let row = format!("| {what} | {instead} |");
             assert!(readme.contains(&row), "README.md lacks: {row}");
         }
-        let rows = readme.lines().skip_while(|l| !l.starts_with("| What ")).take_while(|l| l.starts_with('|')).count();
+        let rows = readme
+            .lines()
+            .skip_while(|l| !l.starts_with("| Not supported "))
+            .take_while(|l| l.starts_with('|'))
+            .count();
         assert_eq!(rows, MISSING.len() + 2, "rows of the table in README.md, with its head");
     }
 }

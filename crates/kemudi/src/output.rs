@@ -1,5 +1,5 @@
-//! What the cluster prints. Nobody may read it any more (`kemudi up | head`): an error of writing is no reason to end, and the
-//! macros of the standard library panic then.
+//! Output to the terminal. Write errors are ignored (`kemudi up | head`), where the macros of the standard library
+//! would panic.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -8,17 +8,17 @@ pub fn line(mut to: impl Write, text: Arguments<'_>) {
     let _ = writeln!(to, "{text}").and_then(|()| to.flush());
 }
 
-/// `println!`, whoever reads it.
-macro_rules! say {
+/// Like `println!`, but ignores write errors.
+macro_rules! print_line {
     ($($text:tt)*) => { $crate::output::line(std::io::stdout(), format_args!($($text)*)) };
 }
 
-/// `eprintln!`, whoever reads it.
+/// Like `eprintln!`, but ignores write errors.
 macro_rules! note {
     ($($text:tt)*) => { $crate::output::line(std::io::stderr(), format_args!($($text)*)) };
 }
 
-pub(crate) use {note, say};
+pub(crate) use {note, print_line};
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Keys and certificates: made at the first start under `DIR/pki`, read at the next ones, renewed when they are old.
+//! Keys and certificates: created at the first start in `DIR/pki`, read at the next ones, renewed before they expire.
 
 use apiserver::AnyCertificate;
 use auth::jwt::PrivateKey;
@@ -38,14 +38,14 @@ pub struct Pki {
     issuer: Issuer<'static, KeyPair>,
     pub ca_pem: String,
     key_pem: String,
-    /// The authority of proxies that speak for others. What such a proxy is known by lies beside it: `front-proxy-client`.
+    /// The CA of authenticating proxies. The client certificate of the cluster's own proxy lies beside it: `front-proxy-client`.
     pub proxy_ca_pem: String,
-    /// What extension API servers know this one by.
+    /// The client certificate for extension API servers.
     pub proxy_client: ClientIdentity,
     clock: Arc<dyn Clock>,
 }
 
-/// The name of the cluster's own proxies.
+/// The common name of the cluster's own proxy.
 pub const FRONT_PROXY: &str = "front-proxy-client";
 
 /// A certificate with its key, in PEM.
@@ -69,12 +69,12 @@ impl Pki {
         Ok(Self { directory: directory.into(), issuer, ca_pem, key_pem, proxy_ca_pem, proxy_client, clock })
     }
 
-    /// What signs certificates for those who ask for them.
+    /// The authority that signs CertificateSigningRequests.
     pub fn authority(&self, longest: SignedDuration) -> Result<Authority, Error> {
         Ok(Authority::new(&self.ca_pem, &self.key_pem, longest)?)
     }
 
-    /// The server's certificate for these names and addresses.
+    /// Issues the server's certificate for these names and addresses.
     pub fn server(&self, names: &[&str], addresses: &[IpAddr]) -> Result<Pair, Error> {
         let mut p = CertificateParams::default();
         p.distinguished_name.push(DnType::CommonName, "kube-apiserver");
@@ -86,7 +86,7 @@ impl Pki {
         sign(p, &self.issuer, &*self.clock)
     }
 
-    /// The certificate of a node's agent (`kubernetes.io/kubelet-serving`).
+    /// Issues the serving certificate of a node's agent (`kubernetes.io/kubelet-serving`).
     pub fn kubelet(&self, node: &str, addresses: &[IpAddr]) -> Result<Pair, Error> {
         let mut p = CertificateParams::default();
         p.distinguished_name.push(DnType::OrganizationName, auth::user::GROUP_NODES);
@@ -97,7 +97,7 @@ impl Pki {
         sign(p, &self.issuer, &*self.clock)
     }
 
-    /// What the agents of nodes know this API server by. It is made anew at each start and never written down.
+    /// Issues the API server's client certificate for kubelets. It is created at each start and never stored.
     pub fn kubelet_client(&self) -> Result<ClientIdentity, Error> {
         let mut p = CertificateParams::default();
         p.distinguished_name.push(DnType::OrganizationName, auth::user::GROUP_MASTERS);
@@ -107,8 +107,8 @@ impl Pki {
         Ok(ClientIdentity { certificates: pair.certificate.into_bytes(), key: pair.key.into_bytes() })
     }
 
-    /// TLS for the socket. Client certificates are taken from everybody, and looked at by those who know the authorities; to
-    /// clients these are named, so that they know which of theirs to send.
+    /// TLS of the listener. It accepts any client certificate, because authenticators verify them later; `authorities` are
+    /// named in the handshake so that clients choose a suitable one.
     pub fn tls(&self, pair: &Pair, authorities: &[&str]) -> Result<Arc<rustls::ServerConfig>, Error> {
         let bad = |e: rustls::pki_types::pem::Error| Error::Read { path: self.directory.clone(), why: e.to_string() };
         let mut roots = rustls::RootCertStore::empty();
@@ -128,7 +128,7 @@ impl Pki {
         Ok(Arc::new(config))
     }
 
-    /// The key that signs service account tokens (ECDSA P-256), made at the first start.
+    /// The key that signs service account tokens (ECDSA P-256), created at the first start.
     pub fn token_key(&self) -> Result<PrivateKey, Error> {
         let path = self.directory.join("sa.key");
         let bad = |why: String| Error::Read { path: path.clone(), why };
@@ -141,7 +141,7 @@ impl Pki {
     }
 }
 
-/// An authority under this name: made where there is none.
+/// Opens a CA of this name, or creates it.
 fn authority(
     directory: &Path,
     file: &str,
@@ -179,7 +179,7 @@ fn valid(p: &mut CertificateParams, now: Timestamp, days: i64) {
         let d = t.to_zoned(jiff::tz::TimeZone::UTC).date();
         rcgen::date_time_ymd(i32::from(d.year()), d.month() as u8, d.day() as u8)
     };
-    // Clocks of others may be a little behind.
+    // Clocks of other machines may be slow.
     p.not_before = date(now - SignedDuration::from_hours(24));
     p.not_after = date(now + SignedDuration::from_hours(24 * days));
 }
@@ -192,20 +192,20 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(|source| Error::File { path: path.into(), source })
 }
 
-/// Writes a file that only its owner can read (0600). It is replaced as a whole, so nobody reads the new content through a file
-/// opened before.
+/// Writes a file that only its owner can read (0600). The file is replaced, so that a descriptor opened earlier does not see the new
+/// content.
 pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     write_private_bytes(path, text.as_bytes())
 }
 
 fn write_private_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.into(), source };
-    // Where a link leads, the file is replaced and not the link.
+    // Replaces the target of a symbolic link, not the link.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let fresh = target.with_file_name(name);
-    let _ = fs::remove_file(&fresh); // of an earlier process of this number
+    let _ = fs::remove_file(&fresh); // left by an earlier process with this ID
     let written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh).and_then(|mut f| {
         f.write_all(bytes)?;
         f.sync_all()

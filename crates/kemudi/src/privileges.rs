@@ -1,6 +1,6 @@
-//! What the process may do, looked at before anything is begun.
+//! Capabilities of the process, checked before the start.
 
-/// A capability that running containers needs, by its number in Linux, and what does not work without it.
+/// A capability that containers need: its number in Linux, its name, and what it is needed for.
 const NEEDED: [(u32, &str, &str); 8] = [
     (21, "CAP_SYS_ADMIN", "namespaces, mounts and root directories of containers"),
     (12, "CAP_NET_ADMIN", "the pod network, and the packet rules of services"),
@@ -12,21 +12,21 @@ const NEEDED: [(u32, &str, &str); 8] = [
     (18, "CAP_SYS_CHROOT", "entering the root directories of containers"),
 ];
 
-/// The capabilities that are missing, and what does not work for that. `status` is the text of `/proc/self/status`.
+/// The missing capabilities and what they are needed for. `status` is the text of `/proc/self/status`.
 pub fn missing(status: &str) -> Vec<(&'static str, &'static str)> {
     let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let effective = effective.and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).unwrap_or(0);
     NEEDED.iter().filter(|(bit, ..)| effective >> bit & 1 == 0).map(|(_, name, what)| (*name, *what)).collect()
 }
 
-/// Of this process.
+/// The missing capabilities of this process.
 pub fn of_this_process() -> Vec<(&'static str, &'static str)> {
     missing(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
 }
 
-/// The missing ones as lines of a message.
+/// Formats missing capabilities as lines of a message.
 pub fn listed(missing: &[(&str, &str)]) -> String {
-    missing.iter().map(|(name, what)| format!("\n  {name} is missing, which is for {what}")).collect()
+    missing.iter().map(|(name, what)| format!("\n  {name} is missing; it is needed for {what}")).collect()
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_capabilities_are_listed() {
         let check = |caps: &str, want: &[&str]| {
             let have: Vec<_> =
                 missing(&format!("Name:\tx\nCapEff:\t{caps}\nSeccomp:\t0\n")).iter().map(|m| m.0).collect();

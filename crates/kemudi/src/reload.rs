@@ -1,13 +1,13 @@
-//! Files that may change while the server runs: what they say is taken within seconds, unless it is wrong.
+//! Configuration files that are reloaded within seconds after a change, unless they are invalid.
 
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Interval;
 
-/// How often a file is looked at.
+/// Interval of checks.
 pub const EVERY: Duration = Duration::from_secs(10);
 
-/// A file that is followed.
+/// A file that is reloaded when it changes.
 pub struct Followed {
     path: PathBuf,
     seen: String,
@@ -15,12 +15,12 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// `seen` is what it said when it was read.
+    /// `seen`: the content that was read last.
     pub fn new(path: PathBuf, seen: String, every: Duration) -> Self {
         Self { path, seen, tick: tokio::time::interval(every) }
     }
 
-    /// What it says once it says something else. A file that cannot be read says what it said before.
+    /// Waits for a change and returns the new content. A file that cannot be read counts as unchanged.
     pub async fn changed(&mut self) -> String {
         loop {
             self.tick.tick().await;
@@ -30,17 +30,20 @@ impl Followed {
                     self.seen.clone_from(&content);
                     return content;
                 }
-                Err(e) => tracing::warn!("{}: {e}; what it said before still holds", self.path.display()),
+                Err(e) => tracing::warn!("{}: {e}; keeping the configuration read before", self.path.display()),
             }
         }
     }
 
-    /// Tells whoever reads the log what became of a change.
-    pub fn told(&self, taken: Result<(), String>) {
+    /// Logs whether a change was accepted.
+    pub fn log_result(&self, taken: Result<(), String>) {
         match taken {
-            Ok(()) => tracing::info!("{} has changed and is taken", self.path.display()),
+            Ok(()) => tracing::info!("{}: changed configuration loaded", self.path.display()),
             Err(why) => {
-                tracing::error!("{} has changed and is wrong: {why}; what it said before holds", self.path.display());
+                tracing::error!(
+                    "{}: changed configuration is invalid: {why}; keeping the previous one",
+                    self.path.display()
+                );
             }
         }
     }
@@ -63,7 +66,7 @@ mod tests {
         std::fs::write(&path, "b").unwrap();
         assert_eq!(file.changed().await, "b");
         std::fs::remove_file(&path).unwrap();
-        assert!(tokio::time::timeout(every * 5, file.changed()).await.is_err(), "what is gone says nothing new");
+        assert!(tokio::time::timeout(every * 5, file.changed()).await.is_err(), "a removed file counts as unchanged");
         std::fs::write(&path, "c").unwrap();
         assert_eq!(file.changed().await, "c");
     }

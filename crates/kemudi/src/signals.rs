@@ -1,20 +1,20 @@
-//! The signals that ask the process to stop.
+//! Signals that stop the process.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT and SIGTERM. Those that arrive before [`Stop::requested`] is called are kept for it; several count as one.
+/// SIGINT and SIGTERM. Signals that arrive before [`Stop::requested`] is called are kept; several count as one.
 ///
-/// The first value of this type takes the signals' default action away from the whole process, so whoever has to act on
-/// them makes his own before anything can take long.
+/// The first value of this type replaces the signals' default action for the whole process, so the code that
+/// handles them must create its value before anything slow.
 pub struct Stop {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Stop {
-    /// Begins to listen. It must be called within a tokio runtime, which delivers the signals.
+    /// Begins to listen. Must be called within a tokio runtime, which delivers the signals.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }

@@ -1,11 +1,11 @@
-//! The administrator's token: one that never changes, for whoever owns the data directory.
+//! The administrator's token, which never changes and belongs to the owner of the data directory.
 
 use async_trait::async_trait;
 use auth::{Authenticated, TokenAuthenticator, User};
 
 pub struct AdminToken {
     token: String,
-    /// Who this server is.
+    /// Audiences of this server.
     audiences: Vec<String>,
 }
 

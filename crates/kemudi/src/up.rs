@@ -3,11 +3,11 @@
 use crate::components::{self, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
-use crate::namespace::Place;
+use crate::namespace::Location;
 use crate::pki;
 use crate::signals::Stop;
 use crate::system::SystemClock;
-use crate::{access, agent, behind, bootstrap, data_dir, lock, privileges};
+use crate::{access, agent, background, bootstrap, data_dir, lock, privileges};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -26,67 +26,67 @@ use tokio::runtime::Handle;
 
 #[derive(Args)]
 pub struct Options {
-    /// Where everything is kept: store, keys, containers.
+    /// Directory of the store, keys and containers.
     #[arg(long, default_value = "/var/lib/kemudi")]
     pub data_dir: PathBuf,
-    /// The address the API listens on.
+    /// Bind address of the API server.
     #[arg(long, default_value = "127.0.0.1")]
     pub bind_address: IpAddr,
-    /// The port the API listens on; 0 for any free one.
+    /// Port of the API server; 0 for any free port.
     #[arg(long, default_value_t = 6443)]
     pub secure_port: u16,
-    /// Where to write a kubeconfig for the administrator. Default: `kubeconfig` in the data directory.
+    /// Where to write the administrator's kubeconfig. Default: `kubeconfig` in the data directory.
     #[arg(long)]
     pub write_kubeconfig: Option<PathBuf>,
-    /// Only the control plane: no node on this machine.
+    /// Runs only the control plane, without a node on this machine.
     #[arg(long)]
     pub disable_agent: bool,
-    /// The name of this machine's node. Default: its host name.
+    /// Name of this machine's node. Default: its host name.
     #[arg(long)]
     pub node_name: Option<String>,
-    /// The address on which this machine's node agent serves the kubelet's API. Its pods and the API server reach it besides at the
+    /// Bind address of the kubelet's API. Pods and the API server can always reach it at the
     /// node's own address.
     #[arg(long, default_value = "0.0.0.0")]
     pub kubelet_address: IpAddr,
-    /// The port of the kubelet's API; 0 for any free one.
+    /// Port of the kubelet's API; 0 for any free port.
     #[arg(long, default_value_t = 10250)]
     pub kubelet_port: u16,
-    /// Kernel parameters (sysctls) that pods may set besides the safe ones, by name or by a beginning that ends with '*'. Only those
-    /// that the kernel keeps per namespace can be allowed.
+    /// Unsafe sysctls that pods may set, by name or by a prefix that ends with '*'. Only
+    /// namespaced sysctls can be allowed.
     #[arg(long, value_delimiter = ',')]
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// How many processes and threads a pod may have; -1 for no limit of its own.
+    /// Maximum number of processes and threads of a pod; -1 for no limit.
     #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub pod_max_pids: i64,
-    /// Give containers that name no seccomp profile the one of the container runtime (`RuntimeDefault`) instead of none. Privileged
-    /// containers have none in any case.
+    /// Default seccomp profile of containers: that of the container runtime (`RuntimeDefault`) instead of none. Privileged
+    /// containers never have one.
     #[arg(long, default_value_t = false, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub seccomp_default: bool,
-    /// The range of service addresses, or two: one of each family. Services are of the first one's, unless they say more.
+    /// Range of service addresses, or two ranges of different families. Services use the first unless they specify families.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<Cidr>,
-    /// A file that says which resources are encrypted at rest and with which keys (EncryptionConfiguration). Default: secrets,
+    /// EncryptionConfiguration: which resources are encrypted at rest and with which keys. Default: secrets,
     /// with a key in the data directory.
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
-    /// Admission plugins that are on besides the default ones, by upstream's names.
+    /// Admission plugins to enable in addition to the default ones.
     #[arg(long, value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
-    /// Default admission plugins that are off.
+    /// Default admission plugins to disable.
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
-    /// A file that says what admission plugins are to know (AdmissionConfiguration).
+    /// AdmissionConfiguration: configurations of admission plugins.
     #[arg(long)]
     pub admission_control_config_file: Option<PathBuf>,
     #[command(flatten)]
     pub api: crate::api::Flags,
-    /// All flags with their values, for those who ask the server.
+    /// All flags with their values (`/flagz`).
     #[arg(skip)]
     pub shown: BTreeMap<String, String>,
-    /// The longest that a certificate lasts that is asked for by a CertificateSigningRequest.
+    /// Maximum lifetime of certificates that are requested by a CertificateSigningRequest.
     #[arg(long, default_value = "8760h")]
     pub cluster_signing_duration: SignedDuration,
-    /// The range of pod addresses.
+    /// Range of pod addresses.
     #[arg(long, default_value = POD_RANGE)]
     pub cluster_cidr: network::Cidr,
     #[command(flatten)]
@@ -97,10 +97,10 @@ const POD_RANGE: &str = "10.244.0.0/24";
 
 #[derive(Args)]
 pub struct DownOptions {
-    /// The data directory of the cluster to stop.
+    /// Data directory of the cluster to stop.
     #[arg(long, default_value = "/var/lib/kemudi")]
     pub data_dir: PathBuf,
-    /// Also removes everything: containers, network, rules, data.
+    /// Also removes containers, network, packet rules and data.
     #[arg(long)]
     pub purge: bool,
 }
@@ -139,15 +139,15 @@ pub enum Error {
     #[error("--runtime-config: {0}")]
     RuntimeConfig(String),
     #[error(transparent)]
-    Api(#[from] crate::api::Error),
-    #[error("making the service of the DNS server: {0}")]
+    Api(#[from] crate::flag_error::Error),
+    #[error("creating the service of the DNS server: {0}")]
     Dns(meta::Status),
     #[error(
-        "this process may not run containers:{}\nRun it as root, or only the control plane with --disable-agent; nothing was changed",
+        "this process lacks capabilities to run containers:{}\nRun it as root, or only the control plane with --disable-agent; nothing was changed",
         privileges::listed(.0)
     )]
     Privileges(Vec<(&'static str, &'static str)>),
-    #[error("{0} is no data directory of kemudi; nothing was removed")]
+    #[error("{0} is not a data directory of kemudi; nothing was removed")]
     NotOurs(String),
     #[error("no cluster runs on {0}")]
     NotRunning(String),
@@ -161,44 +161,44 @@ pub enum Error {
     Stuck(i32),
 }
 
-/// The most connections of the agent's API.
-const MOST_OF_AGENT: usize = 4096;
+/// Maximum number of connections of the kubelet's API.
+const MAX_AGENT_CONNECTIONS: usize = 4096;
 const PID_FILE: &str = "kemudi.pid";
-/// How long the end waits for the audit's webhook.
+/// How long the shutdown waits for the audit webhook.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
-/// How long the end waits for tasks that are still running.
+/// How long the shutdown waits for running tasks.
 const LAST_TASKS: Duration = Duration::from_secs(2);
-/// What the end takes at most beyond the times that are said for its parts.
+/// Maximum duration of the shutdown in addition to the limits of its parts.
 const END: Duration = Duration::from_secs(10);
-/// When the start is surely over, and its code is not needed any more.
+/// When the start has surely completed and its code can be paged out.
 const SETTLED: Duration = Duration::from_secs(30);
 
 pub fn up(options: Options) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("KEMUDI_LOG").unwrap_or_else(|_| "warn".into());
-    // It would tell an error of writing the log on the same stream, and panic.
+    // Reporting a failed log write on the same stream would panic.
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false).init();
-    // What has no mode of its own gets the same one, whoever starts the cluster.
+    // Makes the modes of created files independent of the caller's umask.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    // Pages of 2 MB are zeroed whole for the little that is used of them: writes would be three times slower.
+    // Zeroing huge pages for little use makes writes three times slower.
     if let Err(e) = nix::sys::prctl::set_thp_disable(true) {
-        tracing::debug!("huge pages stay on: {e}");
+        tracing::debug!("turning huge pages off failed: {e}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
-    let behind = behind::runtime().map_err(Error::Runtime)?;
-    let node = behind::node().map_err(Error::Runtime)?;
+    let background = background::runtime().map_err(Error::Runtime)?;
+    let node = background::node().map_err(Error::Runtime)?;
     let workers = apiserver::workers::runtime().map_err(Error::Runtime)?;
-    let threads = Threads { behind: behind.handle(), node: node.handle(), workers: workers.handle() };
+    let threads = Threads { background: background.handle(), node: node.handle(), workers: workers.handle() };
     let result = runtime.block_on(run(options, threads));
     node.shutdown_background();
-    behind.shutdown_background();
+    background.shutdown_background();
     workers.shutdown_background();
-    // Whatever is still computed or blocked, nobody waits for it any more, and all that was answered is stored.
+    // Requests that were answered are stored; remaining work is abandoned.
     runtime.shutdown_timeout(LAST_TASKS);
     result
 }
 
-/// Ends the process when it was told to stop and has not in time, whatever its threads do: nothing else may hear the signal.
-/// What was answered is stored.
+/// Ends the process if it does not stop in time after a signal, whatever its threads do. Answered requests
+/// are stored.
 fn end_in_time(bound: Duration) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut stop = {
@@ -216,9 +216,9 @@ fn end_in_time(bound: Duration) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Threads beside those that answer requests.
+/// Runtimes besides that of the API server.
 struct Threads<'a> {
-    behind: &'a Handle,
+    background: &'a Handle,
     node: &'a Handle,
     workers: &'a Handle,
 }
@@ -250,7 +250,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         workers: Some(threads.workers.clone()),
         max_connections,
         node_streams: if options.disable_agent {
-            (max_connections / 16).clamp(8, MOST_OF_AGENT)
+            (max_connections / 16).clamp(8, MAX_AGENT_CONNECTIONS)
         } else {
             of_agent * 3 / 4
         },
@@ -258,14 +258,14 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         ..options.api.server().await?
     };
     let last_request = options.api.shutdown_delay_duration + server_options.request_timeout;
-    // Before anything takes long: a signal that comes during the start is acted on at its end.
+    // Listen before anything slow: a signal during the start is handled after it.
     let mut signals = Stop::listen().map_err(Error::Runtime)?;
     end_in_time(last_request + LAST_EVENTS + LAST_TASKS + END).map_err(Error::Runtime)?;
     let directory = |source| Error::File { path: options.data_dir.clone(), source };
-    // Declared before the lock, which it outlives.
+    // Declared before the lock, because it is dropped after it.
     let mut fresh = Fresh((!options.data_dir.exists()).then(|| options.data_dir.clone()));
     data_dir::prepare(&options.data_dir).map_err(directory)?;
-    // First everything that may say no: what comes after it touches the network of this machine.
+    // First everything that can fail without a trace: later steps change the network of this machine.
     let Some(_lock) = take_lock(&options.data_dir).await.map_err(directory)? else {
         return Err(control_plane::Error::InUse(options.data_dir.display().to_string()).into());
     };
@@ -325,7 +325,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     write_kubeconfig(&path, &plane, advertise)?;
     fresh.0 = None;
     crate::output::note!("API ready at https://{} after {} ms", plane.address, started.elapsed().as_millis());
-    crate::output::say!("export KUBECONFIG={}", path.display());
+    crate::output::print_line!("export KUBECONFIG={}", path.display());
     crate::output::note!("{}", crate::missing::table());
     let parts = Parts {
         server: plane.server.clone(),
@@ -337,7 +337,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
     };
-    let informers = components::start(&parts, threads.behind);
+    let informers = components::start(&parts, threads.background);
     let mut agent_listeners = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
         let gateway = IpAddr::V4(network.gateway());
@@ -349,7 +349,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     tokio::spawn(async {
         tokio::time::sleep(SETTLED).await;
         if let Err(e) = runtime::memory::let_go_of_code() {
-            tracing::debug!("the program's code: {e}");
+            tracing::debug!("paging out the program's code failed: {e}");
         }
     });
     let failure = tokio::select! {
@@ -358,9 +358,9 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     };
     plane.server.leave();
     if node.is_some() {
-        crate::output::note!("stopping; pods keep running, and `kemudi down --purge` ends them and removes all data");
+        crate::output::note!("stopping; pods keep running. `kemudi down --purge` removes them and all data");
     }
-    // Whoever asks twice does not want to wait.
+    // A second signal stops at once.
     tokio::select! {
         () = tokio::time::sleep(options.api.shutdown_delay_duration) => {}
         () = signals.requested() => {}
@@ -370,7 +370,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
     if let Some(listeners) = agent_listeners {
         listeners.ended().await;
     }
-    // Events that nobody takes any more do not hold it up for long.
+    // Undeliverable audit events delay the end only for a limited time.
     let _ = tokio::time::timeout(LAST_EVENTS, plane.server.flush_audit()).await;
     plane.server.registry.store.clone().close().await;
     let _ = std::fs::remove_file(&pid);
@@ -384,7 +384,7 @@ async fn plugins(options: &Options) -> Result<admission::Chain, String> {
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (mut enable, disable) = (options.enable_admission_plugins.clone(), &options.disable_admission_plugins);
-    // As every installer of Kubernetes has it: the Node authorizer trusts what nodes write.
+    // Required by the Node authorizer, which trusts what nodes write.
     let restriction = "NodeRestriction".to_owned();
     let listed = enable.contains(&restriction) || disable.contains(&restriction);
     if !listed && access::authorizes_nodes(&options.access).map_err(|e| e.to_string())? {
@@ -393,23 +393,24 @@ async fn plugins(options: &Options) -> Result<admission::Chain, String> {
     admission::configured(&enable, disable, &configuration)?.open(&clock).await
 }
 
-/// An error is Go's.
+/// Reads a file; the error is Go's.
 fn read(file: &Path) -> Result<String, String> {
     let doing = if file.is_dir() { "read" } else { "open" };
-    std::fs::read_to_string(file).map_err(|e| format!("{doing} {}: {}", file.display(), client::kubeconfig::os(&e)))
+    std::fs::read_to_string(file)
+        .map_err(|e| format!("{doing} {}: {}", file.display(), client::kubeconfig::os_error(&e)))
 }
 
-/// How many connections fit into the limit of open files, beside what else is open: a quarter, and no less than 160. Those of the API
-/// server, and of them a sixteenth for the agent, if there is one.
+/// The maximum connections of the API server and of the agent (a sixteenth, if there is an agent), from the limit of open files.
+/// A quarter of the limit, and at least 160 files, are left for other uses.
 fn connections(limit: nix::Result<u64>, agent: bool) -> (usize, usize) {
-    let limit = limit.inspect_err(|e| tracing::warn!("the limit of open files stays as it is: {e}")).unwrap_or(1024);
+    let limit = limit.inspect_err(|e| tracing::warn!("raising the limit of open files failed: {e}")).unwrap_or(1024);
     let limit = usize::try_from(limit.min(1 << 20)).unwrap_or(1 << 20);
     let all = limit.saturating_sub(160.max(limit / 4)).max(16);
-    let of_agent = if agent { (all / 16).clamp(8, MOST_OF_AGENT) } else { 0 };
+    let of_agent = if agent { (all / 16).clamp(8, MAX_AGENT_CONNECTIONS) } else { 0 };
     (all - of_agent.min(all / 2), of_agent)
 }
 
-/// The machine's name, as a node is called.
+/// The host name in the form of a node name.
 fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|n| n.into_string().ok()).unwrap_or_default();
     let name = name.to_lowercase();
@@ -427,7 +428,7 @@ fn check_ranges(ranges: &[Cidr]) -> Result<(), Error> {
     }
 }
 
-/// What no node can be started with.
+/// Checks the node's name and address ranges.
 fn check_node(name: Option<&str>, services: network::Cidr, pods: network::Cidr) -> Result<(), Error> {
     if let Some(name) = name {
         let errors = meta::names::dns_subdomain(name);
@@ -441,7 +442,7 @@ fn check_node(name: Option<&str>, services: network::Cidr, pods: network::Cidr) 
     Ok(())
 }
 
-/// A data directory that this start has made, and that goes again if the start fails.
+/// A data directory created by this start, which is removed if the start fails.
 struct Fresh(Option<PathBuf>);
 
 impl Drop for Fresh {
@@ -455,7 +456,7 @@ impl Drop for Fresh {
     }
 }
 
-/// Whether somebody serves at an address of this machine; one that no device has yet is free.
+/// Checks that the address is not in use; an address that no device has yet is free.
 fn check_free(address: std::net::SocketAddr) -> Result<(), Error> {
     match std::net::UdpSocket::bind(address) {
         Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err(Error::DnsAddress(address)),
@@ -463,7 +464,7 @@ fn check_free(address: std::net::SocketAddr) -> Result<(), Error> {
     }
 }
 
-/// The range that the proxy of this node knows, as the network crate says it, and the address of the DNS server within.
+/// The IPv4 service range of the node's proxy, and the address of the DNS server in it.
 fn node_range(ranges: &[Cidr]) -> Result<(network::Cidr, std::net::Ipv4Addr), Error> {
     let range = ranges.iter().find(|r| !r.is_ipv6());
     let dns = range.map(|r| r.nth(bootstrap::DNS_HOST));
@@ -491,7 +492,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         crate::output::note!("nothing to remove: there is no {}", options.data_dir.display());
         return Ok(());
     }
-    // Before the process ends, which may be the last to hold the namespace.
+    // Before the process ends, which may be the last in the namespace.
     let namespace = crate::namespace::find(&options.data_dir)
         .map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
     let running = running(&options.data_dir);
@@ -501,7 +502,7 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
         None => {}
     }
     if options.purge && options.data_dir.exists() {
-        // A mistyped directory must not cost somebody else's files.
+        // Protects other files from a mistyped directory.
         if !data_dir::is_ours(&options.data_dir) {
             return Err(Error::NotOurs(options.data_dir.display().to_string()));
         }
@@ -510,14 +511,14 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
             Err(e) => unreachable!("a constant range: {e}"),
         };
         let remains = match &namespace {
-            Place::Here => agent::Remains::All,
-            Place::Other(file) => {
+            Location::Here => agent::Remains::All,
+            Location::Other(file) => {
                 crate::namespace::enter(file).map_err(Error::Namespace)?;
                 agent::Remains::All
             }
-            Place::Gone => agent::Remains::NoNetwork,
+            Location::Gone => agent::Remains::NoNetwork,
         };
-        // Its threads are in the namespace that this one is in.
+        // New threads inherit the namespace of this one.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
         runtime.block_on(agent::purge(&options.data_dir, pods, pods, remains))?;
         data_dir::remove(&options.data_dir).map_err(|source| Error::File { path: options.data_dir.clone(), source })?;
@@ -525,14 +526,14 @@ pub fn down(options: &DownOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process is there and is this program: a number in an old file may be somebody else's by now.
-/// The process that runs the cluster of a data directory.
+/// The ID of the process that runs the cluster of a data directory. Another program with the recorded
+/// ID does not count.
 fn running(data_dir: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(data_dir.join(PID_FILE)).ok()?;
     text.trim().parse().ok().filter(|pid| is_ours(*pid))
 }
 
-/// Takes the lock of a data directory. A process that was killed holds it until the kernel has cleaned up, which is waited for; `None` if
+/// Locks a data directory. Waits until the kernel has cleaned up a killed holder; `None` if
 /// the holder runs.
 async fn take_lock(data_dir: &Path) -> std::io::Result<Option<lock::Lock>> {
     const CLEANED_UP: Duration = Duration::from_secs(5);
@@ -547,7 +548,7 @@ async fn take_lock(data_dir: &Path) -> std::io::Result<Option<lock::Lock>> {
 }
 
 fn is_ours(pid: i32) -> bool {
-    // The program may have been replaced since it was started.
+    // The program file may have been replaced since it was started.
     let exe = |p: String| {
         let path = std::fs::read_link(p).ok()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
         Some(PathBuf::from(path))
@@ -564,7 +565,7 @@ fn stop(pid: i32) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
     runtime.block_on(async {
         for _ in 0..600 {
-            // One that has ended and that its parent has not noticed yet has no program any more.
+            // A zombie has no program file any more.
             if kill(process, None).is_err() || !is_ours(pid) {
                 return Ok(());
             }
@@ -578,9 +579,9 @@ fn stop(pid: i32) -> Result<(), Error> {
 mod start_tests {
     use super::*;
 
-    /// A start right after `kill -9` was refused.
+    /// A start right after `kill -9` failed.
     #[tokio::test]
-    async fn a_lock_that_is_given_back_is_waited_for() {
+    async fn a_released_lock_is_waited_for() {
         let directory = tempfile::tempdir().unwrap();
         let held = lock::take(directory.path()).unwrap().unwrap();
         let release = async {
@@ -592,7 +593,7 @@ mod start_tests {
     }
 
     #[test]
-    fn a_failed_start_leaves_no_directory_of_its_own() {
+    fn a_failed_start_removes_its_directory() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("data");
         for (made_here, stays) in [(true, false), (false, true)] {
@@ -604,7 +605,7 @@ mod start_tests {
     }
 
     #[test]
-    fn a_node_that_cannot_be_is_refused() {
+    fn invalid_nodes_are_rejected() {
         let check = |name: Option<&str>, services: &str, pods: &str| {
             check_node(name, services.parse().unwrap(), pods.parse().unwrap()).err().map(|e| e.to_string())
         };
@@ -622,7 +623,7 @@ mod start_tests {
     }
 
     #[test]
-    fn an_address_in_use_is_refused() {
+    fn an_address_in_use_is_rejected() {
         let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = other.local_addr().unwrap();
         assert!(matches!(check_free(address), Err(Error::DnsAddress(a)) if a == address));
@@ -641,7 +642,7 @@ mod end_tests {
     /// Set in the process that the test starts.
     const STUCK: &str = "KEMUDI_TEST_STUCK";
 
-    /// Every thread of its runtime is stuck, and nothing in it hears the signal.
+    /// A process whose runtime threads are all blocked, so that nothing handles the signal.
     fn stuck() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.spawn(async {
@@ -658,9 +659,9 @@ mod end_tests {
         });
     }
 
-    /// The program of the tests runs itself again, with this test alone.
+    /// The test program runs itself again with the test above only.
     #[test]
-    fn a_process_that_is_stuck_ends_in_time() {
+    fn a_stuck_process_ends_in_time() {
         if std::env::var_os(STUCK).is_some() {
             return stuck();
         }
@@ -678,7 +679,11 @@ mod end_tests {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         });
         let output = output.expect("it ends").unwrap();
-        let says = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && says.contains("did not stop within"), "{}: {says}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && stderr.contains("did not stop within"),
+            "{}: {stderr}",
+            output.status
+        );
     }
 }

@@ -112,7 +112,7 @@ impl Kube {
         let sources = self.sources();
         let r = Arc::new(sources.resolve(&overrides, |n| (self.shell.environment)(n))?);
         if self.global.verbosity >= LEAST {
-            for path in sources.there() {
+            for path in sources.existing() {
                 let head = client::log::head('I', self.now(), &self.shell.zone, "loader.go:407");
                 self.warn(format!("{head}Config loaded from file:  {}", path.display()));
             }

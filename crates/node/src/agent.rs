@@ -100,7 +100,7 @@ impl Agent {
                 usize::try_from(capacity.memory / 8).unwrap_or(usize::MAX),
             ),
             users: Arc::new(users),
-            services: informers.of::<Service, ServiceView>(),
+            services: informers.typed::<Service, ServiceView>(),
             allocatable: capacity.allocatable(),
             memory: capacity.memory,
             starts: Starts::new(capacity.cpus as usize),
@@ -114,12 +114,12 @@ impl Agent {
         let reporter = Reporter::new(options.clone(), capacity, recorder, known.clone());
         let events = options.runtime.subscribe();
         let pods = informers.informer::<Whole>(
-            &ApiResource::of::<Pod>(),
+            &ApiResource::typed::<Pod>(),
             &Scope { field_selector: format!("spec.nodeName={}", options.node_name), ..Scope::default() },
         );
         *known.pods.write() = Some(pods.clone());
         let node = informers.informer::<Whole>(
-            &ApiResource::of::<Node>(),
+            &ApiResource::typed::<Node>(),
             &Scope { field_selector: format!("metadata.name={}", options.node_name), ..Scope::default() },
         );
         let work = async {

@@ -26,8 +26,8 @@ impl Kind {
 
     fn resource(self) -> ApiResource {
         match self {
-            Self::ConfigMap => ApiResource::of::<ConfigMap>(),
-            Self::Secret => ApiResource::of::<Secret>(),
+            Self::ConfigMap => ApiResource::typed::<ConfigMap>(),
+            Self::Secret => ApiResource::typed::<Secret>(),
         }
     }
 }

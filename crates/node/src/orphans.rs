@@ -13,7 +13,7 @@ use crate::shared::Shared;
 
 /// Removes sandboxes, addresses and directories of pods that the API does not have.
 pub(crate) async fn remove_orphans(shared: &Shared, pods: &Informer<Whole>) {
-    let known: BTreeSet<String> = pods.cache().all().map(|e| e.meta.uid.to_string()).collect();
+    let known: BTreeSet<String> = pods.cache().entries().map(|e| e.meta.uid.to_string()).collect();
     let mut orphans: BTreeSet<String> = shared.volumes.pods().await.into_iter().collect();
     match shared.options.runtime.list_pods().await {
         Ok(list) => orphans.extend(list.into_iter().filter_map(|p| p.config.labels.get(POD_UID).cloned())),

@@ -41,8 +41,8 @@ pub fn run(options: Options) -> Pin<Box<dyn Future<Output = ()> + Send>> {
 }
 
 async fn follow(options: Options) {
-    let services = options.informers.informer::<View>(&ApiResource::of::<Service>(), &Scope::default());
-    let slices = options.informers.informer::<Slice>(&ApiResource::of::<EndpointSlice>(), &Scope::default());
+    let services = options.informers.informer::<View>(&ApiResource::typed::<Service>(), &Scope::default());
+    let slices = options.informers.informer::<Slice>(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let (a, b) = (changed.clone(), changed.clone());
     services.on_change(move |_| a.notify_one());
@@ -68,7 +68,11 @@ async fn follow(options: Options) {
         let work = async {
             let Desired { ports, excess } = {
                 let (s, e) = (services.cache(), slices.cache());
-                desired(s.all().map(|s| (&s.meta, &s.view)), e.all().map(|e| (&e.meta, &e.view)), &options.node_name)
+                desired(
+                    s.entries().map(|s| (&s.meta, &s.view)),
+                    e.entries().map(|e| (&e.meta, &e.view)),
+                    &options.node_name,
+                )
             };
             warned.retain(|_, at: &mut Instant| at.elapsed() < WARN_AGAIN);
             for (namespace, Excess { endpoints, ports, affinities }) in &excess {

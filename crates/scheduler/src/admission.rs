@@ -1,4 +1,4 @@
-//! What a node checks of a pod that was bound to it: the filters that do not depend on other nodes (upstream `scheduler.AdmissionCheck`).
+//! Admission of a bound pod by its node: the filters that do not depend on other nodes (upstream `scheduler.AdmissionCheck`).
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use crate::plugins::{Insufficient, NodeAffinity, NodeName, NodePorts, insufficie
 use crate::pod::Pod;
 use crate::resources::Resources;
 
-/// Why a node cannot take a pod.
+/// Why a node rejects a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     Insufficient(Insufficient),
     Predicate { name: &'static str, reason: Cow<'static, str> },
 }
 
-/// The filters besides resources, in upstream's order.
+/// The filters other than resources, in upstream's order.
 const PREDICATES: [&dyn Plugin; 3] = [&NodeAffinity, &NodeName, &NodePorts];
 
-/// All reasons why `node` cannot take `pod`, in upstream's order: resources come first. `requests` stand for the pod's own. A node
-/// that is not known gives none.
+/// Returns all reasons why `node` rejects `pod`, in upstream's order: resources first. `requests` replace those of the pod. Returns
+/// none for an unknown node.
 pub fn admission_check(pod: &Pod, requests: &Resources, cluster: &Cluster, node: &str) -> Vec<Failure> {
     let Some((node, entry)) = cluster.node(node).and_then(|n| Some((n, n.entry.as_ref()?))) else { return Vec::new() };
     let insufficient = insufficiencies(requests, &node.requested, node.pods.len(), &entry.view.allocatable);

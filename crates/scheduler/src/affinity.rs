@@ -9,7 +9,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     labels: LabelSelector,
-    /// Requirements on fields; the only one there is is `metadata.name`.
+    /// Requirements on fields; `metadata.name` is the only one.
     fields: LabelSelector,
 }
 
@@ -48,18 +48,18 @@ impl Term {
         self.labels.matches(|k| node.label(k)) && self.fields.matches(|k| (k == "metadata.name").then_some(&*node.name))
     }
 
-    /// The node names this term is limited to, if it is (`metadata.name In (…)`, as daemon sets write it).
+    /// The node names that this term is limited to (`metadata.name In (…)`, as written by the DaemonSet controller), if any.
     pub fn names(&self) -> Option<&[String]> {
         let r = self.fields.requirements.iter().find(|r| r.key == "metadata.name" && r.operator == Operator::In)?;
         Some(&r.values)
     }
 }
 
-/// What a pod requires of its node and what it would like.
+/// Required and preferred node affinity of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeAffinity {
     pub selector: Vec<(Box<str>, Box<str>)>,
-    /// Any of these; none given is no requirement.
+    /// Terms, one of which must match; none means no requirement.
     pub required: Option<Vec<Term>>,
     pub preferred: Vec<(i64, Term)>,
 }

@@ -1,4 +1,4 @@
-//! The binding cycle of a pod: Permit, PreBind, Bind and PostBind. It runs beside the scheduling of other pods.
+//! The binding cycle of a pod: Permit, PreBind, Bind and PostBind. It runs concurrently with the scheduling of other pods.
 
 use crate::framework::{Framework, Permit, Refusal};
 use crate::pod::Pod;

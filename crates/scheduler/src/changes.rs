@@ -1,8 +1,8 @@
-//! Changes of the cluster that the scheduling loop has not taken yet.
+//! Changes of the cluster that the scheduling loop has not processed yet.
 //!
-//! Informers cannot wait for the loop, so what they report is merged instead of queued: one change for each object, from the version
-//! that the loop knows to the newest one. Invariants: there are never more changes than objects that the loop knows or that exist,
-//! however often they change; no object's newest version is lost; objects come in the order of their first change.
+//! Informers cannot wait for the loop, so their changes are merged instead of queued: one change for each object, from the version
+//! that the loop has to the newest one. Invariants: there are at most as many changes as objects that the loop has or that exist;
+//! the newest version of an object is never lost; objects come in the order of their first change.
 
 use crate::cluster::NodeEntry;
 use crate::pod::Pod;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// A change of one object: `old` is what the loop knows of it, `new` what it is now. Without `new` it is gone.
+/// A change of one object: `old` is the version that the loop has, `new` the current one; `new` is none if it was deleted.
 pub(crate) enum Change {
     Pod {
         old: Option<Arc<Pod>>,
@@ -21,7 +21,7 @@ pub(crate) enum Change {
         old: Option<Arc<NodeEntry>>,
         new: Option<Arc<NodeEntry>>,
     },
-    /// `old`: whether the loop knows it; `new`: its labels.
+    /// `old`: whether the loop has the namespace; `new`: its labels.
     Namespace {
         name: Arc<str>,
         old: bool,
@@ -29,7 +29,7 @@ pub(crate) enum Change {
     },
 }
 
-/// What changes are merged by. Pods and nodes that were made again are other objects.
+/// The key by which changes are merged. A recreated pod or node is another object.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Id {
     Pod(Arc<str>),
@@ -56,7 +56,7 @@ impl Change {
         })
     }
 
-    /// This change and a later one of the same object as one. None if the object came and went.
+    /// Merges this change with a later one of the same object. None if the object was created and deleted.
     fn then(self, later: Self) -> Option<Self> {
         match (self, later) {
             (Self::Pod { old, .. }, Self::Pod { new, .. }) => {
@@ -81,7 +81,7 @@ pub(crate) struct Changes {
 
 #[derive(Default)]
 struct Pending {
-    /// By the number of the first change of each object.
+    /// Keyed by the number of the first change of each object.
     changes: BTreeMap<u64, Change>,
     numbers: HashMap<Id, u64>,
     next: u64,
@@ -109,7 +109,7 @@ impl Changes {
         self.arrived.notify_one();
     }
 
-    /// The change of the object that has waited longest.
+    /// Returns the change of the object that has waited longest.
     pub fn take(&self) -> Option<Change> {
         let mut pending = self.pending.lock();
         let (_, change) = pending.changes.pop_first()?;
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A queue of events grew without a bound while the loop was busy.
+    /// The queue grew without a limit while the loop was busy.
     #[test]
     fn an_object_has_one_change_however_often_it_changes() {
         let changes = Changes::default();
@@ -159,7 +159,7 @@ mod tests {
         for i in 1..1_000 {
             change(Some(pod("a", i)), Some(pod("a", i + 1)));
         }
-        // What came and went is nothing; what went and came again is two objects.
+        // Created and deleted: no change. Deleted and created: two objects.
         change(None, Some(pod("c", 1)));
         change(Some(pod("c", 1)), None);
         change(Some(pod("b", 1)), Some(pod("b", 2)));

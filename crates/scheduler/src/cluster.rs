@@ -1,7 +1,7 @@
-//! The state that decisions are made on: nodes, and what runs on them.
+//! The cluster state of the scheduler: nodes and the pods on them.
 //!
-//! It is changed event by event and read in place, so that a decision costs no copy. A pod that was decided on is *assumed*: it
-//! counts on its node at once and until its binding fails or the cache has it.
+//! It is updated by events and read in place, so a decision copies nothing. A pod is *assumed* on its chosen node
+//! until its binding fails or the cache shows it.
 
 use crate::pod::{HostPort, Pod};
 use crate::pod_affinity::NamespaceLabels;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 pub type NodeEntry = Entry<NodeInfo>;
 
-/// What a node offers and refuses.
+/// Capacity, taints and images of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Raw")]
 pub struct NodeInfo {
     pub unschedulable: bool,
     pub taints: Vec<Taint>,
     pub allocatable: Resources,
-    /// Image name → bytes.
+    /// Size in bytes of each image, by name.
     pub images: BTreeMap<Box<str>, i64>,
 }
 
@@ -73,14 +73,14 @@ impl From<Raw> for NodeInfo {
 /// A node and the pods on it.
 pub struct Node {
     pub name: Arc<str>,
-    /// None while only pods of it are known.
+    /// None while only its pods are known.
     pub entry: Option<Arc<NodeEntry>>,
     pub requested: Resources,
     pub nonzero: Resources,
     pub ports: Vec<HostPort>,
-    /// In no order.
+    /// Unordered.
     pub pods: Vec<Arc<Pod>>,
-    /// How many of them refuse neighbours.
+    /// How many of them have required anti-affinity.
     pub with_anti_affinity: usize,
 }
 
@@ -120,31 +120,31 @@ impl Node {
     }
 }
 
-/// All nodes, by slot; a slot stays the same until its node goes.
+/// All nodes, by slot; a node keeps its slot until it is removed.
 #[derive(Default)]
 pub struct Cluster {
     nodes: Vec<Node>,
     by_name: HashMap<Arc<str>, usize>,
-    /// Where each assigned or assumed pod is counted.
+    /// The node of each assigned or assumed pod.
     placed: HashMap<Arc<str>, Arc<str>>,
     live: usize,
-    /// Nodes that hold each image.
+    /// Number of nodes with each image.
     images: HashMap<Box<str>, usize>,
-    /// Assigned pods that refuse neighbours; while none, nobody looks for them.
+    /// Number of assigned pods with required anti-affinity; if zero, it is not evaluated.
     anti_affine: usize,
-    /// Assigned pods whose affinity speaks for or against neighbours without insisting on them.
+    /// Number of assigned pods with preferred affinity or anti-affinity.
     preferring: usize,
     namespaces: NamespaceLabels,
 }
 
-/// Whether a pod's affinity counts when a neighbour of it is scored.
+/// 1 if the pod's affinity affects the scores of other pods.
 fn prefers(pod: &Pod) -> usize {
     let a = &pod.view.pod_affinity;
     usize::from(!a.preferred.is_empty() || !a.required.is_empty())
 }
 
 impl Cluster {
-    /// All slots, those without a node too.
+    /// All slots, including those without a node object.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -157,7 +157,7 @@ impl Cluster {
         self.by_name.get(name).copied()
     }
 
-    /// Nodes that exist.
+    /// Number of nodes that exist.
     pub fn live(&self) -> usize {
         self.live
     }
@@ -228,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// Gives up a slot that holds nothing.
+    /// Frees an empty slot.
     fn tidy(&mut self, i: usize) {
         let n = &self.nodes[i];
         if n.entry.is_some() || !n.pods.is_empty() {
@@ -241,8 +241,8 @@ impl Cluster {
         }
     }
 
-    /// Counts a pod on a node, instead of wherever it was counted before.
-    pub fn place(&mut self, pod: Arc<Pod>, node: &str) {
+    /// Adds a pod to a node, and removes it from the node it was on.
+    pub fn add_pod(&mut self, pod: Arc<Pod>, node: &str) {
         self.remove_pod(&pod.meta.uid);
         let i = self.entry(node);
         self.placed.insert(pod.meta.uid.clone(), self.nodes[i].name.clone());
@@ -251,7 +251,7 @@ impl Cluster {
         self.nodes[i].add(pod);
     }
 
-    /// Whether it was counted anywhere.
+    /// Removes a pod; returns whether it was on a node.
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(node) = self.placed.remove(uid) else { return false };
         if let Some(i) = self.slot(&node) {
@@ -264,7 +264,7 @@ impl Cluster {
         true
     }
 
-    /// A pod that is counted, as it was when it was placed.
+    /// A pod on a node, in the version that was added.
     pub fn pod(&self, uid: &str) -> Option<&Arc<Pod>> {
         let node = self.node(self.placed.get(uid)?)?;
         node.pods.iter().find(|p| &*p.meta.uid == uid)

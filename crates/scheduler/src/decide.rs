@@ -1,33 +1,13 @@
-//! Decides to which node a pod goes, and why: data to data.
+//! Selects a node for a pod, and reports why others were refused. Pure: data to data.
 
 use crate::cluster::{Cluster, Node};
-use crate::framework::{Framework, NodeFilter, NodeScore, Refusal};
+use crate::decision::{Decision, Refusal};
+use crate::framework::{Framework, NodeFilter, NodeScore};
 use crate::pod::Pod;
 use meta::Rng;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The minimum number of feasible nodes to find before they are scored.
 const FEW: usize = 100;
-
-/// The decision about a pod.
-#[derive(Debug)]
-pub struct Decision {
-    /// The chosen node; none if no node fits.
-    pub node: Option<Arc<str>>,
-    /// The number of nodes in the cluster.
-    pub nodes: usize,
-    /// The number of nodes that were filtered.
-    pub evaluated: usize,
-    /// The number of nodes that passed.
-    pub feasible: usize,
-    /// Why all nodes were refused at once (PreFilter).
-    pub pod_refusal: Option<Refusal>,
-    /// Why nodes were refused. Complete if no node fits.
-    pub refusals: Vec<(Arc<str>, Refusal)>,
-    /// The weighted scores of the chosen node, by plugin.
-    pub scores: Vec<(&'static str, i64)>,
-}
 
 /// The number of feasible nodes to find (upstream `numFeasibleNodesToFind`): a share that falls with the size of the cluster.
 pub fn enough(nodes: usize) -> usize {
@@ -57,7 +37,7 @@ impl<'a> Filters<'a> {
     }
 }
 
-/// Decides on one pod. `start`: the index of the first node to filter, so that pods do not all go to the first nodes.
+/// Selects a node for a pod. `start`: the index of the first node to filter, which rotates so that pods are spread over all nodes.
 pub fn decide(framework: &Framework, pod: &Pod, cluster: &Cluster, start: usize, rng: &dyn Rng) -> Decision {
     let mut d = Decision {
         node: None,
@@ -89,7 +69,7 @@ pub fn decide(framework: &Framework, pod: &Pod, cluster: &Cluster, start: usize,
         }
     };
     match &filters.names {
-        // Limited to names: the others need not be filtered.
+        // A filter names the only possible nodes: skip the others.
         Some(names) => {
             for n in names.iter().filter_map(|n| cluster.node(n)).filter(|n| n.entry.is_some()) {
                 if passes(n) {
@@ -156,33 +136,6 @@ fn best(
     let best = totals.iter().enumerate().filter(|(_, t)| **t == max).map(|(i, _)| i).nth(nth).unwrap_or(0);
     let why = scorers.iter().zip(&each).map(|((name, ..), s)| (*name, s[best])).collect();
     (best, why)
-}
-
-impl Decision {
-    /// The plugins that refused the pod or a node.
-    pub fn refused_by(&self) -> std::collections::BTreeSet<&'static str> {
-        self.refusals.iter().map(|(_, r)| r).chain(&self.pod_refusal).map(|r| r.plugin).collect()
-    }
-
-    /// The reasons, counted over nodes: the message of the event and of the condition of the pod.
-    pub fn message(&self) -> String {
-        if self.nodes == 0 {
-            return "no nodes available to schedule pods".into();
-        }
-        if let Some(refusal) = &self.pod_refusal {
-            return format!("0/{} nodes are available: {}.", self.nodes, refusal.reasons.join(", "));
-        }
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for reason in self.refusals.iter().flat_map(|(_, r)| &r.reasons) {
-            *counts.entry(reason).or_default() += 1;
-        }
-        let mut parts: Vec<String> = counts.iter().map(|(r, n)| format!("{n} {r}")).collect();
-        parts.sort();
-        match parts.is_empty() {
-            true => format!("0/{} nodes are available", self.nodes),
-            false => format!("0/{} nodes are available: {}.", self.nodes, parts.join(", ")),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use super::*;
 use crate::cluster::NodeEntry;
 use crate::plugins::deciding_plugins;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 struct Zero;
 impl Rng for Zero {
@@ -54,13 +55,13 @@ fn reasons_are_counted_over_nodes() {
 fn placed_pods_count_until_they_go() {
     let mut c = Cluster::default();
     c.set_node(node("a", "1", json!({}), json!([])));
-    c.place(pod("x", json!({}), cpu("600m")), "a");
+    c.add_pod(pod("x", json!({}), cpu("600m")), "a");
     let p = pod("p", json!({}), cpu("500m"));
     assert_eq!(run(&c, &p).message(), "0/1 nodes are available: 1 Insufficient cpu.");
-    c.place(pod("x", json!({}), cpu("500m")), "a");
+    c.add_pod(pod("x", json!({}), cpu("500m")), "a");
     assert_eq!(run(&c, &p).node.as_deref(), Some("a"), "placed again is placed once");
-    c.place(pod("y", json!({}), json!({})), "a");
-    c.place(pod("z", json!({}), json!({})), "a");
+    c.add_pod(pod("y", json!({}), json!({})), "a");
+    c.add_pod(pod("z", json!({}), json!({})), "a");
     assert_eq!(run(&c, &p).message(), "0/1 nodes are available: 1 Too many pods.");
     c.remove_pod("z");
     assert!(run(&c, &p).node.is_some());
@@ -71,11 +72,11 @@ fn placed_pods_count_until_they_go() {
 }
 
 #[test]
-fn the_emptier_node_and_the_preferred_node() {
+fn emptier_and_preferred_nodes_score_higher() {
     let mut c = Cluster::default();
     c.set_node(node("a", "4", json!({"disk": "ssd"}), json!([])));
     c.set_node(node("b", "4", json!({}), json!([])));
-    c.place(pod("x", json!({}), cpu("1")), "a");
+    c.add_pod(pod("x", json!({}), cpu("1")), "a");
     let d = run(&c, &pod("p", json!({}), cpu("1")));
     assert_eq!((d.node.as_deref(), d.feasible), (Some("b"), 2));
     assert!(d.scores.iter().any(|(n, s)| *n == "NodeResourcesFit" && *s > 0));
@@ -98,15 +99,15 @@ fn selectors_names_ports_and_cordons() {
     let d = run(&c, &pod("p", json!({}), json!({"nodeSelector": {"zone": "3"}})));
     assert_eq!(d.message(), "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.");
     let port = json!({"containers": [{"ports": [{"hostPort": 80}]}]});
-    c.place(pod("x", json!({}), port.clone()), "a");
+    c.add_pod(pod("x", json!({}), port.clone()), "a");
     assert_eq!(run(&c, &pod("p", json!({}), port.clone())).node.as_deref(), Some("b"));
-    c.place(pod("y", json!({}), port.clone()), "b");
+    c.add_pod(pod("y", json!({}), port.clone()), "b");
     let d = run(&c, &pod("p", json!({}), port));
     assert_eq!(d.message(), "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports.");
 }
 
 #[test]
-fn neighbours_wanted_and_refused() {
+fn pod_affinity_and_anti_affinity() {
     let mut c = Cluster::default();
     c.set_node(node("a", "4", json!({"host": "a", "zone": "1"}), json!([])));
     c.set_node(node("b", "4", json!({"host": "b", "zone": "1"}), json!([])));
@@ -117,13 +118,13 @@ fn neighbours_wanted_and_refused() {
     let first = pod("w0", web.clone(), spec("podAffinity", "zone"));
     assert!(run(&c, &first).node.is_some(), "the first of a group");
     assert!(run(&c, &pod("x", json!({}), spec("podAffinity", "zone"))).node.is_none(), "not one of the group");
-    c.place(first, "c");
+    c.add_pod(first, "c");
     assert_eq!(run(&c, &pod("x", json!({}), spec("podAffinity", "zone"))).node.as_deref(), Some("c"));
     for (i, n) in ["a", "b"].iter().enumerate() {
         let p = pod(&format!("w{}", i + 1), web.clone(), spec("podAntiAffinity", "host"));
         let got = run(&c, &p).node.unwrap();
         assert_ne!(&*got, "c");
-        c.place(p, n);
+        c.add_pod(p, n);
         c.remove_pod("none");
     }
     let d = run(&c, &pod("w3", web.clone(), spec("podAntiAffinity", "host")));
@@ -137,7 +138,7 @@ fn neighbours_wanted_and_refused() {
 }
 
 #[test]
-fn pods_are_spread() {
+fn pods_are_spread_over_zones() {
     let mut c = Cluster::default();
     c.set_node(node("a", "4", json!({"zone": "1"}), json!([])));
     c.set_node(node("b", "4", json!({"zone": "2"}), json!([])));
@@ -147,7 +148,7 @@ fn pods_are_spread() {
         json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when,
         "labelSelector": {"matchLabels": {"app": "web"}}}]})
     };
-    c.place(pod("w0", web.clone(), json!({})), "a");
+    c.add_pod(pod("w0", web.clone(), json!({})), "a");
     assert_eq!(run(&c, &pod("w1", web.clone(), spec("DoNotSchedule"))).node.as_deref(), Some("b"));
     assert_eq!(run(&c, &pod("w1", web.clone(), spec("ScheduleAnyway"))).node.as_deref(), Some("b"));
     c.remove_node("b");
@@ -161,6 +162,6 @@ fn pods_are_spread() {
 }
 
 #[test]
-fn a_share_of_a_large_cluster_is_enough() {
+fn large_clusters_are_searched_in_part() {
     assert_eq!([50, 100, 1000, 5000, 10_000].map(enough), [50, 100, 420, 500, 500]);
 }

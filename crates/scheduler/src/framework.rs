@@ -5,35 +5,13 @@
 //! that may make a pod fit that it refused.
 
 use crate::cluster::{Cluster, Node, NodeEntry};
-use crate::decide::Decision;
+use crate::decision::Decision;
+pub use crate::decision::Refusal;
 use crate::pod::Pod;
 use futures::future::BoxFuture;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 pub const MAX_SCORE: i64 = 100;
-
-/// Why a pod, or a node for it, is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub plugin: &'static str,
-    /// In upstream's words. Events count them over nodes.
-    pub reasons: Vec<Cow<'static, str>>,
-    /// Whether evicting pods from the node could help.
-    pub resolvable: bool,
-}
-
-impl Refusal {
-    /// Evicting pods could help (`Unschedulable`).
-    pub fn resolvable(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { plugin, reasons: vec![reason.into()], resolvable: true }
-    }
-
-    /// Evicting pods cannot help (`UnschedulableAndUnresolvable`).
-    pub fn unresolvable(plugin: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { plugin, reasons: vec![reason.into()], resolvable: false }
-    }
-}
 
 /// Filters nodes for one pod.
 pub trait NodeFilter {
@@ -92,7 +70,7 @@ pub trait Plugin: Send + Sync {
         Ok(None)
     }
 
-    /// What the filter of this plugin reads. After a change of it, a pod that the plugin refused is tried again if [`Self::hint`] says so.
+    /// What the filter of this plugin reads. After a change of it, a pod that the plugin refused is retried if [`Self::hint`] says so.
     fn reads(&self) -> &'static [Read] {
         &[]
     }

@@ -11,6 +11,7 @@ pub mod binding;
 mod changes;
 pub mod cluster;
 pub mod decide;
+pub mod decision;
 pub mod framework;
 pub mod plugins;
 pub mod pod;
@@ -23,6 +24,7 @@ pub mod taint;
 
 pub use admission::{Failure, admission_check};
 pub use cluster::{Cluster, Node, NodeInfo};
-pub use decide::{Decision, decide};
+pub use decide::decide;
+pub use decision::Decision;
 pub use framework::{Framework, Plugin, Refusal};
 pub use service::{Options, run};

@@ -1,4 +1,4 @@
-//! A pod, as the scheduler sees it: decoded once per event, everything that is asked per node worked out before.
+//! The scheduler's view of a pod, decoded and computed once per event.
 
 use crate::affinity::NodeAffinity;
 use crate::pod_affinity::PodAffinity;
@@ -13,7 +13,7 @@ use std::ops::Deref;
 
 pub type Pod = Entry<PodInfo>;
 
-/// Requests that count for pods that make none, so that they spread as well (upstream `GetNonzeroRequests`).
+/// Default requests of containers without any, so that their pods are spread as well (upstream `GetNonzeroRequests`).
 const DEFAULT_CPU: i64 = 100;
 const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
@@ -23,18 +23,18 @@ pub struct PodInfo {
     pub node_name: Box<str>,
     pub phase: Box<str>,
     pub nominated_node: Box<str>,
-    wishes: Pooled<Wishes>,
+    requirements: Pooled<Requirements>,
 }
 
-/// What a pod asks of a scheduler: the same for all pods of a template, which share it.
+/// The scheduling requirements of a pod; equal for all pods of a template, which share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Wishes {
+pub struct Requirements {
     pub scheduler_name: Box<str>,
     pub priority: i64,
     pub may_preempt: bool,
     pub gated: bool,
     pub requests: Resources,
-    /// With the defaults for containers that request nothing; only CPU and memory.
+    /// CPU and memory, with defaults for containers that request nothing.
     pub nonzero: Resources,
     pub affinity: NodeAffinity,
     pub pod_affinity: PodAffinity,
@@ -45,10 +45,10 @@ pub struct Wishes {
 }
 
 impl Deref for PodInfo {
-    type Target = Wishes;
+    type Target = Requirements;
 
-    fn deref(&self) -> &Wishes {
-        &self.wishes
+    fn deref(&self) -> &Requirements {
+        &self.requirements
     }
 }
 
@@ -143,17 +143,17 @@ struct RawPort {
     protocol: Box<str>,
 }
 
-/// What a pod needs at its most: its containers and sidecars together, or an init container beside the sidecars started before
+/// The maximum that a pod uses: its containers and sidecars together, or an init container with the sidecars started before
 /// it (upstream `resource.PodRequests`).
-fn total(spec: &RawSpec, of: impl Fn(&RawContainer) -> Resources) -> Resources {
+fn total(spec: &RawSpec, amounts: impl Fn(&RawContainer) -> Resources) -> Resources {
     let mut all = Resources::default();
     for c in &spec.containers {
-        all.add(&of(c));
+        all.add(&amounts(c));
     }
     let mut sidecars = Resources::default();
     let mut peak = Resources::default();
     for c in &spec.init_containers {
-        let mut r = of(c);
+        let mut r = amounts(c);
         if &*c.restart_policy == "Always" {
             all.add(&r);
             sidecars.add(&r);
@@ -164,7 +164,7 @@ fn total(spec: &RawSpec, of: impl Fn(&RawContainer) -> Resources) -> Resources {
         peak.at_least(&r);
     }
     all.at_least(&peak);
-    // Requests of the pod as a whole stand for those of its containers.
+    // Pod-level requests replace those of the containers.
     for (name, v) in spec.resources.requests.iter().flatten() {
         let one = Resources::read(Some(&Map::from_iter([(name.clone(), v.clone())])));
         match name.as_str() {
@@ -204,7 +204,7 @@ impl From<Raw> for PodInfo {
                 port: p.host_port,
             })
             .collect();
-        let wishes = Wishes {
+        let requirements = Requirements {
             affinity: NodeAffinity::read(&s.node_selector, &s.affinity.node_affinity),
             pod_affinity: PodAffinity::read(&s.affinity.pod_affinity, &s.affinity.pod_anti_affinity),
             spread: s.topology_spread_constraints.iter().map(Constraint::read).collect(),
@@ -222,7 +222,7 @@ impl From<Raw> for PodInfo {
             node_name: s.node_name,
             phase: raw.status.phase,
             nominated_node: raw.status.nominated_node_name,
-            wishes: Pooled::of(wishes),
+            requirements: Pooled::intern(requirements),
         }
     }
 }
@@ -233,7 +233,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn requests_are_what_a_pod_needs_at_its_most() {
+    fn requests_are_the_maximum_a_pod_uses() {
         let requests = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}});
         let p: PodInfo = serde_json::from_value(json!({"spec": {
             "containers": [{"resources": requests("100m")}, {"image": "x"}],

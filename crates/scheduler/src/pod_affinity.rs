@@ -1,20 +1,20 @@
-//! Affinity and anti-affinity between pods, as data.
+//! Affinity and anti-affinity terms between pods.
 
-use crate::pod::Pod;
+use client::Meta;
 use meta::LabelSelector;
 use serde_json::Value;
 
-/// Which pods a term is about, and in what part of the cluster.
+/// A term: a topology key and the pods to count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     pub topology_key: Box<str>,
     selector: LabelSelector,
     namespaces: Vec<Box<str>>,
-    /// `{}` is every namespace.
+    /// `{}` selects every namespace.
     namespace_selector: Option<LabelSelector>,
 }
 
-/// The labels of a namespace, by its name.
+/// The labels of each namespace, by name.
 pub type NamespaceLabels = std::collections::HashMap<Box<str>, client::informer::Labels>;
 
 impl Term {
@@ -32,19 +32,19 @@ impl Term {
         }
     }
 
-    /// Whether `other` is one of the pods that the term of `owner` is about.
-    pub fn matches(&self, owner: &Pod, other: &Pod, labels: &NamespaceLabels) -> bool {
-        let ns = &*other.meta.namespace;
-        let there = if self.namespaces.is_empty() && self.namespace_selector.is_none() {
-            owner.meta.namespace == other.meta.namespace
+    /// Whether the term of the pod `owner` selects the pod `other`.
+    pub fn matches(&self, owner: &Meta, other: &Meta, labels: &NamespaceLabels) -> bool {
+        let ns = &*other.namespace;
+        let in_namespace = if self.namespaces.is_empty() && self.namespace_selector.is_none() {
+            owner.namespace == other.namespace
         } else {
             self.namespaces.iter().any(|n| &**n == ns)
                 || self.namespace_selector.as_ref().is_some_and(|s| {
-                    let of = labels.get(ns);
-                    s.matches(|k| of?.get(k))
+                    let labels = labels.get(ns);
+                    s.matches(|k| labels?.get(k))
                 })
         };
-        there && self.selector.matches(|k| other.meta.label(k))
+        in_namespace && self.selector.matches(|k| other.label(k))
     }
 }
 
@@ -52,7 +52,7 @@ impl Term {
 pub struct PodAffinity {
     pub required: Vec<Term>,
     pub anti_required: Vec<Term>,
-    /// With their weights; those of anti-affinity are negative.
+    /// Weights and terms; the weights of anti-affinity are negative.
     pub preferred: Vec<(i64, Term)>,
 }
 

@@ -96,7 +96,7 @@ impl Queue {
         self.waiting.insert(uid, w);
     }
 
-    /// Adds a pod, or replaces it after a change. A change of what a refusing plugin reads is worth a try at once.
+    /// Adds a pod, or replaces it after a change. A change of what a refusing plugin reads makes the pod due at once.
     pub fn add(&mut self, pod: Arc<Pod>) {
         let Some(mut w) = self.unlink(&pod.meta.uid) else {
             self.arrivals += 1;
@@ -127,9 +127,9 @@ impl Queue {
         self.unlink(uid);
     }
 
-    /// The next pod to schedule, if one is due.
+    /// Returns the next pod to schedule, if one is due.
     pub fn pop(&mut self) -> Option<Taken> {
-        self.ripen();
+        self.move_due();
         let (_, _, uid) = self.active.first().cloned()?;
         let w = self.unlink(&uid)?;
         Some(Taken { pod: w.pod, arrival: w.arrival, attempts: w.attempts })
@@ -145,7 +145,7 @@ impl Queue {
         backoff.into_iter().chain(forgotten).min()
     }
 
-    fn ripen(&mut self) {
+    fn move_due(&mut self) {
         let now = Instant::now();
         while let Some((at, uid)) = self.backoff.first().cloned() {
             if at > now {
@@ -189,7 +189,7 @@ impl Queue {
         }
     }
 
-    /// To the active pods, or to those backing off while the back-off lasts, if all plugins let it in.
+    /// Moves a pod to the active ones or to those backing off, if all plugins admit it.
     fn ready(&mut self, w: Waiting) {
         if !self.framework.admits(&w.pod) {
             return self.link(w, gated);
@@ -198,8 +198,8 @@ impl Queue {
         self.link(w, if over { active } else { backing_off });
     }
 
-    /// Takes pods out of the unschedulable ones that may fit after the event.
-    pub fn happened(&mut self, event: &Event<'_>) {
+    /// Requeues unschedulable pods that may fit after the event.
+    pub fn handle_event(&mut self, event: &Event<'_>) {
         if self.unschedulable.is_empty() || event.changes().is_empty() {
             return;
         }
@@ -254,7 +254,7 @@ mod tests {
 
     /// Clauses: Q02.priority, Q02.backoff
     #[tokio::test(start_paused = true)]
-    async fn pods_come_by_priority_and_after_their_back_off() {
+    async fn pods_are_popped_by_priority_and_after_back_off() {
         let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
         for (n, p) in [("low", 0), ("first", 5), ("second", 5), ("high", 9)] {
             q.add(pod(n, p));
@@ -268,9 +268,9 @@ mod tests {
         }
         assert_eq!(order, ["high", "first", "second", "low"]);
         let gone = pod("gone", 0);
-        q.happened(&Event::PodPlaced(&gone));
+        q.handle_event(&Event::PodPlaced(&gone));
         assert!(q.pop().is_none(), "another pod does not make room");
-        q.happened(&Event::PodGone(&gone));
+        q.handle_event(&Event::PodGone(&gone));
         assert!(q.pop().is_none(), "backing off");
         let due = q.next_due().unwrap();
         assert_eq!(due - Instant::now(), Duration::from_secs(1));
@@ -285,7 +285,7 @@ mod tests {
         Arc::new(Pod::new(serde_json::to_vec(&v).unwrap().into()).unwrap())
     }
 
-    /// A gate keeps a pod out of the queue, and a change of the pod is a try only if a refusing plugin reads what changed.
+    /// A gate keeps a pod out of the queue. A changed pod is retried at once only if a refusing plugin reads the change.
     #[tokio::test(start_paused = true)]
     async fn changes_of_a_pod_wake_it_where_plugins_read_them() {
         let mut q = Queue::new(Arc::new(Framework::new(deciding_plugins())));
@@ -316,9 +316,9 @@ mod tests {
                 "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}}});
             crate::cluster::NodeEntry::new(serde_json::to_vec(&v).unwrap().into()).unwrap()
         };
-        q.happened(&Event::NodeChanged { old: &node("1", "1"), new: &node("2", "1") });
+        q.handle_event(&Event::NodeChanged { old: &node("1", "1"), new: &node("2", "1") });
         assert!(q.pop().is_none(), "nothing that a filter reads");
-        q.happened(&Event::NodeChanged { old: &node("2", "1"), new: &node("3", "2") });
+        q.handle_event(&Event::NodeChanged { old: &node("2", "1"), new: &node("3", "2") });
         assert!(q.pop().is_some(), "more CPU");
     }
 }

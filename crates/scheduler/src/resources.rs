@@ -1,10 +1,10 @@
-//! Amounts of resources, as integers the scheduler can add up.
+//! Amounts of resources as integers.
 
 use meta::Quantity;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// CPU in thousandths, the rest in units (bytes). Extended resources by name, sorted.
+/// CPU in millicores, other amounts in units (bytes). Extended resources by name, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     pub cpu: i64,
@@ -14,8 +14,8 @@ pub struct Resources {
     pub extended: Vec<(Arc<str>, i64)>,
 }
 
-/// The most that counts of one amount: more than any node has, and sums of the pods of a node do not overflow, so what is added can be
-/// taken away again.
+/// The maximum of one amount: more than any node has, but small enough that the sum of the pods of a node does not overflow, so that
+/// subtraction undoes addition.
 const MOST: i64 = 1 << 50;
 
 fn quantity(v: &Value) -> Option<Quantity> {
@@ -27,7 +27,7 @@ fn quantity(v: &Value) -> Option<Quantity> {
 }
 
 impl Resources {
-    /// Reads a `ResourceList`; what is no quantity counts as nothing.
+    /// Reads a `ResourceList`; an invalid quantity counts as zero.
     pub fn read(list: Option<&Map<String, Value>>) -> Self {
         let mut r = Self::default();
         for (name, v) in list.into_iter().flatten() {
@@ -79,9 +79,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A pod with an enormous request made the scheduler forget what else ran on its node.
+    /// A pod with an enormous request made the scheduler forget the other pods of its node.
     #[test]
-    fn what_was_added_can_be_taken_away() {
+    fn subtraction_undoes_addition() {
         let read = |v: Value| Resources::read(v.as_object());
         let mut used = read(json!({"cpu": "1500m", "memory": "1Gi", "example.com/a": "3"}));
         let before = used.clone();

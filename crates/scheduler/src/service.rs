@@ -3,7 +3,8 @@
 use crate::binding::{self, BindingError};
 use crate::changes::{Change, Changes};
 use crate::cluster::{Cluster, NodeInfo};
-use crate::decide::{Decision, decide};
+use crate::decide::decide;
+use crate::decision::Decision;
 use crate::framework::{Event, Framework, Nomination, Plugin};
 use crate::plugins::default_plugins;
 use crate::pod::{Pod, PodInfo};
@@ -82,11 +83,11 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
     let source = Source::scheduler(&options.name, &options.host);
     let recorder = Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone());
 
-    let pods = options.informers.of::<core::Pod, PodInfo>();
-    let nodes = options.informers.of::<core::Node, NodeInfo>();
+    let pods = options.informers.typed::<core::Pod, PodInfo>();
+    let nodes = options.informers.typed::<core::Node, NodeInfo>();
     let namespaces = options
         .informers
-        .informer::<()>(&ApiResource::of::<core::Namespace>(), &Scope { metadata_only: true, ..Scope::default() });
+        .informer::<()>(&ApiResource::typed::<core::Namespace>(), &Scope { metadata_only: true, ..Scope::default() });
     let all = changes.clone();
     nodes.on_change(move |c| {
         all.add(Change::Node { old: c.old.clone(), new: c.new.clone() });
@@ -121,7 +122,7 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
     };
     let work = async {
         loop {
-            // A decision is made on everything that is known.
+            // Apply all known changes before a decision.
             while let Some(change) = changes.take() {
                 s.take_caught(change);
             }
@@ -129,7 +130,7 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
                 s.fail_caught(failure);
             }
             if let Some(taken) = s.queue.pop() {
-                // A pod whose scheduling panics is tried again as after a failed binding, and delays no other.
+                // A pod whose scheduling panics is retried like one whose binding failed, and does not delay others.
                 let (pod, again) = (taken.pod.key(), taken.clone());
                 if caught("scheduler", pod, s.schedule(taken)).await.is_err() {
                     s.cluster.remove_pod(&again.pod.meta.uid);
@@ -174,8 +175,8 @@ impl Scheduler {
                 (old, Some(new)) => {
                     self.cluster.set_node(new.clone());
                     match &old {
-                        None => self.queue.happened(&Event::NodeAdded(&new)),
-                        Some(old) => self.queue.happened(&Event::NodeChanged { old, new: &new }),
+                        None => self.queue.handle_event(&Event::NodeAdded(&new)),
+                        Some(old) => self.queue.handle_event(&Event::NodeChanged { old, new: &new }),
                     }
                 }
                 (Some(old), None) => self.cluster.remove_node(&old.meta.name),
@@ -196,10 +197,10 @@ impl Scheduler {
                 self.queue.remove(&p.meta.uid);
                 let known = self.cluster.is_placed(&p.meta.uid);
                 let node = p.view.node_name.clone();
-                self.cluster.place(p.clone(), &node);
+                self.cluster.add_pod(p.clone(), &node);
                 match &old {
-                    _ if !known => self.queue.happened(&Event::PodPlaced(&p)),
-                    Some(old) => self.queue.happened(&Event::PodChanged { old, new: &p }),
+                    _ if !known => self.queue.handle_event(&Event::PodPlaced(&p)),
+                    Some(old) => self.queue.handle_event(&Event::PodChanged { old, new: &p }),
                     None => {}
                 }
             }
@@ -222,7 +223,7 @@ impl Scheduler {
     fn gone(&mut self, p: &Arc<Pod>) {
         self.queue.remove(&p.meta.uid);
         if self.cluster.remove_pod(&p.meta.uid) {
-            self.queue.happened(&Event::PodGone(p));
+            self.queue.handle_event(&Event::PodGone(p));
         }
     }
 
@@ -237,7 +238,7 @@ impl Scheduler {
         };
         match self.framework.reserve(&pod, &node) {
             Ok(()) => {
-                self.cluster.place(pod, &node);
+                self.cluster.add_pod(pod, &node);
                 self.bind(taken, node).await;
             }
             Err(refusal) => {
@@ -256,7 +257,13 @@ impl Scheduler {
             match binding::bind(&framework, &taken.pod, &node).await {
                 Ok(()) => {
                     let text = format!("Successfully assigned {}/{} to {node}", m.namespace, m.name);
-                    recorder.action(Regarding::of("v1", "Pod", m), Severity::Normal, "Scheduled", "Binding", text);
+                    recorder.action(
+                        Regarding::from_meta("v1", "Pod", m),
+                        Severity::Normal,
+                        "Scheduled",
+                        "Binding",
+                        text,
+                    );
                 }
                 Err(error) => {
                     let _ = failures.send(Failed { taken, node, error }).await;
@@ -275,11 +282,11 @@ impl Scheduler {
             return;
         }
         self.cluster.remove_pod(&pod.meta.uid);
-        self.queue.happened(&Event::PodGone(&pod));
+        self.queue.handle_event(&Event::PodGone(&pod));
         if error.pod_is_gone() {
             return;
         }
-        let about = Regarding::of("v1", "Pod", &pod.meta);
+        let about = Regarding::from_meta("v1", "Pod", &pod.meta);
         self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", error.to_string());
         match error {
             BindingError::Refused(refusal) => self.queue.refused(taken, [refusal.plugin].into()),
@@ -292,7 +299,7 @@ impl Scheduler {
         let message = d.message();
         let pod = taken.pod.clone();
         self.queue.refused(taken, d.refused_by());
-        let about = Regarding::of("v1", "Pod", &pod.meta);
+        let about = Regarding::from_meta("v1", "Pod", &pod.meta);
         self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", message.as_str());
         let (options, permits) = (self.options.clone(), self.permits.clone());
         let Ok(permit) = permits.acquire_owned().await else { return };
@@ -340,6 +347,6 @@ async fn write_condition(options: &Options, pod: &Pod, message: &str, node: Opti
         status["nominatedNodeName"] = node.into();
     }
     let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.meta.uid}, "status": status}));
-    let pods = options.client.dynamic(&ApiResource::of::<core::Pod>()).namespace(&pod.meta.namespace);
+    let pods = options.client.dynamic(&ApiResource::typed::<core::Pod>()).namespace(&pod.meta.namespace);
     pods.patch_status(&pod.meta.name, &WriteOptions::default(), &patch).await.map(|_| ())
 }

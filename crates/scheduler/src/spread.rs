@@ -1,8 +1,6 @@
-//! Topology spread constraints, as data.
+//! Topology spread constraints.
 
-use crate::cluster::Node;
-use crate::pod::Pod;
-use crate::taint::untolerated;
+use client::Meta;
 use meta::LabelSelector;
 use meta::selector::{Operator, Requirement};
 use serde_json::Value;
@@ -11,13 +9,15 @@ use serde_json::Value;
 pub struct Constraint {
     pub max_skew: i64,
     pub topology_key: Box<str>,
-    /// `DoNotSchedule`.
+    /// `DoNotSchedule`, not `ScheduleAnyway`.
     pub hard: bool,
     pub min_domains: i64,
     selector: LabelSelector,
     match_label_keys: Vec<Box<str>>,
-    honor_affinity: bool,
-    honor_taints: bool,
+    /// `nodeAffinityPolicy`: count only nodes that the pod's affinity admits.
+    pub honor_affinity: bool,
+    /// `nodeTaintsPolicy`: count only nodes whose taints the pod tolerates.
+    pub honor_taints: bool,
 }
 
 impl Constraint {
@@ -35,11 +35,11 @@ impl Constraint {
         }
     }
 
-    /// The selector, narrowed to the incoming pod's own values of `matchLabelKeys`.
-    pub fn selector_for(&self, pod: &Pod) -> LabelSelector {
+    /// The label selector with the pod's values of `matchLabelKeys`.
+    pub fn selector_for(&self, pod: &Meta) -> LabelSelector {
         let mut s = self.selector.clone();
         for k in &self.match_label_keys {
-            if let Some(v) = pod.meta.label(k) {
+            if let Some(v) = pod.label(k) {
                 s.requirements.push(Requirement {
                     key: k.to_string(),
                     operator: Operator::In,
@@ -48,12 +48,5 @@ impl Constraint {
             }
         }
         s
-    }
-
-    /// Whether pods on the node count.
-    pub fn counts(&self, pod: &Pod, node: &Node) -> bool {
-        let Some(n) = &node.entry else { return false };
-        (!self.honor_affinity || pod.view.affinity.admits(n))
-            && (!self.honor_taints || untolerated(&n.view.taints, &pod.view.tolerations).is_none())
     }
 }

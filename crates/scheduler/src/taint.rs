@@ -20,8 +20,8 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// An empty effect is every effect, an empty key (with `Exists`) every key. `Lt` and `Gt` compare integers, and what is no
-    /// integer is not tolerated.
+    /// An empty effect matches every effect, an empty key (with `Exists`) every key. `Lt` and `Gt` compare integers; a taint whose value
+    /// is no integer is not tolerated.
     pub fn tolerates(&self, t: &Taint) -> bool {
         if !self.effect.is_empty() && self.effect != t.effect || !self.key.is_empty() && self.key != t.key {
             return false;
@@ -41,7 +41,7 @@ pub fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     tolerations.iter().any(|t| t.tolerates(taint))
 }
 
-/// The first taint that keeps a pod away.
+/// The first taint that is not tolerated.
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
     taints.iter().filter(|t| matches!(&*t.effect, "NoSchedule" | "NoExecute")).find(|t| !tolerated(t, tolerations))
 }

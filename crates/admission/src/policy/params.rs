@@ -1,14 +1,21 @@
 //! Parameters of policies.
 
-use super::read::ParamRef;
 use crate::plugin::{Lookup, ReadScope, Review, WriteRequest};
-use meta::{Gvk, Gvr, Object};
+use meta::{Gvk, Gvr, LabelSelector, Object};
 use std::sync::Arc;
 
 /// Maximum number and total stored size of objects that a selector may match: users who may label objects of the kind
 /// could otherwise slow down every request that the binding matches.
 const MOST: usize = 1_000;
 const MOST_BYTES: usize = 16 << 20;
+
+/// `paramRef` of a binding.
+pub(super) struct ParamRef {
+    pub name: String,
+    pub namespace: String,
+    pub selector: Option<Result<LabelSelector, String>>,
+    pub denies_absence: bool,
+}
 
 /// The parameters of a binding, read one by one: the policy is evaluated for each. A policy without `paramKind` is
 /// evaluated once.

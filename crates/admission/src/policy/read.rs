@@ -1,6 +1,6 @@
 //! Policies and bindings, parsed and compiled once and cached until their objects change.
 
-use super::params;
+use super::params::{self, ParamRef};
 use crate::evaluation::{Conditions, Expression, Variables};
 use crate::matching::{GROUP, Matcher};
 use crate::plugin::{Lookup, MatchOwner, WriteRequest};
@@ -56,13 +56,6 @@ pub(super) struct Binding {
     pub matcher: Matcher,
     pub param: Option<ParamRef>,
     pub actions: Vec<Action>,
-}
-
-pub(super) struct ParamRef {
-    pub name: String,
-    pub namespace: String,
-    pub selector: Option<Result<LabelSelector, String>>,
-    pub denies_absence: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::exchange::{self, ReviewResponse};
 use super::hook::DryRun;
-use super::select::Invocation;
+use super::invocation::Invocation;
 use crate::plugin::{CallError, Outcome, Review, TOO_MANY_OUTSIDE, WebhookCall};
 use meta::{Object, Status, names};
 use tokio::time::Instant;

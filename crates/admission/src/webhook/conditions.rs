@@ -1,7 +1,7 @@
 //! `matchConditions` of a webhook (CEL).
 
 use super::call::versioned;
-use super::select::Invocation;
+use super::invocation::Invocation;
 use crate::evaluation::{Matched, Subject};
 use crate::pace;
 use crate::plugin::Review;

@@ -1,6 +1,6 @@
 //! The `AdmissionReview` request and response.
 
-use super::select::Invocation;
+use super::invocation::Invocation;
 use crate::plugin::Review;
 use crate::request::request;
 use base64::Engine;

@@ -10,6 +10,7 @@ mod call;
 mod conditions;
 mod exchange;
 mod hook;
+mod invocation;
 mod mutating;
 mod select;
 mod validating;

@@ -2,7 +2,8 @@
 
 use super::call::{Failure, call, versioned};
 use super::hook::Hooks;
-use super::select::{Invocation, select};
+use super::invocation::Invocation;
+use super::select::select;
 use crate::grown;
 use crate::matching::is_exempt;
 use crate::plugin::{Reinvocation, Remote, Review};

@@ -2,17 +2,10 @@
 
 use super::conditions;
 use super::hook::Hook;
+use super::invocation::Invocation;
 use crate::plugin::Review;
 use auth::Callers;
-use meta::{Gvk, Gvr, Object, Status};
-
-/// A webhook to call, with the resource and kind to send.
-pub(super) struct Invocation<'a> {
-    pub hook: &'a Hook,
-    pub callers: &'a Callers,
-    pub resource: Gvr,
-    pub kind: Gvk,
-}
+use meta::{Object, Status};
 
 pub(super) async fn select<'a>(
     callers: &'a Callers,

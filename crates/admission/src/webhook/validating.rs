@@ -2,7 +2,8 @@
 
 use super::call::{call, versioned};
 use super::hook::Hooks;
-use super::select::{Invocation, select};
+use super::invocation::Invocation;
+use super::select::select;
 use crate::matching::is_exempt;
 use crate::plugin::{Remote, Review};
 use async_trait::async_trait;

@@ -11,7 +11,7 @@ use crate::metrics::table::WATCH_EVENTS;
 use crate::trace::{Running, Trace};
 use bytes::Bytes;
 use client::informer::Labels;
-use client::shared::{Ask, Batch, Handover, Kind, Page, Stored};
+use client::shared::{Batch, Handover, HandoverRequest, Kind, Page, Stored};
 use http::Response;
 use meta::{Object, Status};
 use registry::{Batch as Watched, ObjectEventKind, ObjectWatch, Resource};
@@ -27,7 +27,7 @@ const PENDING: usize = 16;
 /// Whether the request is for shared objects or their metadata.
 pub fn negotiated(call: &Call) -> bool {
     let shape = call.negotiated.encoding == Encoding::Json && call.negotiated.shape != Shape::Table;
-    shape && call.parts.extensions.get::<Ask>().is_some()
+    shape && call.parts.extensions.get::<HandoverRequest>().is_some()
 }
 
 pub async fn list(

@@ -1,6 +1,6 @@
-//! Connections: TCP, a CONNECT proxy if there is one, TLS.
+//! Connections: TCP, an HTTP CONNECT proxy if configured, TLS.
 
-use super::connecting::note;
+use super::connection_trace::note;
 use super::dial::{dial, handshake_error};
 use super::{Config, Reach, tls};
 use crate::error::{BoxError, Error};
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// An HTTP proxy that is asked to CONNECT.
+/// An HTTP proxy that is used with CONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
     address: String,
@@ -114,17 +114,17 @@ impl Connector {
 
 async fn through(proxy: &Proxy, target: &str) -> Result<TcpStream, BoxError> {
     let mut tcp = TcpStream::connect(&proxy.address).await.map_err(|e| format!("proxy {}: {e}", proxy.address))?;
-    let mut ask = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+    let mut connect = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
     if let Some(a) = &proxy.authorization {
-        ask.push_str(&format!("Proxy-Authorization: Basic {a}\r\n"));
+        connect.push_str(&format!("Proxy-Authorization: Basic {a}\r\n"));
     }
-    ask.push_str("\r\n");
-    tcp.write_all(ask.as_bytes()).await?;
-    // Byte by byte: what follows the head belongs to the tunnel.
+    connect.push_str("\r\n");
+    tcp.write_all(connect.as_bytes()).await?;
+    // Byte by byte, because the bytes after the head belong to the tunnel.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() > 16 * 1024 {
-            return Err("the proxy's answer has no end".into());
+            return Err("the proxy's response header is incomplete or too long".into());
         }
         head.push(tcp.read_u8().await?);
     }
@@ -132,7 +132,7 @@ async fn through(proxy: &Proxy, target: &str) -> Result<TcpStream, BoxError> {
     let line = line.lines().next().unwrap_or_default();
     match line.split(' ').nth(1) {
         Some(code) if code.starts_with('2') => Ok(tcp),
-        _ => Err(format!("the proxy refused: {line}").into()),
+        _ => Err(format!("the proxy refused CONNECT: {line}").into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One connection of one's own: where a pool would hide what is measured, or may not be shared.
+//! A single connection outside the pool, for measurements or where connections must not be shared.
 
 use super::{Https, chain};
 use crate::error::Error;
@@ -11,8 +11,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use tower_service::Service;
 
-/// A connection that speaks HTTP/1.1, one request after the other: the next can be sent when the body of the last answer was
-/// read to its end. It is not opened again when it ends.
+/// An HTTP/1.1 connection for one request at a time: the next can be sent after the body of the last response was read to its end.
+/// It is not reopened when it closes.
 pub struct Dedicated {
     sender: http1::SendRequest<Full<Bytes>>,
     headers: HeaderMap,
@@ -20,7 +20,7 @@ pub struct Dedicated {
 }
 
 impl Https {
-    /// Opens a connection that is in no pool. `headers` go with every request.
+    /// Opens a connection outside the pool. `headers` go with every request.
     pub async fn dedicated(&self, mut headers: HeaderMap) -> Result<Dedicated, Error> {
         let connect = |source| Error::Connect { to: self.authority.to_string(), source };
         let to = Uri::builder()
@@ -31,7 +31,7 @@ impl Https {
             .map_err(|e| Error::Request(e.to_string()))?;
         let stream = self.connector.clone().call(to).await.map_err(connect)?;
         let (sender, connection) = http1::handshake(stream).await.map_err(|e| Error::Send(chain(&e).into()))?;
-        // Its errors reach the one who waits for an answer.
+        // Its errors reach the caller that waits for a response.
         tokio::spawn(connection);
         let host = HeaderValue::from_str(self.authority.as_str()).map_err(|e| Error::Request(e.to_string()))?;
         headers.insert(HOST, host);
@@ -50,9 +50,8 @@ impl Dedicated {
             parts.headers.append(name.clone(), value.clone());
         }
         if !self.prefix.is_empty() {
-            let asked = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-            parts.uri =
-                format!("{}{asked}", self.prefix).parse().map_err(|e| Error::Request(format!("{asked}: {e}")))?;
+            let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+            parts.uri = format!("{}{path}", self.prefix).parse().map_err(|e| Error::Request(format!("{path}: {e}")))?;
         }
         let failed = |e: hyper::Error| Error::Send(chain(&e).into());
         self.sender.ready().await.map_err(failed)?;

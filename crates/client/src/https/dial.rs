@@ -1,8 +1,8 @@
-//! Dialling, and what went wrong with it in the words of Go's `net` and `crypto/tls`, which clients and people match.
+//! Dialling, with the error texts of Go's `net` and `crypto/tls`, which clients and users match.
 
-use super::connecting::{Step, note};
+use super::connection_trace::{Step, note};
 use super::trust::Distrust;
-use super::{Reach, words};
+use super::{Reach, go_errors};
 use crate::error::BoxError;
 use crate::lookups::{Lookups, Share};
 use rustls::{AlertDescription, CertificateError, InvalidMessage, OtherError};
@@ -12,23 +12,23 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Lookups of the whole process. Users choose some of the names: with services of type ExternalName, to which webhooks lead.
+/// Lookups of the whole process. Users choose some of the names: webhooks may call services of type ExternalName.
 static LOOKUPS: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(32));
-const LOOKUPS_OF_HOST: usize = 4;
+const LOOKUPS_PER_HOST: usize = 4;
 
-/// Connects to the first address of a host that answers, within `limit`; to no special one if `reach` says so. The error is that
-/// of the first address.
+/// Connects to the first address of a host that accepts, within `limit`, skipping addresses that `reach` forbids. Returns the error of
+/// the first address if none accepts.
 pub async fn dial(host: &str, port: u16, reach: Reach, limit: Duration) -> Result<TcpStream, BoxError> {
     let begun = tokio::time::Instant::now();
     let deadline = begun + limit;
-    let share = Share { key: host, most: LOOKUPS_OF_HOST };
+    let share = Share { key: host, limit: LOOKUPS_PER_HOST };
     let lookup = tokio::time::timeout_at(deadline, LOOKUPS.lookup(&[share], host, port)).await;
     let addresses = match lookup {
         Err(_) => return Err(format!("dial tcp: lookup {host}: i/o timeout").into()),
-        Ok(Err(e)) => return Err(words::lookup(host, &e)),
+        Ok(Err(e)) => return Err(go_errors::lookup(host, &e)),
         Ok(Ok(addresses)) => addresses,
     };
-    // What is an address already is not looked up.
+    // An IP address is not looked up.
     if host.parse::<IpAddr>().is_err() {
         note(|c| {
             c.lookup = begun.elapsed();
@@ -67,18 +67,18 @@ async fn connect(address: SocketAddr, deadline: tokio::time::Instant) -> Result<
     connected
 }
 
-/// Why an address was not connected to, of the same kind as the system's error.
+/// The error of a failed connect, of the same kind as the system's error.
 fn connect_error(address: SocketAddr, e: &Error) -> Error {
-    Error::new(e.kind(), format!("dial tcp {address}: connect: {}", words::os(e)))
+    Error::new(e.kind(), format!("dial tcp {address}: connect: {}", go_errors::os_error(e)))
 }
 
-/// Why a TLS connection could not be made.
+/// The error text of a failed TLS handshake.
 pub fn handshake_error(e: &Error) -> String {
     let Some(tls) = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) else {
         return match e.kind() {
             ErrorKind::UnexpectedEof => "EOF".into(),
             ErrorKind::ConnectionReset => "read: connection reset by peer".into(),
-            _ => words::os(e),
+            _ => go_errors::os_error(e),
         };
     };
     match tls {

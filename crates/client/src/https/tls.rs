@@ -1,4 +1,4 @@
-//! TLS as a client: whom to trust and who we are.
+//! TLS client configuration: trusted roots and client certificates.
 
 use super::Config;
 use super::trust::{Trusted, Verifier};
@@ -11,10 +11,10 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whose certificates are believed.
+/// The certificates that are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Roots {
-    /// What the machine trusts.
+    /// The system's certificates.
     #[default]
     System,
     /// PEM.
@@ -34,7 +34,7 @@ impl std::fmt::Debug for ClientIdentity {
     }
 }
 
-/// Where systems keep the certificates they trust, as Go looks for them.
+/// Where systems keep trusted certificates; Go's list.
 const SYSTEM: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -49,7 +49,7 @@ pub(super) fn config(c: &Config, http2: bool) -> Result<Arc<ClientConfig>, Error
         .with_safe_default_protocol_versions()
         .map_err(|e| Error::Credentials(e.to_string()))?;
     let builder = if c.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
     } else {
         let verifier = Verifier::new(roots(&c.roots)?, provider);
         builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
@@ -67,19 +67,19 @@ pub(super) fn config(c: &Config, http2: bool) -> Result<Arc<ClientConfig>, Error
     Ok(Arc::new(config))
 }
 
-/// TLS to servers that `roots` know, as `identity`, for HTTP/1.1: as the API server speaks to the agents of nodes.
+/// TLS for HTTP/1.1 to servers that `roots` verify, with a client certificate: the API server's configuration for kubelets.
 pub fn mutual(roots: Roots, identity: ClientIdentity) -> Result<Arc<ClientConfig>, Error> {
     config(&Config { roots, identity: Some(identity), ..Config::new("") }, false)
 }
 
-/// TLS that takes any certificate, for HTTP/1.1: as the API server speaks to the pods that it is a proxy for.
+/// TLS for HTTP/1.1 that accepts any certificate: the API server's configuration as a proxy for pods.
 pub fn unverified() -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|e| Error::Credentials(e.to_string()))?;
     let mut config =
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth();
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider))).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
@@ -103,7 +103,7 @@ fn roots(r: &Roots) -> Result<Trusted, Error> {
                 let c = c.map_err(|_| unfit("unable to parse bytes as PEM block".into()))?;
                 failed = trusted.add(c).err().or(failed);
             }
-            // As Go does it, one that is good is enough.
+            // As in Go, one valid certificate is enough.
             match failed {
                 _ if !trusted.is_empty() => {}
                 Some(e) => return Err(unfit(format!("failed to parse certificate: {e}"))),
@@ -111,7 +111,7 @@ fn roots(r: &Roots) -> Result<Trusted, Error> {
             }
         }
         Roots::System => {
-            // A machine that trusts nobody is no error until it meets a certificate.
+            // Having no roots is an error only when a certificate is verified.
             if let Some(pem) = SYSTEM.iter().find_map(|p| std::fs::read(Path::new(p)).ok()) {
                 for c in certificates(&pem, "system certificates").unwrap_or_default() {
                     let _ = trusted.add(c);
@@ -122,11 +122,11 @@ fn roots(r: &Roots) -> Result<Trusted, Error> {
     Ok(trusted)
 }
 
-/// `insecure-skip-tls-verify`: signatures are checked, names and chains are not.
+/// `insecure-skip-tls-verify`: verifies signatures, but neither names nor chains.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyServer(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

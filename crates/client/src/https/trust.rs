@@ -1,10 +1,10 @@
-//! Whether a server's certificate is trusted, as Go's `crypto/x509` decides it and in its words.
+//! Verification of server certificates, with the decisions and texts of Go's `crypto/x509`.
 //!
-//! The leaf is looked at first: when it is valid, for which names, and for what it may be used. Then it must be one of the roots
-//! itself, or a chain must lead from it to a root that may sign. Chains are `webpki`'s, except for one that it refuses and Go does
-//! not: a leaf that says it is a CA, signed by a root.
+//! The leaf is checked first: its validity, names and key usage. Then it must be one of the roots
+//! itself, or a chain must lead from it to a root that may sign. `webpki` verifies the chains, except for a case that it rejects and Go
+//! accepts: a leaf that is marked as a CA, signed by a root.
 //!
-//! **Invariant**: a certificate among the roots signs others only if it says that it is a CA; else it vouches for itself alone.
+//! **Invariant**: a root signs other certificates only if it is marked as a CA; otherwise only its own certificate is trusted.
 
 use crate::certificate::common_name;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -21,10 +21,10 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
 
-/// Names of a certificate that an error lists.
-const MOST_NAMES: usize = 100;
+/// Maximum number of certificate names that an error lists.
+const MAX_NAMES: usize = 100;
 
-/// Why a certificate is not trusted.
+/// The reason why a certificate is not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Distrust {
     #[error("x509: malformed certificate")]
@@ -43,12 +43,12 @@ pub enum Distrust {
     Other(String),
 }
 
-/// Certificates that are trusted.
+/// Trusted certificates.
 #[derive(Default)]
 pub struct Trusted {
-    /// What may sign others.
+    /// Certificates that may sign others.
     anchors: Vec<Anchor>,
-    /// Hashes of all, each of which may be a server's.
+    /// Hashes of all certificates; each of them is accepted as a server's.
     own: HashSet<Box<[u8]>>,
 }
 
@@ -78,7 +78,7 @@ impl Trusted {
     }
 }
 
-/// Whether what it signed is believed (`CheckSignatureFrom`).
+/// Whether signatures by `cert` are accepted (`CheckSignatureFrom`).
 fn may_sign(cert: &X509Certificate<'_>) -> bool {
     let constraints = cert.basic_constraints().ok().flatten();
     let is_ca = match constraints {
@@ -89,10 +89,10 @@ fn may_sign(cert: &X509Certificate<'_>) -> bool {
     is_ca && usage.is_none_or(|u| u.value.flags == 0 || u.value.key_cert_sign())
 }
 
-/// Verifies servers by what is trusted.
+/// Verifies server certificates against trusted ones.
 pub struct Verifier {
     trusted: Trusted,
-    /// All anchors; none when there is none.
+    /// Verifies chains to the anchors; none if there are no anchors.
     chains: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }
@@ -167,7 +167,7 @@ fn valid_at(cert: &X509Certificate<'_>, now: UnixTime) -> Result<(), Distrust> {
     }
 }
 
-/// Whether it may be a server's: what says nothing of its use may be used for anything.
+/// Checks the extended key usage; a certificate without one may be used for any purpose.
 fn serves(cert: &X509Certificate<'_>) -> Result<(), Distrust> {
     match cert.extended_key_usage() {
         Ok(None) => Ok(()),
@@ -176,7 +176,7 @@ fn serves(cert: &X509Certificate<'_>) -> Result<(), Distrust> {
     }
 }
 
-/// Whether an anchor, which constrains no names, signed a certificate.
+/// Whether an anchor without name constraints signed the certificate.
 fn signs(anchor: &TrustAnchor<'_>, cert: &X509Certificate<'_>) -> bool {
     let sequence = |content: &[u8]| {
         let mut out = vec![0x30];
@@ -218,9 +218,9 @@ fn distrust(why: &CertificateError, cert: &X509Certificate<'_>, name: &ServerNam
     }
 }
 
-/// What is wrong with the name (`HostnameError`).
-fn wrong_name(cert: &X509Certificate<'_>, wanted: &ServerName<'_>) -> String {
-    let host = wanted.to_str();
+/// Text of Go's `HostnameError`.
+fn wrong_name(cert: &X509Certificate<'_>, name: &ServerName<'_>) -> String {
+    let host = name.to_str();
     let names = cert.subject_alternative_name().ok().flatten();
     let has_names = names.is_some();
     let names = names.map(|n| &n.value.general_names[..]).unwrap_or_default();
@@ -228,7 +228,7 @@ fn wrong_name(cert: &X509Certificate<'_>, wanted: &ServerName<'_>) -> String {
     if !has_names && common.is_some_and(|n| n.eq_ignore_ascii_case(&host)) {
         return "certificate relies on legacy Common Name field, use SANs instead".into();
     }
-    let is_address = matches!(wanted, ServerName::IpAddress(_));
+    let is_address = matches!(name, ServerName::IpAddress(_));
     let valid: Vec<String> = names
         .iter()
         .filter_map(|n| match n {
@@ -240,7 +240,7 @@ fn wrong_name(cert: &X509Certificate<'_>, wanted: &ServerName<'_>) -> String {
     match valid.len() {
         0 if is_address => format!("cannot validate certificate for {host} because it doesn't contain any IP SANs"),
         0 => format!("certificate is not valid for any names, but wanted to match {host}"),
-        n if n > MOST_NAMES => format!("certificate is valid for {n} names, but none matched {host}"),
+        n if n > MAX_NAMES => format!("certificate is valid for {n} names, but none matched {host}"),
         _ => format!("certificate is valid for {}, not {host}", valid.join(", ")),
     }
 }

@@ -1,4 +1,4 @@
-//! What an informer holds.
+//! The cache of an informer.
 
 use super::View;
 use crate::shared::Stored;
@@ -98,7 +98,7 @@ pub struct Meta {
     pub owner_references: Vec<Owner>,
 }
 
-/// What a store has at hand of an object without reading it.
+/// Metadata that a store knows without decoding the object.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Identity {
@@ -123,8 +123,8 @@ struct Rest {
 }
 
 impl Meta {
-    /// From the JSON of a whole object.
-    pub(crate) fn of_object(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+    /// From the JSON of a complete object.
+    pub(crate) fn from_object(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Head<'a> {
             #[serde(borrow)]
@@ -132,7 +132,7 @@ impl Meta {
         }
         let head: Head<'_> = serde_json::from_slice(bytes)?;
         let metadata = head.metadata.get();
-        Ok(Self::of(serde_json::from_str(metadata)?, serde_json::from_str(metadata)?))
+        Ok(Self::from_parts(serde_json::from_str(metadata)?, serde_json::from_str(metadata)?))
     }
 
     /// From JSON that begins with `metadata`.
@@ -143,10 +143,10 @@ impl Meta {
         metadata: &[u8],
     ) -> Result<Self, serde_json::Error> {
         let rest = Rest::deserialize(&mut serde_json::Deserializer::from_slice(metadata))?;
-        Ok(Self::of(Identity { name, namespace, resource_version: revision.to_string(), labels }, rest))
+        Ok(Self::from_parts(Identity { name, namespace, resource_version: revision.to_string(), labels }, rest))
     }
 
-    fn of(identity: Identity, rest: Rest) -> Self {
+    fn from_parts(identity: Identity, rest: Rest) -> Self {
         let Identity { name, namespace, resource_version, labels } = identity;
         let Rest { uid, generation, creation_timestamp, deletion_timestamp, finalizers, owner_references } = rest;
         Self {
@@ -164,7 +164,7 @@ impl Meta {
     }
 }
 
-/// `null` is what is not there. For views too: `#[serde(default, deserialize_with = "client::informer::or_default")]`.
+/// Reads `null` as the default. For views too: `#[serde(default, deserialize_with = "client::informer::or_default")]`.
 pub fn or_default<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
@@ -213,12 +213,12 @@ impl<V> Deref for Entry<V> {
 }
 
 impl<V: View> Entry<V> {
-    /// Of the JSON of a whole object.
+    /// From the JSON of a complete object.
     pub fn new(bytes: Bytes) -> Result<Self, serde_json::Error> {
         Self::stored(Arc::new(Stored::whole(bytes)?))
     }
 
-    /// Of an object that others may hold as well.
+    /// From an object that others may share.
     pub fn stored(object: Arc<Stored>) -> Result<Self, serde_json::Error> {
         let view = view(object.bytes())?;
         Ok(Self { object, view })
@@ -236,26 +236,26 @@ impl<V> Entry<V> {
         self.meta.key()
     }
 
-    /// Whether the object is kept in this very allocation.
+    /// Whether the entry shares this allocation.
     pub fn shares(&self, bytes: &Bytes) -> bool {
         let own = self.object.bytes();
         std::ptr::eq(own.as_ptr(), bytes.as_ptr()) && own.len() == bytes.len()
     }
 
-    /// The whole object, as a typed view or as [`meta::Object`]. List items may carry no `kind`.
+    /// Decodes the complete object as a typed view or as [`meta::Object`]. List items may lack `kind`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, crate::Error> {
         crate::client::decode(&self.object.json(), || self.key().to_string())
     }
 }
 
-/// One event: an object that came (`old` is none), changed, or went (`new` is none).
+/// A change: an object that was added (`old` is none), modified, or deleted (`new` is none).
 pub struct Change<V> {
     pub old: Option<Arc<Entry<V>>>,
     pub new: Option<Arc<Entry<V>>>,
 }
 
 impl<V> Change<V> {
-    /// The object as it is now, or was last.
+    /// The object, or its last state if it was deleted.
     pub fn latest(&self) -> &Arc<Entry<V>> {
         match (&self.new, &self.old) {
             (Some(e), _) | (None, Some(e)) => e,
@@ -269,35 +269,35 @@ impl<V> Change<V> {
 }
 
 type Handler<V> = Arc<dyn Fn(&Change<V>) + Send + Sync>;
-type IndexOf<V> = Arc<dyn Fn(&Entry<V>) -> Vec<String> + Send + Sync>;
+type IndexFn<V> = Arc<dyn Fn(&Entry<V>) -> Vec<String> + Send + Sync>;
 
 struct Index<V> {
-    of: IndexOf<V>,
+    values: IndexFn<V>,
     keys: BTreeMap<String, BTreeSet<Key>>,
 }
 
-/// An entry in its place by namespace and name, of which it keeps no copy.
+/// An entry, ordered by namespace and name without a copy of them.
 struct Slot<V>(Arc<Entry<V>>);
 
 trait Named {
-    fn place(&self) -> (&str, &str);
+    fn parts(&self) -> (&str, &str);
 }
 
 impl<V> Named for Slot<V> {
-    fn place(&self) -> (&str, &str) {
+    fn parts(&self) -> (&str, &str) {
         (&self.0.meta.namespace, &self.0.meta.name)
     }
 }
 
 impl Named for Key {
-    fn place(&self) -> (&str, &str) {
+    fn parts(&self) -> (&str, &str) {
         (&self.namespace, &self.name)
     }
 }
 
 impl PartialEq for dyn Named + '_ {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.parts() == other.parts()
     }
 }
 
@@ -311,13 +311,13 @@ impl PartialOrd for dyn Named + '_ {
 
 impl Ord for dyn Named + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        self.parts().cmp(&other.parts())
     }
 }
 
 impl<V> PartialEq for Slot<V> {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.parts() == other.parts()
     }
 }
 
@@ -331,7 +331,7 @@ impl<V> PartialOrd for Slot<V> {
 
 impl<V> Ord for Slot<V> {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        self.parts().cmp(&other.parts())
     }
 }
 
@@ -349,9 +349,9 @@ struct Store<V> {
 
 pub(super) struct Shared<V> {
     store: RwLock<Store<V>>,
-    /// Held while an event is delivered, so that a new handler misses none and gets none twice.
+    /// Locked while an event is delivered, so that a new handler misses no event and gets none twice.
     handlers: Mutex<Vec<(Weak<()>, Handler<V>)>>,
-    /// Keeps handlers alive that have no subscription.
+    /// Keeps handlers without a subscription alive.
     pub(super) forever: Arc<()>,
 }
 
@@ -365,7 +365,7 @@ impl<V: View> Shared<V> {
         Cache(self.store.read())
     }
 
-    /// Calls `f` until what `alive` points to is dropped.
+    /// Calls `f` for each change until the referent of `alive` is dropped.
     pub(super) fn subscribe(&self, alive: Weak<()>, f: Handler<V>) {
         let mut handlers = self.handlers.lock();
         handlers.retain(|(alive, _)| alive.strong_count() > 0);
@@ -376,21 +376,21 @@ impl<V: View> Shared<V> {
         handlers.push((alive, f));
     }
 
-    pub(super) fn add_index(&self, name: &'static str, of: IndexOf<V>) {
+    pub(super) fn add_index(&self, name: &'static str, values: IndexFn<V>) {
         let mut s = self.store.write();
         if s.indexes.contains_key(name) {
             return;
         }
         let mut keys: BTreeMap<String, BTreeSet<Key>> = BTreeMap::new();
         for Slot(e) in &s.entries {
-            for v in of(e) {
+            for v in values(e) {
                 keys.entry(v).or_default().insert(e.key());
             }
         }
-        s.indexes.insert(name, Index { of, keys });
+        s.indexes.insert(name, Index { values, keys });
     }
 
-    /// Takes one object as it is now.
+    /// Stores the current state of an object.
     pub(super) fn put(&self, entry: Entry<V>) {
         let handlers = self.handlers.lock();
         let new = Arc::new(entry);
@@ -401,7 +401,7 @@ impl<V: View> Shared<V> {
         {
             return;
         }
-        // The same name, another object: its readers must see the first one go.
+        // A new object of the same name: handlers must see the old one deleted.
         let old = match old {
             Some(o) if o.meta.uid != new.meta.uid => {
                 deliver(&handlers, &Change { old: Some(o), new: None });
@@ -412,7 +412,7 @@ impl<V: View> Shared<V> {
         deliver(&handlers, &Change { old, new: Some(new) });
     }
 
-    /// The object is gone; `last` is how it was last, where the server said so.
+    /// Removes an object; `last` is its last state, if known.
     pub(super) fn remove(&self, key: &Key, last: Option<Entry<V>>) {
         let handlers = self.handlers.lock();
         let Some(held) = self.store.write().remove(key) else { return };
@@ -420,7 +420,7 @@ impl<V: View> Shared<V> {
         deliver(&handlers, &Change { old: Some(old), new: None });
     }
 
-    /// Takes a whole list: what is not in it is gone.
+    /// Replaces the contents by a complete list; other objects are removed.
     pub(super) fn replace(&self, list: Vec<Entry<V>>) {
         let listed: BTreeSet<Key> = list.iter().map(Entry::key).collect();
         let gone: Vec<Key> =
@@ -436,7 +436,7 @@ impl<V: View> Shared<V> {
 
 fn deliver<V>(handlers: &[(Weak<()>, Handler<V>)], change: &Change<V>) {
     for (_, h) in handlers.iter().filter(|(alive, _)| alive.strong_count() > 0) {
-        // One reader's mistake is not the others' loss, nor the end of the watch.
+        // A panic in one handler affects neither the others nor the watch.
         let _ = caught_now("informer", change.key(), || h(change));
     }
 }
@@ -453,7 +453,7 @@ impl<V> Store<V> {
             self.by_controller.entry(c.uid.clone()).or_default().insert(key.clone());
         }
         for index in self.indexes.values_mut() {
-            for v in (index.of)(&e) {
+            for v in (index.values)(&e) {
                 index.keys.entry(v).or_default().insert(key.clone());
             }
         }
@@ -467,7 +467,7 @@ impl<V> Store<V> {
             drop_key(&mut self.by_controller, &c.uid, key);
         }
         for index in self.indexes.values_mut() {
-            for v in (index.of)(&old) {
+            for v in (index.values)(&old) {
                 drop_key(&mut index.keys, &v, key);
             }
         }
@@ -500,8 +500,8 @@ impl<V> Cache<'_, V> {
         self.0.entries.is_empty()
     }
 
-    /// All objects, by namespace and name.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Entry<V>>> {
+    /// All entries, sorted by namespace and name.
+    pub fn entries(&self) -> impl Iterator<Item = &Arc<Entry<V>>> {
         self.0.entries.iter().map(|s| &s.0)
     }
 
@@ -514,12 +514,12 @@ impl<V> Cache<'_, V> {
             .take_while(move |e| &*e.meta.namespace == namespace)
     }
 
-    /// The objects whose controlling owner has this uid.
+    /// The objects whose controller has this UID.
     pub fn controlled_by(&self, uid: &str) -> impl Iterator<Item = &Arc<Entry<V>>> {
         self.0.by_controller.get(uid).into_iter().flatten().filter_map(|k| self.0.get(k))
     }
 
-    /// The objects of which an index says `value`.
+    /// The objects for which an index function returned `value`.
     pub fn by_index(&self, index: &str, value: &str) -> impl Iterator<Item = &Arc<Entry<V>>> {
         self.0.indexes.get(index).and_then(|i| i.keys.get(value)).into_iter().flatten().filter_map(|k| self.0.get(k))
     }

@@ -1,4 +1,4 @@
-//! One informer per resource and view, for all readers in the process.
+//! Shared informers: one per resource, scope and view in the process.
 
 use super::cache::Shared;
 use super::reflector::Reflector;
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use supervisor::flag;
 
-/// Which objects of a resource. `Default` is all of them.
+/// The objects of a resource to list and watch; `Default` is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
     pub namespace: Option<String>,
     pub label_selector: String,
     pub field_selector: String,
-    /// Metadata only: the server sends nothing else.
+    /// Requests metadata only.
     pub metadata_only: bool,
 }
 
 type Held = BTreeMap<(ApiResource, Scope, TypeId), (Box<dyn Any + Send>, tokio::task::AbortHandle)>;
 
-/// Makes informers and runs them until `shutdown`. Cheap to clone; clones share their informers.
+/// Creates informers and runs them until `shutdown`. Cheap to clone; clones share their informers.
 #[derive(Clone)]
 pub struct Informers {
     client: Client,
@@ -42,16 +42,16 @@ impl Informers {
         &self.client
     }
 
-    /// The informer of a typed view's resource, with a view of its own.
-    pub fn of<K, V: View>(&self) -> Informer<V>
+    /// The informer of a typed view's resource, with the reader's view `V`.
+    pub fn typed<K, V: View>(&self) -> Informer<V>
     where
         K: k8s_openapi::Resource,
         K::Scope: 'static,
     {
-        self.informer(&ApiResource::of::<K>(), &Scope::default())
+        self.informer(&ApiResource::typed::<K>(), &Scope::default())
     }
 
-    /// The informer of a resource; starts it when nobody has asked for it before. Must be called inside the runtime.
+    /// Returns the informer of a resource, and starts it on first use. Must be called inside the runtime.
     pub fn informer<V: View>(&self, resource: &ApiResource, scope: &Scope) -> Informer<V> {
         let mut held = self.held.lock();
         let id = (resource.clone(), scope.clone(), TypeId::of::<V>());

@@ -1,4 +1,4 @@
-//! What the views of many objects have in common, kept once in the process.
+//! Parts of views that many objects share, stored once per process.
 
 use meta::Pool;
 use parking_lot::RwLock;
@@ -10,22 +10,22 @@ use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
-/// A part of a view that equals that of many other objects, as what comes from the template of a deployment does. Equal
-/// ones share one allocation.
+/// A part of a view that equals that of many other objects, for example what a pod template sets. Equal values share one
+/// allocation.
 #[derive(PartialEq, Eq, Hash)]
 pub struct Pooled<T>(Arc<T>);
 
 type Pools = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 impl<T: Eq + Hash + Send + Sync + 'static> Pooled<T> {
-    pub fn of(value: T) -> Self {
+    pub fn intern(value: T) -> Self {
         static POOLS: LazyLock<RwLock<Pools>> = LazyLock::new(RwLock::default);
         let known = POOLS.read().get(&TypeId::of::<T>()).cloned();
         let pool = known.unwrap_or_else(|| {
             POOLS.write().entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(Pool::<Arc<T>>::default())).clone()
         });
         let value = Arc::new(value);
-        // A pool lies under the type of what it keeps.
+        // Each pool is stored under the type of its values.
         Self(pool.downcast_ref::<Pool<Arc<T>>>().map_or_else(|| value.clone(), |p| p.get(&value, || value.clone())))
     }
 }
@@ -38,7 +38,7 @@ impl<T> Clone for Pooled<T> {
 
 impl<T: Default + Eq + Hash + Send + Sync + 'static> Default for Pooled<T> {
     fn default() -> Self {
-        Self::of(T::default())
+        Self::intern(T::default())
     }
 }
 
@@ -56,10 +56,10 @@ impl<T> Deref for Pooled<T> {
     }
 }
 
-/// `null` is what is not there.
+/// `null` is the default value.
 impl<'de, T: Deserialize<'de> + Default + Eq + Hash + Send + Sync + 'static> Deserialize<'de> for Pooled<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Ok(Self::of(Option::<T>::deserialize(d)?.unwrap_or_default()))
+        Ok(Self::intern(Option::<T>::deserialize(d)?.unwrap_or_default()))
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
         let (a, b) = (read(r#"["x"]"#), read(r#"["x"]"#));
         assert!(Arc::ptr_eq(&a.0, &b.0));
         assert!(Arc::ptr_eq(&read("null").0, &Pooled::<Vec<String>>::default().0));
-        assert_ne!(a, Pooled::of(vec!["y".to_owned()]));
-        assert_eq!(*Pooled::of(7), 7);
+        assert_ne!(a, Pooled::intern(vec!["y".to_owned()]));
+        assert_eq!(*Pooled::intern(7), 7);
     }
 }

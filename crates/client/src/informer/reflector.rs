@@ -1,4 +1,4 @@
-//! The state machine behind an informer: list, then watch; after a loss of the revision, list again.
+//! The state machine of an informer: list, then watch; list again when the revision is lost.
 
 use super::View;
 use super::cache::{Entry, Shared};
@@ -16,27 +16,27 @@ use supervisor::Setter;
 use supervisor::panics::caught;
 use tokio::time::Instant;
 
-/// A watch that ends sooner than this without an event is a failure in disguise.
+/// A watch that ends sooner than this without an event counts as a failure.
 const TOO_SHORT: Duration = Duration::from_secs(1);
-/// Objects of one answer of the initial list: large lists neither stop everyone else nor exist twice.
+/// Page size of the initial list, so that large lists neither block others nor are held twice.
 const PAGE: u32 = 500;
 
-/// Bytes of a list of a server in another process. One whose pages never end is given up.
-const MOST_COPIED: usize = 512 << 20;
-/// What a page counts for besides its items.
-const LEAST_OF_PAGE: usize = 64 << 10;
+/// Byte limit of a list from a server in another process; protects against endless pagination.
+const MAX_COPIED: usize = 512 << 20;
+/// Minimum cost of a page, besides its items.
+const MIN_PAGE_COST: usize = 64 << 10;
 
-/// Where a reflector stands.
+/// The state of a reflector.
 enum State {
-    /// List, from any state the server has at hand (`0`) or from its newest (empty).
+    /// List, from any state that the server has (`0`) or from the newest (empty).
     List { resource_version: &'static str },
-    /// Watch what follows this revision.
+    /// Watch the changes after this revision.
     Watch { resource_version: String },
 }
 
-/// What ended a watch.
+/// How a watch ended.
 enum Ended {
-    /// The server did, after its time; everything up to this revision was seen.
+    /// The server ended it after its timeout; everything up to this revision was seen.
     Time {
         resource_version: String,
     },
@@ -60,7 +60,7 @@ pub(super) struct Reflector<V> {
 }
 
 impl<V: View> Reflector<V> {
-    /// Never ends by itself.
+    /// Runs for ever.
     pub(super) async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30), 2.0, 1.0);
         let mut state = State::List { resource_version: "0" };
@@ -71,10 +71,10 @@ impl<V: View> Reflector<V> {
                         self.synced.set();
                         State::Watch { resource_version: at }
                     }
-                    // What a cache could not answer, the store can.
+                    // The store can answer what a cache could not.
                     Err(e) if e.is_expired() && !resource_version.is_empty() => State::List { resource_version: "" },
                     Err(e) => {
-                        self.complain("list", &e);
+                        self.log_error("list", &e);
                         tokio::time::sleep(backoff.next(&*self.rng)).await;
                         State::List { resource_version }
                     }
@@ -83,7 +83,7 @@ impl<V: View> Reflector<V> {
                     let start = Instant::now();
                     match self.caught("watch", self.watched(resource_version)).await {
                         Err(error) => {
-                            self.complain("watch", &error);
+                            self.log_error("watch", &error);
                             tokio::time::sleep(backoff.next(&*self.rng)).await;
                             State::List { resource_version: "" }
                         }
@@ -97,7 +97,7 @@ impl<V: View> Reflector<V> {
                             State::Watch { resource_version }
                         }
                         Ok(Ended::Failed { resource_version, error }) => {
-                            self.complain("watch", &error);
+                            self.log_error("watch", &error);
                             if start.elapsed() > Duration::from_secs(60) {
                                 backoff.reset();
                             }
@@ -110,7 +110,7 @@ impl<V: View> Reflector<V> {
         }
     }
 
-    /// A panic is an error like others; a list follows, since it is not known what was seen.
+    /// Turns a panic into an error; a list follows, because it is unknown which events were handled.
     async fn caught<T>(&self, verb: &str, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let done = caught("informer", self.api.resource(), work).await;
         done.unwrap_or_else(|panicked| Err(Error::Unexpected(format!("{verb}: {panicked}"))))
@@ -120,7 +120,7 @@ impl<V: View> Reflector<V> {
         Ok(self.watch(resource_version).await)
     }
 
-    fn complain(&self, verb: &str, e: &Error) {
+    fn log_error(&self, verb: &str, e: &Error) {
         tracing::debug!(resource = ?self.api.resource(), "{verb}: {e}");
     }
 
@@ -144,14 +144,14 @@ impl<V: View> Reflector<V> {
                     (page.resource_version, page.continue_token)
                 }
                 Listed::Encoded(page) => {
-                    // Pages without items must not go on for ever either.
-                    copied += LEAST_OF_PAGE + page.items.iter().map(Bytes::len).sum::<usize>();
-                    if copied > MOST_COPIED {
-                        let why = format!("the list has more than {} MiB", MOST_COPIED >> 20);
+                    // Pages without items must not continue for ever either.
+                    copied += MIN_PAGE_COST + page.items.iter().map(Bytes::len).sum::<usize>();
+                    if copied > MAX_COPIED {
+                        let why = format!("the list has more than {} MiB", MAX_COPIED >> 20);
                         return Err(Error::Unexpected(why));
                     }
                     for b in page.items {
-                        // A page is one allocation: an entry that kept a slice would keep it all.
+                        // A page is one allocation: an entry with a slice of it would keep all of it.
                         entries.extend(self.read(self.whole(Bytes::copy_from_slice(&b))?));
                     }
                     (page.resource_version, page.continue_token)
@@ -161,18 +161,18 @@ impl<V: View> Reflector<V> {
                 self.shared.replace(entries);
                 return Ok(revision);
             }
-            // In one process a page may come without waiting, and others want their turn.
+            // In one process a page may come without waiting: yield to other tasks.
             tokio::task::yield_now().await;
             options.continue_token = continue_token;
             options.resource_version.clear();
         }
     }
 
-    /// An object that has no view (a number in it is out of range, for example) is left out, so that its author stops nobody who
-    /// reads the others. It comes back as it was.
+    /// Decodes the view of an object. An object without a view (with a number out of range, for example) is skipped, so that it does not
+    /// hide the others. The error is the object.
     fn read(&self, o: Arc<Stored>) -> Result<Entry<V>, Arc<Stored>> {
         Entry::stored(o.clone()).map_err(|error| {
-            tracing::warn!(resource = ?self.api.resource(), object = %o.meta.key(), %error, "the object is left out");
+            tracing::warn!(resource = ?self.api.resource(), object = %o.meta.key(), %error, "cannot decode the object: skipping it");
             o
         })
     }
@@ -188,7 +188,7 @@ impl<V: View> Reflector<V> {
             field_selector: self.field_selector.clone(),
             resource_version: resource_version.clone(),
             bookmarks: true,
-            // Spread, so that the watches of many clients do not end together.
+            // Random, so that the watches of many clients do not end together.
             timeout_seconds: Some(300 + (unit(&*self.rng) * 300.0) as u32),
             ..WatchOptions::default()
         };
@@ -242,7 +242,7 @@ impl<V: View> Reflector<V> {
         Ok(())
     }
 
-    /// Gives back the object's revision, as does [`Self::remove`].
+    /// Stores an object and returns its revision, as does [`Self::remove`].
     fn put(&self, o: Arc<Stored>) -> String {
         let at = o.meta.resource_version.clone();
         match self.read(o) {

@@ -1,7 +1,7 @@
-//! The reflector against a server of a few lines: what it lists and watches, and how it takes losses.
+//! Tests of the reflector against a minimal server: its list and watch requests, and recovery.
 
 use super::*;
-use crate::shared::{Ask, Batch, Handover, Kind, Page, Stored};
+use crate::shared::{Batch, Handover, HandoverRequest, Kind, Page, Stored};
 use crate::{Client, InProcess};
 use bytes::Bytes;
 use http::{Request, Response};
@@ -28,9 +28,9 @@ struct Server {
     objects: BTreeMap<String, Value>,
     watchers: Vec<mpsc::UnboundedSender<Result<http_body::Frame<Bytes>, Infallible>>>,
     requests: Vec<String>,
-    /// Watches from before this revision are refused.
+    /// Watches from an earlier revision are refused.
     compacted: u64,
-    /// Each page of a list names another one.
+    /// Each page of a list refers to another page.
     endless: bool,
 }
 
@@ -154,17 +154,17 @@ async fn lists_then_follows() {
     let cache = t.informer.cache();
     assert_eq!((cache.len(), cache.controlled_by("x").count(), cache.controlled_by("y").count()), (1, 0, 1));
     assert_eq!(cache.in_namespace("d").count(), 1);
-    let whole: Value = cache.all().next().unwrap().decode().unwrap();
+    let whole: Value = cache.entries().next().unwrap().decode().unwrap();
     assert_eq!(whole["spec"]["n"], 5);
     drop(cache);
-    // Who comes later is told of what there is.
+    // A later handler gets the objects in the cache.
     let late: Arc<Mutex<usize>> = Arc::default();
     let l = late.clone();
     t.informer.on_change(move |_| *l.lock() += 1);
     assert_eq!(*late.lock(), 1);
 }
 
-/// A controller that was started again would react twice to each change.
+/// Without this, a restarted controller would handle each change twice.
 #[tokio::test(start_paused = true)]
 async fn a_handler_ends_with_its_subscription() {
     let t = start();
@@ -184,7 +184,7 @@ async fn a_handler_ends_with_its_subscription() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_watch_goes_on_where_it_was() {
+async fn a_broken_watch_resumes_at_its_revision() {
     let t = start();
     t.informer.synced().await;
     t.expect(&["d/a ->1", "d/b ->2"]).await;
@@ -199,11 +199,11 @@ async fn a_broken_watch_goes_on_where_it_was() {
     t.server.lock().put("c", 3, "x");
     t.expect(&["d/c ->3"]).await;
     let lists = t.server.lock().requests.iter().filter(|q| !q.contains("watch")).count();
-    assert_eq!(lists, 1, "nothing was listed again");
+    assert_eq!(lists, 1, "no second list");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_revision_is_listed_again_and_only_differences_are_told() {
+async fn a_lost_revision_causes_a_list_and_only_differences_are_delivered() {
     let t = start();
     t.informer.synced().await;
     t.expect(&["d/a ->1", "d/b ->2"]).await;
@@ -218,9 +218,9 @@ async fn a_lost_revision_is_listed_again_and_only_differences_are_told() {
     t.expect(&["d/b 2>-", "d/a 1>7", "d/c ->3"]).await;
 }
 
-/// One that no view can be made of is left out, of a list and of a watch, and hides no other.
+/// An object without a view is skipped in lists and watches, and the others are delivered.
 #[tokio::test(start_paused = true)]
-async fn an_object_without_a_view_stops_nobody() {
+async fn an_object_without_a_view_is_skipped() {
     let t = start();
     t.server.lock().put("c", -1, "x");
     t.informer.synced().await;
@@ -240,7 +240,7 @@ async fn an_object_without_a_view_stops_nobody() {
     }
     t.expect(&["d/a 1>-", "d/b 2>3", "d/c ->4", "d/a ->5", "d/b 3>6"]).await;
     let lists = t.server.lock().requests.iter().filter(|q| !q.contains("watch")).count();
-    assert_eq!(lists, 1, "nothing was listed again");
+    assert_eq!(lists, 1, "no second list");
 }
 
 fn stored(name: &str, revision: u64, value: &Bytes) -> Arc<Stored> {
@@ -250,7 +250,7 @@ fn stored(name: &str, revision: u64, value: &Bytes) -> Arc<Stored> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_server_of_the_same_process_hands_over_is_kept_as_it_is() {
+async fn handed_over_objects_are_not_copied() {
     let value = Bytes::from(r#"{"metadata":{"uid":"u","name":"a"},"spec":{"n":4}}"#.to_owned());
     let bare = Bytes::from_static(br#"{"metadata":{},"spec":{"n":9}}"#);
     let (sender, receiver) = mpsc::channel(4);
@@ -258,7 +258,7 @@ async fn what_a_server_of_the_same_process_hands_over_is_kept_as_it_is() {
     let first = value.clone();
     let client = Client::new(
         InProcess(move |r: Request<Bytes>| {
-            assert!(r.extensions().get::<Ask>().is_some());
+            assert!(r.extensions().get::<HandoverRequest>().is_some());
             let mut answer = Response::new(http_body_util::Empty::<Bytes>::new());
             if r.uri().query().unwrap_or_default().contains("watch=true") {
                 Handover::give(answer.extensions_mut(), receiver.lock().take().unwrap());
@@ -300,7 +300,7 @@ fn metadata_alone_is_a_view() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_whose_pages_never_end_is_given_up() {
+async fn an_endless_list_is_an_error() {
     let t = start();
     t.informer.synced().await;
     {

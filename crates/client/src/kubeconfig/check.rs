@@ -1,11 +1,11 @@
-//! What is wrong with what a kubeconfig and flags say (client-go `clientcmd/validation.go`), before anything is connected.
+//! Validation of a kubeconfig and flags before connecting (client-go `clientcmd/validation.go`).
 
 use super::{Cluster, Kubeconfig, User};
 use crate::error::Error;
-use crate::https::os;
+use crate::https::os_error;
 use std::path::Path;
 
-/// The error for a list of problems; one alone is said as it is.
+/// Returns the error for a list of problems; a single problem is reported without a list.
 pub(super) fn done(mut problems: Vec<String>) -> Result<(), Error> {
     match problems.len() {
         0 => Ok(()),
@@ -14,9 +14,9 @@ pub(super) fn done(mut problems: Vec<String>) -> Result<(), Error> {
     }
 }
 
-/// Refuses a file that is no kubeconfig of v1. What it does not say is taken to be right, as client-go does.
+/// Rejects a file that is not a v1 kubeconfig. A missing `apiVersion` or `kind` is accepted, as in client-go.
 pub(super) fn kind(k: &Kubeconfig) -> Result<(), Error> {
-    let or = |said: &str, default: &str| if said.is_empty() { default.to_owned() } else { said.to_owned() };
+    let or = |value: &str, default: &str| if value.is_empty() { default.to_owned() } else { value.to_owned() };
     let (version, kind) = (or(&k.api_version, "v1"), or(&k.kind, "Config"));
     if version.matches('/').count() > 1 {
         return Err(Error::Credentials(format!(
@@ -73,7 +73,7 @@ pub(super) fn user(name: &str, u: &User, problems: &mut Vec<String>) {
         }
         match e.interactive_mode.as_deref().unwrap_or_default() {
             "Never" | "IfAvailable" | "Always" => {}
-            // The older version had no such field.
+            // v1beta1 has no such field.
             "" if e.api_version.ends_with("/v1beta1") => {}
             "" => must("interactiveMode"),
             other => problems.push(format!("invalid interactiveMode for {name}: {other:?}")),
@@ -107,6 +107,6 @@ fn readable(what: &str, path: &str, name: &str, problems: &mut Vec<String>) {
     if !path.is_empty()
         && let Err(e) = std::fs::File::open(Path::new(path))
     {
-        problems.push(format!("unable to read {what} {path} for {name} due to open {path}: {}", os(&e)));
+        problems.push(format!("unable to read {what} {path} for {name} due to open {path}: {}", os_error(&e)));
     }
 }

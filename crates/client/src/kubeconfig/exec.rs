@@ -19,15 +19,15 @@ pub struct Exec {
     pub env: Option<Vec<EnvVar>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub install_hint: Option<String>,
-    /// Never, IfAvailable (a terminal is) or Always.
+    /// Never, IfAvailable (if there is a terminal) or Always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interactive_mode: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provide_cluster_info: Option<bool>,
-    /// What the program is told of the cluster, if it wants to know.
+    /// Cluster information for the plugin, if `provideClusterInfo` is set.
     #[serde(skip)]
     pub(super) cluster: Option<Value>,
-    /// Somebody else reads standard input.
+    /// The command itself reads standard input.
     #[serde(skip)]
     pub(super) stdin_in_use: bool,
     #[serde(flatten)]
@@ -41,15 +41,15 @@ pub struct EnvVar {
     pub value: String,
 }
 
-/// Said of a program that is not there, before what its own hint says.
+/// Error text for a plugin that is not installed, before its own install hint.
 const ABSENT: &str = "\n\nA credential plugin of the kubeconfig is not installed on this machine.";
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
-/// The entry of a cluster's extensions that is for plugins.
+/// The cluster extension with the plugin's configuration.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
 impl Exec {
-    /// Keeps what the program wants to know of the cluster.
-    pub(super) fn tell(&mut self, c: &super::Cluster) {
+    /// Stores the cluster information that the plugin requested.
+    pub(super) fn set_cluster_info(&mut self, c: &super::Cluster) {
         if self.provide_cluster_info != Some(true) {
             return;
         }
@@ -78,7 +78,7 @@ impl Exec {
         self.cluster = Some(info);
     }
 
-    /// Runs the program and takes its token or its certificate. Gives the moment until which it is good, if the program says one.
+    /// Runs the plugin and adds its token or certificate to `config`. Returns when the credentials expire, if the plugin says so.
     pub(super) async fn apply(&self, config: &mut Config) -> Result<Option<Timestamp>, Error> {
         if !VERSIONS.contains(&self.api_version.as_str()) {
             return Err(Error::Credentials(format!("exec plugin: invalid apiVersion {:?}", self.api_version)));
@@ -97,7 +97,7 @@ impl Exec {
             let hint = self.install_hint.as_deref().map(|h| format!("\n\n{h}")).unwrap_or_default();
             wrong(format!("exec: executable {shown} not found{ABSENT}{hint}"))
         };
-        // As upstream, one that is found relative to the current directory is none.
+        // As upstream, a program found relative to the current directory does not count.
         let program = look_path(&self.command, std::env::var_os("PATH").as_deref()).map_err(|_| absent())?;
         let output = tokio::process::Command::new(program)
             .arg0(shown)
@@ -142,7 +142,7 @@ impl Exec {
         text("expirationTimestamp").map(until).transpose()
     }
 
-    /// Whether the program may ask its user.
+    /// Whether the plugin may prompt the user.
     fn interactive(&self, terminal: bool) -> Result<bool, String> {
         let cannot = |why: &str| Err(format!("exec plugin cannot support interactive mode: {why}"));
         match self.interactive_mode.as_deref() {
@@ -155,7 +155,7 @@ impl Exec {
         }
     }
 
-    /// What the program printed, as an `ExecCredential` of the version that was asked for. What it leaves out is taken to be right.
+    /// Parses the plugin's output as an `ExecCredential` of the requested version. Missing fields are accepted.
     fn read(&self, printed: &[u8]) -> Result<Value, String> {
         let failed = |why: &str| format!("decoding stdout: {why}");
         let text = String::from_utf8_lossy(printed);
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_asks_where_nobody_else_reads() {
+    fn interactive_mode_needs_an_unused_terminal() {
         let cannot = |why: &str| Err(format!("exec plugin cannot support interactive mode: standard input {why}"));
         for (mode, terminal, in_use, want) in [
             ("Never", true, false, Ok(false)),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_prints_is_read_or_refused_as_client_go_does() {
+    fn output_is_parsed_and_rejected_as_in_client_go() {
         let version = "client.authentication.k8s.io/v1";
         let e = Exec { api_version: version.into(), ..Exec::default() };
         assert!(e.read(br#"{"apiVersion":"client.authentication.k8s.io/v1","status":{}}"#).is_ok());

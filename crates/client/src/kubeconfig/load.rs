@@ -1,6 +1,6 @@
-//! Finding and joining kubeconfig files, and the configuration inside a pod.
+//! Finding and merging kubeconfig files, and the in-cluster configuration.
 
-use super::os;
+use super::os_error;
 use super::{Kubeconfig, Named, Overrides, Resolved, find, first, proxies};
 use crate::Impersonation;
 use crate::error::Error;
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Which files to read.
+/// The files to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// `--kubeconfig`: this file alone, and it must be there.
+    /// `--kubeconfig`: this file only; it must exist.
     pub explicit: Option<PathBuf>,
-    /// Read in this order; those that are not there are skipped.
+    /// Read in this order; missing files are skipped.
     pub files: Vec<PathBuf>,
 }
 
 impl Sources {
-    /// `--kubeconfig`, else the list in `KUBECONFIG`, else `~/.kube/config`.
+    /// The file of `--kubeconfig`, else the list in `KUBECONFIG`, else `~/.kube/config`.
     pub fn find(explicit: Option<PathBuf>, environment: impl Fn(&str) -> Option<String>) -> Self {
         let listed = environment("KUBECONFIG").filter(|v| !v.is_empty());
         let files = match listed {
@@ -29,18 +29,18 @@ impl Sources {
         Self { explicit, files }
     }
 
-    /// Reads and joins the files. With no file there the result is empty; a file that cannot be read is an error.
+    /// Reads and merges the files. The result is empty if no file exists; a file that cannot be read is an error.
     pub fn load(&self) -> Result<Kubeconfig, Error> {
         self.joined(load_file)
     }
 
-    /// The files that [`Sources::load`] reads.
-    pub fn there(&self) -> Vec<&Path> {
+    /// The existing files, which [`Sources::load`] reads.
+    pub fn existing(&self) -> Vec<&Path> {
         let all = self.explicit.iter().chain(self.files.iter().filter(|_| self.explicit.is_none()));
         all.map(PathBuf::as_path).filter(|p| p.is_file()).collect()
     }
 
-    /// [`Sources::load`] with paths as they are in the files.
+    /// Like [`Sources::load`], but keeps relative paths as they are in the files.
     pub fn load_as_written(&self) -> Result<Kubeconfig, Error> {
         self.joined(written)
     }
@@ -69,7 +69,7 @@ fn written(path: &Path) -> Result<Option<Kubeconfig>, Error> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => {
             let doing = if path.is_dir() { "read" } else { "open" };
-            return Err(wrong(&format!("{doing} {}: {}", path.display(), os(&e))));
+            return Err(wrong(&format!("{doing} {}: {}", path.display(), os_error(&e))));
         }
     };
     Kubeconfig::parse(&text).map(Some).map_err(|e| match e {
@@ -80,13 +80,13 @@ fn written(path: &Path) -> Result<Option<Kubeconfig>, Error> {
 
 fn load_file(path: &Path) -> Result<Option<Kubeconfig>, Error> {
     let Some(mut k) = written(path)? else { return Ok(None) };
-    // Wherever the file was named from, what it names stays where it is.
+    // Paths in a file are relative to the file, wherever it was named from.
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let base = whole.parent().unwrap_or(Path::new("."));
     let absolute = |p: &mut String| {
         if !p.is_empty() && Path::new(p.as_str()).is_relative() {
             let joined = base.join(p.as_str());
-            // Without the dots of a path like `./plugin`.
+            // Without the dots of a path such as `./plugin`.
             *p = joined.components().collect::<PathBuf>().to_string_lossy().into_owned();
         }
     };
@@ -106,7 +106,7 @@ fn load_file(path: &Path) -> Result<Option<Kubeconfig>, Error> {
     Ok(Some(k))
 }
 
-/// The first file to name a thing wins.
+/// Merges `next` into `all`; the first entry of a name wins.
 fn join(all: &mut Kubeconfig, next: Kubeconfig) {
     fn add<T>(to: &mut Vec<Named<T>>, from: Vec<Named<T>>) {
         for n in from {
@@ -129,12 +129,12 @@ fn join(all: &mut Kubeconfig, next: Kubeconfig) {
     }
 }
 
-/// The configuration that a pod is given: address from the environment, token and authority from its service account.
+/// The in-cluster configuration of a pod: address from the environment, token and CA from its service account.
 pub fn in_cluster(environment: impl Fn(&str) -> Option<String>) -> Result<Resolved, Error> {
     in_pod(Path::new(SERVICE_ACCOUNT), environment)
 }
 
-/// [`in_cluster`] with the files of the service account in a directory.
+/// [`in_cluster`] with another directory for the files of the service account.
 fn in_pod(account: &Path, environment: impl Fn(&str) -> Option<String>) -> Result<Resolved, Error> {
     let value = |n: &str| environment(n).filter(|v| !v.is_empty());
     let (Some(host), Some(port)) = (value("KUBERNETES_SERVICE_HOST"), value("KUBERNETES_SERVICE_PORT")) else {
@@ -166,8 +166,8 @@ fn in_pod(account: &Path, environment: impl Fn(&str) -> Option<String>) -> Resul
 }
 
 impl Sources {
-    /// What `kubectl` does: the files, or the pod's own configuration when neither they nor a flag name a server. The namespace
-    /// is the pod's, too, unless one is named, whatever the server is.
+    /// Resolves the configuration as `kubectl` does: from the files, or the in-cluster configuration when neither they nor a flag name a
+    /// server. The default namespace of a pod is its own, whatever the server.
     pub fn resolve(&self, o: &Overrides, environment: impl Fn(&str) -> Option<String>) -> Result<Resolved, Error> {
         self.resolve_with(Path::new(SERVICE_ACCOUNT), o, environment)
     }
@@ -184,9 +184,9 @@ impl Sources {
             if !r.namespace_given {
                 r.namespace = pod.namespace;
             }
-            if !k.says_where_or_who(o) {
+            if !k.names_server_or_user(o) {
                 r.https.server = pod.https.server;
-                // Of the flags only a token: it was not for a server that nobody named.
+                // Of the flags only the token applies; the others belong to a server that was not named.
                 r.https.credentials = match o.token.as_str() {
                     "" => pod.https.credentials,
                     token => Credentials::Bearer(token.to_owned()),
@@ -207,8 +207,8 @@ impl Sources {
 }
 
 impl Kubeconfig {
-    /// Whether the context or a flag names a server, or the context a user.
-    fn says_where_or_who(&self, o: &Overrides) -> bool {
+    /// Whether the context or a flag names a server, or the context names a user.
+    fn names_server_or_user(&self, o: &Overrides) -> bool {
         let context = find(&self.contexts, first(&o.context, &self.current_context));
         let (cluster, user) = context.map_or(("", ""), |c| (c.cluster.as_str(), c.user.as_str()));
         let server = find(&self.clusters, first(&o.cluster, cluster)).is_some_and(|c| !c.server.is_empty());
@@ -247,9 +247,9 @@ users:
   user: {token: abc, as: jane, as-groups: [g]}
 ";
 
-    /// A user who has credentials of another kind is asked for none by a program (client-go `exec.UpdateTransportConfig`).
+    /// An exec plugin runs only for users without other credentials (client-go `exec.UpdateTransportConfig`).
     #[test]
-    fn a_plugin_is_for_users_without_other_credentials() {
+    fn exec_plugins_are_for_users_without_other_credentials() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: nothing, interactiveMode: Never}";
@@ -296,9 +296,9 @@ users:
         assert_eq!(gone.to_string(), "invalid configuration: context was not found for specified context: three");
     }
 
-    /// What a pod is given, and what a flag or a file beside it changes (in `client-go`, `tools/clientcmd`).
+    /// The in-cluster configuration, and how flags and files change it (client-go `tools/clientcmd`).
     #[test]
-    fn in_a_pod() {
+    fn in_cluster_configuration() {
         let dir = tempfile::tempdir().unwrap();
         let at = |n: &str| dir.path().join(n);
         for (name, text) in [("token", "t"), ("ca.crt", "ca"), ("other.crt", "other"), ("namespace", "pod\n")] {
@@ -355,15 +355,15 @@ users:
         assert_eq!(none.resolve_with(dir.path(), &ca, all).unwrap().https.roots, Roots::Pem(b"other".to_vec()));
         let unknown = Overrides { user: "x".into(), ..Overrides::default() };
         assert!(none.resolve_with(dir.path(), &unknown, all).is_err());
-        // Without a token this is no pod.
+        // Without a token this is not a pod.
         std::fs::remove_file(at("token")).unwrap();
-        let outside = none.resolve_with(dir.path(), &Overrides::default(), all).unwrap();
-        assert_eq!((outside.https.server.as_str(), outside.namespace.as_str()), ("http://localhost:8080", "default"));
+        let local = none.resolve_with(dir.path(), &Overrides::default(), all).unwrap();
+        assert_eq!((local.https.server.as_str(), local.namespace.as_str()), ("http://localhost:8080", "default"));
     }
 
-    /// Checked against upstream's program.
+    /// Compared with upstream's kubectl.
     #[test]
-    fn a_file_of_another_kind_is_refused() {
+    fn a_file_of_another_kind_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         let scheme = "k8s.io/client-go/tools/clientcmd/api/latest/latest.go:50";
@@ -386,7 +386,7 @@ users:
     }
 
     #[test]
-    fn an_explicit_file_must_be_there() {
+    fn an_explicit_file_must_exist() {
         let s = Sources { explicit: Some("/nowhere/config".into()), files: vec![] };
         assert!(s.load().unwrap_err().to_string().contains("/nowhere/config"));
     }

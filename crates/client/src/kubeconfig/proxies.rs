@@ -1,10 +1,10 @@
-//! Proxies that the environment names, as Go's `net/http` reads it: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, in either case.
+//! Proxies from the environment, as Go's `net/http` reads it: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, in either case.
 
 use crate::error::Error;
 use crate::https::Proxy;
 use std::net::IpAddr;
 
-/// The proxy to a server, if the environment names one that is for it.
+/// Returns the proxy that the environment configures for a server.
 pub(super) fn find(server: &str, environment: impl Fn(&str) -> Option<String>) -> Result<Option<Proxy>, Error> {
     let value = |name: &str| {
         let found = environment(name).filter(|v| !v.is_empty());
@@ -22,7 +22,7 @@ pub(super) fn find(server: &str, environment: impl Fn(&str) -> Option<String>) -
     Proxy::parse(&url).map(Some)
 }
 
-/// Whether a host is reached without a proxy. This machine always is.
+/// Whether a host is reached without a proxy; always true for this machine.
 fn direct(host: &str, port: u16, exceptions: &str) -> bool {
     let address: Option<IpAddr> = host.parse().ok();
     if host == "localhost" || address.is_some_and(|a| a.is_loopback()) {
@@ -46,7 +46,7 @@ fn direct(host: &str, port: u16, exceptions: &str) -> bool {
         if let Ok(a) = name.parse::<IpAddr>() {
             return address == Some(a);
         }
-        // A name stands for itself and what is below it; with a dot in front only for what is below it.
+        // A name matches itself and its subdomains; with a leading dot only the subdomains.
         let name = name.strip_prefix('*').unwrap_or(name);
         match name.strip_prefix('.') {
             Some(below) => host.ends_with(name) && host != below,

@@ -329,6 +329,24 @@ fn moment(text: &str) -> String {
     format!("{date}T{clock}{fraction}{zone}")
 }
 
+/// Formats a float like Go's `%g`, with the fewest digits that parse to the same value.
+pub fn float(f: f64) -> String {
+    if f.is_nan() {
+        return ".nan".to_owned();
+    }
+    if f.is_infinite() {
+        return if f > 0.0 { ".inf" } else { "-.inf" }.to_owned();
+    }
+    let scientific = format!("{f:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let exp: i32 = exponent.parse().unwrap_or_default();
+    if !(-4..6).contains(&exp) {
+        let sign = if exp < 0 { '-' } else { '+' };
+        return format!("{mantissa}e{sign}{:02}", exp.abs());
+    }
+    format!("{f}")
+}
+
 /// A float after its way through JSON text: a whole number that fits becomes an integer.
 fn json_float(f: f64) -> Result<Value, Error> {
     if f.is_nan() {
@@ -351,7 +369,7 @@ pub fn key(scalar: &Scalar, text: &str) -> Option<String> {
         Scalar::Bool(b) => b.to_string(),
         Scalar::Int(i) => i.to_string(),
         Scalar::Uint(u) => u.to_string(),
-        Scalar::Float(f) => super::write::float(*f),
+        Scalar::Float(f) => float(*f),
         Scalar::Timestamp | Scalar::Str => text.to_owned(),
     })
 }

@@ -419,28 +419,10 @@ fn number(n: &Number) -> String {
         return match resolve::plain(&text) {
             resolve::Scalar::Int(i) => i.to_string(),
             resolve::Scalar::Uint(u) => u.to_string(),
-            _ => float(f),
+            _ => resolve::float(f),
         };
     }
     n.to_string()
-}
-
-/// A float in Go's `%g` with the fewest digits that read back the same.
-pub fn float(f: f64) -> String {
-    if f.is_nan() {
-        return ".nan".to_owned();
-    }
-    if f.is_infinite() {
-        return if f > 0.0 { ".inf" } else { "-.inf" }.to_owned();
-    }
-    let scientific = format!("{f:e}");
-    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
-    let exp: i32 = exponent.parse().unwrap_or_default();
-    if !(-4..6).contains(&exp) {
-        let sign = if exp < 0 { '-' } else { '+' };
-        return format!("{mantissa}e{sign}{:02}", exp.abs());
-    }
-    format!("{f}")
 }
 
 /// Sorts members by [`natural`], merging halves. That order is none for some keys, which the library's sort would not bear.

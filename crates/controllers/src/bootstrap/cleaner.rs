@@ -33,7 +33,7 @@ impl Reconcile for Controller {
         {
             return Ok(Outcome::After(left));
         }
-        let api = self.context.client.dynamic(&ApiResource::of::<Secret>()).namespace(NAMESPACE);
+        let api = self.context.client.dynamic(&ApiResource::typed::<Secret>()).namespace(NAMESPACE);
         match api.delete(&key.name, &DeleteOptions::uid(&token.meta.uid)).await {
             Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e.into()),
             _ => Ok(Outcome::Done),

@@ -42,10 +42,10 @@ fn watch_tokens(builder: &mut Builder) -> Informer<Token> {
         field_selector: "type=bootstrap.kubernetes.io/token".into(),
         ..Scope::default()
     };
-    builder.watch_scope(&ApiResource::of::<Secret>(), &scope)
+    builder.watch_scope(&ApiResource::typed::<Secret>(), &scope)
 }
 
-/// The identifier and the key of a token that may sign; none if it may not, or has expired.
+/// The identifier and key of a token that may sign; none if it may not, or has expired.
 fn signing_key(entry: &Entry<Token>, now: Timestamp) -> Option<(String, String)> {
     let t = &entry.view;
     let (id, secret) = (t.text("token-id"), t.text("token-secret"));

@@ -1,5 +1,5 @@
-//! Signs the ConfigMap `cluster-info` in `kube-public`, which says how to reach the cluster. It has one signature (a detached JWS) for each
-//! token that may sign, with which the holder of the token verifies it.
+//! Signs the ConfigMap `cluster-info` in `kube-public`, which has the address and CA of the cluster. It has one signature (a detached
+//! JWS) for each signing token, with which the holder of the token verifies it.
 
 use super::{Token, signing_key, watch_tokens};
 use crate::context::{Context, Error};
@@ -35,7 +35,7 @@ pub async fn run(context: Context) {
         field_selector: format!("metadata.name={NAME}"),
         ..Scope::default()
     };
-    let info = builder.watch_scope::<()>(&ApiResource::of::<ConfigMap>(), &scope);
+    let info = builder.watch_scope::<()>(&ApiResource::typed::<ConfigMap>(), &scope);
     let tokens = watch_tokens(&mut builder);
     // Any change concerns all signatures.
     builder.on_change(&info, |_, queue| queue.add(Key::new(NAMESPACE, NAME)));
@@ -49,9 +49,9 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.info.get(&key) else { return Ok(Outcome::Done) };
         let now = self.context.now();
-        let all: Vec<_> = self.tokens.cache().all().cloned().collect();
+        let all: Vec<_> = self.tokens.cache().entries().cloned().collect();
         let keys: BTreeMap<String, String> = all.iter().filter_map(|t| signing_key(t, now)).collect();
-        let resource = ApiResource::of::<ConfigMap>();
+        let resource = ApiResource::typed::<ConfigMap>();
         let mut o = crate::context::object(&resource, &entry)?;
         if sign(&mut o, &keys) {
             let api = self.context.client.dynamic(&resource).namespace(NAMESPACE);
@@ -67,7 +67,7 @@ fn until(end: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(end.duration_since(now)).ok()
 }
 
-/// Whether anything has changed by it.
+/// Updates the signatures; returns whether any changed.
 fn sign(o: &mut Object, keys: &BTreeMap<String, String>) -> bool {
     let Some(data) = o.get("data").and_then(Value::as_object).cloned() else { return false };
     let Some(content) = data.get(SIGNED).and_then(Value::as_str) else { return false };
@@ -81,7 +81,7 @@ fn sign(o: &mut Object, keys: &BTreeMap<String, String>) -> bool {
     changed
 }
 
-/// A JWS (HS256) without what it signs.
+/// A detached JWS (HS256).
 fn signature(content: &str, id: &str, secret: &str) -> String {
     let header = B64.encode(format!(r#"{{"alg":"HS256","kid":{}}}"#, Value::from(id)));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
@@ -95,8 +95,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_token_signs_and_old_signatures_go() {
-        // A known answer: what upstream's signer makes of nothing.
+    fn each_token_signs_and_old_signatures_are_removed() {
+        // Known answer: upstream's signature of an empty text.
         let known = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..7Ui1ALizW4jXphVUB7xUqC9vLYLL9RZeOFfVLoB7Tgk";
         assert_eq!(signature("", "joshua", "my voice is my passcode"), known);
         let mut o = Object::from_value(json!({"metadata": {"name": "cluster-info"},

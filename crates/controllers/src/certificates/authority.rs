@@ -1,5 +1,5 @@
-//! Making certificates (`k8s.io/kubernetes/pkg/controller/certificates/authority`): subject, key and alternative names are the
-//! request's as they stand, everything else is the signer's.
+//! Signs certificates (`k8s.io/kubernetes/pkg/controller/certificates/authority`): subject, key and alternative names are those of the
+//! request, all other fields are the signer's.
 
 use super::request::Request;
 use jiff::{SignedDuration, Timestamp};
@@ -9,11 +9,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use yasna::models::{GeneralizedTime, ObjectIdentifier, UTCTime};
 use yasna::{DERWriter, DERWriterSeq, Tag};
 
-/// How far back a certificate is valid: clocks of others may be behind.
+/// Back-dating of certificates, because clocks of other machines may be slow.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
-/// Shorter ones last as long as was asked for, counted from now.
+/// A shorter lifetime counts from now, a longer one from the back-dated start.
 const SHORT: SignedDuration = SignedDuration::from_hours(8);
-const LEAST: SignedDuration = SignedDuration::from_mins(10);
+const MIN_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -28,11 +28,11 @@ pub enum Error {
 /// A certificate authority that signs requests.
 pub struct Authority {
     key: KeyPair,
-    /// Its name and the identifier of its key (DER).
+    /// The authority's name and key identifier (DER).
     name: Vec<u8>,
     key_id: Option<Vec<u8>>,
     ends: Timestamp,
-    /// The longest that a certificate lasts.
+    /// The maximum lifetime of a certificate.
     longest: SignedDuration,
 }
 
@@ -50,7 +50,7 @@ impl Authority {
         Ok(Self { key: KeyPair::from_pem(key).map_err(|e| bad(&e))?, name, key_id, ends, longest })
     }
 
-    /// The certificate for a request, in PEM. `seconds` is how long it was asked to last.
+    /// Signs a request and returns the certificate in PEM. `seconds` is the requested lifetime.
     pub fn sign(
         &self,
         request: &Request,
@@ -59,7 +59,7 @@ impl Authority {
         now: Timestamp,
         rng: &dyn Rng,
     ) -> Result<String, Error> {
-        let lasts = seconds.map_or(self.longest, |s| SignedDuration::from_secs(s).max(LEAST).min(self.longest));
+        let lasts = seconds.map_or(self.longest, |s| SignedDuration::from_secs(s).max(MIN_LIFETIME).min(self.longest));
         let end = if lasts < SHORT { now + lasts } else { now + lasts - BACKDATE };
         let end = end.min(self.ends);
         if end <= now {
@@ -67,7 +67,7 @@ impl Authority {
         }
         let mut serial = [0; 16];
         rng.fill(&mut serial);
-        // Positive, and not shorter than it looks.
+        // Positive, and without a leading zero octet.
         serial[0] = serial[0] & 0x7f | 0x40;
         let algorithm = self.algorithm();
         let body = yasna::construct_der(|w| {
@@ -99,7 +99,7 @@ impl Authority {
     fn extensions(&self, w: &mut DERWriterSeq<'_>, request: &Request, usages: &[&str]) {
         let bits = usages.iter().filter_map(|u| bit(u)).fold(0u16, |all, b| all | 1 << b);
         if bits != 0 {
-            // Bit 0 is the highest of the first octet; what follows the last bit that is set is left out.
+            // Bit 0 is the highest of the first octet; trailing zero bits are omitted.
             let (bytes, length) = (bits.reverse_bits().to_be_bytes(), 16 - bits.leading_zeros() as usize);
             let used = length.div_ceil(8);
             let value = yasna::construct_der(|w| w.write_bitvec_bytes(&bytes[..used], length));
@@ -122,12 +122,12 @@ impl Authority {
             extension(w, &[2, 5, 29, 35], false, &value);
         }
         if let Some(names) = &request.alternative_names {
-            // Critical where nothing else says whose it is: an empty sequence has two octets.
+            // Critical if the subject is empty: an empty sequence has two octets.
             extension(w, &[2, 5, 29, 17], request.subject.len() <= 2, names);
         }
     }
 
-    /// The identifier of the algorithm that the key signs with (DER).
+    /// The identifier of the signature algorithm (DER).
     fn algorithm(&self) -> Vec<u8> {
         let a = self.key.algorithm();
         let (oid, null): (&[u64], bool) = if *a == rcgen::PKCS_ECDSA_P384_SHA384 {
@@ -160,7 +160,7 @@ fn extension(w: &mut DERWriterSeq<'_>, oid: &[u64], critical: bool, value: &[u8]
     });
 }
 
-/// Two digits of a year until 2049, four after (RFC 5280).
+/// UTCTime (two digits of the year) until 2049, GeneralizedTime (four) afterwards (RFC 5280).
 fn time(w: DERWriter<'_>, t: Timestamp) {
     let date = time::OffsetDateTime::from_unix_timestamp(t.as_second()).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
     if date.year() < 2050 {
@@ -170,7 +170,7 @@ fn time(w: DERWriter<'_>, t: Timestamp) {
     }
 }
 
-/// The bit of a usage of the key (RFC 5280, 4.2.1.3).
+/// The bit of a key usage (RFC 5280, 4.2.1.3).
 fn bit(usage: &str) -> Option<u32> {
     Some(match usage {
         "signing" | "digital signature" => 0,
@@ -186,7 +186,7 @@ fn bit(usage: &str) -> Option<u32> {
     })
 }
 
-/// The purpose that a usage stands for.
+/// The OID of an extended key usage.
 fn purpose(usage: &str) -> Option<&'static [u64]> {
     Some(match usage {
         "any" => &[2, 5, 29, 37, 0],

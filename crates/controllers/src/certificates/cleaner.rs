@@ -1,7 +1,7 @@
 //! Deletes old requests (upstream `csrcleaner`): those that were issued, denied or failed an hour ago, that are pending for a day, or whose
 //! certificate has expired.
 
-use super::Said;
+use super::Conditions;
 use crate::context::{Context, object};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ const ANSWERED: SignedDuration = SignedDuration::from_hours(1);
 const UNANSWERED: SignedDuration = SignedDuration::from_hours(24);
 
 pub async fn clean(context: &Context, resource: &ApiResource, requests: &Informer<()>) {
-    let all: Vec<_> = requests.cache().all().cloned().collect();
+    let all: Vec<_> = requests.cache().entries().cloned().collect();
     for entry in all {
         let over = || object(resource, &entry).is_ok_and(|o| is_over(&o, context.now()));
         if !caught_now(context.name, entry.key(), over).unwrap_or(false) {
@@ -38,13 +38,13 @@ fn is_over(o: &Object, now: Timestamp) -> bool {
         let t = t.and_then(|t| t.parse::<Timestamp>().ok());
         t.is_some_and(|t| now.duration_since(t) > than)
     };
-    let said = Said::of(o);
+    let conditions = Conditions::read(o);
     let certificate = o.str_at(&["status", "certificate"]).unwrap_or_default();
-    if said.0.is_empty() {
+    if conditions.0.is_empty() {
         return older(Some(o.creation_timestamp()), UNANSWERED);
     }
     let ended = || ends(certificate).is_some_and(|end| end < now);
-    said.0.iter().any(|c| {
+    conditions.0.iter().any(|c| {
         let answered = || older(c["lastUpdateTime"].as_str(), ANSWERED);
         match c["type"].as_str() {
             Some("Denied" | "Failed") => answered(),
@@ -54,7 +54,7 @@ fn is_over(o: &Object, now: Timestamp) -> bool {
     })
 }
 
-/// When a certificate (PEM in base64) ends.
+/// The expiry of a certificate (PEM in base64).
 fn ends(certificate: &str) -> Option<Timestamp> {
     let text = STANDARD.decode(certificate).ok()?;
     let (_, pem) = x509_parser::pem::parse_x509_pem(&text).ok()?;
@@ -68,7 +68,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn requests_end_after_their_time() {
+    fn old_requests_are_deleted() {
         let now: Timestamp = "2026-01-02T12:00:00Z".parse().unwrap();
         let (early, late) = ("2026-01-02T11:30:00Z", "2026-01-02T10:30:00Z");
         let check = |made: &str, certificate: &str, conditions: Value, over: bool| {
@@ -76,14 +76,14 @@ mod tests {
             let o = json!({"metadata": {"name": "r", "creationTimestamp": made}, "status": status});
             assert_eq!(is_over(&Object::from_value(o).unwrap(), now), over, "{made} {status}");
         };
-        let said = |kind: &str, at: &str| json!([{"type": kind, "status": "True", "lastUpdateTime": at}]);
+        let conditions = |kind: &str, at: &str| json!([{"type": kind, "status": "True", "lastUpdateTime": at}]);
         check("2026-01-01T13:00:00Z", "", json!([]), false);
         check("2026-01-01T11:00:00Z", "", json!([]), true);
-        check(late, "", said("Denied", early), false);
-        check(late, "", said("Denied", late), true);
-        check(late, "", said("Failed", late), true);
-        check(late, "", said("Approved", late), false);
-        check(late, "Yw==", said("Approved", late), true);
-        check(late, "Yw==", said("Approved", early), false);
+        check(late, "", conditions("Denied", early), false);
+        check(late, "", conditions("Denied", late), true);
+        check(late, "", conditions("Failed", late), true);
+        check(late, "", conditions("Approved", late), false);
+        check(late, "Yw==", conditions("Approved", late), true);
+        check(late, "Yw==", conditions("Approved", early), false);
     }
 }

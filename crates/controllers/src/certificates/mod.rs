@@ -30,7 +30,7 @@ struct Controller {
 /// Runs until shutdown.
 pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
     let mut builder = Builder::new(&context);
-    let resource = ApiResource::of::<CertificateSigningRequest>();
+    let resource = ApiResource::typed::<CertificateSigningRequest>();
     let requests = builder.watch::<()>(&resource);
     builder.enqueue(&requests);
     let cleaner = context.every(cleaner::PERIOD, || cleaner::clean(&context, &resource, &requests));
@@ -38,11 +38,11 @@ pub async fn run(context: Context, authority: Option<Arc<Authority>>) {
     tokio::join!(builder.run(5, Arc::new(Controller { requests, resource, context, authority })), cleaner);
 }
 
-/// What has been said of a request.
-struct Said<'a>(Vec<&'a Value>);
+/// The conditions of a request.
+struct Conditions<'a>(Vec<&'a Value>);
 
-impl<'a> Said<'a> {
-    fn of(request: &'a Object) -> Self {
+impl<'a> Conditions<'a> {
+    fn read(request: &'a Object) -> Self {
         Self(request.at(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten().collect())
     }
 
@@ -58,25 +58,25 @@ impl Reconcile for Controller {
         let Some(entry) = self.requests.get(&key).filter(|r| !r.meta.is_deleting()) else { return Ok(Outcome::Done) };
         let o = object(&self.resource, &entry)?;
         let issued = !o.str_at(&["status", "certificate"]).unwrap_or_default().is_empty();
-        let said = Said::of(&o);
-        if issued || said.is("Denied") || said.is("Failed") {
+        let conditions = Conditions::read(&o);
+        if issued || conditions.is("Denied") || conditions.is("Failed") {
             return Ok(Outcome::Done);
         }
         let signer = o.str_at(&["spec", "signerName"]).unwrap_or_default();
         let text = STANDARD.decode(o.str_at(&["spec", "request"]).unwrap_or_default()).unwrap_or_default();
         let usages = o.at(&["spec", "usages"]).and_then(Value::as_array);
         let usages: Vec<&str> = usages.into_iter().flatten().filter_map(Value::as_str).collect();
-        let approved = said.is("Approved");
-        // Others sign under names of their own, and agents of nodes alone are approved here.
+        let approved = conditions.is("Approved");
+        // Other signers have names of their own, and only requests of node agents are approved here.
         let ours = matches!(signer, request::CLIENT | KUBELET_CLIENT | request::KUBELET_SERVING | request::LEGACY);
         if !ours || (!approved && signer != KUBELET_CLIENT) {
             return Ok(Outcome::Done);
         }
-        let wanted = Request::parse(&text).map_err(|why| Error::Invalid { what: "request", why })?;
-        let fits = wanted.fits(signer, &usages).unwrap_or(Ok(()));
+        let parsed = Request::parse(&text).map_err(|why| Error::Invalid { what: "request", why })?;
+        let fits = parsed.fits(signer, &usages).unwrap_or(Ok(()));
         if !approved {
             if fits.is_ok() {
-                self.approve(&o, &wanted).await?;
+                self.approve(&o, &parsed).await?;
             }
             return Ok(Outcome::Done);
         }
@@ -93,7 +93,7 @@ impl Reconcile for Controller {
             }
             Ok(()) => {
                 let seconds = o.int_at(&["spec", "expirationSeconds"]);
-                let made = authority.sign(&wanted, &usages, seconds, self.context.now(), &*self.context.rng);
+                let made = authority.sign(&parsed, &usages, seconds, self.context.now(), &*self.context.rng);
                 let made = made.map_err(|e| Error::Invalid { what: "certificate", why: e.to_string() })?;
                 new.set(&["status", "certificate"], STANDARD.encode(made));
             }
@@ -106,8 +106,8 @@ impl Reconcile for Controller {
 
 impl Controller {
     /// Approves the request of a node agent if its user may request such certificates for all nodes, or for itself.
-    async fn approve(&self, o: &Object, wanted: &Request) -> Result<(), Error> {
-        let own = o.str_at(&["spec", "username"]) == Some(&wanted.common_name);
+    async fn approve(&self, o: &Object, parsed: &Request) -> Result<(), Error> {
+        let own = o.str_at(&["spec", "username"]) == Some(&parsed.common_name);
         let ways = [
             ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
             ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
@@ -123,7 +123,7 @@ impl Controller {
                     question["spec"][key] = spec[key].clone();
                 }
             }
-            let reviews = self.context.client.dynamic(&ApiResource::of::<SubjectAccessReview>());
+            let reviews = self.context.client.dynamic(&ApiResource::typed::<SubjectAccessReview>());
             let question = Object::from_value(question).unwrap_or_default();
             let answer = reviews.create(&WriteOptions::default(), &question).await?;
             if answer.at(&["status", "allowed"]) == Some(&Value::Bool(true)) {

@@ -1,4 +1,4 @@
-//! What a certificate signing request asks for (PKCS #10 in PEM), and which of the signers of Kubernetes may give it
+//! Certificate signing requests (PKCS #10 in PEM), and the checks of the signers of Kubernetes
 //! (`k8s.io/kubernetes/pkg/apis/certificates/helpers.go`).
 
 use client::certificate::{common_name, is_readable};
@@ -12,10 +12,10 @@ pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
-/// A request whose signature holds.
+/// A request whose signature is valid.
 #[derive(Debug, Default)]
 pub struct Request {
-    /// Subject, public key and alternative names, as they stand (DER).
+    /// Subject, public key and alternative names, unchanged (DER).
     pub subject: Vec<u8>,
     pub public_key: Vec<u8>,
     pub alternative_names: Option<Vec<u8>>,
@@ -24,7 +24,7 @@ pub struct Request {
     pub has: Names,
 }
 
-/// Which kinds of alternative names there are.
+/// The types of alternative names in a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names {
     pub dns: bool,
@@ -54,8 +54,8 @@ impl Request {
             ..Self::default()
         };
         for attribute in info.iter_attributes() {
-            let ParsedCriAttribute::ExtensionRequest(wanted) = attribute.parsed_attribute() else { continue };
-            for e in wanted.extensions.iter().filter(|e| e.oid == OID_X509_EXT_SUBJECT_ALT_NAME) {
+            let ParsedCriAttribute::ExtensionRequest(requested) = attribute.parsed_attribute() else { continue };
+            for e in requested.extensions.iter().filter(|e| e.oid == OID_X509_EXT_SUBJECT_ALT_NAME) {
                 r.alternative_names = Some(e.value.to_vec());
                 let ParsedExtension::SubjectAlternativeName(names) = e.parsed_extension() else { continue };
                 for n in &names.general_names {
@@ -72,32 +72,32 @@ impl Request {
         Ok(r)
     }
 
-    /// What keeps a signer from giving a certificate for these usages; none for what no signer of ours is asked.
+    /// Why the signer must not issue a certificate for these usages, if so; none for a signer of another controller.
     pub fn fits(&self, signer: &str, usages: &[&str]) -> Option<Result<(), String>> {
         Some(match signer {
             CLIENT => client_usages(usages),
             KUBELET_CLIENT => self.kubelet_client(usages),
             KUBELET_SERVING => self.kubelet_serving(usages),
-            // For whatever somebody approves.
+            // Any purpose; it only needs an approval.
             LEGACY => Ok(()),
             _ => return None,
         })
     }
 
     fn kubelet_client(&self, usages: &[&str]) -> Result<(), String> {
-        self.of_a_node()?;
+        self.is_node()?;
         let n = self.has;
         for (there, what) in [(n.dns, "DNS"), (n.email, "Email"), (n.ip, "IP"), (n.uri, "URI")] {
             if there {
                 return Err(format!("{what} subjectAltNames are not allowed"));
             }
         }
-        self.named_as_a_node()?;
+        self.has_node_subject()?;
         exactly(usages, "client auth")
     }
 
     fn kubelet_serving(&self, usages: &[&str]) -> Result<(), String> {
-        self.of_a_node()?;
+        self.is_node()?;
         if !self.has.dns && !self.has.ip {
             return Err("DNS or IP subjectAltName is required".into());
         }
@@ -106,18 +106,18 @@ impl Request {
                 return Err(format!("{what} subjectAltNames are not allowed"));
             }
         }
-        self.named_as_a_node()?;
+        self.has_node_subject()?;
         exactly(usages, "server auth")
     }
 
-    fn of_a_node(&self) -> Result<(), String> {
+    fn is_node(&self) -> Result<(), String> {
         if self.organizations == ["system:nodes"] {
             return Ok(());
         }
         Err("subject organization is not system:nodes".into())
     }
 
-    fn named_as_a_node(&self) -> Result<(), String> {
+    fn has_node_subject(&self) -> Result<(), String> {
         if self.common_name.starts_with("system:node:") {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Request {
     }
 }
 
-/// `purpose` and digital signatures, with or without key encipherment, and nothing else.
+/// Requires `purpose` and digital signature, allows key encipherment, and nothing else.
 fn exactly(usages: &[&str], purpose: &str) -> Result<(), String> {
     let optional = ["key encipherment"];
     let required = ["digital signature", purpose];
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn signers_give_what_they_are_for() {
+    fn signers_check_subjects_names_and_usages() {
         let none = Names::default();
         let dns = Names { dns: true, ..none };
         let uri = Names { uri: true, ip: true, ..none };

@@ -35,12 +35,12 @@ struct Controller {
 /// Runs until shutdown.
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
-    let resource = ApiResource::of::<ClusterRole>();
+    let resource = ApiResource::typed::<ClusterRole>();
     let roles = builder.watch::<Role>(&resource);
     let all = roles.clone();
     // A changed role may be part of any aggregated one; there are few of those.
     builder.on_change(&roles, move |_, queue| {
-        all.cache().all().filter(|r| r.view.aggregation_rule.is_some()).for_each(|r| queue.add(r.key()));
+        all.cache().entries().filter(|r| r.view.aggregation_rule.is_some()).for_each(|r| queue.add(r.key()));
     });
     builder.run(5, Arc::new(Controller { roles, resource, context })).await;
 }
@@ -51,7 +51,7 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let Some(role) = self.roles.get(&key).filter(|r| !r.meta.is_deleting()) else { return Ok(Outcome::Done) };
         let Some(aggregation) = &role.view.aggregation_rule else { return Ok(Outcome::Done) };
-        let all: Vec<_> = self.roles.cache().all().cloned().collect();
+        let all: Vec<_> = self.roles.cache().entries().cloned().collect();
         let others = all.iter().filter(|r| r.meta.name != role.meta.name);
         let others = others.map(|r| (&*r.meta.name, &r.meta.labels, &r.view.rules[..]));
         let rules = aggregated_rules(&aggregation.cluster_role_selectors, others)

@@ -10,7 +10,7 @@ pub mod status;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::ownership::Claims;
-use crate::views::{Pod, Selects, pods};
+use crate::views::{Pod, Selector, pods};
 use client::{
     Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Pace, Recorder, Regarding, WorkQueue,
     WriteOptions,
@@ -22,7 +22,7 @@ use sets::{replicas, revision};
 use status::Condition;
 use std::sync::Arc;
 
-/// What the controller reads of deployments without decoding them.
+/// The fields of deployments that the controller reads from the cache.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DeploymentView {
@@ -32,7 +32,7 @@ pub struct DeploymentView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct DeploymentSpec {
-    selector: Selects,
+    selector: Selector,
     strategy: Strategy,
 }
 
@@ -52,11 +52,11 @@ struct Controller {
 }
 
 fn deployments() -> ApiResource {
-    ApiResource::of::<k8s_openapi::api::apps::v1::Deployment>()
+    ApiResource::typed::<k8s_openapi::api::apps::v1::Deployment>()
 }
 
 fn replica_sets() -> ApiResource {
-    ApiResource::of::<k8s_openapi::api::apps::v1::ReplicaSet>()
+    ApiResource::typed::<k8s_openapi::api::apps::v1::ReplicaSet>()
 }
 
 /// Runs until shutdown.
@@ -83,7 +83,7 @@ struct Owned {
 }
 
 impl Owned {
-    fn all(&self) -> impl Iterator<Item = &Object> {
+    fn sets(&self) -> impl Iterator<Item = &Object> {
         self.old.iter().chain(&self.new)
     }
 }
@@ -147,7 +147,7 @@ impl Reconcile for Controller {
     }
 }
 
-/// One reconcile of one deployment. `d` follows what was written.
+/// One reconcile of one deployment. `d` is updated by each write.
 struct Work<'a> {
     c: &'a Controller,
     d: Object,
@@ -189,7 +189,7 @@ impl Work<'_> {
         if rolling::is_rolling(&self.d) { self.roll(owned).await } else { self.recreate(owned).await }
     }
 
-    /// The sets that are the deployment's, adopting and releasing on the way.
+    /// The replica sets of the deployment, after adopting and releasing.
     async fn claimed(&self, selector: &LabelSelector) -> Result<Vec<Object>, Error> {
         let candidates: Vec<_> = {
             let cache = self.c.sets.cache();
@@ -208,7 +208,7 @@ impl Work<'_> {
         Ok(out)
     }
 
-    /// Tells in the Progressing condition that a rollout was paused or goes on, so that standing still is not counted.
+    /// Sets the Progressing condition when a rollout is paused or resumed, so that paused time does not count for the deadline.
     async fn check_paused(&mut self) -> Result<(), Error> {
         if status::progress_deadline(&self.d).is_none() {
             return Ok(());
@@ -219,8 +219,8 @@ impl Work<'_> {
             return Ok(());
         }
         let paused = self.d.at(&["spec", "paused"]) == Some(&Value::Bool(true));
-        let told = reason == status::PAUSED;
-        let c = match (paused, told) {
+        let was_paused = reason == status::PAUSED;
+        let c = match (paused, was_paused) {
             (true, false) => Condition::new("Progressing", "Unknown", status::PAUSED, "Deployment is paused"),
             (false, true) => Condition::new("Progressing", "Unknown", status::RESUMED, "Deployment is resumed"),
             _ => return Ok(()),
@@ -230,13 +230,13 @@ impl Work<'_> {
     }
 
     fn is_scaling(&self, owned: &Owned) -> bool {
-        owned.all().filter(|s| replicas(s) > 0).any(|s| {
+        owned.sets().filter(|s| replicas(s) > 0).any(|s| {
             let desired = s.annotation(sets::DESIRED_REPLICAS).and_then(|v| v.parse::<i64>().ok());
             desired.is_some_and(|n| n != replicas(&self.d))
         })
     }
 
-    /// Scales without rolling: a paused deployment, or one whose size was changed.
+    /// Scales without a rollout: a paused deployment, or one whose size changed.
     async fn scale_only(&mut self, owned: &mut Owned, paused: bool) -> Result<Outcome, Error> {
         self.sync_new(owned, Make::No).await?;
         self.scale(owned).await?;
@@ -250,9 +250,9 @@ impl Work<'_> {
     }
 
     async fn scale(&mut self, owned: &mut Owned) -> Result<(), Error> {
-        let active: Vec<&Object> = owned.all().filter(|s| replicas(s) > 0).collect();
+        let active: Vec<&Object> = owned.sets().filter(|s| replicas(s) > 0).collect();
         let wish = replicas(&self.d);
-        // One set, or none but a latest: it takes the whole size.
+        // One active set, or only a latest: it gets the whole size.
         let single = match active.as_slice() {
             [] => owned.new.as_ref().or_else(|| owned.old.iter().max_by(|a, b| sets::by_age(a, b))),
             [one] => Some(*one),
@@ -345,7 +345,7 @@ impl Work<'_> {
         owned.old.iter().any(|s| cache.controlled_by(s.uid()).any(|p| !p.view.is_terminal()))
     }
 
-    /// Brings the new set's annotations up to date, or makes it (upstream `getNewReplicaSet`).
+    /// Updates the new set's annotations, or creates it (upstream `getNewReplicaSet`).
     async fn sync_new(&mut self, owned: &mut Owned, make: Make) -> Result<(), Error> {
         let next = owned.old.iter().map(revision).max().unwrap_or(0).saturating_add(1);
         let mut progress = None;
@@ -359,7 +359,7 @@ impl Work<'_> {
             if changed {
                 let n = self.set_api.update(n.name(), &WriteOptions::default(), &n).await?;
                 owned.new = Some(n);
-                // The rest follows when the cache has it.
+                // Continues when the cache has it.
                 return Ok(());
             }
             let missing = status::find(&status::status_of(&self.d), "Progressing").is_none();
@@ -381,10 +381,10 @@ impl Work<'_> {
         if let Some(c) = progress.filter(|_| status::progress_deadline(&self.d).is_some()) {
             status::set_condition(&mut s, &c, self.c.context.now());
         }
-        let told = n.annotation(sets::REVISION).unwrap_or_default().to_owned();
-        let revised = !told.is_empty() && self.d.annotation(sets::REVISION) != Some(&*told);
+        let revision = n.annotation(sets::REVISION).unwrap_or_default().to_owned();
+        let revised = !revision.is_empty() && self.d.annotation(sets::REVISION) != Some(&*revision);
         if revised {
-            self.d.set_annotation(sets::REVISION, &told);
+            self.d.set_annotation(sets::REVISION, &revision);
         }
         if revised || s != before {
             self.put_status(s).await?;
@@ -392,14 +392,14 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The set, and whether it was made now.
+    /// Returns the new set, and whether it was created now.
     async fn make_new(&mut self, owned: &Owned, next: i64) -> Result<(Object, bool), Error> {
         let template = self.d.at(&["spec", "template"]).cloned().unwrap_or_default();
         let collisions = self.d.int_at(&["status", "collisionCount"]);
         let mut set = sets::new_set(&self.d, &sets::template_hash(&template, collisions));
         let selector = LabelSelector::from_value(self.d.at(&["spec", "selector"]));
         if !selector.is_ok_and(|s| s.matches(|k| set.label(k))) {
-            // Made all the same, it would be let go at once, and the next one made, without end.
+            // A set that the selector does not match would be released at once, and created again without end.
             let why = format!("it does not select its own replica sets: they have the label {}", sets::TEMPLATE_HASH);
             let mut s = status::status_of(&self.d);
             let text = format!("Failed to create new replica set \"{}\": the selector: {why}", set.name());
@@ -425,7 +425,7 @@ impl Work<'_> {
                 if ours && sets::same_template(&held, &self.d) {
                     return Ok((held, false));
                 }
-                // Another template with the same hash: the next try has another.
+                // A different template with the same hash: the next try uses another hash.
                 let mut s = status::status_of(&self.d);
                 s.insert("collisionCount".into(), (collisions.unwrap_or(0) + 1).into());
                 self.write_status(s).await?;
@@ -445,13 +445,13 @@ impl Work<'_> {
         }
     }
 
-    /// Gives a set another size, and the annotations that proportional scaling reads later.
+    /// Sets the size of a set, and the annotations that proportional scaling reads later.
     async fn resize(&self, set: &Object, size: i64) -> Result<Object, Error> {
         let mut next = set.clone();
         let wish = replicas(&self.d);
-        let told = sets::annotate_replicas(&mut next, wish, wish + max_surge(&self.d));
+        let annotated = sets::annotate_replicas(&mut next, wish, wish + max_surge(&self.d));
         let before = replicas(set);
-        if before == size && !told {
+        if before == size && !annotated {
             return Ok(next);
         }
         next.set(&["spec", "replicas"], size);
@@ -501,7 +501,7 @@ enum Make {
 }
 
 fn replace(owned: &mut Owned, set: Object) {
-    let at = owned.all().position(|s| s.uid() == set.uid());
+    let at = owned.sets().position(|s| s.uid() == set.uid());
     match at {
         Some(i) if i < owned.old.len() => owned.old[i] = set,
         Some(_) => owned.new = Some(set),

@@ -1,4 +1,4 @@
-//! How many pods each replica set may have (upstream `rolling.go` and `sync.go`), as data to data.
+//! Sizes of replica sets during rollouts (upstream `rolling.go` and `sync.go`). Pure: data to data.
 
 use super::sets::{MAX_REPLICAS, by_age, replicas, status};
 use meta::{Object, Value};
@@ -7,14 +7,14 @@ pub fn is_rolling(d: &Object) -> bool {
     d.str_at(&["spec", "strategy", "type"]).unwrap_or("RollingUpdate") == "RollingUpdate"
 }
 
-/// More than there can be of anything; sums of a few do not overflow.
+/// An upper bound of counts; sums of a few do not overflow.
 const MOST: i64 = 1 << 40;
 
 fn within(n: f64) -> i64 {
     (n as i64).clamp(-MOST, MOST)
 }
 
-/// A count, or a percentage of `total`.
+/// Resolves a count, or a percentage of `total`.
 fn resolve(v: Option<&Value>, total: i64, round: fn(f64) -> f64) -> i64 {
     match v {
         Some(Value::String(s)) => {
@@ -26,7 +26,7 @@ fn resolve(v: Option<&Value>, total: i64, round: fn(f64) -> f64) -> i64 {
     }
 }
 
-/// `(maxSurge, maxUnavailable)` as counts: the first rounded up, the second down; both zero would never get anywhere.
+/// `(maxSurge, maxUnavailable)` as counts: the first rounded up, the second down; if both were zero, the second is one.
 fn fenceposts(d: &Object) -> (i64, i64) {
     let at = |k| d.at(&["spec", "strategy", "rollingUpdate", k]);
     let surge = resolve(at("maxSurge"), replicas(d), f64::ceil);
@@ -46,7 +46,7 @@ pub fn total<'a>(sets: impl Iterator<Item = &'a Object>) -> i64 {
     sets.map(replicas).sum()
 }
 
-/// How large the new set should be now. `current` is the number of pods wished for over all sets.
+/// The size of the new set. `current` is the desired number of pods of all sets.
 pub fn new_size(d: &Object, new: &Object, current: i64) -> i64 {
     if !is_rolling(d) {
         return replicas(d);
@@ -55,7 +55,7 @@ pub fn new_size(d: &Object, new: &Object, current: i64) -> i64 {
     if room <= 0 { replicas(new) } else { replicas(new) + room.min(replicas(d) - replicas(new)) }
 }
 
-/// The new set's next size in a rollout; none when it is as it should be.
+/// The next size of the new set in a rollout; none if it needs no change.
 pub fn reconcile_new(d: &Object, new: &Object, old: &[Object]) -> Option<i64> {
     let (now, wish) = (replicas(new), replicas(d));
     let next = match now.cmp(&wish) {
@@ -66,7 +66,7 @@ pub fn reconcile_new(d: &Object, new: &Object, old: &[Object]) -> Option<i64> {
     (next != now).then_some(next)
 }
 
-/// The old sets' next sizes in a rollout, by index: first what is not healthy anyway, then as much as availability allows.
+/// The next sizes of old sets in a rollout, by index: unhealthy pods first, then as many as availability allows.
 pub fn reconcile_old(d: &Object, new: &Object, old: &[Object]) -> Vec<(usize, i64)> {
     let min_available = replicas(d) - max_unavailable(d);
     let new_unavailable = replicas(new) - status(new, "availableReplicas");
@@ -100,14 +100,14 @@ pub fn reconcile_old(d: &Object, new: &Object, old: &[Object]) -> Vec<(usize, i6
     order.into_iter().filter(|i| sizes[*i] != replicas(&old[*i])).map(|i| (i, sizes[i])).collect()
 }
 
-/// The sizes of active sets when the deployment is scaled in the middle of a rollout: what is to be added or taken away is shared
-/// in proportion to their sizes, the rest goes to the largest. `sets` and the answer are in the same order.
+/// The sizes of active sets when the deployment is scaled during a rollout: the difference is distributed
+/// in proportion to their sizes, the rest goes to the largest. The result has the order of `sets`.
 pub fn proportional(d: &Object, sets: &[&Object]) -> Vec<i64> {
     let allowed = if replicas(d) > 0 { replicas(d) + max_surge(d) } else { 0 };
     let all = total(sets.iter().copied());
     let to_add = allowed - all;
     let mut order: Vec<usize> = (0..sets.len()).collect();
-    // Largest first; among equals the newer grows and the older shrinks.
+    // Largest first; of equal ones the newer grows and the older shrinks first.
     order.sort_by(|a, b| {
         let (a, b) = (sets[*a], sets[*b]);
         replicas(b).cmp(&replicas(a)).then_with(|| if to_add > 0 { by_age(b, a) } else { by_age(a, b) })
@@ -134,14 +134,14 @@ fn proportion(d: &Object, set: &Object, to_add: i64, added: i64) -> i64 {
     if to_add > 0 { share.min(left) } else { share.max(left) }
 }
 
-/// How much one set would grow or shrink by itself.
+/// The change of one set in proportion to its size.
 fn fraction(d: &Object, set: &Object) -> i64 {
     if replicas(d) == 0 {
         return -replicas(set);
     }
     let before = match set.annotation(MAX_REPLICAS).and_then(|m| m.parse::<i64>().ok()) {
         Some(m) if m > 0 => m,
-        // Not written yet: as large as it was last seen.
+        // No annotation yet: use the replicas in the status.
         _ => status(d, "replicas"),
     };
     if before == 0 {
@@ -172,7 +172,7 @@ mod tests {
 
     /// Clauses: C04.maxSurge, C04.maxUnavailable
     #[test]
-    fn bounds() {
+    fn surge_and_unavailability_limits() {
         let cases = [
             (10, json!("25%"), json!("25%"), 3, 2),
             (10, json!(0), json!("1%"), 0, 1),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_stays_within_its_bounds() {
+    fn a_rollout_stays_within_its_limits() {
         for (n, surge, unavailable) in [(10, 3, 2), (3, 1, 0), (4, 0, 1), (1, 1, 0), (7, 7, 7)] {
             let d = deployment(n, json!(surge), json!(unavailable));
             let (mut new, mut old) = (set("new", 0, 0, 0), vec![set("old", n, n, 0)]);
@@ -222,7 +222,7 @@ mod tests {
                 assert!(available >= n - unavailable, "{n} {surge} {unavailable}");
                 assert!(replicas(&new) + replicas(&old[0]) <= n + surge);
                 if before == (new.clone(), old.clone()) {
-                    // Time passes: one more pod becomes available.
+                    // One more pod becomes available.
                     let a = status(&new, "availableReplicas");
                     assert!(a < replicas(&new), "stuck: {n} {surge} {unavailable}");
                     new.set(&["status", "availableReplicas"], a + 1);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ill_goes_first() {
+    fn unhealthy_pods_go_first() {
         let d = deployment(4, json!(1), json!(1));
         let new = set("new", 1, 0, 0);
         let old = [set("ill", 2, 0, 0), set("well", 2, 2, 0)];

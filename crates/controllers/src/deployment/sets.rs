@@ -1,4 +1,4 @@
-//! A deployment's replica sets: which is the new one, and what is written on them (upstream `deployment_util.go`).
+//! The replica sets of a deployment: which is the new one, and their annotations (upstream `deployment_util.go`).
 
 use jiff::Timestamp;
 use meta::{Map, Object, Value};
@@ -11,10 +11,10 @@ pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
-/// How long the list of former revisions of one set may get, in characters.
+/// Maximum length of the list of former revisions of one set, in characters.
 const MAX_HISTORY: usize = 2000;
 
-/// Numbers of an object, with what the API takes for granted.
+/// `spec.replicas` with its default.
 pub fn replicas(o: &Object) -> i64 {
     o.int_at(&["spec", "replicas"]).unwrap_or(1)
 }
@@ -31,7 +31,7 @@ pub fn created(o: &Object) -> Option<Timestamp> {
     meta::time::parse(o.creation_timestamp())
 }
 
-/// Older first, by name where the time is the same.
+/// Older first, then by name.
 pub fn by_age(a: &Object, b: &Object) -> Ordering {
     created(a).cmp(&created(b)).then_with(|| a.name().cmp(b.name()))
 }
@@ -40,7 +40,7 @@ pub fn revision(o: &Object) -> i64 {
     o.annotation(REVISION).and_then(|r| r.parse().ok()).unwrap_or(0)
 }
 
-/// The template without what a deployment adds to it.
+/// The template without the label that the deployment adds.
 fn bare(template: Option<&Value>) -> Value {
     let mut t = template.cloned().unwrap_or_default();
     if let Some(m) = t.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -50,7 +50,7 @@ fn bare(template: Option<&Value>) -> Value {
                 m.remove("labels");
             }
         }
-        // Go writes it, and it says nothing.
+        // Go writes this empty field.
         m.retain(|_, v| !v.is_null());
     }
     t
@@ -60,7 +60,7 @@ pub fn same_template(a: &Object, b: &Object) -> bool {
     bare(a.at(&["spec", "template"])) == bare(b.at(&["spec", "template"]))
 }
 
-/// A short text that is another for another template: FNV-1a over its JSON, which has its keys in order.
+/// A short hash of the template: FNV-1a over its JSON with sorted keys.
 pub fn template_hash(template: &Value, collisions: Option<i64>) -> String {
     let mut h: u32 = 0x811c_9dc5;
     let mut eat = |bytes: &[u8]| {
@@ -75,7 +75,7 @@ pub fn template_hash(template: &Value, collisions: Option<i64>) -> String {
     meta::random::safe_encode(&h.to_string())
 }
 
-/// Splits the sets into the one that has the deployment's template (the oldest, should there be two) and the others.
+/// Splits the sets into the one with the deployment's template (the oldest, if there are two) and the others.
 pub fn split(deployment: &Object, mut sets: Vec<Object>) -> (Option<Object>, Vec<Object>) {
     sets.sort_by(by_age);
     let new = sets.iter().position(|s| same_template(s, deployment)).map(|i| sets.remove(i));
@@ -86,7 +86,7 @@ fn copied(annotation: &str) -> bool {
     ![LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&annotation)
 }
 
-/// Brings the new set's annotations up to date. Whether anything changed (upstream `SetNewReplicaSetAnnotations`).
+/// Updates the new set's annotations and returns whether any changed (upstream `SetNewReplicaSetAnnotations`).
 pub fn annotate_new(set: &mut Object, deployment: &Object, new_revision: i64, exists: bool, max_surge: i64) -> bool {
     let before = set.clone();
     let theirs: Vec<(String, String)> =
@@ -115,7 +115,7 @@ pub fn annotate_new(set: &mut Object, deployment: &Object, new_revision: i64, ex
     *set != before
 }
 
-/// Writes what the deployment wished for, for proportional scaling later. Whether anything changed.
+/// Writes the deployment's size for proportional scaling later. Returns whether it changed.
 pub fn annotate_replicas(set: &mut Object, desired: i64, max: i64) -> bool {
     let (d, m) = (desired.to_string(), max.to_string());
     if set.annotation(DESIRED_REPLICAS) == Some(&*d) && set.annotation(MAX_REPLICAS) == Some(&*m) {
@@ -126,7 +126,7 @@ pub fn annotate_replicas(set: &mut Object, desired: i64, max: i64) -> bool {
     true
 }
 
-/// The set for a template that has none yet.
+/// The set for a template that has none.
 pub fn new_set(deployment: &Object, hash: &str) -> Object {
     let mut template = deployment.at(&["spec", "template"]).cloned().unwrap_or_default();
     let labels = |v: &Value| v.as_object().cloned().unwrap_or_default();
@@ -156,7 +156,7 @@ pub fn new_set(deployment: &Object, hash: &str) -> Object {
     set
 }
 
-/// The old sets to delete, beyond the deployment's `revisionHistoryLimit`: the oldest revisions that have nothing left.
+/// The old sets to delete because of `revisionHistoryLimit`: the oldest revisions without pods.
 pub fn beyond_history<'a>(deployment: &Object, old: &'a [Object]) -> Vec<&'a Object> {
     let Some(limit) = deployment.int_at(&["spec", "revisionHistoryLimit"]).filter(|l| *l != i64::from(i32::MAX)) else {
         return Vec::new();
@@ -206,7 +206,7 @@ mod tests {
 
     /// Clauses: C05.change-cause, C05.revision
     #[test]
-    fn annotations_carry_revision_cause_and_wishes() {
+    fn annotations_have_revision_cause_and_sizes() {
         let d = deployment();
         let mut s = new_set(&d, "h");
         assert!(annotate_new(&mut s, &d, 2, false, 1));
@@ -223,7 +223,7 @@ mod tests {
 
     /// Clauses: C05.revisionHistoryLimit
     #[test]
-    fn only_empty_sets_beyond_the_limit_go() {
+    fn only_empty_sets_beyond_the_limit_are_deleted() {
         let set = |revision: i64, replicas: i64| {
             Object::from_value(json!({
                 "metadata": {"name": format!("s{revision}"), "generation": 1, "annotations": {REVISION: revision.to_string()}},

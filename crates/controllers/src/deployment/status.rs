@@ -1,4 +1,4 @@
-//! What a deployment says of itself (upstream `progress.go`): counts, and whether it gets on.
+//! The status of a deployment (upstream `progress.go`): counts and progress.
 
 use super::rolling::max_unavailable;
 use super::sets::{replicas, status as count};
@@ -12,7 +12,7 @@ pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 pub const PAUSED: &str = "DeploymentPaused";
 pub const RESUMED: &str = "DeploymentResumed";
 
-/// A condition of a deployment before it has its times.
+/// A condition without its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub kind: &'static str,
@@ -35,7 +35,7 @@ pub fn find<'a>(status: &'a Map<String, Value>, kind: &str) -> Option<&'a Value>
     condition(status.get("conditions"), kind)
 }
 
-/// Sets a condition, unless one of the same status and reason is there. The transition time is kept while the status is the same.
+/// Sets a condition, unless it has the same status and reason. The transition time is kept if the status is the same.
 pub fn set_condition(status: &mut Map<String, Value>, c: &Condition, now: Timestamp) {
     let old = find(status, c.kind).cloned();
     if old.as_ref().is_some_and(|o| o["status"] == c.status && o["reason"] == c.reason) {
@@ -69,12 +69,12 @@ pub fn status_of(d: &Object) -> Map<String, Value> {
     d.get("status").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// Seconds a rollout may stand still. The API's largest number means: for ever.
+/// The progress deadline in seconds; none if it is unlimited (the maximum of the type).
 pub fn progress_deadline(d: &Object) -> Option<i64> {
     d.int_at(&["spec", "progressDeadlineSeconds"]).filter(|s| *s != i64::from(i32::MAX))
 }
 
-/// Counts and availability, from all sets.
+/// Computes counts and availability from all sets.
 pub fn calculate(d: &Object, new: Option<&Object>, old: &[Object], now: Timestamp) -> Map<String, Value> {
     let sum = |field: &str| old.iter().chain(new).map(|s| count(s, field)).sum::<i64>();
     let (total, available) = (sum("replicas"), sum("availableReplicas"));
@@ -126,7 +126,7 @@ pub fn is_complete(d: &Object, s: &Map<String, Value>) -> bool {
         && number(s, "observedGeneration") >= d.generation()
 }
 
-/// Whether anything came nearer to the end since the last status.
+/// Whether the counts progressed since the last status.
 fn is_progressing(d: &Object, s: &Map<String, Value>) -> bool {
     let before = status_of(d);
     let old_pods = |s: &Map<String, Value>| number(s, "replicas") - number(s, "updatedReplicas");
@@ -140,7 +140,7 @@ fn time(c: &Value, field: &str) -> Option<Timestamp> {
     meta::time::parse(c[field].as_str()?)
 }
 
-/// Whether a rollout has stood still for too long, judged from the condition of the status given.
+/// Whether the progress deadline has passed, according to the condition in `s`.
 fn is_timed_out(d: &Object, s: &Map<String, Value>, now: Timestamp) -> bool {
     let (Some(deadline), Some(c)) = (progress_deadline(d), find(s, "Progressing")) else { return false };
     match c["reason"].as_str() {
@@ -150,7 +150,7 @@ fn is_timed_out(d: &Object, s: &Map<String, Value>, now: Timestamp) -> bool {
     }
 }
 
-/// The status of a rollout (upstream `syncRolloutStatus`).
+/// Computes the status of a rollout (upstream `syncRolloutStatus`).
 pub fn rollout(d: &Object, new: Option<&Object>, old: &[Object], now: Timestamp) -> Map<String, Value> {
     let mut s = calculate(d, new, old, now);
     if progress_deadline(d).is_none() {
@@ -170,7 +170,7 @@ pub fn rollout(d: &Object, new: Option<&Object>, old: &[Object], now: Timestamp)
             set_condition(&mut s, &Condition::new("Progressing", "True", NEW_SET_AVAILABLE, text), now);
         } else if is_progressing(d, &s) {
             let text = format!("{subject} is progressing.");
-            // The update time has to move, also when nothing else in the condition does.
+            // The update time must change even if nothing else in the condition does.
             let transition = current.filter(|c| c["status"] == "True").map(|c| c["lastTransitionTime"].clone());
             remove_condition(&mut s, "Progressing");
             set_condition(&mut s, &Condition::new("Progressing", "True", "ReplicaSetUpdated", text), now);
@@ -196,7 +196,7 @@ pub fn rollout(d: &Object, new: Option<&Object>, old: &[Object], now: Timestamp)
     s
 }
 
-/// When to look at a rollout again for its deadline, in seconds. None when there is nothing to wait for.
+/// Seconds until the progress deadline must be checked; none if it does not apply.
 pub fn check_again_in(d: &Object, s: &Map<String, Value>, now: Timestamp) -> Option<i64> {
     let deadline = progress_deadline(d)?;
     let c = find(s, "Progressing")?;
@@ -230,7 +230,7 @@ mod tests {
 
     /// Clauses: C07.Progressing, C07.progressDeadlineSeconds
     #[test]
-    fn progress_then_standstill_then_success() {
+    fn progress_stall_and_success() {
         let mut d = Object::from_value(json!({
             "metadata": {"name": "web", "generation": 1},
             "spec": {"replicas": 2, "progressDeadlineSeconds": 10, "strategy": {"type": "RollingUpdate"}},
@@ -256,14 +256,14 @@ mod tests {
         assert_eq!(reason(&s, "Progressing"), "True NewReplicaSetAvailable");
         assert_eq!(reason(&s, "Available"), "True MinimumReplicasAvailable");
         assert_eq!(find(&s, "Progressing").unwrap()["message"], "ReplicaSet \"web-1\" has successfully progressed.");
-        // A pod that is lost afterwards is not a rollout.
+        // A pod that is lost later is not a rollout.
         let s = step(&mut d, &set(2, 1), 100);
         assert_eq!(reason(&s, "Progressing"), "True NewReplicaSetAvailable");
     }
 
     /// Clauses: C07.ReplicaFailure
     #[test]
-    fn a_sets_failure_is_the_deployments() {
+    fn failures_of_sets_are_reported() {
         let d = Object::from_value(json!({"metadata": {"name": "web"}, "spec": {"replicas": 2}})).unwrap();
         let mut n = set(2, 0);
         n.set(

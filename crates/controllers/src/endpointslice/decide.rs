@@ -1,4 +1,4 @@
-//! What is behind a service: pure functions of the service and the pods it selects.
+//! The endpoints of a service: pure functions of the service and the pods it selects.
 
 use super::reconcile::{Desired, Group};
 use super::{COMPONENT, MANAGED_BY, SERVICE};
@@ -8,10 +8,10 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The most endpoints of one slice, as upstream's default.
+/// The maximum number of endpoints of one slice (upstream's default).
 const PER_SLICE: usize = 100;
 
-/// A pod behind a service.
+/// A pod that is an endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
     pub ip: String,
@@ -27,7 +27,7 @@ pub struct Backend {
     pub ports: Vec<Option<i64>>,
 }
 
-/// The pods that can be reached, in a stable order. Pods that are over or have no address are left out.
+/// Returns the endpoints of a service in a stable order. Terminated pods and those without an address are omitted.
 pub fn backends(service: &Object, pods: &[Arc<PodEntry>]) -> Vec<Backend> {
     let publish = service.at(&["spec", "publishNotReadyAddresses"]) == Some(&Value::Bool(true));
     let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -58,7 +58,7 @@ pub fn backends(service: &Object, pods: &[Arc<PodEntry>]) -> Vec<Backend> {
     all
 }
 
-/// Whether a change of a pod changes what is behind services: not all do, such as those of its containers' states.
+/// Whether a change of a pod can change endpoints; a change of container states, for example, cannot.
 pub fn is_relevant(old: &PodEntry, new: &PodEntry) -> bool {
     let facts = |p: &PodEntry| (p.meta.is_deleting(), p.view.is_terminal(), p.view.is_ready());
     let (a, b) = (&old.view.spec, &new.view.spec);
@@ -77,7 +77,7 @@ impl<'a> NamedPorts<'a> {
         let containers = pod.spec.containers.iter().chain(pod.spec.init_containers.iter());
         let mut found = HashMap::new();
         for p in containers.flat_map(|c| &c.ports).filter(|p| !p.name.is_empty()) {
-            // The first of a name counts.
+            // The first of a name applies.
             found.entry((&*p.name, &*p.protocol)).or_insert(p.container_port);
         }
         Self(found)
@@ -93,7 +93,7 @@ fn target(port: &Value, named: &NamedPorts<'_>) -> Option<i64> {
     }
 }
 
-/// Backends whose ports have the same numbers go together.
+/// Groups backends with the same port numbers.
 fn grouped(backends: &[Backend]) -> Vec<(Vec<Option<i64>>, Vec<&Backend>)> {
     let mut groups: Vec<(Vec<Option<i64>>, Vec<&Backend>)> = Vec::new();
     let mut places: HashMap<&[Option<i64>], usize> = HashMap::new();
@@ -123,7 +123,7 @@ fn ports_of(service: &Object, numbers: &[Option<i64>]) -> Vec<Value> {
         .collect()
 }
 
-/// What the slices of a service hold. A service without backends has one empty slice.
+/// The desired slices of a service. A service without endpoints has one empty slice.
 pub(super) fn desired_slices(service: &Object, backends: &[Backend]) -> Desired {
     let mut groups = grouped(backends);
     if groups.is_empty() {
@@ -166,7 +166,7 @@ fn endpoint(b: &Backend) -> Value {
     v
 }
 
-/// The `subsets` of Endpoints.
+/// The `subsets` of an Endpoints object.
 pub fn endpoints_of(service: &Object, backends: &[Backend]) -> Value {
     let mut subsets = Vec::new();
     for (numbers, list) in grouped(backends) {
@@ -224,7 +224,7 @@ mod tests {
         p
     }
 
-    /// Each port is looked up, however many there are.
+    /// Ports are found independent of their number.
     #[test]
     fn ports_are_found_by_name_and_protocol() {
         let ports = |list: Value| json!([{"ports": list}]);
@@ -257,7 +257,7 @@ mod tests {
 
     /// Groundwork of C14.endpointslices and P04.out-of-endpoints
     #[test]
-    fn a_pod_that_is_leaving_is_not_ready_but_may_still_serve() {
+    fn a_terminating_pod_is_not_ready_but_may_serve() {
         let service = object(json!({"metadata": {"name": "s"}, "spec": {"ports": [
             {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web"}]}}));
         let b = backends(
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn not_every_change_of_a_pod_is_relevant() {
+    fn irrelevant_pod_changes_are_ignored() {
         let (ready, unready) = (pod("a", true, false), pod("a", false, false));
         let mut other = ready.clone();
         other.set(&["status", "startTime"], "2026-01-01T00:00:00Z");

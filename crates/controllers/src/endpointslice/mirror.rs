@@ -32,14 +32,14 @@ struct Controller {
 }
 
 fn endpoints() -> ApiResource {
-    ApiResource::of::<Endpoints>()
+    ApiResource::typed::<Endpoints>()
 }
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
-        services: builder.watch(&ApiResource::of::<Service>()),
+        services: builder.watch(&ApiResource::typed::<Service>()),
         endpoints: builder.watch(&endpoints()),
         recorder: context.recorder_as("endpoint-slice-mirroring-controller"),
         slices: Slices::new(&mut builder, context, COMPONENT),
@@ -60,24 +60,24 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let mut wanted = Desired::default();
+        let mut desired = Desired::default();
         if let (Some(service), Some(e)) = (self.services.get(&key), self.endpoints.get(&key))
             && service.view.spec.selector.is_none()
         {
             let endpoints = object(&endpoints(), &e)?;
             if is_mirrored(&endpoints) && !endpoints.is_deleting() {
                 let m = mirrored(&endpoints);
-                self.tell(&endpoints, &m);
-                wanted = m.desired;
+                self.report(&endpoints, &m);
+                desired = m.desired;
             }
         }
-        self.slices.write(&key, wanted).await?;
+        self.slices.write(&key, desired).await?;
         Ok(Outcome::Done)
     }
 }
 
 impl Controller {
-    fn tell(&self, endpoints: &Object, m: &Mirrored) {
+    fn report(&self, endpoints: &Object, m: &Mirrored) {
         let about = || Regarding::object(endpoints);
         if m.invalid > 0 {
             let text = format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", m.invalid);
@@ -97,13 +97,13 @@ fn is_mirrored(endpoints: &Object) -> bool {
     endpoints.label(SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
 }
 
-/// What an Endpoints object comes to.
+/// The slices for an Endpoints object, and what was skipped.
 #[derive(Debug, Default)]
 struct Mirrored {
     desired: Desired,
-    /// Addresses that are none.
+    /// The number of invalid addresses.
     invalid: usize,
-    /// Addresses that were too many.
+    /// The number of addresses beyond the limit.
     skipped: usize,
 }
 
@@ -118,7 +118,7 @@ fn mirrored(e: &Object) -> Mirrored {
         "blockOwnerDeletion": true}]);
 
     let mut out = Mirrored::default();
-    // Subsets with the same ports go together: one slice for each kind of address and list of ports.
+    // Subsets with the same ports are merged: one slice per address type and list of ports.
     let mut groups: Vec<(&'static str, Vec<Value>, Vec<Value>)> = Vec::new();
     for subset in e.get("subsets").and_then(Value::as_array).into_iter().flatten() {
         let ports: Vec<Value> = subset["ports"].as_array().into_iter().flatten().map(port).collect();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_come_to_slices() {
+    fn endpoints_are_mirrored_to_slices() {
         let many: Vec<Value> = (0..1001).map(|i| json!({"ip": format!("10.1.{}.{}", i / 250, i % 250)})).collect();
         let ports = json!([{"name": "p", "port": 80, "protocol": "TCP"}]);
         let e = object(json!({

@@ -10,7 +10,7 @@ mod tracker;
 
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
-use crate::views::{Pod, PodEntry, Selects, pods};
+use crate::views::{Pod, PodEntry, Selector, pods};
 use client::{ApiResource, Change, DeleteOptions, Informer, Key, Outcome, WorkQueue, WriteOptions};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -26,7 +26,7 @@ const SERVICE: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const COMPONENT: &str = "endpointslice-controller.k8s.io";
 
-/// A service, as far as its selector goes.
+/// The fields of a service that the controller reads from the cache.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Selectable {
@@ -36,10 +36,10 @@ struct Selectable {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ServiceSpec {
-    selector: Option<Selects>,
+    selector: Option<Selector>,
 }
 
-/// Which of the two forms.
+/// The form in which endpoints are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Slices,
@@ -58,8 +58,8 @@ struct Controller {
 impl Form {
     fn resource(self) -> ApiResource {
         match self {
-            Self::Slices => ApiResource::of::<EndpointSlice>(),
-            Self::Endpoints => ApiResource::of::<Endpoints>(),
+            Self::Slices => ApiResource::typed::<EndpointSlice>(),
+            Self::Endpoints => ApiResource::typed::<Endpoints>(),
         }
     }
 }
@@ -69,7 +69,7 @@ pub async fn run(form: Form, context: Context) {
     let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
         form,
-        services: builder.watch(&ApiResource::of::<Service>()),
+        services: builder.watch(&ApiResource::typed::<Service>()),
         pods: builder.watch(&pods()),
         written: builder.watch(&form.resource()),
         slices: Slices::new(&mut builder, context.clone(), COMPONENT),
@@ -111,7 +111,7 @@ impl Reconcile for Controller {
         let service = self.services.get(&key);
         let desired = match service.as_ref().and_then(|s| Some((s, s.view.spec.selector.as_ref()?.selector()?))) {
             Some((s, sel)) if !s.meta.is_deleting() => {
-                let service = object(&ApiResource::of::<Service>(), s)?;
+                let service = object(&ApiResource::typed::<Service>(), s)?;
                 let cache = self.pods.cache();
                 let all = cache.in_namespace(&key.namespace).filter(|p| sel.matches(|k| p.meta.label(k)));
                 let matching: Vec<Arc<PodEntry>> = all.cloned().collect();

@@ -1,14 +1,14 @@
-//! Which slices to create, update and delete: a pure function of those that there are and the endpoints that there should be
+//! Computes the slices to create, update and delete from the existing slices and the desired endpoints
 //! (upstream `k8s.io/endpointslice` `reconciler.go`).
 //!
-//! Existing slices keep the endpoints that they have. New ones go first into slices that change anyway, then into the slice that they
-//! fill best, then into new slices. So few slices change with each endpoint, and whoever watches them is sent little.
+//! Existing slices keep their endpoints. New endpoints go into slices that change anyway, then into the slice that they
+//! fill best, then into new slices. So few slices change with each endpoint, and watchers receive few events.
 
 use meta::{Object, Value};
 use serde_json::{Map, json};
 use std::collections::HashMap;
 
-/// Endpoints that have their ports in common.
+/// Endpoints with the same ports.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub address_type: &'static str,
@@ -16,34 +16,34 @@ pub(super) struct Group {
     pub endpoints: Vec<Value>,
 }
 
-/// What the slices of a service should hold.
+/// The desired contents of a service's slices.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Desired {
-    /// Fields of `metadata` that every slice has; `null` removes a field.
+    /// Fields of `metadata` of every slice; `null` removes a field.
     pub metadata: Map<String, Value>,
     /// A group without endpoints has one empty slice.
     pub groups: Vec<Group>,
-    /// The most endpoints of one slice.
+    /// The maximum number of endpoints of one slice.
     pub per_slice: usize,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Without a name.
+    /// Slices to create, without names.
     pub create: Vec<Object>,
     pub update: Vec<Object>,
     pub delete: Vec<Object>,
 }
 
-/// A slice while endpoints are given out.
+/// A slice while endpoints are distributed.
 struct Draft {
-    /// None: it is new.
+    /// None: a new slice.
     existing: Option<Object>,
     endpoints: Vec<Value>,
     changed: bool,
 }
 
-/// What may not change in the life of a slice, or sets it apart: its type of address and its ports, in any order.
+/// What distinguishes slices and is immutable: address type and ports, in any order.
 fn key(address_type: &str, ports: &[Value]) -> String {
     let text = |p: &Value, field: &str, default: &str| p[field].as_str().unwrap_or(default).to_owned();
     let port =
@@ -53,7 +53,7 @@ fn key(address_type: &str, ports: &[Value]) -> String {
     format!("{address_type} {ports:?}")
 }
 
-/// What an endpoint is recognised by: its addresses and what is behind them.
+/// What identifies an endpoint: its addresses and target.
 fn identity(endpoint: &Value) -> String {
     let target = &endpoint["targetRef"];
     json!([endpoint["addresses"], target["namespace"], target["name"]]).to_string()
@@ -63,12 +63,12 @@ fn list(o: &Object, field: &str) -> Vec<Value> {
     o.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// `existing`: the slices that the controller manages, in the order of their names.
+/// `existing`: the slices that the controller manages, sorted by name.
 pub(super) fn plan(existing: Vec<Object>, desired: Desired) -> Plan {
     let mut plan = Plan::default();
     let mut by_key: HashMap<String, Vec<Object>> = HashMap::new();
     let mut order = Vec::new();
-    // One that is being deleted is left to its end.
+    // Slices that are being deleted are ignored.
     for o in existing.into_iter().filter(|o| !o.is_deleting()) {
         let key = key(o.str_at(&["addressType"]).unwrap_or_default(), &list(&o, "ports"));
         order.push(key.clone());
@@ -96,7 +96,7 @@ pub(super) fn plan(existing: Vec<Object>, desired: Desired) -> Plan {
     for key in order {
         plan.delete.append(&mut by_key.remove(&key).unwrap_or_default());
     }
-    // One that would go becomes one that would come: whoever watches sees one change.
+    // Reuse a slice to delete for one to create: watchers see one change.
     for o in std::mem::take(&mut plan.create) {
         match plan.delete.iter().position(|old| old.get("addressType") == o.get("addressType")) {
             Some(i) => {
@@ -127,7 +127,7 @@ fn set(o: &mut Object, ports: Option<&Vec<Value>>, endpoints: Vec<Value>, metada
     if let Some(ports) = ports {
         o.set(&["ports"], ports.clone());
     }
-    // An empty list may not be there at all.
+    // An empty list may be missing.
     if !endpoints.is_empty() || !list(o, "endpoints").is_empty() || o.get("endpoints").is_none() {
         o.set(&["endpoints"], endpoints);
     }
@@ -139,18 +139,18 @@ fn set(o: &mut Object, ports: Option<&Vec<Value>>, endpoints: Vec<Value>, metada
     }
 }
 
-/// Gives the endpoints of a group out to the slices with its ports, and to new ones.
+/// Distributes the endpoints of a group to the slices with its ports, and to new ones.
 fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
-    let mut wanted: HashMap<String, usize> = HashMap::new();
+    let mut missing: HashMap<String, usize> = HashMap::new();
     for (i, e) in group.endpoints.iter().enumerate() {
-        // The first of those that are the same.
-        wanted.entry(identity(e)).or_insert(i);
+        // Only the first of equal endpoints counts.
+        missing.entry(identity(e)).or_insert(i);
     }
     let mut drafts: Vec<Draft> = Vec::new();
     for o in slices {
         let (mut endpoints, mut changed) = (Vec::new(), false);
         for e in list(&o, "endpoints") {
-            match wanted.remove(&identity(&e)).and_then(|i| group.endpoints.get(i)) {
+            match missing.remove(&identity(&e)).and_then(|i| group.endpoints.get(i)) {
                 Some(new) if endpoints.len() < most => {
                     changed |= *new != e;
                     endpoints.push(new.clone());
@@ -160,10 +160,10 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
         }
         drafts.push(Draft { existing: Some(o), endpoints, changed });
     }
-    let mut left: Vec<usize> = wanted.into_values().collect();
+    let mut left: Vec<usize> = missing.into_values().collect();
     left.sort_unstable();
     let mut left: Vec<Value> = left.into_iter().filter_map(|i| group.endpoints.get(i).cloned()).collect();
-    // The fullest first, so that others become empty; empty ones go unless nothing else has room.
+    // The fullest first, so that others become empty and are deleted if possible.
     let mut changing: Vec<usize> =
         (0..drafts.len()).filter(|i| drafts[*i].changed && !drafts[*i].endpoints.is_empty()).collect();
     changing.sort_by_key(|i| std::cmp::Reverse(drafts[*i].endpoints.len()));
@@ -173,7 +173,7 @@ fn drafts(slices: Vec<Object>, group: &Group, most: usize) -> Vec<Draft> {
     while !left.is_empty() {
         let room = |d: &Draft| most - d.endpoints.len().min(most);
         let fits = drafts.iter_mut().filter(|d| !d.changed && room(d) >= left.len());
-        // Of those that take all the one that is fullest then (upstream `getSliceToFill`).
+        // Of the slices with enough room, the one that becomes the fullest (upstream `getSliceToFill`).
         match fits.min_by_key(|d| room(d)) {
             Some(draft) => fill(draft, &mut left, most),
             None => {
@@ -223,7 +223,7 @@ mod tests {
         Desired { metadata, groups, per_slice: 3 }
     }
 
-    /// Names and numbers of endpoints of the slices to update; numbers of those to create; names of those to delete.
+    /// Names and endpoint counts of the slices to update; counts of those to create; names of those to delete.
     fn outline(p: &Plan) -> (Vec<(&str, usize)>, Vec<usize>, Vec<&str>) {
         let count = |o: &Object| list(o, "endpoints").len();
         (
@@ -233,42 +233,42 @@ mod tests {
         )
     }
 
-    fn all(range: std::ops::Range<usize>) -> Vec<Value> {
+    fn endpoints(range: std::ops::Range<usize>) -> Vec<Value> {
         range.map(|n| endpoint(n, true)).collect()
     }
 
     #[test]
     fn few_slices_change() {
-        let (a, b) = (slice("a", &group(80, all(0..3))), slice("b", &group(80, all(3..5))));
+        let (a, b) = (slice("a", &group(80, endpoints(0..3))), slice("b", &group(80, endpoints(3..5))));
         let have = || vec![a.clone(), b.clone()];
         let with = |endpoints: Vec<Value>| plan(have(), desired(vec![group(80, endpoints)]));
-        assert_eq!(outline(&with(all(0..5))), (vec![], vec![], vec![]), "nothing has changed");
-        // Slices were matched by their position: an endpoint that went moved all behind it.
-        assert_eq!(outline(&with(all(1..5))), (vec![("a", 2)], vec![], vec![]));
-        assert_eq!(outline(&with(all(0..6))), (vec![("b", 3)], vec![], vec![]), "it has room");
-        assert_eq!(outline(&with(all(0..7))), (vec![], vec![2], vec![]), "no slice has room for both");
+        assert_eq!(outline(&with(endpoints(0..5))), (vec![], vec![], vec![]), "nothing has changed");
+        // Slices were matched by position: a removed endpoint moved all that followed.
+        assert_eq!(outline(&with(endpoints(1..5))), (vec![("a", 2)], vec![], vec![]));
+        assert_eq!(outline(&with(endpoints(0..6))), (vec![("b", 3)], vec![], vec![]), "it has room");
+        assert_eq!(outline(&with(endpoints(0..7))), (vec![], vec![2], vec![]), "no slice has room for both");
         assert_eq!(
-            outline(&with(all(1..6))),
+            outline(&with(endpoints(1..6))),
             (vec![("a", 3)], vec![], vec![]),
             "one that changes anyway is filled first"
         );
-        assert_eq!(outline(&with(all(3..5))), (vec![], vec![], vec!["a"]));
-        let mut unready = all(0..5);
+        assert_eq!(outline(&with(endpoints(3..5))), (vec![], vec![], vec!["a"]));
+        let mut unready = endpoints(0..5);
         unready[4] = endpoint(4, false);
         assert_eq!(outline(&with(unready)), (vec![("b", 2)], vec![], vec![]));
     }
 
-    /// Groups of other ports took each other's slices.
+    /// Groups with different ports took each other's slices.
     #[test]
     fn slices_are_matched_by_their_ports() {
-        let (a, b) = (slice("a", &group(80, all(0..2))), slice("b", &group(81, all(2..3))));
-        let groups = vec![group(81, all(2..3)), group(80, all(0..2))];
+        let (a, b) = (slice("a", &group(80, endpoints(0..2))), slice("b", &group(81, endpoints(2..3))));
+        let groups = vec![group(81, endpoints(2..3)), group(80, endpoints(0..2))];
         assert_eq!(outline(&plan(vec![a.clone(), b.clone()], desired(groups))), (vec![], vec![], vec![]));
-        // A slice of ports that are no more becomes one of the new ports.
-        let p = plan(vec![a.clone(), b], desired(vec![group(80, all(0..2)), group(82, all(2..3))]));
+        // A slice whose ports are gone is reused for the new ports.
+        let p = plan(vec![a.clone(), b], desired(vec![group(80, endpoints(0..2)), group(82, endpoints(2..3))]));
         assert_eq!(outline(&p), (vec![("b", 1)], vec![], vec![]));
         assert_eq!(p.update[0].at(&["ports"]).unwrap()[0]["port"], 82);
-        // Without endpoints one empty slice is left.
+        // Without endpoints one empty slice remains.
         let none = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
         let p = plan(vec![a], desired(vec![none.clone()]));
         assert_eq!(outline(&p), (vec![("a", 0)], vec![], vec![]));

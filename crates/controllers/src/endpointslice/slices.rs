@@ -28,7 +28,7 @@ fn service(slice: &Meta) -> Option<Key> {
 
 impl Slices {
     pub(super) fn resource() -> ApiResource {
-        ApiResource::of::<EndpointSlice>()
+        ApiResource::typed::<EndpointSlice>()
     }
 
     pub(super) fn new(builder: &mut Builder, context: Context, managed_by: &'static str) -> Self {
@@ -98,7 +98,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// An API server whose watch shows nothing of what is created.
+    /// An API server whose watches never show created objects.
     #[derive(Clone, Default)]
     struct Late(Arc<AtomicU64>);
 
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Each reconciliation on a late cache created the slices of the service again.
+    /// Each reconcile with a late cache created the slices of the service again.
     #[tokio::test]
     async fn a_late_cache_creates_no_slices_twice() {
         let (server, (_trigger, shutdown)) = (Late::default(), client::shutdown());

@@ -1,4 +1,4 @@
-//! What a controller has written of the slices of each service, so that it does not decide on a cache that lacks it (upstream
+//! Tracks the controller's writes to the slices of each service, so that it does not decide on a cache without them (upstream
 //! `k8s.io/endpointslice/util` `EndpointSliceTracker`). Upstream compares generations; resource versions also show changed labels.
 
 use client::Key;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A write that the cache does not show for so long is not waited for any more: a watch that began anew may never show a slice that was
+/// After this time a missing write is not waited for any more: a new watch may never show a slice that was
 /// created and deleted in between.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -26,7 +26,7 @@ pub(super) struct Tracker(Mutex<HashMap<Key, Slices>>);
 type Slices = HashMap<Arc<str>, (Expected, Instant)>;
 
 impl Tracker {
-    /// Notes the resource version that the API server gave a slice.
+    /// Records the resource version of a written slice.
     pub fn written(&self, service: &Key, uid: &str, resource_version: &str) {
         if let Ok(revision) = resource_version.parse() {
             self.expect(service, uid, Expected::Written(revision));
@@ -41,7 +41,7 @@ impl Tracker {
         self.0.lock().entry(service.clone()).or_default().insert(uid.into(), (expected, Instant::now()));
     }
 
-    /// The cache shows that a slice is gone.
+    /// Records that the cache shows the deletion of a slice.
     pub fn deletion_observed(&self, service: &Key, uid: &str) {
         let mut services = self.0.lock();
         if let Some(slices) = services.get_mut(service) {
@@ -52,8 +52,8 @@ impl Tracker {
         }
     }
 
-    /// Whether the cache lacks something that was written. `cached`: UIDs and resource versions of the slices of the service. What the
-    /// cache shows is forgotten.
+    /// Whether the cache lacks a write. `cached`: UIDs and resource versions of the slices of the service in the cache. Writes that the
+    /// cache shows are removed.
     pub fn is_stale<'a>(&self, service: &Key, cached: impl Iterator<Item = (&'a str, &'a str)>) -> bool {
         let mut services = self.0.lock();
         let Some(slices) = services.get_mut(service) else { return false };
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_cache_is_stale_until_it_shows_what_was_written() {
+    async fn a_cache_is_stale_until_it_shows_all_writes() {
         let (tracker, service) = (Tracker::default(), Key::new("x", "s"));
         let stale = |cached: &[(&str, &str)]| tracker.is_stale(&service, cached.iter().copied());
         assert!(!stale(&[]));

@@ -1,28 +1,28 @@
-//! What becomes of an object whose owners are known, as data to data.
+//! Decides about an object whose owners are known. Pure: data to data.
 
 use super::graph::{FOREGROUND, ORPHAN};
 use client::Propagation;
 
-/// How one owner stands.
+/// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// There, and staying.
+    /// It exists and is not waiting for its dependents.
     Solid,
-    /// Not there.
+    /// It does not exist.
     Dangling,
-    /// Waiting for its dependents to go first.
+    /// It is being deleted in the foreground and waits for its dependents.
     Waiting,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     Stay,
-    /// Some owners are solid: the references to the others (by uid) go.
+    /// Some owners are solid: remove the references to the others (by UID).
     DropReferences(Vec<String>),
     Delete(Propagation),
 }
 
-/// `finalizers` are the object's own; `has_dependents` whether it owns anything itself.
+/// `finalizers` are the object's own; `has_dependents`: whether it owns other objects.
 pub fn fate(owners: &[(String, Standing)], finalizers: &[String], has_dependents: bool) -> Fate {
     let with = |s: Standing| owners.iter().filter(move |(_, o)| *o == s);
     if owners.is_empty() {
@@ -36,7 +36,7 @@ pub fn fate(owners: &[(String, Standing)], finalizers: &[String], has_dependents
     if with(Standing::Waiting).next().is_some() && has_dependents {
         return Fate::Delete(Propagation::Foreground);
     }
-    // What was asked for when it was made stays asked for.
+    // The finalizers of the object keep the deletion policy that was requested for it.
     let has = |f: &str| finalizers.iter().any(|x| x == f);
     Fate::Delete(if has(ORPHAN) {
         Propagation::Orphan

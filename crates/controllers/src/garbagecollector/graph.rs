@@ -1,7 +1,7 @@
-//! Who owns whom, over all kinds, from metadata alone.
+//! The graph of owners and dependents of all kinds, from metadata.
 //!
-//! Every API server behind the aggregator tells of objects of its own groups, with uids of its choice. **Invariant.** An object stands for an
-//! owner only if all of the reference fits it: the group and kind, the namespace, the name and the uid.
+//! Aggregated API servers report objects of their groups with any UID. **Invariant.** An object counts as an
+//! owner only if it matches the whole reference: group and kind, namespace, name and UID.
 
 use client::informer::Owner;
 use client::{ApiResource, Entry, Meta};
@@ -13,7 +13,7 @@ pub const ORPHAN: &str = "orphan";
 
 pub type Uid = Arc<str>;
 
-/// One object.
+/// An object in the graph.
 #[derive(Clone)]
 pub struct Node {
     pub resource: ApiResource,
@@ -29,23 +29,23 @@ impl Node {
         self.meta().is_deleting() && self.meta().finalizers.iter().any(|f| f == finalizer)
     }
 
-    /// Is being deleted after its dependents.
+    /// It is being deleted after its dependents.
     pub fn is_foreground(&self) -> bool {
         self.waits_with(FOREGROUND)
     }
 
-    /// Is being deleted, and its dependents stay.
+    /// It is being deleted without its dependents.
     pub fn is_orphaning(&self) -> bool {
         self.waits_with(ORPHAN)
     }
 
-    /// The references of this object to an owner.
+    /// The references of this object to `owner`.
     fn references<'a>(&'a self, owner: &'a Node) -> impl Iterator<Item = &'a Owner> {
-        self.meta().owner_references.iter().filter(|o| self.means(o, owner))
+        self.meta().owner_references.iter().filter(|o| self.refers_to(o, owner))
     }
 
-    /// Whether a reference of this object means that one.
-    pub fn means(&self, reference: &Owner, owner: &Node) -> bool {
+    /// Whether `reference` of this object refers to `owner`.
+    pub fn refers_to(&self, reference: &Owner, owner: &Node) -> bool {
         let (m, r) = (owner.meta(), &owner.resource);
         let near = !r.namespaced() || m.namespace == self.meta().namespace;
         let named = reference.uid == m.uid && *m.name == *reference.name && r.kind() == reference.kind;
@@ -67,43 +67,43 @@ impl Node {
     }
 }
 
-/// What is to be looked at.
+/// A unit of work for the collector.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Item {
-    /// Whether this object should still be there.
+    /// Checks whether this object's owners still exist.
     Dependent(Uid),
-    /// An owner that waits for its dependents, or lets them go.
+    /// Continues the deletion of an owner that waits for its dependents or orphans them.
     Owner(Uid),
 }
 
 #[derive(Default)]
 pub struct Graph {
     nodes: BTreeMap<Uid, Node>,
-    /// Further objects that are said to have the uid of another one.
+    /// Further objects with the UID of another one.
     others: BTreeMap<Uid, Vec<Node>>,
-    /// Owner → dependents, also of owners that are not known.
+    /// Owner → dependents, including owners that are not in the graph.
     dependents: BTreeMap<Uid, BTreeSet<Uid>>,
 }
 
 impl Graph {
-    /// The objects with a uid: one, unless somebody lies.
-    pub fn all(&self, uid: &str) -> impl Iterator<Item = &Node> {
+    /// The objects with a UID: one, unless an API server reports duplicates.
+    pub fn with_uid(&self, uid: &str) -> impl Iterator<Item = &Node> {
         self.nodes.get(uid).into_iter().chain(self.others.get(uid).into_iter().flatten())
     }
 
-    /// What has this object as its owner.
+    /// The dependents of an object.
     pub fn dependents<'a>(&'a self, owner: &'a Node) -> impl Iterator<Item = &'a Node> {
         let named = self.dependents.get(&owner.meta().uid).into_iter().flatten();
-        named.flat_map(|u| self.all(u)).filter(|d| d.references(owner).next().is_some())
+        named.flat_map(|u| self.with_uid(u)).filter(|d| d.references(owner).next().is_some())
     }
 
-    /// Whether every owner is known and stays: then nothing has to be asked of the server.
+    /// Whether all owners are in the graph and stay, so that the server need not be read.
     pub fn is_held(&self, n: &Node) -> bool {
-        let stays = |o: &Owner| self.all(&o.uid).any(|owner| n.means(o, owner) && !owner.is_foreground());
+        let stays = |o: &Owner| self.with_uid(&o.uid).any(|owner| n.refers_to(o, owner) && !owner.is_foreground());
         n.meta().owner_references.iter().all(stays)
     }
 
-    /// Takes an object as it is now and says what has to be looked at.
+    /// Stores the current state of an object and returns the work that follows from it.
     pub fn put(&mut self, resource: &ApiResource, entry: Arc<Entry<()>>) -> Vec<Item> {
         let uid = entry.meta.uid.clone();
         let node = Node { resource: resource.clone(), entry };
@@ -117,7 +117,7 @@ impl Graph {
         }
         for o in &new_owners {
             self.dependents.entry(o.clone()).or_default().insert(uid.clone());
-            // It may block no longer, or be one that its owner has not asked to go yet.
+            // It may have stopped blocking, or its owner has not requested its deletion yet.
             items.extend(self.waiting(o));
         }
         if node.is_foreground() || node.is_orphaning() {
@@ -133,7 +133,7 @@ impl Graph {
         items
     }
 
-    /// Puts an object in the place of what was there.
+    /// Stores an object and returns its previous version, if any.
     fn replace(&mut self, uid: &Uid, node: Node) -> Option<Node> {
         let Some(first) = self.nodes.get_mut(uid) else {
             self.nodes.insert(uid.clone(), node);
@@ -172,7 +172,7 @@ impl Graph {
         Some(taken)
     }
 
-    /// The object is gone.
+    /// Removes an object and returns the work that follows from it.
     pub fn remove(&mut self, resource: &ApiResource, meta: &Meta) -> Vec<Item> {
         let Some(node) = self.take(resource, meta) else { return Vec::new() };
         let mut items: Vec<Item> =
@@ -185,13 +185,13 @@ impl Graph {
     }
 
     fn waiting(&self, owner: &str) -> Option<Item> {
-        let n = self.all(owner).find(|n| n.is_foreground())?;
+        let n = self.with_uid(owner).find(|n| n.is_foreground())?;
         Some(Item::Owner(n.meta().uid.clone()))
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {
-        // Another object with the same uid may have the same owner.
-        if self.all(dependent).any(|n| n.meta().owner_references.iter().any(|o| &*o.uid == owner)) {
+        // Another object with the same UID may have the same owner.
+        if self.with_uid(dependent).any(|n| n.meta().owner_references.iter().any(|o| &*o.uid == owner)) {
             return;
         }
         if let Some(d) = self.dependents.get_mut(owner) {
@@ -230,38 +230,38 @@ mod tests {
         json!({"deletionTimestamp": "2026-11-20T10:00:00Z", "finalizers": [finalizer]})
     }
 
-    /// An API server of another group told of an object with the uid of somebody's deployment, and what that owned went.
+    /// Another API server reported an object with the UID of a deployment, and the dependents of the deployment were deleted.
     #[test]
-    fn an_object_of_another_group_is_nobodys_owner() {
+    fn an_object_of_another_group_is_not_an_owner() {
         let mut g = Graph::default();
         let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "1",
             "blockOwnerDeletion": true});
         g.put(&deployments(), entry("web", "1", json!({})));
         g.put(&maps(), entry("kept", "2", json!({"ownerReferences": [owner]})));
-        let kept = g.all("2").next().unwrap().clone();
+        let kept = g.with_uid("2").next().unwrap().clone();
         for finalizer in [FOREGROUND, ORPHAN] {
             g.put(&things(), entry("web", "1", ending(finalizer)));
             assert!(g.is_held(&kept));
-            let lie = g.all("1").find(|n| n.resource == things()).unwrap();
-            assert_eq!((g.all("1").count(), g.dependents(lie).count(), kept.blocks(lie)), (2, 0, false));
+            let lie = g.with_uid("1").find(|n| n.resource == things()).unwrap();
+            assert_eq!((g.with_uid("1").count(), g.dependents(lie).count(), kept.blocks(lie)), (2, 0, false));
         }
         g.put(&deployments(), entry("web", "1", ending(FOREGROUND)));
         assert!(!g.is_held(&kept));
-        let real = g.all("1").find(|n| n.resource == deployments()).unwrap();
+        let real = g.with_uid("1").find(|n| n.resource == deployments()).unwrap();
         assert!(g.dependents(real).count() == 1 && kept.blocks(real));
-        // In whatever order they come and go, each is kept apart.
+        // They are kept apart in any order of events.
         let meta = entry("web", "1", json!({}));
         assert_eq!(g.remove(&deployments(), &meta.meta), [Item::Dependent("2".into())]);
-        assert!(!g.is_held(&kept) && g.all("1").all(|n| n.resource == things()));
+        assert!(!g.is_held(&kept) && g.with_uid("1").all(|n| n.resource == things()));
         g.put(&deployments(), entry("web", "1", json!({})));
         assert!(g.is_held(&kept));
         g.remove(&things(), &meta.meta);
-        assert!(g.is_held(&kept) && g.all("1").count() == 1);
+        assert!(g.is_held(&kept) && g.with_uid("1").count() == 1);
         g.remove(&deployments(), &meta.meta);
-        assert!(!g.is_held(&kept) && g.all("1").count() == 0);
+        assert!(!g.is_held(&kept) && g.with_uid("1").count() == 0);
     }
 
-    /// A lie about a dependent changes no owner of the real one.
+    /// A false report of a dependent does not change the owners of the real one.
     #[test]
     fn dependents_with_the_same_uid_are_kept_apart() {
         let mut g = Graph::default();
@@ -270,11 +270,11 @@ mod tests {
         g.put(&maps(), entry("kept", "2", json!({"ownerReferences": owner})));
         let gone = json!([{"apiVersion": "evil.io/v1", "kind": "Thing", "name": "none", "uid": "1"}]);
         g.put(&things(), entry("kept", "2", json!({"ownerReferences": gone})));
-        let held: Vec<bool> = g.all("2").map(|n| g.is_held(n)).collect();
+        let held: Vec<bool> = g.with_uid("2").map(|n| g.is_held(n)).collect();
         assert_eq!(held, [true, false]);
         let meta = entry("kept", "2", json!({}));
         g.remove(&things(), &meta.meta);
-        let web = g.all("1").next().unwrap();
+        let web = g.with_uid("1").next().unwrap();
         assert_eq!(g.dependents(web).count(), 1, "the real one still depends on it");
     }
 }

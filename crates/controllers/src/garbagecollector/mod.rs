@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How many owners of one object are read before other keys have their turn.
-const ASKED_AT_ONCE: usize = 500;
+const READS_AT_ONCE: usize = 500;
 /// After how many owners other tasks of the thread have their turn.
 const YIELD_AFTER: usize = 20;
 
@@ -181,7 +181,7 @@ impl Collector {
     async fn dependents(&self, uid: &str) -> Result<Outcome, Error> {
         let nodes: Vec<Node> = {
             let g = self.graph.lock();
-            g.all(uid).filter(|n| !n.meta().is_deleting() && !g.is_held(n)).cloned().collect()
+            g.with_uid(uid).filter(|n| !n.meta().is_deleting() && !g.is_held(n)).cloned().collect()
         };
         let mut outcome = Outcome::Done;
         for node in nodes {
@@ -198,12 +198,12 @@ impl Collector {
         if live.is_deleting() {
             return Ok(Outcome::Done);
         }
-        // What is not known is found out before anybody is asked for anything.
+        // Resolve all kinds before reading from the server.
         let resources = live.owner_references().map(|o| Ok((self.resource_of(o.api_version, o.kind)?, o)));
         let resources = resources.collect::<Result<Vec<_>, Error>>()?;
         let id = (node.meta().uid.clone(), node.resource.clone());
         let mut absent = self.absent.lock().remove(&id).unwrap_or_default();
-        let (mut owners, mut asked) = (Vec::new(), 0);
+        let (mut owners, mut reads) = (Vec::new(), 0);
         for (resource, o) in resources {
             let reference = format!("{} {} {} {}", o.api_version, o.kind, o.name, o.uid);
             if absent.contains(&reference) {
@@ -212,18 +212,18 @@ impl Collector {
             }
             let standing = match self.known(&node, &resource, o.kind, o.name, o.uid) {
                 Known::Stands(s) => s,
-                // It cannot be judged, so nothing is done.
+                // The reference cannot be judged, so nothing is deleted.
                 Known::Invalid => return Ok(Outcome::Done),
-                Known::No if asked == ASKED_AT_ONCE => {
+                Known::No if reads == READS_AT_ONCE => {
                     self.absent.lock().insert(id, absent);
                     return Ok(Outcome::After(Duration::from_millis(10)));
                 }
                 Known::No => {
-                    asked += 1;
-                    if asked % YIELD_AFTER == 0 {
+                    reads += 1;
+                    if reads % YIELD_AFTER == 0 {
                         tokio::task::yield_now().await;
                     }
-                    self.asked(&node, &resource, o.name, o.uid).await?
+                    self.standing_on_server(&node, &resource, o.name, o.uid).await?
                 }
             };
             if standing == Standing::Dangling {
@@ -243,13 +243,13 @@ impl Collector {
             Fate::Delete(policy) => {
                 let mut options = DeleteOptions::uid(uid);
                 let mut seen = live.resource_version().to_owned();
-                // Each would wait for the next one, all around.
+                // Otherwise the objects of a ring would wait for each other.
                 if policy == Propagation::Foreground && is_ring {
                     seen = unblock(&api, &live).await?;
                 }
                 options.propagation_policy = Some(policy);
                 if let Some(p) = &mut options.preconditions {
-                    // Somebody may just be giving it an owner.
+                    // Fails if an owner was added in the meantime.
                     p.resource_version = Some(seen);
                 }
                 client::optional(api.delete(live.name(), &options).await)?;
@@ -264,30 +264,36 @@ impl Collector {
         known.ok_or_else(|| Error::Waiting(format!("no resource is known for owner {api_version} {kind}")))
     }
 
-    /// How an owner stands, as far as the graph knows.
+    /// The state of an owner according to the graph.
     fn known(&self, dependent: &Node, resource: &ApiResource, kind: &str, name: &str, uid: &str) -> Known {
         let m = dependent.meta();
         if resource.namespaced() && m.namespace.is_empty() {
-            self.tell_invalid(dependent, kind, name, uid);
+            self.report_invalid(dependent, kind, name, uid);
             return Known::Invalid;
         }
         let is_one = |n: &&Node| {
             n.resource.gvr().group == resource.gvr().group && n.resource.kind() == kind && &*n.meta().name == name
         };
-        let known: Vec<Node> = self.graph.lock().all(uid).filter(is_one).cloned().collect();
+        let known: Vec<Node> = self.graph.lock().with_uid(uid).filter(is_one).cloned().collect();
         let near = |o: &&Node| !resource.namespaced() || o.meta().namespace == m.namespace;
         match known.iter().find(near) {
             Some(o) => Known::Stands(if o.is_foreground() { Standing::Waiting } else { Standing::Solid }),
             None if known.is_empty() => Known::No,
             None => {
-                self.tell_invalid(dependent, kind, name, uid);
+                self.report_invalid(dependent, kind, name, uid);
                 Known::Stands(Standing::Dangling)
             }
         }
     }
 
-    /// How an owner stands that is not in the graph: it may be newer than what was seen.
-    async fn asked(&self, dependent: &Node, resource: &ApiResource, name: &str, uid: &str) -> Result<Standing, Error> {
+    /// The state of an owner that is not in the graph, read from the server; it may be newer than the cache.
+    async fn standing_on_server(
+        &self,
+        dependent: &Node,
+        resource: &ApiResource,
+        name: &str,
+        uid: &str,
+    ) -> Result<Standing, Error> {
         let live = self.api(resource, &dependent.meta().namespace).get_opt(name).await?;
         Ok(match live {
             Some(o) if o.uid() == uid => {
@@ -298,19 +304,19 @@ impl Collector {
         })
     }
 
-    fn tell_invalid(&self, dependent: &Node, kind: &str, name: &str, uid: &str) {
+    fn report_invalid(&self, dependent: &Node, kind: &str, name: &str, uid: &str) {
         let m: &Meta = dependent.meta();
         let text =
             format!("ownerRef [{kind}, name: {name}, uid: {uid}] does not exist in namespace \"{}\"", m.namespace);
         let gvk = dependent.resource.gvk();
-        let about = Regarding::of(&gvk.api_version(), &gvk.kind, m);
+        let about = Regarding::from_meta(&gvk.api_version(), &gvk.kind, m);
         self.recorder.warning(about, "OwnerRefInvalidNamespace", text);
     }
 
     async fn owners(&self, uid: &str) -> Result<Outcome, Error> {
         let nodes: Vec<(Node, Vec<Node>)> = {
             let g = self.graph.lock();
-            g.all(uid).map(|n| (n.clone(), g.dependents(n).cloned().collect())).collect()
+            g.with_uid(uid).map(|n| (n.clone(), g.dependents(n).cloned().collect())).collect()
         };
         for (node, dependents) in nodes {
             self.owner(node, dependents).await?;
@@ -324,8 +330,8 @@ impl Collector {
         if node.is_orphaning() {
             for d in &dependents {
                 if let Some(live) = self.live(d).await? {
-                    let of = self.api(&d.resource, &d.meta().namespace);
-                    drop_references(&of, &live, |u| u == uid).await?;
+                    let api = self.api(&d.resource, &d.meta().namespace);
+                    drop_references(&api, &live, |u| u == uid).await?;
                 }
             }
             if let Some(live) = self.live(&node).await? {
@@ -347,14 +353,14 @@ impl Collector {
     }
 }
 
-/// A patch of metadata that holds only for the object as it was read. Gives the object's new version, if it is still there.
+/// Patches metadata if the object is unchanged. Returns the new version, or none if the object is gone.
 async fn patch(api: &Api<Object>, live: &Object, field: &str, value: Value) -> Result<Option<String>, Error> {
     let body = json!({"metadata": {"uid": live.uid(), "resourceVersion": live.resource_version(), field: value}});
     let patched = client::optional(api.patch(live.name(), &WriteOptions::default(), &Patch::Merge(body)).await)?;
     Ok(patched.map(|o: Object| o.resource_version().to_owned()))
 }
 
-/// None of the object's owners waits for it any more. Gives the object's version after that.
+/// Unsets `blockOwnerDeletion` in all owner references. Returns the new version.
 async fn unblock(api: &Api<Object>, live: &Object) -> Result<String, Error> {
     let before = live.at(&["metadata", "ownerReferences"]).and_then(Value::as_array).cloned().unwrap_or_default();
     let mut all = before.clone();

@@ -2,7 +2,8 @@
 //! difference is reported by an event.
 
 use crate::context::{Context, Error};
-use crate::servicecidrs::{condition, ready, resource};
+use crate::servicecidrs::ranges::resource;
+use crate::servicecidrs::{condition, ready};
 use client::{Recorder, Regarding, WriteOptions};
 use meta::{Object, Value};
 use parking_lot::Mutex;

@@ -10,7 +10,7 @@ pub mod default_range;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::servicecidrs::ranges::ServiceCidr;
-use crate::servicecidrs::resource as ranges;
+use crate::servicecidrs::ranges::resource as ranges;
 use client::{ApiResource, DeleteOptions, Entry, Informer, Key, Outcome, Recorder, Regarding, Severity, WriteOptions};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::IPAddress;
@@ -27,7 +27,7 @@ const ALLOCATOR: &str = "ipallocator.k8s.io";
 const GRACE: Duration = Duration::from_secs(60);
 
 pub fn addresses() -> ApiResource {
-    ApiResource::of::<IPAddress>()
+    ApiResource::typed::<IPAddress>()
 }
 
 /// Whether the API server allocated an address.
@@ -51,7 +51,7 @@ struct Controller {
 /// Runs until shutdown.
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
-    let services = builder.watch::<()>(&ApiResource::of::<Service>());
+    let services = builder.watch::<()>(&ApiResource::typed::<Service>());
     let addresses = builder.watch::<()>(&addresses());
     let ranges = builder.watch::<ServiceCidr>(&ranges());
     builder.enqueue(&services);
@@ -105,20 +105,20 @@ fn address_for(service: &Object, ip: &str) -> Object {
 }
 
 impl Controller {
-    fn tell(&self, about: &Object, action: &str, reason: &str, message: String) {
+    fn report(&self, about: &Object, action: &str, reason: &str, message: String) {
         self.recorder.action(Regarding::object(about), Severity::Warning, reason, action, message);
     }
 
-    /// The object as the server has it now.
+    /// Reads the object from the server.
     async fn live(&self, resource: &ApiResource, key: &Key) -> Result<Option<Object>, Error> {
         let api = self.context.client.dynamic(resource);
         let api = if key.namespace.is_empty() { api } else { api.namespace(&key.namespace) };
         Ok(api.get_opt(&key.name).await?)
     }
 
-    /// Every address of a service is there, and its own.
+    /// Makes sure that every address of a service has an IPAddress object that refers to it.
     async fn service(&self, key: Key) -> Result<Outcome, Error> {
-        let resource = ApiResource::of::<Service>();
+        let resource = ApiResource::typed::<Service>();
         let Some(entry) = self.services.get(&key) else { return Ok(Outcome::Done) };
         let cached = object(&resource, &entry)?;
         if addresses_of(&cached).iter().all(|ip| self.is_right(&cached, ip)) {
@@ -131,60 +131,61 @@ impl Controller {
         Ok(Outcome::Done)
     }
 
-    /// Whether the cache knows of nothing wrong.
+    /// Whether the cache shows a correct allocation.
     fn is_right(&self, service: &Object, ip: &str) -> bool {
         let found = self.addresses.get(&Key::new("", ip)).and_then(|e| object(&addresses(), &e).ok());
         found.is_some_and(|a| is_of(&a, service) && is_labelled(&a))
     }
 
     async fn repair(&self, service: &Object, ip: &str) -> Result<(), Error> {
-        let (kind, whose) = (family(ip), format!("{}/{}", service.namespace(), service.name()));
-        let tell = |reason: &str, message: String| self.tell(service, "ClusterIPAllocation", reason, message);
+        let (kind, service_name) = (family(ip), format!("{}/{}", service.namespace(), service.name()));
+        let report = |reason: &str, message: String| self.report(service, "ClusterIPAllocation", reason, message);
         let Ok(address) = ip.parse::<IpAddr>() else { return Ok(()) };
-        if !self.ranges.cache().all().any(|r| r.view.has(address)) {
+        if !self.ranges.cache().entries().any(|r| r.view.has(address)) {
             let why =
                 format!("Cluster IP [{kind}]: {ip} is not within any configured Service CIDR; please recreate service");
-            tell("ClusterIPOutOfRange", why);
+            report("ClusterIPOutOfRange", why);
             return Ok(());
         }
         let api = self.context.client.dynamic(&addresses());
-        let wanted = address_for(service, ip);
+        let desired = address_for(service, ip);
         let Some(found) = self.live(&addresses(), &Key::new("", ip)).await? else {
-            tell("ClusterIPNotAllocated", format!("Cluster IP [{kind}]: {ip} is not allocated; repairing"));
-            api.create(&WriteOptions::default(), &wanted).await?;
+            report("ClusterIPNotAllocated", format!("Cluster IP [{kind}]: {ip} is not allocated; repairing"));
+            api.create(&WriteOptions::default(), &desired).await?;
             return Ok(());
         };
         let (resource, namespace, name) = parent(&found);
         if !is_of(&found, service) {
             let other = match resource == SERVICES {
-                true => self.live(&ApiResource::of::<Service>(), &Key::new(namespace, name)).await?,
+                true => self.live(&ApiResource::typed::<Service>(), &Key::new(namespace, name)).await?,
                 false => None,
             };
             let has = other.is_some_and(|o| addresses_of(&o).contains(&ip));
             if has {
                 let why =
                     format!("Cluster IP [{kind}]:{ip} was assigned to multiple services; please recreate service");
-                tell("ClusterIPAlreadyAllocated", why);
+                report("ClusterIPAlreadyAllocated", why);
                 return Ok(());
             }
-            let why = format!("the ClusterIP [{kind}]: {ip} for Service {whose} has a wrong reference; repairing");
-            tell("ClusterIPNotAllocated", why);
+            let why =
+                format!("the ClusterIP [{kind}]: {ip} for Service {service_name} has a wrong reference; repairing");
+            report("ClusterIPNotAllocated", why);
         } else if is_labelled(&found) {
             return Ok(());
         }
         client::optional(api.delete(ip, &DeleteOptions::uid(found.uid())).await)?;
-        api.create(&WriteOptions::default(), &wanted).await?;
+        api.create(&WriteOptions::default(), &desired).await?;
         Ok(())
     }
 
-    /// An address that was allocated has a service that has it.
+    /// Deletes an allocated address without a service.
     async fn address(&self, key: Key) -> Result<Outcome, Error> {
         let Some(entry) = self.addresses.get(&key).filter(|e| is_managed(e)) else { return Ok(Outcome::Done) };
         let address = object(&addresses(), &entry)?;
         let (resource, namespace, name) = parent(&address);
         let ip = address.name();
         let (reason, message) = if resource == SERVICES {
-            match self.live(&ApiResource::of::<Service>(), &Key::new(namespace, name)).await? {
+            match self.live(&ApiResource::typed::<Service>(), &Key::new(namespace, name)).await? {
                 Some(s) if addresses_of(&s).contains(&ip) => return Ok(Outcome::Done),
                 Some(_) => {
                     let why =
@@ -209,7 +210,7 @@ impl Controller {
             );
             ("IPAddressNotAllocated", why)
         };
-        self.tell(&address, "IPAddressAllocation", reason, message);
+        self.report(&address, "IPAddressAllocation", reason, message);
         let api = self.context.client.dynamic(&addresses());
         client::optional(api.delete(ip, &DeleteOptions::uid(&entry.meta.uid)).await)?;
         Ok(Outcome::Done)

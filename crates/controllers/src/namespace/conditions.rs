@@ -1,18 +1,18 @@
-//! What a namespace says of its own deletion (upstream `status_condition_utils.go`).
+//! Conditions of a terminating namespace (upstream `status_condition_utils.go`).
 
 use jiff::Timestamp;
 use meta::{Object, Value};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// What a pass over the content found.
+/// The result of a pass over the content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub discovery_error: Option<String>,
     pub errors: Vec<String>,
-    /// Resource → objects left.
+    /// Resource → number of remaining objects.
     left: BTreeMap<String, usize>,
-    /// Finalizer → objects that wait for it.
+    /// Finalizer → number of objects that wait for it.
     finalizers: BTreeMap<String, usize>,
     grace: i64,
 }
@@ -34,7 +34,7 @@ impl Progress {
         self.discovery_error.is_none() && self.errors.is_empty() && self.left.is_empty()
     }
 
-    /// When to look again: half of the longest grace period, and soon where nothing takes its time.
+    /// Seconds until the next pass: half of the longest grace period, or soon if there is none.
     pub fn wait_seconds(&self) -> u64 {
         (self.grace / 2 + 1).clamp(1, 15) as u64
     }
@@ -44,7 +44,7 @@ fn counts(of: &BTreeMap<String, usize>, what: impl Fn(&str, usize) -> String) ->
     of.iter().map(|(k, n)| what(k, *n)).collect::<Vec<_>>().join(", ")
 }
 
-/// The namespace's status with the five conditions brought up to date.
+/// Returns the namespace's status with its five conditions updated.
 pub fn apply(ns: &Object, p: &Progress, now: Timestamp) -> Value {
     let mut status = ns.get("status").cloned().unwrap_or_else(|| json!({}));
     let mut all = status["conditions"].as_array().cloned().unwrap_or_default();
@@ -124,7 +124,7 @@ mod tests {
 
     /// Clauses: C14.namespace-conditions
     #[test]
-    fn what_is_left_is_told() {
+    fn remaining_content_is_reported() {
         let mut p = Progress::default();
         assert!(p.is_done());
         p.remains("pods.", 2, ["example.com/keep"].into_iter(), 30);

@@ -1,5 +1,5 @@
 //! Deletes the content of terminating namespaces, then removes their finalizer (upstream `namespaced_resources_deleter.go`). Conditions
-//! of the namespace say what is left and why.
+//! of the namespace report what remains and why.
 
 mod conditions;
 
@@ -26,7 +26,7 @@ struct Controller {
 }
 
 fn namespaces() -> ApiResource {
-    ApiResource::of::<k8s_openapi::api::core::v1::Namespace>()
+    ApiResource::typed::<k8s_openapi::api::core::v1::Namespace>()
 }
 
 /// Runs until shutdown.
@@ -46,7 +46,7 @@ pub async fn run(context: Context) {
 }
 
 impl Controller {
-    /// The rest of a namespace waits for its last pod.
+    /// Requeues the namespace of a pod that was deleted: the remaining content waits for its last pod.
     fn pod_changed(&self, change: &Change<Pod>, queue: &WorkQueue<Key>) {
         if change.new.is_none() {
             let key = Key::new("", change.key().namespace);
@@ -99,8 +99,8 @@ fn finalizers(ns: &Object) -> Vec<String> {
     list.into_iter().flatten().filter_map(|f| f.as_str()).map(str::to_owned).collect()
 }
 
-/// Asks for everything in a namespace to be deleted and looks what is left. Pods go first: what protects them, such as a network
-/// policy, goes when they are gone. Groups that do not answer hold the namespace, but nothing else in it.
+/// Deletes everything in a namespace and returns what remains. Pods go first: network policies and other objects that protect
+/// them are deleted when they are gone. Groups that cannot be listed delay the namespace, but not the other objects in it.
 async fn delete_content(client: &Client, namespace: &str) -> Progress {
     let mut p = Progress::default();
     let found = match discovery::preferred(client).await {
@@ -129,7 +129,7 @@ async fn delete_content(client: &Client, namespace: &str) -> Progress {
     p
 }
 
-/// What is asked of an object that is to go: there may be many, and large ones.
+/// The fields of a remaining object that are read; there may be many objects, and large ones.
 #[derive(Deserialize)]
 struct Remaining {
     metadata: RemainingMeta,

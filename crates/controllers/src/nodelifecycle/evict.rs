@@ -1,4 +1,4 @@
-//! When a pod has to leave a tainted node, as data to data (upstream `tainteviction`).
+//! When a pod must leave a tainted node (upstream `tainteviction`). Pure: data to data.
 
 use crate::views::Toleration;
 use jiff::Timestamp;
@@ -28,8 +28,8 @@ fn tolerates(t: &Toleration, taint: &Taint) -> bool {
         }
 }
 
-/// How long a pod may stay: as long as the shortest of the tolerations it needs; not at all when a taint has none. `begun` is when the
-/// pod was first seen to tolerate taints that do not say since when they are there.
+/// How long a pod may stay: the shortest time of the tolerations that it uses, or not at all if a taint is not tolerated. `begun` is when
+/// the pod was first seen to tolerate the taints; it counts for taints without a time.
 pub fn stay(taints: &[Taint], tolerations: &[Toleration], begun: Timestamp, now: Timestamp) -> Stay {
     let mut until: Option<Timestamp> = None;
     for taint in taints {
@@ -37,7 +37,7 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration], begun: Timestamp, now:
         if used.is_empty() {
             return Stay::Not;
         }
-        // The shortest of them holds, and no time at all is for ever.
+        // The shortest applies; a toleration without seconds is unlimited.
         if let Some(seconds) = used.iter().filter_map(|t| t.toleration_seconds).min() {
             let end = meta::time::plus(taint.since.unwrap_or(begun), seconds.max(0));
             until = Some(until.map_or(end, |u| u.min(end)));
@@ -57,7 +57,7 @@ mod tests {
 
     /// Clauses: C14.tolerationSeconds
     #[test]
-    fn the_shortest_toleration_holds() {
+    fn the_shortest_toleration_applies() {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let taint = |key: &str| Taint { key: key.into(), value: String::new(), since: Some(now) };
         let t = |key: &str, seconds| Toleration {
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300))], now, now), Stay::Not);
         assert_eq!(stay(&[taint("a"), taint("b")], &[t("a", Some(300)), t("b", None)], now, now), at(300));
         assert_eq!(stay(&[taint("a")], &[t("a", Some(0))], now, now), Stay::Not);
-        // One that does not say since when it is there counts from when it was seen.
+        // A taint without a time counts from when it was first seen.
         let silent = Taint { since: None, ..taint("a") };
         let before = now - SignedDuration::from_secs(60);
         assert_eq!(stay(std::slice::from_ref(&silent), &[t("a", Some(90))], before, now), at(30));

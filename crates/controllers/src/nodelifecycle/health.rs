@@ -1,4 +1,4 @@
-//! Whether a node is alive, and what follows from it, as data to data (upstream `node_lifecycle_controller.go`).
+//! Whether a node is alive, and its conditions and taints (upstream `node_lifecycle_controller.go`). Pure: data to data.
 
 use super::zones::Leave;
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use meta::Value;
 use serde_json::json;
 use std::time::Duration;
 
-/// How long a node may be silent; and how long it may take to speak for the first time.
+/// Grace period for heartbeats, and for the first heartbeat of a new node.
 pub const GRACE: Duration = Duration::from_secs(50);
 pub const STARTUP_GRACE: Duration = Duration::from_secs(60);
 
@@ -14,10 +14,10 @@ pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// What the agent reports, and what its silence turns into *unknown*.
+/// Conditions that the agent reports, which become *unknown* without heartbeats.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// The state of the Ready condition that matters.
+/// The state of the Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
     True,
@@ -34,7 +34,7 @@ pub fn ready(conditions: &[Value]) -> Option<Ready> {
     })
 }
 
-/// The conditions of a node that has fallen silent; none when they say so already.
+/// The conditions of a node without heartbeats; none if they need no change.
 pub fn silenced(conditions: &[Value], created: &str, now: Timestamp) -> Option<Vec<Value>> {
     let mut all = conditions.to_vec();
     let time = meta::time::format(now);
@@ -57,8 +57,8 @@ pub fn silenced(conditions: &[Value], created: &str, now: Timestamp) -> Option<V
     (all != conditions).then_some(all)
 }
 
-/// The taints that a node's conditions ask for, as key and effect.
-fn wished(conditions: &[Value], unschedulable: bool) -> Vec<(&'static str, &'static str)> {
+/// The taints for a node's conditions, as key and effect.
+fn desired_taints(conditions: &[Value], unschedulable: bool) -> Vec<(&'static str, &'static str)> {
     let status = |kind: &str| conditions.iter().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str());
     let mut w = Vec::new();
     match ready(conditions) {
@@ -83,7 +83,7 @@ fn wished(conditions: &[Value], unschedulable: bool) -> Vec<(&'static str, &'sta
     w
 }
 
-/// Which taints are this controller's to set and to take away.
+/// Whether this controller manages the taint.
 fn ours(key: &str) -> bool {
     [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&key)
         || [
@@ -95,7 +95,7 @@ fn ours(key: &str) -> bool {
         .contains(&key)
 }
 
-/// The taints a node should have; none when it has them. `leave` is asked when the node is not ready.
+/// The taints that a node should have; none if it has them. `leave` is called if the node is not ready.
 pub fn taints(
     now: &[Value],
     conditions: &[Value],
@@ -103,23 +103,24 @@ pub fn taints(
     time: Timestamp,
     leave: impl FnOnce() -> Leave,
 ) -> Option<Vec<Value>> {
-    let mut wished = wished(conditions, unschedulable);
-    if wished.iter().any(|(_, effect)| *effect == "NoExecute") {
-        let told = now.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE));
+    let mut desired_taints = desired_taints(conditions, unschedulable);
+    if desired_taints.iter().any(|(_, effect)| *effect == "NoExecute") {
+        let evicting =
+            now.iter().any(|t| t["effect"] == "NoExecute" && (t["key"] == NOT_READY || t["key"] == UNREACHABLE));
         let stays = match leave() {
             Leave::Now => true,
-            Leave::Later => told,
-            Leave::Nobody => false,
+            Leave::Later => evicting,
+            Leave::Never => false,
         };
-        wished.retain(|(_, effect)| stays || *effect != "NoExecute");
+        desired_taints.retain(|(_, effect)| stays || *effect != "NoExecute");
     }
     let is = |t: &Value, w: &(&str, &str)| t["key"] == w.0 && t["effect"] == w.1;
     let mut next: Vec<Value> = now
         .iter()
-        .filter(|t| !ours(t["key"].as_str().unwrap_or_default()) || wished.iter().any(|w| is(t, w)))
+        .filter(|t| !ours(t["key"].as_str().unwrap_or_default()) || desired_taints.iter().any(|w| is(t, w)))
         .cloned()
         .collect();
-    for w in &wished {
+    for w in &desired_taints {
         if !next.iter().any(|t| is(t, w)) {
             next.push(json!({"key": w.0, "effect": w.1, "timeAdded": meta::time::format(time)}));
         }
@@ -133,7 +134,7 @@ mod tests {
 
     /// Clauses: C14.node-taints
     #[test]
-    fn silence_makes_unknown_and_unknown_makes_unreachable() {
+    fn a_silent_node_becomes_unknown_and_unreachable() {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let heard = vec![json!({"type": "Ready", "status": "True", "reason": "KubeletReady"})];
         assert_eq!(ready(&heard), Some(Ready::True));
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(silent.len(), 4);
         assert_eq!(silent[0]["message"], "Kubelet stopped posting node status.");
         assert_eq!(silent[1]["reason"], "NodeStatusNeverUpdated");
-        assert_eq!(silenced(&silent, "2026-01-01T00:00:00Z", now), None, "told once");
+        assert_eq!(silenced(&silent, "2026-01-01T00:00:00Z", now), None, "no change after the first");
         let keys = |t: Vec<Value>| -> Vec<String> {
             t.iter().map(|t| format!("{}:{}", t["key"].as_str().unwrap(), t["effect"].as_str().unwrap())).collect()
         };
@@ -152,8 +153,8 @@ mod tests {
         let expect =
             ["mine:NoExecute", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"];
         assert_eq!(keys(t.clone()), expect);
-        assert_eq!(taints(&t, &silent, false, now, || Leave::Later), None, "who was told to leave goes on");
-        let kept = taints(&t, &silent, false, now, || Leave::Nobody).unwrap();
+        assert_eq!(taints(&t, &silent, false, now, || Leave::Later), None, "evictions that began continue");
+        let kept = taints(&t, &silent, false, now, || Leave::Never).unwrap();
         assert_eq!(keys(kept), expect[..2]);
         let later = taints(&[], &silent, false, now, || Leave::Later).unwrap();
         assert_eq!(keys(later), expect[1..2]);

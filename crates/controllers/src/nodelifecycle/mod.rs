@@ -83,12 +83,12 @@ struct Controller {
 }
 
 fn nodes() -> ApiResource {
-    ApiResource::of::<k8s_openapi::api::core::v1::Node>()
+    ApiResource::typed::<k8s_openapi::api::core::v1::Node>()
 }
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let leases = ApiResource::of::<k8s_openapi::api::coordination::v1::Lease>();
+    let leases = ApiResource::typed::<k8s_openapi::api::coordination::v1::Lease>();
     let lease_scope = Scope { namespace: Some(LEASES.into()), ..Scope::default() };
     let (mut health, mut evictions) = (Builder::new(&context), Builder::new(&context));
     let c = Arc::new(Controller {
@@ -124,7 +124,7 @@ pub async fn run(context: Context) {
         c.nodes.synced().await;
         c.heard.lock().retain(|k, _| c.nodes.get(k).is_some());
         c.count();
-        let all: Vec<Key> = c.nodes.cache().all().map(|n| n.key()).collect();
+        let all: Vec<Key> = c.nodes.cache().entries().map(|n| n.key()).collect();
         all.into_iter().for_each(|k| nodes.add(k));
     });
     let evict = evictions.run_as("taint-eviction", 8, Arc::new(Evictions(c.clone())));
@@ -146,7 +146,7 @@ impl Reconcile for Controller {
             let created = entry.meta.creation_timestamp.map(meta::time::format).unwrap_or_default();
             if let Some(next) = health::silenced(&conditions, &created, now) {
                 let mut node = object(&nodes(), &entry)?;
-                let about = Regarding { uid: key.name.to_string(), ..Regarding::of("v1", "Node", &entry.meta) };
+                let about = Regarding { uid: key.name.to_string(), ..Regarding::from_meta("v1", "Node", &entry.meta) };
                 node.set(&["status", "conditions"], next.clone());
                 api.update_status(&key.name, &WriteOptions::default(), &node).await?;
                 if health::ready(&conditions) == Some(Ready::True) {
@@ -206,7 +206,7 @@ impl Controller {
 
     /// Counts which nodes are ready, by zone.
     fn count(&self) {
-        let all: Vec<_> = self.nodes.cache().all().cloned().collect();
+        let all: Vec<_> = self.nodes.cache().entries().cloned().collect();
         let ready = |n: &client::Entry<NodeView>| {
             let conditions = &n.view.status.conditions;
             health::ready(conditions) == Some(Ready::True) && !self.is_silent(&n.key(), conditions)
@@ -218,12 +218,12 @@ impl Controller {
         }
     }
 
-    /// Whether the node has said nothing for too long.
+    /// Whether the grace period passed without a heartbeat.
     fn is_silent(&self, key: &Key, conditions: &[Value]) -> bool {
         let heartbeat = conditions
             .iter()
             .find(|c| c["type"] == "Ready")
-            // What this controller wrote is no sign of life, so times it sets are not looked at.
+            // The controller's own writes are no heartbeats, so times that it sets are ignored.
             .map(|c| c["lastHeartbeatTime"].clone())
             .unwrap_or_default();
         let lease = self.leases.get(&Key::new(LEASES, key.name.clone()));
@@ -252,7 +252,7 @@ impl Controller {
         Ok(live.resource_version().to_owned())
     }
 
-    /// Pods of a node that is not ready are not ready.
+    /// Marks the pods of a node that is not ready as not ready.
     async fn mark_pods(&self, node: &Key) -> Result<(), Error> {
         let ready: Vec<Arc<PodEntry>> =
             self.pods.cache().by_index("node", &node.name).filter(|p| p.view.is_ready()).cloned().collect();
@@ -304,7 +304,7 @@ impl Controller {
                 Ok(Outcome::After(wait.try_into().unwrap_or(EVERY)))
             }
             Stay::Not => {
-                let about = Regarding::of("v1", "Pod", &pod.meta);
+                let about = Regarding::from_meta("v1", "Pod", &pod.meta);
                 self.recorder.normal(about, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
                 let api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
                 let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [{

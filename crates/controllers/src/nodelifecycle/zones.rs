@@ -1,7 +1,7 @@
-//! Whether pods may leave silent nodes, judged by how many nodes of a zone are silent (upstream `handleDisruption`).
+//! Whether pods of silent nodes are evicted, depending on how many nodes of a zone are silent (upstream `handleDisruption`).
 //!
-//! One node that is silent is dead. When most of a zone is silent, rather the network is, and when all nodes are, this server is
-//! cut off: then nobody leaves.
+//! A single silent node is assumed dead. If most nodes of a zone are silent, the network is assumed broken, and if all nodes are, this
+//! server is assumed to be cut off and nothing is evicted.
 
 use client::{Key, Meta, Tokens};
 use parking_lot::Mutex;
@@ -15,10 +15,10 @@ const LARGE: usize = 50;
 const EVERY: Duration = Duration::from_secs(10);
 const SLOWLY: Duration = Duration::from_secs(100);
 
-/// Such nodes are not counted.
+/// Nodes with this label are not counted.
 const NOT_COUNTED: &str = "node.kubernetes.io/exclude-disruption";
 
-/// The zone a node is in, with its region; empty where nothing is said.
+/// The region and zone of a node; empty without labels.
 pub type Zone = (String, String);
 
 pub fn zone(node: &Meta) -> Zone {
@@ -45,20 +45,20 @@ impl Counts {
     }
 }
 
-/// What may be done about the pods of a node that is not ready.
+/// What happens to the pods of a node that is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
-    /// They are to leave.
+    /// They are evicted.
     Now,
-    /// Not yet; those of a node that were told to leave before go on.
+    /// Not yet; evictions that began continue.
     Later,
-    /// Nobody is to leave, nor those that were told to before.
-    Nobody,
+    /// Evictions stop, including those that began.
+    Never,
 }
 
 pub struct Zones {
     counts: Mutex<BTreeMap<Zone, Counts>>,
-    /// Nodes that had their turn since they were ready.
+    /// Nodes whose pods may be evicted until the node is ready.
     granted: Mutex<BTreeSet<Key>>,
     normal: Tokens<Zone>,
     slow: Tokens<Zone>,
@@ -76,12 +76,12 @@ impl Default for Zones {
 }
 
 impl Zones {
-    /// Counts all nodes: what is said of each, and whether it is ready. True when it has changed whether anybody may leave.
+    /// Counts all nodes and whether they are ready. Returns whether evictions were stopped or resumed.
     pub fn count<'a>(&self, nodes: impl Iterator<Item = (&'a Meta, bool)>) -> bool {
         let mut counts: BTreeMap<Zone, Counts> = BTreeMap::new();
         for (node, ready) in nodes.filter(|(n, _)| n.label(NOT_COUNTED).is_none()) {
-            let of = counts.entry(zone(node)).or_default();
-            *(if ready { &mut of.ready } else { &mut of.silent }) += 1;
+            let counted = counts.entry(zone(node)).or_default();
+            *(if ready { &mut counted.ready } else { &mut counted.silent }) += 1;
         }
         let mut held = self.counts.lock();
         let changed = all_full(&held) != all_full(&counts);
@@ -89,13 +89,13 @@ impl Zones {
         changed
     }
 
-    /// What may be done about a node that is not ready.
+    /// What happens to the pods of a node that is not ready.
     pub fn leave(&self, key: &Key, node: &Meta) -> Leave {
         let zone = zone(node);
         let counts = {
             let all = self.counts.lock();
             if all_full(&all) {
-                return Leave::Nobody;
+                return Leave::Never;
             }
             all.get(&zone).copied().unwrap_or_default()
         };
@@ -115,7 +115,7 @@ impl Zones {
         Leave::Now
     }
 
-    /// The node is ready, or gone.
+    /// The node became ready or was deleted.
     pub fn forget(&self, key: &Key) {
         self.granted.lock().remove(key);
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_more_nodes_are_silent_the_fewer_pods_leave() {
+    async fn eviction_slows_down_as_more_nodes_are_silent() {
         let zones = Zones::default();
         let all: Vec<Meta> = (0..10).map(|i| node(&format!("a{i}"), "a")).chain([node("b0", "b")]).collect();
         let silent = |names: &[&str]| {
@@ -161,17 +161,17 @@ mod tests {
         silent(&["a"]);
         assert_eq!(zones.leave(&key("a2"), &all[2]), Leave::Now, "the whole zone, but not the others");
         silent(&["a", "b"]);
-        assert_eq!(zones.leave(&key("a2"), &all[2]), Leave::Nobody);
-        assert_eq!(zones.leave(&key("b0"), &all[10]), Leave::Nobody);
+        assert_eq!(zones.leave(&key("a2"), &all[2]), Leave::Never);
+        assert_eq!(zones.leave(&key("b0"), &all[10]), Leave::Never);
     }
 
     #[test]
-    fn nodes_that_are_not_counted_change_nothing() {
+    fn excluded_nodes_do_not_count() {
         let zones = Zones::default();
         let mut other = node("b", "b");
         other.labels = labels(NOT_COUNTED, "");
         let a = node("a", "a");
         zones.count([(&a, false), (&other, true)].into_iter());
-        assert_eq!(zones.leave(&key("a"), &a), Leave::Nobody);
+        assert_eq!(zones.leave(&key("a"), &a), Leave::Never);
     }
 }

@@ -52,14 +52,14 @@ pub async fn run(context: Context, threshold: usize) {
 }
 
 fn nodes() -> ApiResource {
-    ApiResource::of::<k8s_openapi::api::core::v1::Node>()
+    ApiResource::typed::<k8s_openapi::api::core::v1::Node>()
 }
 
 impl Collector {
     async fn collect(&self) {
         self.pods.synced().await;
         self.nodes.synced().await;
-        let all: Vec<Arc<PodEntry>> = self.pods.cache().all().cloned().collect();
+        let all: Vec<Arc<PodEntry>> = self.pods.cache().entries().cloned().collect();
         for p in excess(all.iter(), self.threshold) {
             log(&p, remove(&self.context, &p, None).await);
         }

@@ -1,6 +1,6 @@
 //! ReplicaSets and ReplicationControllers keep the desired number of pods (upstream `replica_set.go`).
 //!
-//! Two controllers share this module; a [`Family`] says in what they differ. Invariant: no pod is created or deleted while the cache does
+//! Two controllers share this module; a [`Family`] has their differences. Invariant: no pod is created or deleted while the cache does
 //! not show earlier creations and deletions.
 
 mod rank;
@@ -10,7 +10,7 @@ use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::ownership::Claims;
 use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
-use crate::views::{Pod, PodEntry, Selects, is_active, pods};
+use crate::views::{Pod, PodEntry, Selector, is_active, pods};
 use client::{
     Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, Recorder, WorkQueue, WriteOptions,
 };
@@ -34,8 +34,8 @@ pub enum Family {
 impl Family {
     pub fn resource(self) -> ApiResource {
         match self {
-            Self::ReplicaSet => ApiResource::of::<k8s_openapi::api::apps::v1::ReplicaSet>(),
-            Self::ReplicationController => ApiResource::of::<k8s_openapi::api::core::v1::ReplicationController>(),
+            Self::ReplicaSet => ApiResource::typed::<k8s_openapi::api::apps::v1::ReplicaSet>(),
+            Self::ReplicationController => ApiResource::typed::<k8s_openapi::api::core::v1::ReplicationController>(),
         }
     }
 
@@ -65,7 +65,7 @@ pub struct SetView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SetSpec {
-    selector: Selects,
+    selector: Selector,
 }
 
 struct Controller {
@@ -197,7 +197,7 @@ impl Reconcile for Controller {
             Ok(Some(wait)) => return Ok(Outcome::After(wait)),
             Ok(None) => {}
         }
-        // A pod becomes available by nothing but time.
+        // Only time makes a ready pod available.
         let min_ready = set.int_at(&["spec", "minReadySeconds"]).unwrap_or(0);
         let soonest = views
             .iter()
@@ -212,7 +212,7 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// Makes or deletes pods until there are as many as wished. Gives how long to wait where none may be made now.
+    /// Creates or deletes pods until the desired number is reached. Returns how long to wait if none may be created now.
     async fn manage(
         &self,
         key: &Key,
@@ -234,7 +234,7 @@ impl Controller {
             let (done, failure) = slow_start(n, |_| async {
                 match control.create(&pod).await {
                     Ok(_) => Ok(()),
-                    // Everything in it is going away anyway.
+                    // The namespace is being deleted.
                     Err(e) if e.is_namespace_terminating() => {
                         self.expected.creation_observed(key);
                         Ok(())
@@ -311,7 +311,7 @@ impl Controller {
         next.set(&["status"], status.clone());
         match api.update_status(set.name(), &WriteOptions::default(), &next).await {
             Err(e) if e.is_conflict() => {
-                // Somebody wrote the spec meanwhile. The counts are still true.
+                // The spec changed in the meantime. The counts are still valid.
                 let mut fresh = api.get(set.name()).await?;
                 if fresh.uid() == set.uid() {
                     fresh.set(&["status"], status);

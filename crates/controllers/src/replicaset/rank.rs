@@ -1,20 +1,20 @@
-//! Which pods go first on scale-down (upstream `ActivePodsWithRanks`).
+//! The order in which pods are deleted on scale-down (upstream `ActivePodsWithRanks`).
 
 use crate::views::PodEntry;
 use jiff::Timestamp;
 use std::cmp::{Ordering, Reverse};
 
-/// What is known of a pod when it is weighed against its siblings.
+/// A pod and what it is compared by.
 #[derive(Clone)]
 pub struct Weighed<'a> {
     pub pod: &'a PodEntry,
-    /// How many siblings run on the same node.
+    /// The number of related pods on the same node.
     pub doubled: usize,
 }
 
-/// Pods to delete first come first: not assigned, not running, not ready, of lower deletion cost, doubled up on a node, ready for
-/// a shorter time, restarted more often, younger. Times are compared by their magnitude only, so that among pods of about the
-/// same age chance (the uid) decides.
+/// Orders pods to delete first: not assigned, not running, not ready, lower deletion cost, more related pods on the node, ready for
+/// a shorter time, more restarts, younger. Times are compared by magnitude only, so that the (random) UID decides among pods of about the
+/// same age.
 pub fn order(a: &Weighed<'_>, b: &Weighed<'_>, now: Timestamp) -> Ordering {
     let (pa, pb) = (&a.pod.view, &b.pod.view);
     let by = (!pa.spec.node_name.is_empty()).cmp(&!pb.spec.node_name.is_empty());
@@ -41,12 +41,12 @@ fn phase(p: &str) -> u8 {
     }
 }
 
-/// The annotation `controller.kubernetes.io/pod-deletion-cost`; 0 when it is not there or no number.
+/// The annotation `controller.kubernetes.io/pod-deletion-cost`; 0 if missing or invalid.
 fn cost(p: &PodEntry) -> i32 {
     p.view.metadata.annotations.deletion_cost.as_deref().and_then(|c| c.parse().ok()).unwrap_or(0)
 }
 
-/// Younger first, by powers of two. No time at all is younger than any.
+/// Younger first, by powers of two. A missing time is the youngest.
 fn age_order(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Ordering {
     let magnitude = |t: Timestamp| {
         let ns = now.duration_since(t).as_nanos();
@@ -82,7 +82,7 @@ mod tests {
 
     /// Clauses: C01.scale-down-order
     #[test]
-    fn who_goes_first() {
+    fn pods_are_ordered_for_deletion() {
         let now = "2026-01-02T00:00:00Z".parse().unwrap();
         let old = Some("2026-01-01T00:00:00Z");
         let pods = [

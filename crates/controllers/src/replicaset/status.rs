@@ -1,11 +1,11 @@
-//! What a replica set says of itself.
+//! The status of a replica set.
 
 use crate::views::{PodEntry, condition};
 use jiff::Timestamp;
 use meta::Object;
 use serde_json::{Map, Value, json};
 
-/// Why pods could not be made or deleted, as a `ReplicaFailure` condition says it.
+/// Why pods could not be created or deleted, for the condition `ReplicaFailure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// `FailedCreate` or `FailedDelete`.
@@ -13,7 +13,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// The status that follows from the pods (upstream `calculateStatus`). `pods` are the active ones.
+/// Computes the status from the active pods (upstream `calculateStatus`).
 pub fn calculate(
     set: &Object,
     pods: &[&PodEntry],
@@ -32,7 +32,7 @@ pub fn calculate(
         ("availableReplicas", pods.iter().filter(|p| p.view.is_available(min_ready, now)).count()),
     ];
     for (k, n) in counts {
-        // Zero is not written, except for the one field that is required.
+        // Zero is omitted, except in the one required field.
         if n == 0 && k != "replicas" {
             status.remove(k);
         } else {

@@ -35,12 +35,12 @@ struct Controller {
 fn known() -> [ApiResource; 7] {
     [
         pods(),
-        ApiResource::of::<Service>(),
-        ApiResource::of::<ConfigMap>(),
-        ApiResource::of::<PersistentVolumeClaim>(),
-        ApiResource::of::<Secret>(),
-        ApiResource::of::<ReplicationController>(),
-        ApiResource::of::<ResourceQuota>(),
+        ApiResource::typed::<Service>(),
+        ApiResource::typed::<ConfigMap>(),
+        ApiResource::typed::<PersistentVolumeClaim>(),
+        ApiResource::typed::<Secret>(),
+        ApiResource::typed::<ReplicationController>(),
+        ApiResource::typed::<ResourceQuota>(),
     ]
 }
 
@@ -48,7 +48,7 @@ fn known() -> [ApiResource; 7] {
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
-        quotas: builder.watch(&ApiResource::of::<ResourceQuota>()),
+        quotas: builder.watch(&ApiResource::typed::<ResourceQuota>()),
         queue: builder.queue(),
         watched: Mutex::default(),
         context,
@@ -56,7 +56,7 @@ pub async fn run(context: Context) {
     builder.enqueue(&c.quotas);
     // Not waited for: usage is counted with the server's lists.
     let pod_cache: Informer<Pod> = c.context.informers.informer(&pods(), &Scope::default());
-    let services: Informer<()> = c.context.informers.informer(&ApiResource::of::<Service>(), &Scope::default());
+    let services: Informer<()> = c.context.informers.informer(&ApiResource::typed::<Service>(), &Scope::default());
     let recount = c.recount();
     builder.on_change(&pod_cache, move |change, _| {
         let ended = |p: &Option<Arc<client::Entry<Pod>>>| p.as_ref().is_none_or(|p| p.view.is_terminal());
@@ -83,7 +83,7 @@ impl Controller {
 
     /// Enqueues quotas when objects of a resource are deleted.
     fn watch(&self, resource: &ApiResource) {
-        if *resource == pods() || *resource == ApiResource::of::<Service>() {
+        if *resource == pods() || *resource == ApiResource::typed::<Service>() {
             return;
         }
         let mut watched = self.watched.lock();
@@ -106,7 +106,7 @@ impl Reconcile for Controller {
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let client = &self.context.client;
-        let api = client.dynamic(&ApiResource::of::<ResourceQuota>()).namespace(&key.namespace);
+        let api = client.dynamic(&ApiResource::typed::<ResourceQuota>()).namespace(&key.namespace);
         let Some(mut live) = api.get_opt(&key.name).await? else { return Ok(Outcome::Done) };
         let quota = Quota::read(&live);
         let resources = self.counted(&quota).await?;

@@ -19,19 +19,20 @@ const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 /// Runs until shutdown.
 pub async fn run(context: Context) {
-    let resource = ApiResource::of::<Secret>();
+    let resource = ApiResource::typed::<Secret>();
     let secrets: Informer<()> = context.informers.informer(&resource, &scope());
     let running: Informer<Pod> = context.informers.informer(&pods(), &Scope::default());
-    let accounts: Informer<Value> = context.informers.informer(&ApiResource::of::<ServiceAccount>(), &Scope::default());
+    let accounts: Informer<Value> =
+        context.informers.informer(&ApiResource::typed::<ServiceAccount>(), &Scope::default());
     let round = || async {
         secrets.synced().await;
         running.synced().await;
         accounts.synced().await;
-        let all: Vec<_> = secrets.cache().all().cloned().collect();
+        let all: Vec<_> = secrets.cache().entries().cloned().collect();
         let today = context.now().to_zoned(jiff::tz::TimeZone::UTC).date();
         // When the server began to write labels.
         let since =
-            context.client.dynamic(&ApiResource::of::<ConfigMap>()).namespace("kube-system").get_opt(TRACKING).await;
+            context.client.dynamic(&ApiResource::typed::<ConfigMap>()).namespace("kube-system").get_opt(TRACKING).await;
         let since: Option<Date> = since.ok().flatten().and_then(|o| o.str_at(&["data", "since"])?.parse().ok());
         for entry in all.iter().filter(|_| since.is_some_and(|s| days(s, today) >= UNUSED_DAYS)) {
             let Ok(secret) = object(&resource, entry) else { continue };

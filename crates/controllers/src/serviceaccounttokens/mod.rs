@@ -36,8 +36,8 @@ fn scope() -> Scope {
 pub async fn run(context: Context, issue: Issue, root_ca: String) {
     let mut builder = Builder::new(&context);
     let c = Arc::new(Controller {
-        secrets: builder.watch_scope(&ApiResource::of::<Secret>(), &scope()),
-        accounts: builder.watch(&ApiResource::of::<ServiceAccount>()),
+        secrets: builder.watch_scope(&ApiResource::typed::<Secret>(), &scope()),
+        accounts: builder.watch(&ApiResource::typed::<ServiceAccount>()),
         issue,
         root_ca,
         context,
@@ -60,11 +60,11 @@ impl Reconcile for Controller {
     type Key = Key;
 
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
-        let resource = ApiResource::of::<Secret>();
+        let resource = ApiResource::typed::<Secret>();
         let Some(entry) = self.secrets.get(&key).filter(|s| !s.meta.is_deleting()) else { return Ok(Outcome::Done) };
         let secret = object(&resource, &entry)?;
         let secrets = self.context.client.dynamic(&resource).namespace(&key.namespace);
-        let accounts = ApiResource::of::<ServiceAccount>();
+        let accounts = ApiResource::typed::<ServiceAccount>();
         let Some(name) = secret.annotation(NAME).filter(|n| !n.is_empty()) else { return Ok(Outcome::Done) };
         let known = self.accounts.get(&Key::new(key.namespace.clone(), name));
         let account = match known {
@@ -89,7 +89,7 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// The secret with the fields that it lacks; none if it lacks none.
+    /// The secret with its missing fields added; none if it lacks none.
     fn filled(&self, secret: &Object, account: &Object) -> Result<Option<Object>, Error> {
         let mut new = secret.clone();
         let has = |k: &str| secret.str_at(&["data", k]).is_some_and(|v| !v.is_empty());

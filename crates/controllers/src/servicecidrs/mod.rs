@@ -10,9 +10,9 @@ use crate::context::{Context, Error};
 use crate::controller::{Builder, Reconcile};
 use crate::ipallocator::{is_managed, ours};
 use client::{ApiResource, Entry, Informer, Key, Outcome, Patch, Recorder, Regarding, WorkQueue, WriteOptions};
-use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
+use k8s_openapi::api::networking::v1::IPAddress;
 use meta::{Object, Value};
-use ranges::{ServiceCidr, may_go};
+use ranges::{ServiceCidr, may_go, resource};
 use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,10 +25,6 @@ const READY: &str = "Kubernetes Service CIDR is ready";
 const IN_USE: &str =
     "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
 
-pub fn resource() -> ApiResource {
-    ApiResource::of::<ServiceCIDR>()
-}
-
 struct Controller {
     context: Context,
     recorder: Recorder,
@@ -40,7 +36,7 @@ struct Controller {
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
     let ranges = builder.watch::<ServiceCidr>(&resource());
-    let addresses = builder.watch::<()>(&ApiResource::of::<IPAddress>());
+    let addresses = builder.watch::<()>(&ApiResource::typed::<IPAddress>());
     let all = ranges.clone();
     builder.on_change(&ranges, move |change, queue| {
         queue.add(change.key());
@@ -62,7 +58,7 @@ pub async fn run(context: Context) {
 }
 
 fn enqueue_ranges(ranges: &Informer<ServiceCidr>, queue: &WorkQueue<Key>, matches: impl Fn(&ServiceCidr) -> bool) {
-    ranges.cache().all().filter(|r| matches(&r.view)).for_each(|r| queue.add(r.key()));
+    ranges.cache().entries().filter(|r| matches(&r.view)).for_each(|r| queue.add(r.key()));
 }
 
 /// The condition `Ready` of a range: its status and its message.
@@ -111,7 +107,7 @@ impl Reconcile for Controller {
             client::optional(api.patch(&key.name, &options, &finalizers(json!({"finalizers": [FINALIZER]}))).await)?;
         }
         if let Err(e) = self.set_ready(&entry, "True", None, READY).await {
-            let about = Regarding::of("networking.k8s.io/v1", "ServiceCIDR", &entry.meta);
+            let about = Regarding::from_meta("networking.k8s.io/v1", "ServiceCIDR", &entry.meta);
             let message = "The ServiceCIDR Status can not be set to Ready=True";
             self.recorder.warning(about, "KubernetesServiceCIDRError", message);
             return Err(e);
@@ -142,9 +138,9 @@ impl Controller {
     fn may_go(&self, leaving: &Entry<ServiceCidr>) -> bool {
         let ranges = self.ranges.cache();
         let others: Vec<&ServiceCidr> =
-            ranges.all().filter(|r| r.meta.name != leaving.meta.name).map(|r| &r.view).collect();
+            ranges.entries().filter(|r| r.meta.name != leaving.meta.name).map(|r| &r.view).collect();
         let addresses = self.addresses.cache();
-        let used: Vec<IpAddr> = addresses.all().filter(|a| is_managed(a)).filter_map(ours).collect();
+        let used: Vec<IpAddr> = addresses.entries().filter(|a| is_managed(a)).filter_map(ours).collect();
         may_go(&leaving.view, &others, used.into_iter())
     }
 }

@@ -1,7 +1,13 @@
-//! Ranges of addresses, of both families (upstream `pkg/api/servicecidr`).
+//! Ranges of service addresses, of both families (upstream `pkg/api/servicecidr`).
 
+use client::ApiResource;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use serde::Deserialize;
 use std::net::IpAddr;
+
+pub fn resource() -> ApiResource {
+    ApiResource::typed::<ServiceCIDR>()
+}
 
 /// A ServiceCIDR, as far as its ranges and their condition go.
 #[derive(Clone, Debug, Default, Deserialize)]

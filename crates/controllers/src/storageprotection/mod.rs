@@ -21,7 +21,7 @@ pub struct Guard {
     resource: ApiResource,
     finalizer: &'static str,
     users: Vec<User>,
-    /// Whether the status of an object says that it is in use.
+    /// Whether the status of an object shows that it is in use.
     bound: fn(&Object) -> bool,
 }
 
@@ -38,7 +38,7 @@ type Released = Arc<dyn Fn(&str, &dyn Fn() -> Vec<String>) + Send + Sync>;
 /// Claims, which scheduled pods use. A pod whose claim is being deleted is not scheduled.
 pub fn claims() -> Guard {
     Guard {
-        resource: ApiResource::of::<PersistentVolumeClaim>(),
+        resource: ApiResource::typed::<PersistentVolumeClaim>(),
         finalizer: "kubernetes.io/pvc-protection",
         users: vec![User { resource: pods(), uses: claims_of, follow: follow::<Pod> }],
         bound: |_| false,
@@ -48,7 +48,7 @@ pub fn claims() -> Guard {
 /// Volumes that are bound.
 pub fn volumes() -> Guard {
     Guard {
-        resource: ApiResource::of::<PersistentVolume>(),
+        resource: ApiResource::typed::<PersistentVolume>(),
         finalizer: "kubernetes.io/pv-protection",
         users: Vec::new(),
         bound: |o| o.str_at(&["status", "phase"]) == Some("Bound"),
@@ -59,11 +59,11 @@ pub fn volumes() -> Guard {
 pub fn classes() -> Guard {
     let user = |resource, uses| User { resource, uses, follow: follow::<()> };
     Guard {
-        resource: ApiResource::of::<VolumeAttributesClass>(),
+        resource: ApiResource::typed::<VolumeAttributesClass>(),
         finalizer: "kubernetes.io/vac-protection",
         users: vec![
-            user(ApiResource::of::<PersistentVolumeClaim>(), classes_of),
-            user(ApiResource::of::<PersistentVolume>(), classes_of),
+            user(ApiResource::typed::<PersistentVolumeClaim>(), classes_of),
+            user(ApiResource::typed::<PersistentVolume>(), classes_of),
         ],
         bound: |_| false,
     }
@@ -138,8 +138,8 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: Key) -> Result<Outcome, Error> {
         let finalizer = self.guard.finalizer;
         let entry = self.objects.get(&key);
-        let wanted = entry.filter(|e| e.meta.is_deleting() == e.meta.finalizers.iter().any(|f| f == finalizer));
-        let Some(entry) = wanted else {
+        let changing = entry.filter(|e| e.meta.is_deleting() == e.meta.finalizers.iter().any(|f| f == finalizer));
+        let Some(entry) = changing else {
             self.waiting.lock().remove(&key);
             return Ok(Outcome::Done);
         };
@@ -164,7 +164,7 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// The server is asked: a cache may not know the newest user yet.
+    /// Reads from the server, because a cache may lack the newest user.
     async fn is_used(&self, key: &Key) -> Result<bool, Error> {
         for user in &self.guard.users {
             let api = self.context.client.dynamic(&user.resource);
@@ -184,15 +184,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_used() {
-        let of = |v: Value, uses: fn(&Object) -> Vec<String>| uses(&Object::from_value(v).unwrap());
+    fn users_of_claims_and_classes() {
+        let used = |v: Value, uses: fn(&Object) -> Vec<String>| uses(&Object::from_value(v).unwrap());
         let volumes = json!([{"name": "a", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "b", "emptyDir": {}},
             {"name": "e", "ephemeral": {"volumeClaimTemplate": {}}}]);
         let pod = |node: &str| json!({"metadata": {"name": "p"}, "spec": {"nodeName": node, "volumes": volumes}});
-        assert_eq!(of(pod("n"), claims_of), ["c", "p-e"]);
-        assert!(of(pod(""), claims_of).is_empty());
+        assert_eq!(used(pod("n"), claims_of), ["c", "p-e"]);
+        assert!(used(pod(""), claims_of).is_empty());
         let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeAttributesClassName": "gold"},
             "status": {"currentVolumeAttributesClassName": "silver"}});
-        assert_eq!(of(claim, classes_of), ["gold", "silver"]);
+        assert_eq!(used(claim, classes_of), ["gold", "silver"]);
     }
 }

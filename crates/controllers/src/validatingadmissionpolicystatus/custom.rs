@@ -9,22 +9,22 @@ use meta::{GroupVersion, Gvk, Gvr, Value};
 
 const METADATA: &str = "metadata";
 
-/// What one version of a group has.
+/// The kinds and schemas of one version of a group.
 struct Version {
     gv: GroupVersion,
     resources: Vec<ApiResource>,
     document: Value,
 }
 
-/// What is known of the kinds that a policy names.
+/// Types of the custom kinds that a policy names.
 #[derive(Default)]
 pub struct Custom(Vec<Version>);
 
 impl Custom {
-    /// Asks the server. Of what it does not say nothing is known.
-    pub async fn read(context: &Context, wanted: Vec<GroupVersion>) -> Self {
+    /// Reads them from the server; kinds that it does not publish are unknown.
+    pub async fn read(context: &Context, versions: Vec<GroupVersion>) -> Self {
         let mut out = Vec::new();
-        for gv in wanted {
+        for gv in versions {
             let resources = discovery::of_version(&context.client, &gv).await;
             let document = context.client.get::<Value>(&format!("/openapi/v3/apis/{gv}")).await;
             if let (Ok(resources), Ok(document)) = (resources, document) {
@@ -54,7 +54,7 @@ impl Custom {
         let Type::Object(made) = schema_type(&resolved(schema, schemas, &mut Vec::new()))? else {
             return None;
         };
-        // What every object has is the same for all kinds.
+        // The fields of every object are the same for all kinds.
         let mut object = (*made).clone();
         if let Some(decl) = metadata_type().filter(|_| object.fields.contains_key(METADATA)) {
             object.fields.insert(METADATA.into(), Field { json: METADATA.into(), decl: decl.into() });
@@ -63,7 +63,7 @@ impl Custom {
     }
 }
 
-/// A schema without references. One that leads back to itself ends there.
+/// Resolves the references of a schema; recursion ends at the first repetition.
 fn resolved(schema: &Value, all: &serde_json::Map<String, Value>, within: &mut Vec<String>) -> Value {
     let reference = |v: &Value| Some(v["$ref"].as_str()?.rsplit('/').next()?.to_owned());
     let to = reference(schema).or_else(|| match schema["allOf"].as_array().map(Vec::as_slice) {

@@ -6,10 +6,10 @@ use expressions::{ExpectedType, Params, compile, kind_type, policy_env};
 use meta::{GroupVersion, Gvk, Gvr, Object, Value};
 use serde_json::json;
 
-/// Of how many kinds a policy is checked at most.
+/// The maximum number of kinds that a policy is checked against.
 const MOST: usize = 10;
 
-/// What is to be said of each expression, under the path of its field.
+/// The warnings about each expression, with the path of its field.
 pub fn warnings(policy: &Object, custom: &Custom) -> Vec<Value> {
     let none = Value::Null;
     let spec = policy.get("spec").unwrap_or(&none);
@@ -25,14 +25,14 @@ pub fn warnings(policy: &Object, custom: &Custom) -> Vec<Value> {
             if text.is_empty() {
                 continue;
             }
-            let told = checks.iter().filter_map(|(kind, env)| {
+            let messages = checks.iter().filter_map(|(kind, env)| {
                 let why = compile(env, text, ExpectedType::Any).err()?;
                 Some(format!("{}, Kind={}: {why}\n", kind.api_version(), kind.kind))
             });
-            let told: Vec<String> = told.collect();
-            if !told.is_empty() {
+            let messages: Vec<String> = messages.collect();
+            if !messages.is_empty() {
                 let at = format!("spec.validations[{i}].{key}");
-                out.push(json!({"fieldRef": at, "warning": told.join("\n")}));
+                out.push(json!({"fieldRef": at, "warning": messages.join("\n")}));
             }
         }
     }
@@ -43,7 +43,7 @@ fn items<'a>(v: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     v[key].as_array().into_iter().flatten()
 }
 
-/// The versions of groups of which a policy names kinds that are not built in.
+/// The group versions of custom kinds that a policy names.
 pub fn versions(policy: &Object) -> Vec<GroupVersion> {
     let none = Value::Null;
     let spec = policy.get("spec").unwrap_or(&none);
@@ -84,7 +84,7 @@ fn env(spec: &Value, kind: &Gvk, custom: &Custom) -> Option<Env> {
     Some(env)
 }
 
-/// The kinds that a policy names.
+/// The kinds of a policy's match constraints.
 fn kinds(spec: &Value, custom: &Custom) -> Vec<Gvk> {
     let kind = |r: &Gvr| kinds::catalog().resource(r).map(|k| k.gvk()).or_else(|| custom.kind(r));
     let mut out: Vec<Gvk> = resources(spec).iter().filter_map(kind).collect();
@@ -94,7 +94,7 @@ fn kinds(spec: &Value, custom: &Custom) -> Vec<Gvk> {
     out
 }
 
-/// The resources that a policy names. Where it has a wildcard, nothing is said.
+/// The resources of a policy's match constraints; none where they have a wildcard.
 fn resources(spec: &Value) -> Vec<Gvr> {
     let mut out = Vec::new();
     for rule in items(&spec["matchConstraints"], "resourceRules") {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_are_checked_against_every_kind_that_is_named() {
+    fn expressions_are_checked_against_every_kind() {
         let policy = |expression: &str, resources: Value| {
             let v = json!({"metadata": {"name": "p"}, "spec": {"variables": [{"name": "n", "expression": "object.spec.replicas"}],
                 "matchConstraints": {"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"],

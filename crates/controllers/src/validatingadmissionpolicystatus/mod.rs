@@ -22,7 +22,7 @@ struct Controller {
 /// Runs until shutdown.
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
-    let resource = ApiResource::of::<ValidatingAdmissionPolicy>();
+    let resource = ApiResource::typed::<ValidatingAdmissionPolicy>();
     let policies = builder.watch::<()>(&resource);
     builder.enqueue(&policies);
     builder.run(1, Arc::new(Controller { context, resource })).await;

@@ -241,12 +241,14 @@ async fn missing_privileges_are_said_at_the_start() {
     let says = failed(&mut c).await;
     assert!(
         says.starts_with(
-            "error: this process may not run containers:\n  CAP_SYS_ADMIN is missing, which is for namespaces"
+            "error: this process lacks capabilities to run containers:\n  CAP_SYS_ADMIN is missing; it is needed for namespaces"
         ),
         "{says}"
     );
     assert!(
-        says.contains("\n  CAP_NET_ADMIN is missing, which is for the pod network, and the packet rules of services\n"),
+        says.contains(
+            "\n  CAP_NET_ADMIN is missing; it is needed for the pod network, and the packet rules of services\n"
+        ),
         "{says}"
     );
     assert!(says.ends_with("or only the control plane with --disable-agent; nothing was changed"), "{says}");

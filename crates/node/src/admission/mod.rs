@@ -233,7 +233,7 @@ impl Admission {
         let mut cluster = Cluster::default();
         cluster.set_node(node.clone());
         for t in state.taken.values().filter(|t| counting == Counting::All || !t.ending) {
-            cluster.place(t.pod.clone(), &self.node_name);
+            cluster.add_pod(t.pod.clone(), &self.node_name);
         }
         let mut failures = admission_check(pod, requests, &cluster, &self.node_name);
         let expels = |t: &&taint::Taint| &*t.effect == "NoExecute" && !taint::tolerated(t, &pod.view.tolerations);

@@ -39,8 +39,8 @@ impl Names {
 
     async fn lookup(&self, host: &str, port: u16) -> Option<SocketAddr> {
         let namespace = format!("namespace {}", self.namespace);
-        let pod = Share { key: &self.uid, most: Self::MAX_OF_POD };
-        let shares = [pod, Share { key: &namespace, most: Self::MAX_OF_NAMESPACE }];
+        let pod = Share { key: &self.uid, limit: Self::MAX_OF_POD };
+        let shares = [pod, Share { key: &namespace, limit: Self::MAX_OF_NAMESPACE }];
         self.lookups.lookup(&shares, host, port).await.ok()?.into_iter().next()
     }
 }

@@ -178,7 +178,7 @@ async fn pair(data: Stream, error: Stream, port: u16, target: Target) {
             tokio::join!(up, down);
         }
         Err(e) => {
-            let why = format!("an error occurred forwarding port {port}: {}", client::https::os(&e));
+            let why = format!("an error occurred forwarding port {port}: {}", client::https::os_error(&e));
             error.output.send(why.as_bytes()).await;
             error.output.finish().await;
             output.finish().await;
@@ -242,7 +242,7 @@ async fn run(socket: upgrade::Socket, coding: Coding, ports: Vec<u16>, target: T
                 }));
             }
             Err(e) => {
-                let why = format!("an error occurred forwarding port {port}: {}", client::https::os(&e));
+                let why = format!("an error occurred forwarding port {port}: {}", client::https::os_error(&e));
                 let _ = sink.lock().await.send(coding.write(data + 1, why.as_bytes())).await;
             }
         }

@@ -15,7 +15,7 @@ fn list(items: Vec<Value>) -> Response<Body> {
 pub(super) fn bound(handle: &Handle) -> Result<Response<Body>, Error> {
     let mut items = Vec::new();
     if let Some(pods) = handle.known.pods.read().clone() {
-        for entry in pods.cache().all() {
+        for entry in pods.cache().entries() {
             let mut pod: Value = entry.decode().map_err(|e| Error::Internal(e.to_string()))?;
             // Items of a list have no kind of their own.
             if let Some(fields) = pod.as_object_mut() {

@@ -1,22 +1,22 @@
-//! Prefers nodes that have the pod's images, the more the larger they are and the more nodes have them.
+//! Prefers nodes that have the pod's images, weighted by image size and by the number of nodes with the image.
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{MAX_SCORE, NodeScore, Plugin};
 use crate::pod::Pod;
 
-/// Images smaller than the one do not matter; more than the other, per container, matters no more.
+/// Image sizes below the minimum do not count; sizes above the maximum (per container) count as the maximum.
 const LEAST: i64 = 23 * 1024 * 1024;
 const MOST: i64 = 1000 * 1024 * 1024;
 
 pub struct ImageLocality;
 
 struct Images {
-    /// Image name and the share of nodes that have it.
-    wanted: Vec<(Box<str>, f64)>,
+    /// Image names, and the fraction of nodes that have them.
+    images: Vec<(Box<str>, f64)>,
     containers: i64,
 }
 
-/// Images without a tag are meant with `latest`.
+/// Adds the tag `latest` to an image name without a tag.
 fn normalized(image: &str) -> Box<str> {
     let name = image.rsplit('/').next().unwrap_or(image);
     if name.contains(':') || image.contains('@') { image.into() } else { format!("{image}:latest").into() }
@@ -28,7 +28,7 @@ impl Plugin for ImageLocality {
     }
 
     fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
-        let wanted: Vec<_> = pod
+        let images: Vec<_> = pod
             .view
             .images
             .iter()
@@ -37,11 +37,11 @@ impl Plugin for ImageLocality {
             .filter(|(share, _)| *share > 0.0)
             .map(|(share, i)| (i, share))
             .collect();
-        // Where no node has any of them, all nodes are alike.
-        if wanted.is_empty() {
+        // If no node has any of the images, all score the same.
+        if images.is_empty() {
             return None;
         }
-        Some(Box::new(Images { wanted, containers: pod.view.images.len() as i64 }))
+        Some(Box::new(Images { images, containers: pod.view.images.len() as i64 }))
     }
 }
 
@@ -49,7 +49,7 @@ impl NodeScore for Images {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
         let here: i64 = self
-            .wanted
+            .images
             .iter()
             .filter_map(|(i, share)| n.view.images.get(i).map(|size| (*size as f64 * share) as i64))
             .sum();

@@ -1,4 +1,4 @@
-//! Pods that want neighbours, and pods that refuse them.
+//! Affinity and anti-affinity between pods.
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
@@ -10,22 +10,22 @@ const NAME: &str = "InterPodAffinity";
 
 pub struct InterPodAffinity;
 
-type Place<'a> = (&'a str, &'a str);
+type Domain<'a> = (&'a str, &'a str);
 
-/// Counts per place, worked out once per pod.
+/// Topology domains, computed once per pod.
 struct Check<'a> {
     pod: &'a Pod,
-    /// Places that pods there keep the incoming pod away from.
-    refused_by_others: HashSet<Place<'a>>,
-    /// Places with pods that the incoming pod does not want beside it.
-    unwanted: HashSet<Place<'a>>,
-    /// Per required term, the places with pods it wants.
-    wanted: Vec<HashSet<&'a str>>,
-    /// Nobody has what it wants yet, and it is one of those itself: the first of a group may go anywhere.
+    /// Domains with pods whose required anti-affinity matches the incoming pod.
+    refused_by_others: HashSet<Domain<'a>>,
+    /// Domains with pods that match the incoming pod's required anti-affinity.
+    matched_by_own_anti_affinity: HashSet<Domain<'a>>,
+    /// For each required affinity term, the domains with matching pods.
+    required_domains: Vec<HashSet<&'a str>>,
+    /// No pod matches the required terms, but the incoming pod itself does: the first pod of a group may go anywhere.
     first_of_group: bool,
 }
 
-fn place<'a>(node: &'a Node, key: &'a str) -> Option<Place<'a>> {
+fn domain<'a>(node: &'a Node, key: &'a str) -> Option<Domain<'a>> {
     Some((key, node.entry.as_ref()?.meta.label(key)?))
 }
 
@@ -36,21 +36,21 @@ impl Plugin for InterPodAffinity {
 
     fn pre_filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> PreFilter<'a> {
         let own = &pod.view.pod_affinity;
-        let asks = !own.required.is_empty() || !own.anti_required.is_empty();
-        if !asks && !cluster.has_anti_affinity() {
+        let has_affinity = !own.required.is_empty() || !own.anti_required.is_empty();
+        if !has_affinity && !cluster.has_anti_affinity() {
             return Ok(None);
         }
         let labels = cluster.namespace_labels();
         let mut refused_by_others = HashSet::new();
-        let mut unwanted = HashSet::new();
-        let mut wanted: Vec<HashSet<&str>> = vec![HashSet::new(); own.required.len()];
+        let mut matched_by_own_anti_affinity = HashSet::new();
+        let mut required_domains: Vec<HashSet<&str>> = vec![HashSet::new(); own.required.len()];
         for node in cluster.nodes() {
             if node.with_anti_affinity > 0 {
                 for other in &node.pods {
                     for t in &other.view.pod_affinity.anti_required {
-                        if let Some(p) = place(node, &t.topology_key)
+                        if let Some(p) = domain(node, &t.topology_key)
                             && !refused_by_others.contains(&p)
-                            && t.matches(other, pod, labels)
+                            && t.matches(&other.meta, &pod.meta, labels)
                         {
                             refused_by_others.insert(p);
                         }
@@ -58,26 +58,32 @@ impl Plugin for InterPodAffinity {
                 }
             }
             for t in &own.anti_required {
-                if let Some(p) = place(node, &t.topology_key)
-                    && !unwanted.contains(&p)
-                    && node.pods.iter().any(|o| t.matches(pod, o, labels))
+                if let Some(p) = domain(node, &t.topology_key)
+                    && !matched_by_own_anti_affinity.contains(&p)
+                    && node.pods.iter().any(|o| t.matches(&pod.meta, &o.meta, labels))
                 {
-                    unwanted.insert(p);
+                    matched_by_own_anti_affinity.insert(p);
                 }
             }
             if !own.required.is_empty() {
-                // A pod counts only when it is what every term wants.
-                let all = |o: &&std::sync::Arc<Pod>| own.required.iter().all(|t| t.matches(pod, o, labels));
+                // A pod counts only if it matches all required terms.
+                let all = |o: &&std::sync::Arc<Pod>| own.required.iter().all(|t| t.matches(&pod.meta, &o.meta, labels));
                 if node.pods.iter().any(|o| all(&o)) {
-                    for (t, places) in own.required.iter().zip(&mut wanted) {
-                        places.extend(place(node, &t.topology_key).map(|p| p.1));
+                    for (t, domains) in own.required.iter().zip(&mut required_domains) {
+                        domains.extend(domain(node, &t.topology_key).map(|p| p.1));
                     }
                 }
             }
         }
-        let first_of_group =
-            wanted.iter().all(HashSet::is_empty) && own.required.iter().all(|t| t.matches(pod, pod, labels));
-        Ok(Some(Box::new(Check { pod, refused_by_others, unwanted, wanted, first_of_group })))
+        let first_of_group = required_domains.iter().all(HashSet::is_empty)
+            && own.required.iter().all(|t| t.matches(&pod.meta, &pod.meta, labels));
+        Ok(Some(Box::new(Check {
+            pod,
+            refused_by_others,
+            matched_by_own_anti_affinity,
+            required_domains,
+            first_of_group,
+        })))
     }
 
     fn pre_score<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Option<Box<dyn NodeScore + 'a>> {
@@ -86,23 +92,23 @@ impl Plugin for InterPodAffinity {
             return None;
         }
         let labels = cluster.namespace_labels();
-        let mut sums: HashMap<Place<'a>, i64> = HashMap::new();
+        let mut sums: HashMap<Domain<'a>, i64> = HashMap::new();
         let mut count = |node: &'a Node, t: &'a Term, weight: i64| {
-            if let Some(p) = place(node, &t.topology_key) {
+            if let Some(p) = domain(node, &t.topology_key) {
                 *sums.entry(p).or_default() += weight;
             }
         };
         for node in cluster.nodes() {
             for other in &node.pods {
-                for (w, t) in own.iter().filter(|(_, t)| t.matches(pod, other, labels)) {
+                for (w, t) in own.iter().filter(|(_, t)| t.matches(&pod.meta, &other.meta, labels)) {
                     count(node, t, *w);
                 }
                 let theirs = &other.view.pod_affinity;
-                for (w, t) in theirs.preferred.iter().filter(|(_, t)| t.matches(other, pod, labels)) {
+                for (w, t) in theirs.preferred.iter().filter(|(_, t)| t.matches(&other.meta, &pod.meta, labels)) {
                     count(node, t, *w);
                 }
-                // Who needs this kind of neighbour is glad of one more.
-                for t in theirs.required.iter().filter(|t| t.matches(other, pod, labels)) {
+                // Required affinity of other pods counts as preferred.
+                for t in theirs.required.iter().filter(|t| t.matches(&other.meta, &pod.meta, labels)) {
                     count(node, t, 1);
                 }
             }
@@ -135,12 +141,16 @@ impl NodeFilter for Check<'_> {
         let all = own
             .required
             .iter()
-            .zip(&self.wanted)
-            .all(|(t, places)| here(t).is_some_and(|v| self.first_of_group || places.contains(v)));
+            .zip(&self.required_domains)
+            .all(|(t, domains)| here(t).is_some_and(|v| self.first_of_group || domains.contains(v)));
         if !all {
             return Err(Refusal::unresolvable(NAME, "node(s) didn't match pod affinity rules"));
         }
-        if own.anti_required.iter().any(|t| here(t).is_some_and(|v| self.unwanted.contains(&(&*t.topology_key, v)))) {
+        if own
+            .anti_required
+            .iter()
+            .any(|t| here(t).is_some_and(|v| self.matched_by_own_anti_affinity.contains(&(&*t.topology_key, v))))
+        {
             return Err(Refusal::resolvable(NAME, "node(s) didn't match pod anti-affinity rules"));
         }
         if let (false, Some(n)) = (self.refused_by_others.is_empty(), &node.entry)
@@ -152,7 +162,7 @@ impl NodeFilter for Check<'_> {
     }
 }
 
-struct Sums<'a>(HashMap<Place<'a>, i64>);
+struct Sums<'a>(HashMap<Domain<'a>, i64>);
 
 impl NodeScore for Sums<'_> {
     fn score(&self, node: &Node) -> i64 {

@@ -1,4 +1,4 @@
-//! The node selector and node affinity of a pod.
+//! Node selector and node affinity.
 
 use crate::affinity;
 use crate::cluster::{Cluster, Node};

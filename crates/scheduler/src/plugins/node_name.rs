@@ -1,4 +1,4 @@
-//! A pod that names its node and still comes to the scheduler: only that node will do.
+//! Restricts a pod with `spec.nodeName` to that node.
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};

@@ -1,4 +1,4 @@
-//! Ports of the host.
+//! Filters nodes whose host ports are in use.
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};

@@ -1,4 +1,4 @@
-//! Room for a pod's requests; and among nodes with room, those with more of it (`LeastAllocated`).
+//! Filters nodes without enough resources for a pod's requests, and prefers nodes with more free resources (`LeastAllocated`).
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
@@ -15,7 +15,7 @@ struct Check<'a> {
     nonzero: &'a Resources,
 }
 
-/// One resource of which a node has too little for a pod. CPU in thousandths, the rest in units.
+/// A resource of which a node has too little for a pod. CPU in millicores, other amounts in units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Insufficient {
     pub resource: Cow<'static, str>,
@@ -25,7 +25,7 @@ pub struct Insufficient {
 }
 
 impl Insufficient {
-    /// As upstream words it for the scheduler.
+    /// Upstream's message.
     pub fn reason(&self) -> Cow<'static, str> {
         match &*self.resource {
             "pods" => "Too many pods".into(),
@@ -36,13 +36,13 @@ impl Insufficient {
         }
     }
 
-    /// How much more the node would need to have.
+    /// The amount that is missing.
     pub fn missing(&self) -> i64 {
         self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
     }
 }
 
-/// The resources of which a node with `pods` pods has too little for the requests (upstream `noderesources.Fits`).
+/// Returns the resources of which a node with `pods` pods has too little for the requests (upstream `noderesources.Fits`).
 pub fn insufficiencies(
     requests: &Resources,
     used: &Resources,
@@ -68,7 +68,7 @@ pub fn insufficiencies(
     all
 }
 
-/// What is missing on a node for the requests, as upstream words it; and whether the node would be large enough if it were empty.
+/// Returns upstream's messages for missing resources, and whether the node would be large enough if it were empty.
 pub fn shortfalls(
     requests: &Resources,
     used: &Resources,
@@ -124,8 +124,8 @@ impl NodeFilter for Check<'_> {
 impl NodeScore for Check<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
-        let free = |wanted: i64, used: i64, there: i64| {
-            let free = i128::from(there) - i128::from(used) - i128::from(wanted);
+        let free = |requested: i64, used: i64, there: i64| {
+            let free = i128::from(there) - i128::from(used) - i128::from(requested);
             if there == 0 || free < 0 { 0 } else { (free * i128::from(MAX_SCORE) / i128::from(there)) as i64 }
         };
         let a = &n.view.allocatable;
@@ -149,18 +149,15 @@ mod tests {
 
     /// Clauses: R02.requests
     #[test]
-    fn every_shortfall_is_named() {
+    fn every_shortage_is_reported() {
         let r = |cpu, memory, pods| Resources { cpu, memory, pods, ..Resources::default() };
-        let mut wanted = r(500, 100, 0);
-        wanted.extended.push(("example.com/gpu".into(), 1));
-        let (reasons, possible) = shortfalls(&wanted, &r(600, 950, 0), 5, &r(1000, 1000, 5));
+        let mut requests = r(500, 100, 0);
+        requests.extended.push(("example.com/gpu".into(), 1));
+        let (reasons, possible) = shortfalls(&requests, &r(600, 950, 0), 5, &r(1000, 1000, 5));
         let expect = ["Too many pods", "Insufficient cpu", "Insufficient memory", "Insufficient example.com/gpu"];
         assert_eq!(reasons, expect);
         assert!(!possible, "the node has no such device");
         assert!(shortfalls(&r(400, 50, 0), &r(600, 950, 0), 4, &r(1000, 1000, 5)).0.is_empty());
-        assert!(
-            shortfalls(&Resources::default(), &r(2000, 0, 0), 0, &r(1000, 1000, 5)).0.is_empty(),
-            "asks for nothing"
-        );
+        assert!(shortfalls(&Resources::default(), &r(2000, 0, 0), 0, &r(1000, 1000, 5)).0.is_empty(), "no requests");
     }
 }

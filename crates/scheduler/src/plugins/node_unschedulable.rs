@@ -1,4 +1,4 @@
-//! Cordoned nodes.
+//! Filters cordoned nodes.
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};

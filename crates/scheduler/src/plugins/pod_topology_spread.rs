@@ -1,9 +1,10 @@
-//! Pods spread evenly over the places of the cluster. The system's default constraints are left out.
+//! Spreads pods evenly over topology domains. The system's default constraints are left out.
 
-use crate::cluster::{Cluster, Node};
+use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
+use crate::taint::untolerated;
 use meta::LabelSelector;
 use std::collections::HashMap;
 
@@ -11,12 +12,18 @@ const NAME: &str = "PodTopologySpread";
 
 pub struct PodTopologySpread;
 
-/// One constraint and the matching pods in each of its places.
+/// A constraint with the number of matching pods in each of its domains.
 struct Counted<'a> {
     constraint: &'a Constraint,
     selector: LabelSelector,
-    places: HashMap<&'a str, i64>,
+    domains: HashMap<&'a str, i64>,
     least: i64,
+}
+
+/// Whether the pods on a node count.
+fn counts(constraint: &Constraint, pod: &Pod, node: &NodeEntry) -> bool {
+    (!constraint.honor_affinity || pod.view.affinity.admits(node))
+        && (!constraint.honor_taints || untolerated(&node.view.taints, &pod.view.tolerations).is_none())
 }
 
 fn count<'a>(pod: &'a Pod, cluster: &'a Cluster, hard: bool) -> Vec<Counted<'a>> {
@@ -25,27 +32,27 @@ fn count<'a>(pod: &'a Pod, cluster: &'a Cluster, hard: bool) -> Vec<Counted<'a>>
         .spread
         .iter()
         .filter(|c| c.hard == hard)
-        .map(|c| Counted { selector: c.selector_for(pod), constraint: c, places: HashMap::new(), least: 0 })
+        .map(|c| Counted { selector: c.selector_for(&pod.meta), constraint: c, domains: HashMap::new(), least: 0 })
         .collect();
     for node in cluster.nodes() {
         let Some(n) = &node.entry else { continue };
-        // Nodes that lack one of the keys are no places at all.
+        // A node without all topology keys belongs to no domain.
         if !all.iter().all(|c| n.meta.label(&c.constraint.topology_key).is_some()) {
             continue;
         }
-        for c in all.iter_mut().filter(|c| c.constraint.counts(pod, node)) {
-            let Some(place) = n.meta.label(&c.constraint.topology_key) else { continue };
+        for c in all.iter_mut().filter(|c| counts(c.constraint, pod, n)) {
+            let Some(domain) = n.meta.label(&c.constraint.topology_key) else { continue };
             let matching = node.pods.iter().filter(|o| {
                 o.meta.namespace == pod.meta.namespace
                     && !o.meta.is_deleting()
                     && c.selector.matches(|k| o.meta.label(k))
             });
-            *c.places.entry(place).or_default() += matching.count() as i64;
+            *c.domains.entry(domain).or_default() += matching.count() as i64;
         }
     }
     for c in &mut all {
-        let enough = c.places.len() as i64 >= c.constraint.min_domains;
-        c.least = if enough { c.places.values().copied().min().unwrap_or(0) } else { 0 };
+        let enough = c.domains.len() as i64 >= c.constraint.min_domains;
+        c.least = if enough { c.domains.values().copied().min().unwrap_or(0) } else { 0 };
     }
     all
 }
@@ -103,12 +110,12 @@ impl Plugin for PodTopologySpread {
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
         for c in &self.counted {
-            let Some(place) = node.entry.as_ref().and_then(|n| n.meta.label(&c.constraint.topology_key)) else {
+            let Some(domain) = node.entry.as_ref().and_then(|n| n.meta.label(&c.constraint.topology_key)) else {
                 let why = "node(s) didn't match pod topology spread constraints (missing required label)";
                 return Err(Refusal::unresolvable(NAME, why));
             };
             let itself = i64::from(c.selector.matches(|k| self.pod.meta.label(k)));
-            let there = c.places.get(place).copied().unwrap_or(0);
+            let there = c.domains.get(domain).copied().unwrap_or(0);
             if there + itself - c.least > c.constraint.max_skew {
                 return Err(Refusal::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
@@ -120,14 +127,14 @@ impl NodeFilter for Check<'_> {
 struct Spread<'a>(Vec<Counted<'a>>);
 
 impl NodeScore for Spread<'_> {
-    /// The fewer matching pods the better; negative for a node that lacks a key.
+    /// The number of matching pods (fewer is better); negative for a node without a key.
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return -1 };
         let mut sum = 0.0;
         for c in &self.0 {
-            let Some(place) = n.meta.label(&c.constraint.topology_key) else { return -1 };
-            let there = c.places.get(place).copied().unwrap_or(0) as f64;
-            let weight = ((c.places.len() + 2) as f64).ln();
+            let Some(domain) = n.meta.label(&c.constraint.topology_key) else { return -1 };
+            let there = c.domains.get(domain).copied().unwrap_or(0) as f64;
+            let weight = ((c.domains.len() + 2) as f64).ln();
             sum += there * weight + (c.constraint.max_skew - 1) as f64;
         }
         sum.round() as i64

@@ -1,4 +1,4 @@
-//! Taints that keep pods away, and taints that only would rather not have them.
+//! Filters nodes with untolerated taints, and prefers nodes without untolerated `PreferNoSchedule` taints.
 
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};

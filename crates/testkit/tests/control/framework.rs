@@ -4,7 +4,7 @@ use crate::harness::Plane;
 use client::Informers;
 use futures::future::BoxFuture;
 use scheduler::Cluster;
-use scheduler::decide::Decision;
+use scheduler::decision::Decision;
 use scheduler::framework::{Nomination, Permit, Plugin, PreFilter, Refusal};
 use scheduler::pod::Pod;
 use serde_json::json;

@@ -307,7 +307,7 @@ async fn informers_share_the_stores_bytes() {
     let p = Plane::start().await;
     let (_trigger, shutdown) = client::shutdown();
     let informers = client::Informers::new(p.client.clone(), p.cluster.rng.clone(), shutdown);
-    let maps: client::Informer<()> = informers.of::<k8s_openapi::api::core::v1::ConfigMap, ()>();
+    let maps: client::Informer<()> = informers.typed::<k8s_openapi::api::core::v1::ConfigMap, ()>();
     maps.synced().await;
     let made = p
         .create(
@@ -325,7 +325,7 @@ async fn informers_share_the_stores_bytes() {
     // Also what was there before anyone looked.
     let (_trigger, shutdown) = client::shutdown();
     let late = client::Informers::new(p.client.clone(), p.cluster.rng.clone(), shutdown);
-    let maps: client::Informer<()> = late.of::<k8s_openapi::api::core::v1::ConfigMap, ()>();
+    let maps: client::Informer<()> = late.typed::<k8s_openapi::api::core::v1::ConfigMap, ()>();
     maps.synced().await;
     assert!(maps.get(&key).unwrap().shares(&stored.value));
 }

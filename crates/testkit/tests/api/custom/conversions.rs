@@ -4,7 +4,7 @@ use super::*;
 use crate::hook::Hook;
 use crate::stream::Watch;
 use bytes::Bytes;
-use client::shared::{Ask, Handover, Page};
+use client::shared::{Handover, HandoverRequest, Page};
 
 const V2: &str = "/apis/stable.example.com/v2/namespaces/default/crontabs";
 
@@ -150,7 +150,7 @@ async fn lists_and_watches_are_converted_together() {
     assert_eq!(o["spec"]["host"], "fresh");
 
     let admin = auth::User::new("admin", &[auth::user::GROUP_MASTERS]);
-    let request = http::Request::get(V2).extension(Ask).body(Bytes::new()).unwrap();
+    let request = http::Request::get(V2).extension(HandoverRequest).body(Bytes::new()).unwrap();
     let response = c.server.handle(apiserver::as_identity(request, admin)).await;
     let page: Page = Handover::take(response.extensions()).unwrap();
     let whole: Value = serde_json::from_slice(&page.objects[5].json()).unwrap();

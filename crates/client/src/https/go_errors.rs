@@ -1,16 +1,16 @@
-//! Why there is no connection, in the words of Go's `net` and `net/http`, which people search for and scripts match.
+//! Connection errors with the texts of Go's `net` and `net/http`, which users search for and scripts match.
 
 use crate::error::BoxError;
 
-/// An error of the system as C says it, and so Go: without a number behind.
-pub fn os(e: &std::io::Error) -> String {
+/// The C library's message for a system error, without the error number, as Go prints it.
+pub fn os_error(e: &std::io::Error) -> String {
     let text = e.to_string();
     let plain = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = plain.chars();
     letters.next().map(|c| c.to_lowercase().collect::<String>() + letters.as_str()).unwrap_or_default()
 }
 
-/// A name that led to no address.
+/// The error of a failed name lookup.
 pub fn lookup(host: &str, e: &std::io::Error) -> BoxError {
     let text = e.to_string();
     let why = match text.rsplit_once(": ").map_or(text.as_str(), |(_, w)| w) {
@@ -20,7 +20,7 @@ pub fn lookup(host: &str, e: &std::io::Error) -> BoxError {
     format!("dial tcp: lookup {host}: {why}").into()
 }
 
-/// A request that was not answered.
+/// The error of a request that got no response.
 pub fn exchange(chain: &str) -> String {
     for (ours, theirs) in [
         ("invalid HTTP version parsed", "net/http: HTTP/1.x transport connection broken: malformed HTTP response"),

@@ -1,4 +1,4 @@
-//! A transport as whom a credential plugin says, for those who run longer than what it says is good for
+//! A transport with the credentials of an exec plugin, which it renews when they expire or are refused
 //! (`k8s.io/client-go/plugin/pkg/client/auth/exec`).
 
 use super::exec::Exec;
@@ -13,15 +13,15 @@ use meta::Clock;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// Runs the program when there is nothing yet, when what it said has expired, and after the server has refused it: that
-/// request is answered with the refusal, the next one goes with new credentials.
-pub(super) struct Plugged {
-    /// Without credentials.
+/// Runs the plugin for the first request, when its credentials have expired, and after the server rejected them: the caller gets that
+/// `401`, and the next request uses new credentials.
+pub(super) struct ExecTransport {
+    /// Has no credentials.
     base: Config,
     program: Exec,
     clock: Arc<dyn Clock>,
     host: String,
-    /// Locked while the program runs: one is enough for all who wait.
+    /// Locked while the plugin runs; all waiting requests use its result.
     held: Mutex<Option<Held>>,
 }
 
@@ -30,8 +30,8 @@ struct Held {
     until: Option<Timestamp>,
 }
 
-impl Plugged {
-    /// Runs the program for the first time, so that what is wrong with it is told at once.
+impl ExecTransport {
+    /// Runs the plugin for the first time, so that its errors are reported at once.
     pub async fn open(base: Config, program: Exec, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let host = Https::new(&base)?.host().to_owned();
         let this = Self { base, program, clock, host, held: Mutex::default() };
@@ -51,7 +51,7 @@ impl Plugged {
         Ok(https)
     }
 
-    /// Forgets what was refused, unless there is something newer already.
+    /// Drops rejected credentials, unless they have been replaced already.
     async fn answered(&self, by: &Arc<Https>, code: StatusCode) {
         if code == StatusCode::UNAUTHORIZED {
             let mut held = self.held.lock().await;
@@ -63,7 +63,7 @@ impl Plugged {
 }
 
 #[async_trait]
-impl Transport for Plugged {
+impl Transport for ExecTransport {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
         let https = self.current().await?;
         let answer = https.send(request).await?;
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// Answers with the token that it was sent; with 401 while that is `refused`.
+    /// Answers with the token of the request, and with 401 if it is `refused`.
     async fn server(refused: &'static str) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -122,7 +122,7 @@ mod tests {
         format!("http://{address}/")
     }
 
-    /// A program that gives a token of the number of times it ran, each good for ten seconds of the clock's first minute.
+    /// A plugin whose token is the number of its runs, each valid for ten seconds of the clock's first minute.
     #[tokio::test]
     async fn credentials_are_renewed_when_they_expire_or_are_refused() {
         let directory = tempfile::tempdir().unwrap();
@@ -131,26 +131,26 @@ mod tests {
         let script = format!("cd {}; {script}", directory.path().display());
         let version = "client.authentication.k8s.io/v1";
         let exec = json!({"apiVersion": version, "command": "sh", "args": ["-c", script], "interactiveMode": "Never"});
-        // Not with a kubeconfig: that sends no credentials without TLS.
+        // Built by hand: a kubeconfig sends no credentials without TLS.
         let program: Exec = serde_json::from_value(exec).unwrap();
         let hands = Arc::new(Hands(AtomicI64::new(0)));
-        let transport = Plugged::open(Config::new(server("t3").await), program, hands.clone()).await.unwrap();
-        let ask = async || {
+        let transport = ExecTransport::open(Config::new(server("t3").await), program, hands.clone()).await.unwrap();
+        let get = async || {
             let answer = transport.send(Request::get("/").body(Bytes::new()).unwrap()).await.unwrap();
             let code = answer.status().as_u16();
             let text = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
             (code, String::from_utf8(text.to_vec()).unwrap())
         };
         let want = |code: u16, token: &str| (code, token.to_owned());
-        assert_eq!(ask().await, want(200, "t1"));
+        assert_eq!(get().await, want(200, "t1"));
         hands.0.store(10, Ordering::Relaxed);
-        assert_eq!(ask().await, want(200, "t1"), "until that moment it is good");
+        assert_eq!(get().await, want(200, "t1"), "the token is still valid");
         hands.0.store(11, Ordering::Relaxed);
-        assert_eq!(ask().await, want(200, "t2"), "after it, it has expired");
+        assert_eq!(get().await, want(200, "t2"), "the token has expired");
         hands.0.store(21, Ordering::Relaxed);
-        assert_eq!(ask().await, want(401, "t3"), "whoever is refused is told so");
-        assert_eq!(ask().await, want(200, "t4"), "and the next one goes with others");
-        assert_eq!(ask().await, want(200, "t4"));
+        assert_eq!(get().await, want(401, "t3"), "the caller gets the rejection");
+        assert_eq!(get().await, want(200, "t4"), "the next request uses new credentials");
+        assert_eq!(get().await, want(200, "t4"));
         assert_eq!(std::fs::read_to_string(directory.path().join("runs")).unwrap().lines().count(), 4);
     }
 }
