@@ -217,7 +217,7 @@ impl HostLimits {
     }
 }
 
-/// The error of a capability that this kernel interface does not have; its name as in the request.
+/// The error of a name that is not in [`CAPABILITIES`], as in the request.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown capability {0:?}")]
 pub struct UnknownCapability(pub String);
