@@ -1,6 +1,6 @@
 //! The accumulator of a loop.
 
-use crate::eval::Error;
+use crate::error::Error;
 use crate::node::LoopKind;
 use crate::value::{Key, List, Map, Val};
 use std::collections::BTreeMap;

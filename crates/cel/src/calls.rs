@@ -1,11 +1,12 @@
 //! Type check of calls: finds the matching overloads, the type of the result and the cost.
 
-use crate::check::{Checker, Typed, in_namespace, unbounded};
+use crate::check::{Checker, in_namespace, unbounded};
 use crate::cost::Range;
-use crate::estimate::{self, Call, Extent, Path};
+use crate::estimate::{self, Call};
 use crate::functions::{self, Function};
 use crate::node::{Const, Node};
 use crate::syntax::{self, Expr, Kind, operators};
+use crate::typed::{Extent, Path, Typed};
 use crate::types::{Decl, Type};
 use crate::{functions::Overload, time};
 use std::sync::Arc;

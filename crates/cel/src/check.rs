@@ -1,12 +1,12 @@
 //! The type check (`cel-go/checker`). In one pass over the tree it also builds the program and estimates its cost.
 
 use crate::cost::{self, Range};
-use crate::estimate::{self, Entries, Extent, Path};
 use crate::eval::Program;
 use crate::functions;
 use crate::node::{Const, Node};
 use crate::source::{Found, Issues, on_large_stack};
 use crate::syntax::{self, Entry, Expr, Field, Kind};
+use crate::typed::{Entries, Extent, Path, Typed, of_all};
 use crate::types::{Decl, Known, Type, UNBOUNDED};
 use std::sync::Arc;
 
@@ -92,38 +92,6 @@ impl Env {
 
 /// Maximum depth of an expression that is checked on the caller's stack.
 const SMALL: u16 = 16;
-
-/// A checked part of an expression.
-pub(crate) struct Typed {
-    pub node: Node,
-    pub ty: Type,
-    pub extent: Extent,
-    pub cost: Range,
-}
-
-impl Typed {
-    /// A computed value, of which only the type is known.
-    pub fn new(node: Node, ty: Type, cost: Range) -> Self {
-        let extent = Extent::of_type(&ty);
-        Self { node, ty, extent, cost }
-    }
-
-    /// A value at a declared path.
-    pub fn at(node: Node, path: Path, ty: Type, cost: Range) -> Self {
-        let extent = Extent::at(path, &ty);
-        Self { node, ty, extent, cost }
-    }
-
-    /// The size; any, if it is not known.
-    pub fn size(&self) -> Range {
-        self.extent.size.unwrap_or(Range::UNKNOWN)
-    }
-
-    /// The result after an error: `dyn`, so that no further error follows from it.
-    pub fn broken() -> Self {
-        Self::new(Node::Const(Const::Null), Type::Dyn, Range::fixed(0))
-    }
-}
 
 /// A variable of a macro.
 pub(crate) struct Local {
@@ -316,7 +284,7 @@ impl Checker<'_> {
             nodes.push((t.node, *optional));
         }
         let ty = ty.unwrap_or_else(|| self.known.fresh());
-        let entries = Entries { keys: Range::fixed(1), values: estimate::of_all(sizes.into_iter()) };
+        let entries = Entries { keys: Range::fixed(1), values: of_all(sizes.into_iter()) };
         let extent = Extent { entries: Some(entries), ..Extent::fixed(nodes.len() as u64) };
         Typed { node: Node::List(nodes.into()), ty: Type::list(unbounded(ty)), extent, cost }
     }
@@ -336,7 +304,7 @@ impl Checker<'_> {
         let key = key.unwrap_or_else(|| self.known.fresh());
         let value = value.unwrap_or_else(|| self.known.fresh());
         let (keys, values) = (sizes.iter().map(|s| s.0), sizes.iter().map(|s| s.1));
-        let entries = Entries { keys: estimate::of_all(keys), values: estimate::of_all(values) };
+        let entries = Entries { keys: of_all(keys), values: of_all(values) };
         let extent = Extent { entries: Some(entries), ..Extent::fixed(nodes.len() as u64) };
         let ty = Type::map(unbounded(key), unbounded(value));
         Typed { node: Node::Map(nodes.into()), ty, extent, cost }

@@ -4,123 +4,11 @@
 //! A definition is rejected by the estimated cost of its rules, so the estimates are exactly upstream's: a value at a declared path has
 //! the declared size, numbers have none, and the first step from an unknown path leads to the root.
 
-use crate::check::Typed;
 use crate::cost::{Range, TRAVERSAL};
 use crate::functions::{Function, Overload};
 use crate::node::{Const, Node};
+use crate::typed::{Extent, ONE, Path, Typed, scalar};
 use crate::types::{Decl, Type, UNBOUNDED};
-
-/// The declared path of a value.
-#[derive(Clone, Default)]
-pub(crate) enum Path {
-    /// The expression computes it.
-    #[default]
-    Nowhere,
-    /// The declaration at the path; none if nothing is declared there.
-    At(Option<Decl>),
-}
-
-impl Path {
-    fn step(&self, root: Option<&Decl>, to: impl FnOnce(&Type) -> Option<Decl>) -> Self {
-        match self {
-            Self::Nowhere => Self::At(root.cloned()),
-            Self::At(at) => Self::At(at.as_ref().and_then(|d| to(&d.ty))),
-        }
-    }
-
-    /// An item of a list, or a value of a map.
-    pub fn item(&self, root: Option<&Decl>) -> Self {
-        self.step(root, |t| match t {
-            Type::List(of) | Type::Map(_, of) => Some((**of).clone()),
-            _ => None,
-        })
-    }
-
-    pub fn key(&self, root: Option<&Decl>) -> Self {
-        self.step(root, |t| match t {
-            Type::Map(key, _) => Some((**key).clone()),
-            _ => None,
-        })
-    }
-
-    /// The position of an item.
-    pub fn index(&self, root: Option<&Decl>) -> Self {
-        self.step(root, |_| None)
-    }
-
-    pub fn field(&self, root: Option<&Decl>, name: &str) -> Self {
-        self.step(root, |t| match t {
-            Type::Object(o) => o.fields.get(name).map(|f| f.decl.clone()),
-            // Attributes of devices have one size for all names.
-            Type::Map(_, of) if of.ty.is_dyn() => Some((**of).clone()),
-            _ => None,
-        })
-    }
-
-    fn size(&self) -> Option<Range> {
-        match self {
-            Self::At(Some(d)) if d.max != UNBOUNDED => Some(Range::up_to(d.max)),
-            _ => None,
-        }
-    }
-}
-
-/// Sizes of the keys (of lists: indexes) and values of a list or map.
-#[derive(Clone, Copy)]
-pub(crate) struct Entries {
-    pub keys: Range,
-    pub values: Range,
-}
-
-impl Entries {
-    pub fn or(self, o: Self) -> Self {
-        Self { keys: self.keys.or(o.keys), values: self.values.or(o.values) }
-    }
-}
-
-/// The range of several sizes; 0 for none.
-pub(crate) fn of_all(sizes: impl Iterator<Item = Range>) -> Range {
-    sizes.reduce(Range::or).unwrap_or(Range::fixed(0))
-}
-
-/// What the estimate knows of a value's size.
-#[derive(Clone, Default)]
-pub(crate) struct Extent {
-    pub path: Path,
-    pub size: Option<Range>,
-    pub entries: Option<Entries>,
-}
-
-impl Extent {
-    pub fn fixed(size: u64) -> Self {
-        Self { size: Some(Range::fixed(size)), ..Self::default() }
-    }
-
-    /// The extent of a value at a declared path.
-    pub fn at(path: Path, ty: &Type) -> Self {
-        let size = path.size().or_else(|| scalar(ty));
-        Self { path, size, entries: None }
-    }
-
-    /// The extent of a variable bound to this value: it has the same path.
-    pub fn variable(&self, ty: &Type) -> Self {
-        let size = self.path.size().or_else(|| scalar(ty)).or(self.size);
-        Self { size, ..self.clone() }
-    }
-
-    /// The extent of a computed value, from its type alone.
-    pub fn of_type(ty: &Type) -> Self {
-        Self { size: scalar(ty), ..Self::default() }
-    }
-}
-
-/// The size of a value by its type. An optional has that of its value.
-fn scalar(ty: &Type) -> Option<Range> {
-    match ty {
-        Type::Optional(of) => scalar(&of.ty),
-        ty => ty.is_scalar().then_some(ONE),
-    }
-}
 
 /// The cost of a call without its arguments, and the size of the result if the function defines it.
 pub(crate) struct Estimate {
@@ -151,7 +39,6 @@ pub(crate) struct Call<'c> {
     pub root: Option<&'c Decl>,
 }
 
-const ONE: Range = Range { min: 1, max: 1 };
 /// Cost of creating a list, in addition to that of the call.
 const MADE: Range = Range { min: 11, max: 11 };
 

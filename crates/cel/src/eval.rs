@@ -2,12 +2,12 @@
 
 use crate::accumulator::Accumulator;
 use crate::cost::{self, Budget, Range, TRAVERSAL, scale};
-use crate::functions::{Fault, Price, Row, has, optional_select, regexes, select, sorted_by};
+use crate::error::Error;
+use crate::functions::{Price, Row, has, optional_select, regexes, select, sorted_by};
 use crate::node::{Const, Loop, Node, Wrap};
 use crate::value::{Key, Map, Text, Val};
 use crate::work::{self, Meter};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::rc::Rc;
 
 /// A compiled expression.
@@ -23,44 +23,6 @@ pub struct Program {
 pub trait Vars<'a> {
     /// The value of a variable. Errors if it has none; expressions behind variables are charged to `budget`.
     fn get(&self, name: &str, budget: &mut Budget) -> Result<Val<'a>, Error>;
-}
-
-/// The error of an evaluation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// The evaluation failed.
-    Fault(String),
-    /// No overload of the function takes arguments of these types.
-    NoOverload,
-    /// The budget was exceeded.
-    Cost,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fault(why) => f.write_str(why),
-            Self::NoOverload => f.write_str("no such overload"),
-            Self::Cost => f.write_str("operation cancelled: actual cost limit exceeded"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<Fault> for Error {
-    fn from(f: Fault) -> Self {
-        match f {
-            Fault::NoOverload => Self::NoOverload,
-            Fault::Text(why) => Self::Fault(why),
-        }
-    }
-}
-
-impl From<cost::Exceeded> for Error {
-    fn from(_: cost::Exceeded) -> Self {
-        Self::Cost
-    }
 }
 
 impl Program {

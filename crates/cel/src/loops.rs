@@ -1,11 +1,12 @@
 //! Type check of macros: loops, `has`, `cel.bind`, `optMap` (`cel-go/parser/macro.go`, `cel-go/ext`). They are not expanded as in
 //! cel-go, but cost what the expansion would.
 
-use crate::check::{Checker, Local, Typed, dotted, unbounded};
+use crate::check::{Checker, Local, dotted, unbounded};
 use crate::cost::Range;
-use crate::estimate::{self, Entries, Extent, Path};
+use crate::estimate;
 use crate::node::{Const, Loop, LoopKind, Node, Wrap};
 use crate::syntax::{Call, Expr, Kind, operators};
+use crate::typed::{Entries, Extent, Path, Typed};
 use crate::types::Type;
 
 impl Checker<'_> {

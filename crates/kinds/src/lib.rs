@@ -8,6 +8,8 @@
 
 pub mod catalog;
 pub mod columns;
+mod kind;
 mod table;
 
-pub use catalog::{Catalog, Column, Generation, Kind, Subresource, catalog, texts};
+pub use catalog::{Catalog, catalog, texts};
+pub use kind::{Column, Generation, Kind, Subresource};

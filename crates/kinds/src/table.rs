@@ -1,7 +1,6 @@
 //! Unpacks the table that the build packed.
 
-use crate::Generation;
-use crate::catalog::{Column, Kind, Subresource};
+use crate::kind::{Column, Generation, Kind, Subresource};
 use meta::GroupVersion;
 use schema::types::Alternative;
 use schema::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Rule, Schema, SchemaRef, Str, Type};

@@ -57,6 +57,7 @@ impl Links {
 /// What [`Directory::make`] creates at a path that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaf {
+    /// A directory.
     Directory,
     /// An empty regular file.
     File,
@@ -78,6 +79,7 @@ impl Directory {
         Ok(Self::from_fd(fd, links))
     }
 
+    /// A directory from its descriptor, which may be one of `O_PATH`.
     pub fn from_fd(fd: OwnedFd, links: Links) -> Self {
         Self { fd, links, also: ResolveFlag::empty() }
     }

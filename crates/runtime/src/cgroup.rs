@@ -264,6 +264,7 @@ impl Hierarchies {
         pids.into_iter().collect()
     }
 
+    /// The usage of a cgroup. Values of missing controllers are 0, as are all if it does not exist.
     pub fn usage(&self, path: &str) -> Usage {
         let mut usage = Usage::default();
         for hierarchy in &self.0 {
@@ -509,6 +510,7 @@ fn field(path: &Path, name: &str) -> u64 {
 pub struct CgroupDirectory {
     /// Name of the hierarchy below /sys/fs/cgroup; empty if it is the only one (v2).
     pub name: String,
+    /// Absolute path of the directory.
     pub directory: PathBuf,
     /// Whether containers see it.
     #[serde(default = "seen")]

@@ -89,6 +89,7 @@ impl ArgumentLimits {
     }
 }
 
+/// The limits of this host and of this process, to which requests are clamped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostLimits {
     /// Capabilities (without `CAP_`) in the bounding set of this process.
@@ -97,20 +98,24 @@ pub struct HostLimits {
     pub missing_capabilities: BTreeSet<String>,
     /// The hard limit of open files.
     pub max_open_files: u64,
+    /// The limits of arguments and environment.
     pub arguments: ArgumentLimits,
     /// The lowest `oom_score_adj` that this process can set.
     pub lowest_oom_score_adj: i32,
     /// `v1`, `v2`, `hybrid` or `none`.
     pub cgroup_version: String,
+    /// The controllers that exist, on either version.
     pub cgroup_controllers: BTreeSet<String>,
     /// Whether cgroups can restrict devices.
     pub device_rules: bool,
     /// Why pods cannot have user namespaces of their own; `None` if they can.
     pub no_user_namespaces: Option<String>,
+    /// Whether this process runs as root, without which no container can be started.
     pub root: bool,
 }
 
 impl HostLimits {
+    /// Reads the limits of the calling process. Errors if `/proc` or the cgroup mounts cannot be read.
     pub fn read() -> std::io::Result<HostLimits> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let bits = status
@@ -212,6 +217,7 @@ impl HostLimits {
     }
 }
 
+/// The error of a name that is not in [`CAPABILITIES`], as in the request.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown capability {0:?}")]
 pub struct UnknownCapability(pub String);

@@ -10,6 +10,7 @@
 //!
 //! Left out: Kubernetes kinds, pulling from registries, pod networks (a network namespace is handed in as a path).
 #![allow(unsafe_code)] // kernel calls that no safe wrapper covers; each block says why it is sound
+#![warn(missing_docs)]
 
 pub mod api;
 pub mod beneath;

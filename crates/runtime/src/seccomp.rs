@@ -69,16 +69,22 @@ impl Program {
     }
 }
 
+/// Why a profile cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The text is not JSON, or not in the form of a profile.
     #[error("not a profile: {0}")]
     Json(#[from] serde_json::Error),
+    /// The action does not exist, or is not supported.
     #[error("unknown action {0:?}")]
     Action(String),
+    /// The operator of a comparison does not exist.
     #[error("unknown comparison {0:?}")]
     Comparison(String),
+    /// A comparison has an argument that no system call has.
     #[error("argument {0} (system calls have 0 to 5)")]
     Argument(u32),
+    /// The filter has more instructions than the kernel takes.
     #[error("the profile needs {0} instructions, the kernel takes 4096")]
     TooLong(usize),
 }

@@ -204,7 +204,9 @@ pub struct Birth {
 /// Agent → shim. The reply has the same `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
+    /// The number of the request on its connection.
     pub seq: u64,
+    /// The call.
     pub call: Call,
 }
 
@@ -253,7 +255,14 @@ pub enum Call {
 /// Shim → agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Message {
-    Reply { seq: u64, result: Result<(), String> },
+    /// The answer to a request.
+    Reply {
+        /// The number of the request.
+        seq: u64,
+        /// Why the call failed, for users.
+        result: Result<(), String>,
+    },
+    /// A notice that is not an answer.
     Notice(Notice),
 }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 /// The kind of namespace that a parameter belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
+    /// The IPC namespace.
     Ipc,
+    /// The network namespace.
     Net,
 }
 

@@ -5,11 +5,10 @@
 //! logs, then the answers.
 
 use crate::engine::{SoleWriter, Transaction, Upkeep, Write, WriteError};
+use crate::shared::{Ending, Shared};
 use crate::state::State;
-use crate::store::{Ending, Shared};
-use crate::transform::TransformError;
-use crate::{Change, Entry, Event, Expect, IndexFn, Key};
-use bytes::Bytes;
+use crate::transaction::{Answer, CommitError, Committed, Prepared, PreparedAction};
+use crate::{Change, Entry, Event, Expect, IndexFn};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,104 +30,6 @@ const CROWD: usize = 8;
 const GATHER: Duration = Duration::from_micros(700);
 /// How often an idle store looks whether history has become old.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// A transaction that happened.
-#[derive(Clone, Debug)]
-pub struct Committed {
-    /// Of the transaction; the current one if it changed nothing (only checks, or deletions of what did not exist).
-    pub revision: u64,
-    /// Per operation; nothing for deletions and checks.
-    pub entries: Vec<Option<Arc<Entry>>>,
-}
-
-/// A transaction of which nothing happened.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum CommitError {
-    /// The expectation of operation `op` does not hold.
-    #[error("operation {op}: the state is not the expected one")]
-    Conflict {
-        /// The index of the operation.
-        op: usize,
-        /// The current object, if it exists.
-        current: Option<Arc<Entry>>,
-    },
-    /// A value is too large.
-    #[error("operation {op}: {size} bytes are too much, the limit is {limit}")]
-    TooLarge {
-        /// The index of the operation.
-        op: usize,
-        /// The bytes of the value.
-        size: usize,
-        /// The maximum.
-        limit: usize,
-    },
-    /// The transaction has too many operations.
-    #[error("{count} operations are too many, the limit is {limit}")]
-    TooManyOps {
-        /// The number of operations.
-        count: usize,
-        /// The maximum.
-        limit: usize,
-    },
-    /// A key is too long.
-    #[error("operation {op}: a key of {size} bytes is too long, the limit is {limit}")]
-    TooLongKey {
-        /// The index of the operation.
-        op: usize,
-        /// The bytes of the key.
-        size: usize,
-        /// The maximum.
-        limit: usize,
-    },
-    /// An empty resource or name, or a zero byte in one.
-    #[error("operation {op}: not a key")]
-    BadKey {
-        /// The index of the operation.
-        op: usize,
-    },
-    /// Two operations have the same key.
-    #[error("operation {op}: its key occurs twice in the transaction")]
-    SameKey {
-        /// The index of the second operation.
-        op: usize,
-    },
-    /// A value cannot be encrypted.
-    #[error("operation {op}: sealing the value")]
-    Seal {
-        /// The index of the operation.
-        op: usize,
-        /// The cause.
-        #[source]
-        source: TransformError,
-    },
-    /// The disk is full. Deletions still work.
-    #[error("no space left on the device")]
-    NoSpace,
-    /// A backend elsewhere did not answer: the transaction may have happened or not. Read before trying again.
-    #[error("the backend did not answer: {0}")]
-    Unanswered(String),
-    /// The store is closed.
-    #[error("the store is closed")]
-    Closed,
-    /// Something was not synced: whether this transaction is on the disk is unknown, and the store takes no other.
-    #[error("the store has failed: {0}")]
-    Fatal(Arc<str>),
-}
-
-/// An operation, prepared before it reaches the committer.
-pub(crate) struct Prepared {
-    pub key: Key,
-    pub expect: Expect,
-    pub action: PreparedAction,
-}
-
-pub(crate) enum PreparedAction {
-    Put { value: Bytes, sealed: Bytes },
-    Delete,
-    Check,
-}
-
-pub(crate) type Answer = Result<Committed, CommitError>;
 
 pub(crate) struct Request {
     pub ops: Vec<Prepared>,

@@ -14,22 +14,28 @@ mod commit;
 pub mod engine;
 mod log;
 mod newest;
+mod options;
 mod past;
 mod remote;
+mod scope;
+mod shared;
 mod snapshot;
 mod state;
 mod store;
+mod transaction;
 mod transform;
 mod watch;
 
-pub use commit::{CommitError, Committed};
 #[cfg(feature = "etcd")]
 pub use engine::etcd::Etcd;
 pub use engine::{Capabilities, Engine, EngineError, Visit, lmdb::Lmdb, lmdb::LmdbOptions, memory::Memory};
+pub use options::{Clock, Options, Retention};
+pub use scope::Scope;
 pub use snapshot::{Snapshot, SnapshotError};
-pub use store::{Backup, Clock, Error, Options, Retention, Stats, Store};
+pub use store::{Backup, Error, Stats, Store};
+pub use transaction::{CommitError, Committed};
 pub use transform::{Damaged, Fault, Transform, TransformError};
-pub use watch::{Batch, Scope, Watch, WatchError};
+pub use watch::{Batch, Watch, WatchError};
 
 use bytes::Bytes;
 use std::any::Any;

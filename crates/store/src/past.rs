@@ -3,11 +3,12 @@
 //! Invariant: one state is reconstructed at a time, for one scope, and the values held only for cached states take at most [`ALONE`] bytes. A
 //! caller that stops waiting cancels its reconstruction.
 
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Decode, Engine, EngineError};
+use crate::scope::Scope;
+use crate::snapshot::SnapshotError;
 use crate::state::State;
-use crate::store::Shared;
 use crate::transform::{Fault, TransformError};
-use crate::{Event, Key, Scope, SnapshotError};
+use crate::{Event, Key};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -48,6 +49,11 @@ struct Kept {
     replaced: u64,
 }
 
+/// The right to reconstruct a state.
+pub(crate) struct Turn<'a> {
+    _held: tokio::sync::MutexGuard<'a, ()>,
+}
+
 #[derive(Default)]
 pub(crate) struct PastStates {
     kept: Mutex<Kept>,
@@ -83,7 +89,8 @@ impl PastStates {
         drop::<VecDeque<Past>>(gone);
     }
 
-    fn find(&self, scope: &Scope, revision: u64) -> Option<Arc<State>> {
+    /// The cached state of a scope at a revision.
+    pub fn find(&self, scope: &Scope, revision: u64) -> Option<Arc<State>> {
         let kept = self.kept.lock();
         let fits = |state: &State, of: &Scope| state.revision == revision && of.includes(scope);
         let mut found = kept.states.iter().filter(|past| fits(&past.state, &past.scope)).map(|past| past.state.clone());
@@ -98,6 +105,30 @@ impl PastStates {
         let kept = self.kept.lock();
         let newer = kept.states.iter().filter(|past| past.state.revision > revision && past.scope.includes(scope));
         (newer.min_by_key(|past| past.state.revision).cloned(), kept.replaced)
+    }
+
+    /// Waits for the turn to reconstruct a state.
+    pub async fn turn(&self) -> Turn<'_> {
+        Turn { _held: self.turn.lock().await }
+    }
+
+    /// Reconstructs the state of a scope at a revision from the nearest cached state after it, or from the newest one, and caches it. `newest` is
+    /// called after the cache was read.
+    pub async fn reconstruct(
+        &self,
+        _turn: Turn<'_>,
+        engine: &dyn Engine,
+        decode: &Decode,
+        newest: impl FnOnce() -> Arc<State>,
+        scope: &Scope,
+        revision: u64,
+    ) -> Result<Arc<State>, SnapshotError> {
+        let (nearest, replaced) = self.nearest(scope, revision);
+        let newer = nearest.unwrap_or_else(|| Past { scope: scope.clone(), state: newest(), alone: 0 });
+        let past = undo(engine, decode, newer, scope, revision).await?;
+        let state = past.state.clone();
+        self.keep(past, replaced);
+        Ok(state)
     }
 
     /// `replaced`: the result of [`PastStates::nearest`] before the reconstruction.
@@ -128,73 +159,52 @@ impl Kept {
     }
 }
 
-impl Shared {
-    /// The objects of a scope at a revision before that of `newest`, from the cache or reconstructed in turn.
-    pub async fn past(&self, scope: &Scope, revision: u64) -> Result<Arc<State>, SnapshotError> {
-        if let Some(state) = self.past.find(scope, revision) {
-            return Ok(state);
-        }
-        let _turn = self.past.turn.lock().await;
-        // Reconstructed while this waited.
-        if let Some(state) = self.past.find(scope, revision) {
-            return Ok(state);
-        }
-        let engine = self.engine().ok_or(SnapshotError::Closed)?;
-        let (nearest, replaced) = self.past.nearest(scope, revision);
-        let newer = nearest.unwrap_or_else(|| Past { scope: scope.clone(), state: self.state(), alone: 0 });
-        let past = self.undo(&*engine, newer, scope, revision).await?;
-        let state = past.state.clone();
-        self.past.keep(past, replaced);
-        Ok(state)
-    }
-
-    /// Undoes the changes of a scope after a revision.
-    async fn undo(
-        &self,
-        engine: &dyn Engine,
-        newer: Past,
-        scope: &Scope,
-        revision: u64,
-    ) -> Result<Past, SnapshotError> {
-        let failed = |error| match error {
-            EngineError::Expired { oldest } => SnapshotError::Expired { oldest },
-            error => SnapshotError::Engine(Arc::new(error)),
-        };
-        let mut state = narrowed(&newer.state, scope).await;
-        let mut alone = newer.alone;
-        let mut seen: HashSet<Key> = HashSet::new();
-        let (mut objects, mut bytes) = (0, 0);
-        let mut cursor = revision;
-        while cursor < newer.state.revision {
-            let changes = engine.changes(Some(scope), cursor, newer.state.revision, STEP).await.map_err(failed)?;
-            for change in changes.changes {
-                // The first change after the revision replaced the version of that time.
-                if !seen.insert(change.key.clone()) {
-                    continue;
-                }
-                match change.previous {
-                    None => drop(state.remove(&change.key)),
-                    Some(version) => {
-                        let key = state.shared(&change.key);
-                        // Its encryption key may be gone, as no newest version needs it: only this version is affected.
-                        let opened = (self.decode)(&key, version.revision, &version.value)
-                            .map_err(|error| TransformError { fault: Fault::Value, ..error });
-                        let size = ENTRY + opened.as_ref().map_or(0, |entry| entry.value.len());
-                        state.take(&key, version.revision, opened).map_err(|error| failed(error.into()))?;
-                        (alone, bytes) = (alone + size, bytes + size);
-                    }
-                }
-                objects += 1;
-                if objects >= OBJECTS || bytes >= BYTES {
-                    (objects, bytes) = (0, 0);
-                    tokio::task::yield_now().await;
+/// Undoes the changes of a scope after a revision.
+async fn undo(
+    engine: &dyn Engine,
+    decode: &Decode,
+    newer: Past,
+    scope: &Scope,
+    revision: u64,
+) -> Result<Past, SnapshotError> {
+    let failed = |error| match error {
+        EngineError::Expired { oldest } => SnapshotError::Expired { oldest },
+        error => SnapshotError::Engine(Arc::new(error)),
+    };
+    let mut state = narrowed(&newer.state, scope).await;
+    let mut alone = newer.alone;
+    let mut seen: HashSet<Key> = HashSet::new();
+    let (mut objects, mut bytes) = (0, 0);
+    let mut cursor = revision;
+    while cursor < newer.state.revision {
+        let changes = engine.changes(Some(scope), cursor, newer.state.revision, STEP).await.map_err(failed)?;
+        for change in changes.changes {
+            // The first change after the revision replaced the version of that time.
+            if !seen.insert(change.key.clone()) {
+                continue;
+            }
+            match change.previous {
+                None => drop(state.remove(&change.key)),
+                Some(version) => {
+                    let key = state.shared(&change.key);
+                    // Its encryption key may be gone, as no newest version needs it: only this version is affected.
+                    let opened = decode(&key, version.revision, &version.value)
+                        .map_err(|error| TransformError { fault: Fault::Value, ..error });
+                    let size = ENTRY + opened.as_ref().map_or(0, |entry| entry.value.len());
+                    state.take(&key, version.revision, opened).map_err(|error| failed(error.into()))?;
+                    (alone, bytes) = (alone + size, bytes + size);
                 }
             }
-            cursor = changes.through;
+            objects += 1;
+            if objects >= OBJECTS || bytes >= BYTES {
+                (objects, bytes) = (0, 0);
+                tokio::task::yield_now().await;
+            }
         }
-        state.revision = revision;
-        Ok(Past { scope: scope.clone(), state: Arc::new(state), alone })
+        cursor = changes.through;
     }
+    state.revision = revision;
+    Ok(Past { scope: scope.clone(), state: Arc::new(state), alone })
 }
 
 /// The objects of a scope alone. Those of a resource are shared with the whole; those of a namespace are few.

@@ -3,11 +3,11 @@
 //! Invariant: the state consists of the changes that the engine has fed, in its order. A commit is answered when it has come back from the
 //! engine, so that its caller sees it in the next snapshot.
 
-use crate::commit::{Answer, CommitError, Committed, Prepared, PreparedAction};
 use crate::engine::{EngineError, Fed, Outcome, SharedAction, SharedOp, SharedWriter, WriteError};
+use crate::shared::{Ending, Shared};
 use crate::state::State;
-use crate::store::{Ending, Shared};
-use crate::{Change, Entry, Event, WatchError};
+use crate::transaction::{Answer, CommitError, Committed, Prepared, PreparedAction};
+use crate::{Change, Entry, Event};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -80,7 +80,7 @@ impl Remote {
                 Ok(Committed { revision: self.shared.revision(), entries })
             }
             Outcome::Committed { revision: Some(revision) } => {
-                self.shared.wait_for(revision).await.map_err(refusal)?;
+                self.shared.wait_for(revision).await.map_err(|ending| ending.refusal())?;
                 let entries = prepared.into_iter().map(|op| match op.action {
                     PreparedAction::Put { value, .. } => {
                         let key = self.shared.state().shared(&op.key);
@@ -93,7 +93,7 @@ impl Remote {
             Outcome::Conflict { op, current } => {
                 // So that the next attempt starts from what was in the way.
                 if let Some(version) = &current {
-                    self.shared.wait_for(version.revision).await.map_err(refusal)?;
+                    self.shared.wait_for(version.revision).await.map_err(|ending| ending.refusal())?;
                 }
                 let current = current.map(|version| {
                     (self.shared.decode)(&prepared[op].key, version.revision, &version.value)
@@ -111,13 +111,6 @@ impl Remote {
             self.shared.note_compacted(revision);
         }
         Ok(self.shared.compacted())
-    }
-}
-
-fn refusal(error: WatchError) -> CommitError {
-    match error {
-        WatchError::Fatal(why) => CommitError::Fatal(why),
-        _ => CommitError::Closed,
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! Invariant: a snapshot holds memory (changed objects exist twice), but no transaction of the engine.
 
+use crate::engine::EngineError;
 use crate::state::{State, Table};
-use crate::{Damaged, EngineError, Entry, Key, Str};
+use crate::transform::Damaged;
+use crate::{Entry, Key, Str};
 use std::sync::Arc;
 
 /// A consistent state at one revision. Cheap to take and to clone.

@@ -3,8 +3,9 @@
 //! Invariant: a published [`State`] never changes. A clone costs a few reference counts; a change copies only the path to the changed entry. The
 //! map holds pointers to the entries, which hold their keys, so an object costs its entry, its name and about twelve bytes of map.
 
+use crate::scope::Scope;
 use crate::transform::{Damaged, TransformError};
-use crate::{Entry, Key, Scope, Str};
+use crate::{Entry, Key, Str};
 use equivalent::{Comparable, Equivalent};
 use imbl::{OrdMap, OrdSet};
 use std::cmp::Ordering;

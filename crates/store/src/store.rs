@@ -3,66 +3,26 @@
 //! Invariant: a revision is visible to snapshots before any watch delivers it and before its commit is answered; it is
 //! durable before all of these.
 
-use crate::commit::{CommitError, Committed, Committer, Prepared, PreparedAction, Queue, Request};
-use crate::engine::{Decode, Engine, EngineError, Role, Usage, Visit};
-use crate::log::Logs;
-use crate::newest::Newest;
-use crate::past::PastStates;
+use crate::commit::{Committer, Queue, Request};
+use crate::engine::{Engine, EngineError, Role, Usage, Visit};
+use crate::options::Options;
 use crate::remote::Remote;
-use crate::state::State;
-use crate::transform::{Damaged, Transform, decoder};
-use crate::{
-    Action, Entry, Event, IndexFn, Key, MAX_KEY, MAX_VALUE, Op, Scope, Snapshot, SnapshotError, Watch, WatchError,
-};
-use parking_lot::{Mutex, RwLock};
-use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use crate::scope::Scope;
+use crate::shared::{Ending, Shared};
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::transaction::{CommitError, Committed, Prepared, PreparedAction};
+use crate::transform::{Damaged, decoder};
+use crate::watch::{Watch, WatchError};
+use crate::{Action, Entry, Key, MAX_KEY, MAX_VALUE, Op};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Published states that are cached for exact reads.
-const RECENT: usize = 16;
 /// Objects resealed at a time.
 const RESEAL: usize = 64;
-
-/// Returns the time in Unix milliseconds.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// Retention of history: until it is old or large, whichever is first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// The age from which history is compacted, in milliseconds.
-    pub age_ms: u64,
-    /// The bound by size is the larger of this and `live_percent` of the live bytes.
-    pub bytes: u64,
-    /// The bound by size, in percent of the live bytes.
-    pub live_percent: u32,
-    /// Bounds of the event log in memory, per resource; beyond them watches read from the engine.
-    pub log_events: usize,
-    /// Maximum bytes of the event log of a resource.
-    pub log_bytes: usize,
-}
-
-impl Default for Retention {
-    fn default() -> Retention {
-        Retention { age_ms: 300_000, bytes: 256 << 20, live_percent: 100, log_events: 16_384, log_bytes: 32 << 20 }
-    }
-}
-
-/// Options of a store.
-#[derive(Clone)]
-pub struct Options {
-    /// Computes the index of values.
-    pub index: IndexFn,
-    /// Encrypts values; none stores them as they are.
-    pub transform: Option<Arc<dyn Transform>>,
-    /// How much history is kept.
-    pub retention: Retention,
-    /// The clock of retention.
-    pub clock: Clock,
-}
 
 /// The error of opening a store.
 #[derive(Debug, thiserror::Error)]
@@ -127,127 +87,6 @@ pub struct Stats {
     pub batches: u64,
 }
 
-/// Why a store accepts no commits any more.
-#[derive(Clone)]
-pub(crate) enum Ending {
-    Closed,
-    Fatal(Arc<str>),
-}
-
-impl Ending {
-    pub fn refusal(&self) -> CommitError {
-        match self {
-            Ending::Closed => CommitError::Closed,
-            Ending::Fatal(why) => CommitError::Fatal(why.clone()),
-        }
-    }
-}
-
-/// The state shared by handles, watches and the committer.
-pub(crate) struct Shared {
-    pub options: Options,
-    pub decode: Decode,
-    pub logs: Logs,
-    engine: RwLock<Option<Arc<dyn Engine>>>,
-    state: RwLock<Arc<State>>,
-    /// The revision of `state`.
-    visible: Newest,
-    /// Everything up to here is in the logs.
-    logged: AtomicU64,
-    compacted: AtomicU64,
-    recent: Mutex<VecDeque<Arc<State>>>,
-    pub past: PastStates,
-    ending: OnceLock<Ending>,
-    /// Held shared from sealing a value until it is queued in order, or written.
-    sealing: tokio::sync::RwLock<()>,
-    transactions: AtomicU64,
-    batches: AtomicU64,
-}
-
-impl Shared {
-    pub fn state(&self) -> Arc<State> {
-        self.state.read().clone()
-    }
-
-    pub fn revision(&self) -> u64 {
-        self.visible.get()
-    }
-
-    pub fn logged(&self) -> u64 {
-        self.logged.load(Ordering::Acquire)
-    }
-
-    pub fn compacted(&self) -> u64 {
-        self.compacted.load(Ordering::Acquire)
-    }
-
-    pub fn ending(&self) -> Option<&Ending> {
-        self.ending.get()
-    }
-
-    pub fn engine(&self) -> Option<Arc<dyn Engine>> {
-        self.engine.read().clone()
-    }
-
-    /// Makes a batch visible: first to snapshots, then to watches.
-    pub fn publish(&self, state: State, events: Vec<Arc<Event>>, compacted: u64) {
-        if self.compacted.fetch_max(compacted, Ordering::AcqRel) < compacted {
-            self.past.compacted(compacted);
-        }
-        let revision = state.revision;
-        let before = self.revision();
-        if revision == before {
-            return;
-        }
-        self.transactions.fetch_add(revision - before, Ordering::Relaxed);
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        let state = Arc::new(state);
-        *self.state.write() = state.clone();
-        let dropped = {
-            let mut recent = self.recent.lock();
-            recent.push_back(state);
-            if recent.len() > RECENT { recent.pop_front() } else { None }
-        };
-        drop(dropped);
-        self.past.published(&events);
-        self.visible.set(revision);
-        let touched = self.logs.append(events);
-        self.logged.store(revision, Ordering::Release);
-        for (log, newest) in touched {
-            log.newest.set(newest);
-        }
-    }
-
-    /// History up to here is gone, from the logs as well.
-    pub fn note_compacted(&self, revision: u64) {
-        self.compacted.fetch_max(revision, Ordering::AcqRel);
-        self.past.compacted(revision);
-        self.logs.trim(revision);
-    }
-
-    /// Ends the store. Only the first reason counts.
-    pub fn end(&self, ending: Ending) {
-        let _ = self.ending.set(ending);
-        self.visible.wake();
-        self.logs.end();
-    }
-
-    pub async fn wait_for(&self, revision: u64) -> Result<(), WatchError> {
-        loop {
-            let changed = self.visible.changed();
-            if self.visible.get() >= revision {
-                return Ok(());
-            }
-            self.alive()?;
-            changed.await;
-        }
-    }
-
-    fn recent(&self, revision: u64) -> Option<Arc<State>> {
-        self.recent.lock().iter().find(|state| state.revision == revision).cloned()
-    }
-}
-
 /// Executes commits.
 enum Path {
     /// In the caller's task: the engine never waits.
@@ -293,26 +132,9 @@ pub struct Store {
 impl Store {
     /// Reads the newest version of everything. Must be called inside a tokio runtime.
     pub async fn open(engine: Arc<dyn Engine>, options: Options) -> Result<Store, Error> {
-        let decode = decoder(&options);
+        let decode = decoder(options.index.clone(), options.transform.clone());
         let loaded = engine.load(decode.clone()).await?;
-        let retention = options.retention;
-        let state = Arc::new(State::new(loaded.revision, loaded.entries, loaded.damaged));
-        let shared = Arc::new(Shared {
-            options,
-            decode,
-            logs: Logs::new(loaded.revision, (retention.log_events, retention.log_bytes)),
-            engine: RwLock::new(Some(engine.clone())),
-            recent: Mutex::new(VecDeque::from([state.clone()])),
-            state: RwLock::new(state),
-            visible: Newest::new(loaded.revision),
-            logged: AtomicU64::new(loaded.revision),
-            compacted: AtomicU64::new(loaded.compacted),
-            past: PastStates::default(),
-            ending: OnceLock::new(),
-            sealing: tokio::sync::RwLock::default(),
-            transactions: AtomicU64::new(0),
-            batches: AtomicU64::new(0),
-        });
+        let shared = Arc::new(Shared::new(engine.clone(), options, decode, loaded));
         let capabilities = engine.capabilities();
         let path = match engine.role() {
             Role::Shared(writer) => Path::Remote(Remote::start(shared.clone(), writer)),
@@ -518,7 +340,7 @@ impl Store {
 
     /// Waits until the revision is visible.
     pub async fn wait_for(&self, revision: u64) -> Result<(), WatchError> {
-        self.inner.shared.wait_for(revision).await
+        Ok(self.inner.shared.wait_for(revision).await?)
     }
 
     /// Whether it accepts commits: it is neither closed nor failed.
@@ -540,8 +362,8 @@ impl Store {
             compacted: shared.compacted(),
             objects: state.len(),
             usage: shared.engine().map(|engine| engine.usage()).unwrap_or_default(),
-            transactions: shared.transactions.load(Ordering::Relaxed),
-            batches: shared.batches.load(Ordering::Relaxed),
+            transactions: shared.transactions(),
+            batches: shared.batches(),
         }
     }
 
@@ -569,7 +391,7 @@ impl Store {
             }
         }
         self.inner.shared.end(Ending::Closed);
-        let engine = self.inner.shared.engine.write().take();
+        let engine = self.inner.shared.take_engine();
         if let Some(engine) = engine {
             engine.close().await;
         }

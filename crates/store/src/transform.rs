@@ -3,9 +3,7 @@
 //! Invariant: a writer never treats an object that cannot be opened as absent. The state names it ([`Damaged`]), reading it is an error, and
 //! all other objects can be read.
 
-use crate::engine::Decode;
-use crate::store::Options;
-use crate::{Entry, Key};
+use crate::{Entry, IndexFn, Key};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -64,8 +62,11 @@ impl Damaged {
     }
 }
 
-pub(crate) fn decoder(options: &Options) -> Decode {
-    let (index, transform) = (options.index.clone(), options.transform.clone());
+/// Makes an entry of a sealed value. Cheap to clone, called from several threads.
+pub type Decode = Arc<dyn Fn(&Key, u64, &[u8]) -> Result<Arc<Entry>, TransformError> + Send + Sync>;
+
+/// Decodes values that `transform` has sealed; without one they are stored as they are.
+pub(crate) fn decoder(index: IndexFn, transform: Option<Arc<dyn Transform>>) -> Decode {
     Arc::new(move |key, revision, sealed| {
         let value = match &transform {
             None => Bytes::copy_from_slice(sealed),

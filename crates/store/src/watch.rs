@@ -3,47 +3,16 @@
 //! Invariant: a watch delivers each event of its scope exactly once in the order of revisions, the events of one revision
 //! together, or ends with an error. It never runs ahead of the snapshots: what it delivered is in [`crate::Store::snapshot`].
 
-use crate::engine::{Decode, RawChange};
+use crate::engine::{Decode, EngineError, RawChange};
 use crate::log::{ENDED, Log, Read};
-use crate::store::{Ending, Shared};
-use crate::{Change, EngineError, Event, Fault, Key, Str, TransformError};
+use crate::scope::Scope;
+use crate::shared::{Ending, Shared};
+use crate::transform::{Fault, TransformError};
+use crate::{Change, Event};
 use std::sync::Arc;
 
 /// Events per batch; whole revisions, so a large transaction may exceed it.
 const BATCH: usize = 512;
-
-/// The objects of a watch or read: a resource, maybe one namespace or name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
-    /// The storage name of the resource.
-    pub resource: Str,
-    /// The namespace; none for all.
-    pub namespace: Option<Str>,
-    /// The name of the object; none for all.
-    pub name: Option<Str>,
-}
-
-impl Scope {
-    /// All objects of a resource.
-    pub fn resource(resource: &str) -> Scope {
-        Scope { resource: resource.into(), namespace: None, name: None }
-    }
-
-    /// Whether the key is in the scope.
-    pub fn contains(&self, key: &Key) -> bool {
-        self.resource == key.resource && self.contains_place(&key.namespace, &key.name)
-    }
-
-    /// Whether every key of the other scope is in this one.
-    pub(crate) fn includes(&self, other: &Scope) -> bool {
-        let covers = |mine: &Option<Str>, other: &Option<Str>| mine.is_none() || mine == other;
-        self.resource == other.resource && covers(&self.namespace, &other.namespace) && covers(&self.name, &other.name)
-    }
-
-    pub(crate) fn contains_place(&self, namespace: &str, name: &str) -> bool {
-        self.namespace.as_ref().is_none_or(|n| &**n == namespace) && self.name.as_ref().is_none_or(|n| &**n == name)
-    }
-}
 
 /// The error that ends a watch.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -69,6 +38,15 @@ pub enum WatchError {
     /// The engine failed.
     #[error("reading history")]
     Engine(#[source] Arc<EngineError>),
+}
+
+impl From<Ending> for WatchError {
+    fn from(ending: Ending) -> WatchError {
+        match ending {
+            Ending::Closed => WatchError::Closed,
+            Ending::Fatal(why) => WatchError::Fatal(why),
+        }
+    }
 }
 
 /// Events of a watch; at least one.
@@ -164,16 +142,6 @@ impl Watch {
         }
         self.cursor = changes.through.max(self.cursor);
         Ok((!events.is_empty()).then_some(Batch { events, revision: self.cursor }))
-    }
-}
-
-impl Shared {
-    pub(crate) fn alive(&self) -> Result<(), WatchError> {
-        match self.ending() {
-            None => Ok(()),
-            Some(Ending::Closed) => Err(WatchError::Closed),
-            Some(Ending::Fatal(why)) => Err(WatchError::Fatal(why.clone())),
-        }
     }
 }
 

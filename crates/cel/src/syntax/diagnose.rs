@@ -6,7 +6,7 @@
 
 use super::lex::Tokens;
 use super::token::{Kind as T, Set, Token};
-use super::{DEPTH_LIMIT, literal, parse};
+use super::{DEPTH_LIMIT, literal, names};
 use crate::source::Found;
 use std::collections::BTreeSet;
 
@@ -491,7 +491,7 @@ impl Diagnosis<'_> {
         match token.kind {
             T::Ident => self.matches(),
             T::EscapedIdent => {
-                self.value(token.at, Some(parse::NO_ESCAPED_IDENTS.into()));
+                self.value(token.at, Some(names::NO_ESCAPED_IDENTS.into()));
                 self.matches()
             }
             _ => self.no_alternative(9, 0),
@@ -546,7 +546,7 @@ impl Diagnosis<'_> {
         let first = self.next;
         self.matches()?;
         let is_call = self.fetch(0)? == T::LeftParen;
-        if !is_call && parse::is_message(&self.tokens.all, first) {
+        if !is_call && names::is_message(&self.tokens.all, first) {
             while !self.is(T::LeftBrace) {
                 self.matches()?;
             }
@@ -556,7 +556,7 @@ impl Diagnosis<'_> {
                 d.call(or_end(T::Comma), Self::expr)
             });
         }
-        let error = parse::reserved(ident.text(self.source));
+        let error = names::reserved(ident.text(self.source));
         let is_reserved = error.is_some();
         self.value(start, error);
         if !is_call {

@@ -8,6 +8,7 @@
 mod diagnose;
 mod lex;
 mod literal;
+mod names;
 mod parse;
 #[cfg(test)]
 mod tests;

@@ -41,6 +41,7 @@ pub struct Options {
     pub cgroup_prefix: String,
     /// The program that runs as shim under the name [`crate::shim::NAME`].
     pub shim_program: PathBuf,
+    /// The clock of times that the agent records; shims use that of the host.
     pub clock: Clock,
     /// The timeout of a start of a container or command, which other containers of the pod can delay (kubelet's
     /// `--runtime-request-timeout`).
@@ -204,10 +205,12 @@ impl Embedded {
         })
     }
 
+    /// The image store of the runtime.
     pub fn images(&self) -> &ImageStore {
         &self.inner.images
     }
 
+    /// The limits of the host, as they were when the runtime was opened.
     pub fn host_limits(&self) -> &HostLimits {
         &self.inner.limits
     }

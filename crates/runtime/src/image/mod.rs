@@ -31,39 +31,99 @@ pub use reference::normalize;
 /// Why an image was not imported, found or removed. Messages shorten texts from an archive, which have any length.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The image name is invalid.
     #[error("invalid image name {}: {message}", brief(format!("{name:?}")))]
-    Name { name: String, message: &'static str },
+    Name {
+        /// The name as given.
+        name: String,
+        /// Why it is invalid.
+        message: &'static str,
+    },
+    /// No image has the name or id.
     #[error("image {} not found", brief(format!("{_0:?}")))]
     NotFound(String),
+    /// A container that has not ended uses a layer of the image.
     #[error("image {name:?} is in use by container {container}")]
-    InUse { name: String, container: String },
+    InUse {
+        /// The name as given.
+        name: String,
+        /// The id of a container that uses it.
+        container: String,
+    },
+    /// The file or directory is not an image, or a part of it is missing or invalid.
     #[error("{path} is neither an OCI layout nor an archive of one or of docker save: {}", brief(message))]
-    Format { path: PathBuf, message: String },
+    Format {
+        /// The source of the import.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The content of a file differs from its digest in the manifest.
     #[error("{}: digest is {found}, expected {expected}", brief(path.display()))]
-    Digest { path: PathBuf, expected: String, found: String },
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// The digest in the manifest.
+        expected: String,
+        /// The digest of the content.
+        found: String,
+    },
+    /// The image has no name, and the caller gave none.
     #[error("an image in {0} has no name, and none was given")]
     NoName(PathBuf),
+    /// The caller gave one name for several images.
     #[error("a name was given for one image, and {path} has {count}")]
-    OneName { path: PathBuf, count: usize },
+    OneName {
+        /// The source of the import.
+        path: PathBuf,
+        /// The number of images in it.
+        count: usize,
+    },
+    /// An entry of a layer, or a file of a layout, leads out of its directory.
     #[error("layer entry {} leads out of the image", brief(format!("{_0:?}")))]
     Escape(PathBuf),
+    /// A layer has a path that is longer than the kernel takes.
     #[error(
         "a layer has a path of {length} bytes ({}...): the longest that can be used has {most}",
         brief(format!("{start:?}"))
     )]
-    PathTooLong { start: PathBuf, length: usize, most: usize },
+    PathTooLong {
+        /// The first parts of the path.
+        start: PathBuf,
+        /// The bytes of the path.
+        length: usize,
+        /// The maximum.
+        most: usize,
+    },
+    /// The image has more parts than the store takes.
     #[error("an image of {} has {what}", brief(path.display()))]
-    TooMuch { path: PathBuf, what: String },
+    TooMuch {
+        /// The source of the import.
+        path: PathBuf,
+        /// The excess and the maximum, for users.
+        what: String,
+    },
+    /// The index of the images has reached its maximum size.
     #[error("the index of the images would be larger than {} MiB: remove some first", MAX_INDEX >> 20)]
     Full,
+    /// The unpacked image is larger than the limit of the import.
     #[error("{path} unpacks to more than {limit} bytes, the limit for this import; nothing of it was kept")]
-    TooLarge { path: PathBuf, limit: u64 },
+    TooLarge {
+        /// The source of the import.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A file of the store or of the source could not be read or written.
     #[error("{}: {}", brief(what), brief(source))]
     Io {
+        /// The path or the step.
         what: String,
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
+    /// The index, or a configuration or digest for it, is invalid.
     #[error("image index: {}", brief(_0))]
     Index(String),
 }
@@ -90,22 +150,29 @@ impl Error {
     }
 }
 
+/// The result of a call of the image store.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The part of an OCI image configuration that containers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ImageConfig {
+    /// The program and its first arguments; replaced by the command of a container.
     #[serde(deserialize_with = "null_as_default")]
     pub entrypoint: Vec<String>,
+    /// Further arguments; replaced by the arguments of a container.
     #[serde(deserialize_with = "null_as_default")]
     pub cmd: Vec<String>,
     /// `NAME=VALUE` each.
     #[serde(deserialize_with = "null_as_default")]
     pub env: Vec<String>,
+    /// `USER[:GROUP]`, as names or numbers; root if empty.
     pub user: String,
+    /// The working directory; `/` if empty.
     pub working_dir: String,
+    /// The stop signal by name or number; `SIGTERM` if empty.
     pub stop_signal: String,
+    /// Labels of the image.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,
 }
@@ -116,12 +183,14 @@ fn null_as_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'d
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
+/// An image of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// `sha256:…`, the digest of the configuration.
     pub id: String,
     /// Normalised names, e.g. `docker.io/library/busybox:latest`.
     pub names: BTreeSet<String>,
+    /// The configuration that containers take defaults from.
     pub config: ImageConfig,
     /// Directory names below `layers/`, lowest first.
     pub layers: Vec<String>,
@@ -156,6 +225,7 @@ struct Writing<'a> {
 }
 
 impl ImageStore {
+    /// Opens the store at `root` and creates missing directories. Errors if its index is invalid.
     pub fn open(root: impl Into<PathBuf>) -> Result<ImageStore> {
         let root = std::path::absolute(root.into()).map_err(Error::io("image store"))?;
         for directory in [root.join("layers"), root.join("incoming")] {
@@ -166,6 +236,7 @@ impl ImageStore {
         Ok(store)
     }
 
+    /// The directory of the unpacked layers.
     pub fn layers_root(&self) -> PathBuf {
         self.root.join("layers")
     }

@@ -16,7 +16,9 @@ pub enum ReportPacket {
     Child(Option<i32>),
     /// A terminal comes with the packet.
     Terminal,
+    /// Why the start failed, for users.
     Error(String),
+    /// The kind of the packet is unknown, or the packet is empty.
     Unknown,
 }
 

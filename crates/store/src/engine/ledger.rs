@@ -3,7 +3,7 @@
 //! Invariant: the newest version of every key is always kept; beyond that, history is kept for [`Retention::age_ms`] or up
 //! to the byte bound, whichever is reached first.
 
-use crate::store::Retention;
+use crate::options::Retention;
 use std::collections::VecDeque;
 
 /// Distance between the recorded times of revisions.

@@ -11,12 +11,15 @@ pub(crate) mod ledger;
 pub mod lmdb;
 pub mod memory;
 
-use crate::{Damaged, Entry, Expect, Key, Scope, TransformError};
+use crate::scope::Scope;
+use crate::transform::{Damaged, TransformError};
+use crate::{Entry, Expect, Key};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use crate::transform::Decode;
 pub use ledger::Upkeep;
 
 /// What an engine supports, and its limits.
@@ -29,9 +32,6 @@ pub struct Capabilities {
     /// Bytes of keys and sealed values per transaction.
     pub max_bytes: usize,
 }
-
-/// Makes an entry of a sealed value. Cheap to clone, called from several threads.
-pub type Decode = Arc<dyn Fn(&Key, u64, &[u8]) -> Result<Arc<Entry>, TransformError> + Send + Sync>;
 
 /// Where a sealed value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use super::environment::sync_directory;
 use super::{Lmdb, LmdbOptions, put_state};
 use crate::engine::{EngineError, SoleWriter, Transaction, Upkeep, Write, WriteError};
-use crate::store::Retention;
+use crate::options::Retention;
 use crate::{Key, Str};
 use bytes::Bytes;
 use std::collections::HashMap;
