@@ -1,7 +1,8 @@
 //! The table of kinds with a strategy of their own.
 //!
-//! Such a kind has a file `<group>/<kind in snake case>.rs` with a function `row`, and `<group>/mod.rs` names it in `kinds!`. The directory of a
-//! group has the name of its `.kinds` file, up to the first dot. A kind that no table names is plain.
+//! Such a kind has a file `<group>/<kind in snake case>.rs` with a function `row`, and `<group>/mod.rs` lists it in
+//! `kinds!`. The directory of a group has the name of its `.kinds` file, up to the first dot. A kind that no table lists
+//! is plain.
 
 use crate::Config;
 use crate::plain::Plain;

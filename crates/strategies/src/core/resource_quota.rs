@@ -224,6 +224,11 @@ mod tests {
                     ],
                 ),
                 ("/spec/scopes", json!(["BestEffort"]), &[]),
+                (
+                    "/spec",
+                    json!({"hard": {"cpu": "1"}, "scopes": ["BestEffort"]}),
+                    &[&format!("{scope} [\"BestEffort\"]: unsupported scope applied to resource")],
+                ),
                 ("/spec/scopes", json!(["Other"]), &[&format!("{scope} [\"Other\"]: unsupported scope")]),
                 (
                     "/spec/scopes",
