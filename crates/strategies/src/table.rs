@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_files() {
+    fn converts_kinds_to_file_names() {
         let check = |kind: &str, expect: &str| assert_eq!(snake_case(kind), expect);
         check("Pod", "pod");
         check("APIService", "api_service");

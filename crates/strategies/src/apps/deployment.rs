@@ -78,7 +78,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_template_is_validated_beside_a_selector_that_can_be_read() {
+    fn validates_the_template_beside_a_valid_selector() {
         let mut base = base("Deployment");
         base["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Other".into();
         let pull = "spec.template.spec.containers[0].imagePullPolicy: Unsupported value: \"Other\"…";

@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn claims_of_a_stateful_set_are_validated_on_create() {
+    fn validates_claims_on_create() {
         let mut base = base("StatefulSet");
         base["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {}}]);
         base["spec"]["serviceName"] = "A".into();

@@ -104,7 +104,7 @@ impl CreateStrategy for Job {
 impl UpdateStrategy for Job {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         // Upstream validates the spec again with the old object.
-        let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
+        let again: Vec<FieldError> = errors.iter().filter(|e| is_spec_error(e)).cloned().collect();
         errors.extend(again);
         let spec = FieldPath::new("spec");
         completions(o, old, errors);
@@ -200,7 +200,7 @@ fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
 }
 
 /// Whether an error is from the validation of the spec alone, without metadata.
-fn is_of_spec(e: &FieldError) -> bool {
+fn is_spec_error(e: &FieldError) -> bool {
     let own_label = ["controller-uid", "job-name"].iter().any(|k| e.path.ends_with(&format!("{k}]")));
     e.path.starts_with("spec") && !own_label && (e.path != "spec.selector" || e.kind == ErrorType::Required)
 }
@@ -332,7 +332,7 @@ mod tests {
     use crate::testing::{check_create, check_update};
 
     #[test]
-    fn labels_are_derived_that_only_the_server_sets() {
+    fn derives_labels_without_own_ones() {
         for (labels, derived) in [
             (json!({"job-name": "x", "batch.kubernetes.io/controller-uid": "u"}), true),
             (json!({"job-name": "x", "a": "b"}), false),

@@ -48,14 +48,14 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (new, old, path) = (JobView::new(o), JobView::new(old), FieldPath::new("status"));
     let conditions = path.child("conditions");
     counters(&new, &path, errors);
-    apart(&new, &old, &conditions, errors);
+    exclusive_conditions(&new, &old, &conditions, errors);
     times(&new, &old, &path, errors);
-    announced(&new, &old, &conditions, errors);
-    ended(&new, &old, &path, errors);
+    interim_conditions(&new, &old, &conditions, errors);
+    finished_job(&new, &old, &path, errors);
     indexes(&new, &old, &path, errors);
     pods(&new, &old, &path, errors);
-    met(&new, &conditions, errors);
-    since(&new, &old, &path, errors);
+    success_criteria(&new, &conditions, errors);
+    no_reverts(&new, &old, &path, errors);
 }
 
 fn counters(new: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
@@ -83,7 +83,7 @@ fn changed(new: &JobView<'_>, old: &JobView<'_>, conditions: &[&str]) -> bool {
 }
 
 /// Checks that exclusive terminal conditions are not set together.
-fn apart(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn exclusive_conditions(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let complete = new.is("Complete");
     if complete && new.is("Failed") && changed(new, old, &["Complete", "Failed"]) {
         errors.push(FieldError::invalid(at, BadValue::Omitted, "cannot set Complete=True and Failed=true conditions"));
@@ -98,7 +98,7 @@ fn apart(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut Erro
 }
 
 /// Checks that a terminal condition follows its interim condition.
-fn announced(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn interim_conditions(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     for (end, by) in [("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet")] {
         if new.is(end) && !new.is(by) && changed(new, old, &[end, by]) {
             let why = format!("cannot set {end}=True condition without the {by}=true condition");
@@ -108,7 +108,7 @@ fn announced(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut 
 }
 
 /// Checks that a job with met success criteria has not failed.
-fn met(new: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn success_criteria(new: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let met = new.is("SuccessCriteriaMet");
     for failure in ["Failed", "FailureTarget"] {
         if met && new.is(failure) {
@@ -142,7 +142,7 @@ fn times(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut Er
 }
 
 /// Checks that a finished job has no active pods and a start time.
-fn ended(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn finished_job(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let finished = new.finished();
     let applies = |k: &str| finished && (!old.finished() || new.status[k] != old.status[k]);
     let number = |k: &str| (path.child(k), new.number(k));
@@ -216,7 +216,7 @@ fn indexes(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut 
 }
 
 /// Checks that values which only grow, or are final, are not reverted.
-fn since(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn no_reverts(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let conditions = path.child("conditions");
     for c in ["Failed", "Complete", "FailureTarget"] {
         if old.is(c) && !new.is(c) {

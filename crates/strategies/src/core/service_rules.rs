@@ -289,11 +289,11 @@ pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
         if list == "clusterIPs" && is_headless(old) && text(s, "clusterIP").parse::<IpAddr>().is_err() {
             continue;
         }
-        stays(list, one, unset, single, (items(s, list), items(was, list)), s, errors);
+        primary_unchanged(list, one, unset, single, (items(s, list), items(was, list)), s, errors);
     }
 }
 
-fn stays(
+fn primary_unchanged(
     list: &str,
     one: &str,
     unset: &str,
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn external_traffic_policies() {
+    fn validates_external_traffic_policies() {
         let base = json!({"apiVersion": "v1", "kind": "Service",
             "spec": {"externalTrafficPolicy": "Other", "type": "ClusterIP", "ports": [{"port": 1, "targetPort": 1}]}});
         let unused =
