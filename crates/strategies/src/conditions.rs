@@ -54,3 +54,39 @@ fn is_reason(s: &str) -> bool {
         && b.iter().all(inner)
         && b.last().is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn validates_conditions() {
+        let check = |changes: Value, expected: &[&str]| {
+            let mut c = json!({"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            changes.as_object().into_iter().flatten().for_each(|(k, v)| c[k] = v.clone());
+            let mut errors = ErrorList::new();
+            validate(&[c], &FieldPath::new("c"), &mut errors);
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            assert_eq!(errors, expected, "{changes}");
+        };
+        check(json!({}), &[]);
+        check(json!({"type": ""}), &["c[0].type: Required value: must be set"]);
+        check(
+            json!({"status": "a"}),
+            &[r#"c[0].status: Unsupported value: "a": supported values: "False", "True", "Unknown""#],
+        );
+        check(
+            json!({"observedGeneration": -1}),
+            &["c[0].observedGeneration: Invalid value: -1: must be greater than or equal to zero"],
+        );
+        check(json!({"lastTransitionTime": null}), &["c[0].lastTransitionTime: Required value: must be set"]);
+        check(json!({"reason": ""}), &["c[0].reason: Required value: must be set"]);
+        check(json!({"reason": "9"}), &[&format!("c[0].reason: Invalid value: \"9\": {REASON}")]);
+        check(json!({"reason": "a".repeat(1025)}), &["c[0].reason: Too long: may not be more than 1024 bytes"]);
+        let mut errors = ErrorList::new();
+        let c = json!({"type": "A", "status": "True", "reason": "R", "lastTransitionTime": "t"});
+        validate(&[c.clone(), c], &FieldPath::new("c"), &mut errors);
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), ["c[1].type: Duplicate value: \"A\""]);
+    }
+}

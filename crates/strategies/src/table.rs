@@ -1,7 +1,8 @@
 //! The table of kinds with a strategy of their own.
 //!
-//! Such a kind has a file `<group>/<kind in snake case>.rs` with a function `row`, and `<group>/mod.rs` names it in `kinds!`. The directory of a
-//! group has the name of its `.kinds` file, up to the first dot. A kind that no table names is plain.
+//! Such a kind has a file `<group>/<kind in snake case>.rs` with a function `row`, and `<group>/mod.rs` lists it in
+//! `kinds!`. The directory of a group has the name of its `.kinds` file, up to the first dot. A kind that no table lists
+//! is plain.
 
 use crate::Config;
 use crate::plain::Plain;
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_files() {
+    fn converts_kinds_to_file_names() {
         let check = |kind: &str, expect: &str| assert_eq!(snake_case(kind), expect);
         check("Pod", "pod");
         check("APIService", "api_service");

@@ -108,3 +108,112 @@ fn service_path(path: &str, at: &FieldPath, errors: &mut ErrorList) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain::Ruled;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn validates_webhooks() {
+        let base = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "w"}, "webhooks": [{"name": "a.b.example", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": {"url": "https://a/b"}, "rules": [{"operations": ["CREATE"], "apiGroups": [""],
+                    "apiVersions": ["v1"], "resources": ["pods"]}]}]});
+        let url = "webhooks[0].clientConfig.url: Invalid value:";
+        let form = "desired format: https://host[/path]";
+        let field = "/webhooks/0/clientConfig";
+        let service = |extra: Value| {
+            let mut s = json!({"name": "s", "namespace": "n"});
+            extra.as_object().into_iter().flatten().for_each(|(k, v)| s[k] = v.clone());
+            json!({"service": s})
+        };
+        check_create(
+            &Ruled::new(validate),
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/webhooks/0/name",
+                    json!("a.b"),
+                    &[
+                        "webhooks[0].name: Invalid value: \"a.b\": should be a domain with at least three segments separated by dots",
+                    ],
+                ),
+                (
+                    "/webhooks/0/admissionReviewVersions",
+                    json!(["v2"]),
+                    &[
+                        "webhooks[0].admissionReviewVersions: Invalid value: [\"v2\"]: must include at least one of v1, v1beta1",
+                    ],
+                ),
+                (
+                    "/webhooks/0/admissionReviewVersions",
+                    json!(["v1", "v1"]),
+                    &["webhooks[0].admissionReviewVersions[1]: Invalid value: \"v1\": duplicate version"],
+                ),
+                (
+                    field,
+                    json!({}),
+                    &["webhooks[0].clientConfig: Required value: exactly one of url or service is required"],
+                ),
+                (
+                    field,
+                    json!({"url": "http://a"}),
+                    &[&format!("{url} \"http\": 'https' is the only allowed URL scheme; {form}")],
+                ),
+                (field, json!({"url": "https:///a"}), &[&format!("{url} \"\": host must be specified; {form}")]),
+                (
+                    field,
+                    json!({"url": "https://u@a"}),
+                    &[&format!("{url} \"u\": user information is not permitted in the URL")],
+                ),
+                (
+                    field,
+                    json!({"url": "https://a?b=c"}),
+                    &[&format!("{url} \"b=c\": query parameters are not permitted in the URL")],
+                ),
+                (field, service(json!({})), &[]),
+                (
+                    field,
+                    service(json!({"port": 0})),
+                    &[
+                        "webhooks[0].clientConfig.service.port: Invalid value: 0: port is not valid: must be between 1 and 65535, inclusive",
+                    ],
+                ),
+                (
+                    field,
+                    service(json!({"path": "a"})),
+                    &["webhooks[0].clientConfig.service.path: Invalid value: \"a\": must start with a '/'"],
+                ),
+                (
+                    field,
+                    service(json!({"path": "/a//b"})),
+                    &["webhooks[0].clientConfig.service.path: Invalid value: \"/a//b\": segment[1] may not be empty"],
+                ),
+                (field, service(json!({"name": ""})), &["webhooks[0].clientConfig.service.namespace: Required value"]),
+                (
+                    "/webhooks/0/rules/0/operations",
+                    json!(["OTHER"]),
+                    &[
+                        r#"webhooks[0].rules[0].operations[0]: Unsupported value: "OTHER": supported values: "*", "CONNECT", "CREATE", "DELETE", "UPDATE""#,
+                    ],
+                ),
+                (
+                    "/webhooks/0/rules/0/resources",
+                    json!(["*", "pods"]),
+                    &[
+                        "webhooks[0].rules[0].resources: Invalid value: [\"*\",\"pods\"]: if '*' is present, must not specify other resources without subresources",
+                    ],
+                ),
+                (
+                    "/webhooks/0/matchConditions",
+                    json!([{"name": "a", "expression": "1"}]),
+                    &["webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool"],
+                ),
+            ],
+        );
+    }
+}

@@ -70,7 +70,7 @@ impl Custom {
                 None | Some(Value::Null) => {}
                 Some(v) => match v.as_i64() {
                     None => {
-                        let (path, found) = (&at, in_go(v));
+                        let (path, found) = (&at, go_value(v));
                         let why = format!("{path} accessor error: {found}, expected int64");
                         errors.push(FieldError::invalid(&at, 0, why));
                     }
@@ -243,7 +243,7 @@ impl CustomResource for Custom {
 registry::strategy!(Custom: CreateStrategy, UpdateStrategy, ResetFieldsStrategy, Subresources, ObjectConvertor, CostEstimator, CustomResource);
 
 /// Formats a value with its type, as Go prints it.
-fn in_go(v: &Value) -> String {
+fn go_value(v: &Value) -> String {
     match v {
         Value::String(s) => format!("{s} is of the type string"),
         Value::Bool(b) => format!("{b} is of the type bool"),

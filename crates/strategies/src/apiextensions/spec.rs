@@ -461,3 +461,166 @@ pub fn warnings(o: &Object) -> Vec<String> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::custom_resource_definition::CustomResourceDefinition;
+    use crate::testing::{check_create, check_update, field};
+    use meta::Value;
+    use serde_json::json;
+
+    fn definition() -> Value {
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "things.a.example"}, "spec": {"group": "a.example", "scope": "Namespaced",
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object",
+                "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}}}]}})
+    }
+
+    /// Validates a definition whose schema has `value` at `pointer`; errors are relative to the schema.
+    fn check_schema(pointer: &str, value: Value, expected: &[&str]) {
+        let mut definition = definition();
+        *field(&mut definition, &format!("/spec/versions/0/schema/openAPIV3Schema{pointer}")) = value;
+        let expected: Vec<String> = expected.iter().map(|e| format!("spec.validation.openAPIV3Schema{e}")).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        check_create(&CustomResourceDefinition, &definition, &[("", Value::Null, &expected)]);
+    }
+
+    #[test]
+    fn validates_names_scope_and_versions() {
+        let name = "metadata.name: Invalid value: \"other.a.example\": must be spec.names.plural+\".\"+spec.group";
+        let storage = "spec.versions: Invalid value: …: must have exactly one version marked as storage version";
+        let twice = json!([definition()["spec"]["versions"][0], definition()["spec"]["versions"][0]]);
+        check_create(
+            &CustomResourceDefinition,
+            &definition(),
+            &[
+                ("", Value::Null, &[]),
+                ("/metadata/name", json!("other.a.example"), &[name]),
+                (
+                    "/spec/scope",
+                    json!("Other"),
+                    &["spec.scope: Unsupported value: \"Other\": supported values: \"Cluster\", \"Namespaced\""],
+                ),
+                ("/spec/names/kind", json!("thing"), &[]),
+                (
+                    "/spec/names/kind",
+                    json!("A b"),
+                    &["spec.names.kind: Invalid value: \"A b\": may have mixed case, but should otherwise match: …"],
+                ),
+                ("/spec/versions/0/storage", json!(false), &[storage, "status.storedVersions: Invalid value: …"]),
+                (
+                    "/spec/versions/0/name",
+                    json!("V1"),
+                    &["spec.versions[0].name: Invalid value: \"V1\": …", "spec.version: Invalid value: \"V1\": …"],
+                ),
+                (
+                    "/spec/versions",
+                    twice,
+                    &[
+                        "spec.versions: Invalid value: …: must contain unique version names",
+                        storage,
+                        "status.storedVersions: Invalid value: [\"v1\"]: must have the storage version v1",
+                    ],
+                ),
+                (
+                    "/spec/preserveUnknownFields",
+                    json!(true),
+                    &[
+                        "spec.preserveUnknownFields: Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead",
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_structural_schemas() {
+        let a = ".properties[spec].properties[a]";
+        let field = "/properties/spec/properties/a";
+        check_schema("/type", json!("string"), &[".type: Invalid value: \"string\": must be object at the root"]);
+        check_schema(
+            field,
+            json!({}),
+            &[&format!("{a}.type: Required value: must not be empty for specified object fields")],
+        );
+        check_schema(field, json!({"type": "array"}), &[&format!("{a}.items: Required value: must be specified")]);
+        check_schema(field, json!({"x-kubernetes-int-or-string": true}), &[]);
+        check_schema(
+            field,
+            json!({"type": "string", "anyOf": [{"type": "string"}]}),
+            &[&format!("{a}.anyOf[0].type: Forbidden: must be empty to be structural")],
+        );
+        check_schema(
+            "/allOf",
+            json!([{"required": ["a"], "properties": {"b": {}}}]),
+            &[
+                ".properties[b]: Required value: because it is defined in spec.validation.openAPIV3Schema.allOf[0].properties[b]",
+            ],
+        );
+        check_schema(
+            field,
+            json!({"type": "string", "pattern": "("}),
+            &[&format!("{a}.pattern: Invalid value: \"(\": must be a valid regular expression, but isn't: …")],
+        );
+        check_schema(
+            "/properties/metadata",
+            json!({"type": "object", "properties": {"labels": {"type": "object"}}}),
+            &[
+                ".properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_defaults_and_list_types() {
+        let a = ".properties[spec].properties[a]";
+        let field = "/properties/spec/properties/a";
+        check_schema(field, json!({"type": "integer", "default": 1}), &[]);
+        check_schema(
+            field,
+            json!({"type": "integer", "default": "b"}),
+            &[&format!("{a}.default: Invalid value: \"string\":  in body must be of type integer: \"string\"")],
+        );
+        check_schema(
+            field,
+            json!({"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}}}, "x-kubernetes-list-type": "map"}),
+            &[&format!(
+                "{a}.x-kubernetes-list-map-keys: Required value: must not be empty if x-kubernetes-list-type is map"
+            )],
+        );
+        check_schema(
+            field,
+            json!({"type": "string", "x-kubernetes-list-type": "set"}),
+            &[&format!("{a}.type: Invalid value: \"string\": must be array if x-kubernetes-list-type is specified")],
+        );
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let mut established = definition();
+        established["status"] = json!({"conditions": [{"type": "Established", "status": "True"}], "storedVersions": ["v1"],
+            "acceptedNames": {"kind": "Thing", "plural": "things"}});
+        check_update(
+            &CustomResourceDefinition,
+            &established,
+            &[
+                ("/spec/names/shortNames", json!(["t"]), &[]),
+                ("/spec/scope", json!("Cluster"), &["spec.scope: Invalid value: \"Cluster\": field is immutable"]),
+                (
+                    "/spec/names/kind",
+                    json!("Other"),
+                    &["spec.names.kind: Invalid value: \"Other\": field is immutable"],
+                ),
+                (
+                    "/spec/versions/0/name",
+                    json!("v2"),
+                    &[
+                        "status.storedVersions: Invalid value: [\"v1\"]: must have the storage version v2",
+                        "status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1 and removes v1 from status.storedVersions",
+                    ],
+                ),
+            ],
+        );
+    }
+}

@@ -17,7 +17,7 @@ pub fn validate(s: &Value, path: &FieldPath, errors: &mut ErrorList) {
     completeness(s, Some(s), path, path, errors);
 }
 
-fn on(s: &Value, k: &str) -> bool {
+fn is_true(s: &Value, k: &str) -> bool {
     s[k] == true
 }
 
@@ -46,7 +46,7 @@ fn invariants(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList)
         if level == Level::Root {
             errors.push(FieldError::forbidden(&at, "must not be used at the root"));
         }
-        if on(s, EMBEDDED) {
+        if is_true(s, EMBEDDED) {
             errors.push(FieldError::forbidden(&at, "must not be used if x-kubernetes-embedded-resource is set"));
         }
         if additional.is_object() {
@@ -54,17 +54,17 @@ fn invariants(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList)
         }
     }
     for k in [PRESERVE, EMBEDDED] {
-        if on(s, INT_OR_STRING) && on(s, k) {
+        if is_true(s, INT_OR_STRING) && is_true(s, k) {
             let why = "must be false if x-kubernetes-int-or-string is true";
             errors.push(FieldError::invalid(&path.child(k), true, why));
         }
     }
     junctors(s, path, is_int_or_string(&s["anyOf"]), is_int_or_string(&s["allOf"][0]["anyOf"]), errors);
     let at = path.child("type");
-    if on(s, EMBEDDED) && ty != "object" {
+    if is_true(s, EMBEDDED) && ty != "object" {
         let why = "must be object if x-kubernetes-embedded-resource is true";
         errors.push(if ty.is_empty() { FieldError::required(&at, why) } else { FieldError::invalid(&at, ty, why) });
-    } else if ty.is_empty() && !on(s, INT_OR_STRING) && !on(s, PRESERVE) {
+    } else if ty.is_empty() && !is_true(s, INT_OR_STRING) && !is_true(s, PRESERVE) {
         let why = match level {
             Level::Root => "must not be empty at the root",
             Level::Item => "must not be empty for specified array items",
@@ -75,11 +75,11 @@ fn invariants(s: &Value, level: Level, path: &FieldPath, errors: &mut ErrorList)
     if level == Level::Root && !ty.is_empty() && ty != "object" {
         errors.push(FieldError::invalid(&at, ty, "must be object at the root"));
     }
-    if level == Level::Root || on(s, EMBEDDED) {
+    if level == Level::Root || is_true(s, EMBEDDED) {
         identity(s, level, path, errors);
     }
     let nothing = s["properties"].as_object().is_none_or(|p| p.is_empty());
-    if on(s, EMBEDDED) && !on(s, PRESERVE) && nothing {
+    if is_true(s, EMBEDDED) && !is_true(s, PRESERVE) && nothing {
         let why =
             "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
         errors.push(FieldError::required(&path.child("properties"), why));
@@ -156,11 +156,11 @@ fn nested(s: &Value, path: &FieldPath, skip_any_of: bool, errors: &mut ErrorList
             forbid(k, "must be undefined to be structural");
         }
     }
-    if s["additionalProperties"].is_object() || on(s, "additionalProperties") {
+    if s["additionalProperties"].is_object() || is_true(s, "additionalProperties") {
         forbid("additionalProperties", "must be undefined to be structural");
     }
     for k in ["nullable", PRESERVE, EMBEDDED, INT_OR_STRING] {
-        if on(s, k) {
+        if is_true(s, k) {
             forbid(k, "must be false to be structural");
         }
     }

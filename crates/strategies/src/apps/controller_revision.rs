@@ -34,7 +34,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn controller_revisions() {
+    fn validates_data() {
         let strategy = rules();
         let base = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"a": 1}});
         check_create(&strategy, &base, &[("/data", Value::Null, &["data: Required value: data is mandatory"])]);

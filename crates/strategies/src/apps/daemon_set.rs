@@ -91,3 +91,76 @@ fn validate(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::workload::tests::base;
+    use crate::testing::{check_create, check_status};
+
+    #[test]
+    fn validates_the_update_strategy_and_the_status() {
+        let rolling = |r: Value| json!({"type": "RollingUpdate", "rollingUpdate": r});
+        let path = "spec.updateStrategy.rollingUpdate";
+        check_create(
+            &workload(),
+            &base("DaemonSet"),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/updateStrategy", json!({"type": "OnDelete"}), &[]),
+                ("/spec/updateStrategy", rolling(json!({"maxUnavailable": 0, "maxSurge": 1})), &[]),
+                (
+                    "/spec/updateStrategy",
+                    rolling(json!({"maxUnavailable": 0, "maxSurge": 0})),
+                    &[&format!("{path}.maxUnavailable: Required value: cannot be 0 when maxSurge is 0")],
+                ),
+                (
+                    "/spec/updateStrategy",
+                    rolling(json!({"maxUnavailable": 1, "maxSurge": 1})),
+                    &[&format!("{path}.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero")],
+                ),
+                (
+                    "/spec/updateStrategy",
+                    rolling(json!({"maxUnavailable": "101%", "maxSurge": 0})),
+                    &[&format!("{path}.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%")],
+                ),
+                (
+                    "/spec/updateStrategy",
+                    json!({"type": "Other"}),
+                    &["spec.updateStrategy: Unsupported value: …: supported values: \"RollingUpdate\", \"OnDelete\""],
+                ),
+            ],
+        );
+        let mut old = base("DaemonSet");
+        old["status"] = empty_status();
+        old["status"]["collisionCount"] = 2.into();
+        check_status(
+            &workload(),
+            &old,
+            &[
+                (
+                    "/status/numberReady",
+                    json!(-1),
+                    &["status.numberReady: Invalid value: -1: must be greater than or equal to 0"],
+                ),
+                (
+                    "/status/collisionCount",
+                    json!(1),
+                    &["status.collisionCount: Invalid value: 1: cannot be decremented"],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn counts_template_generations() {
+        let mut old = Object::from_value(base("DaemonSet")).expect("an object");
+        default(&mut old);
+        let mut new = old.clone();
+        prepare_for_update(&mut new, &old);
+        assert_eq!(new.annotation(TEMPLATE_GENERATION), Some("1"));
+        new.set(&["spec", "template", "metadata", "labels", "c"], "d");
+        prepare_for_update(&mut new, &old);
+        assert_eq!(new.annotation(TEMPLATE_GENERATION), Some("2"));
+    }
+}

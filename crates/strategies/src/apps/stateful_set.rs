@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn claims_of_a_stateful_set_are_validated_on_create() {
+    fn validates_claims_on_create() {
         let mut base = base("StatefulSet");
         base["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {}}]);
         base["spec"]["serviceName"] = "A".into();
@@ -169,6 +169,65 @@ mod tests {
             &workload(),
             &base,
             &[("/spec/replicas", json!(2), &[]), ("/spec/serviceName", json!("B"), &[forbidden])],
+        );
+    }
+
+    #[test]
+    fn validates_the_update_strategy_and_the_template() {
+        let path = "spec.updateStrategy";
+        let strategy = |s: Value| s;
+        check_create(
+            &workload(),
+            &base("StatefulSet"),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/updateStrategy", json!({"type": "OnDelete"}), &[]),
+                (
+                    "/spec/updateStrategy",
+                    strategy(json!({"type": "OnDelete", "rollingUpdate": {}})),
+                    &[&format!(
+                        "{path}.rollingUpdate: Invalid value: …: only allowed for updateStrategy 'RollingUpdate'"
+                    )],
+                ),
+                (
+                    "/spec/updateStrategy",
+                    strategy(json!({"type": "Other"})),
+                    &[&format!("{path}: Invalid value: …: must be 'RollingUpdate' or 'OnDelete'")],
+                ),
+                (
+                    "/spec/updateStrategy",
+                    strategy(json!({"type": "RollingUpdate", "rollingUpdate": {"partition": -1}})),
+                    &[&format!(
+                        "{path}.rollingUpdate.partition: Invalid value: -1: must be greater than or equal to 0"
+                    )],
+                ),
+                (
+                    "/spec/podManagementPolicy",
+                    json!("Other"),
+                    &["spec.podManagementPolicy: Invalid value: \"Other\": must be 'OrderedReady' or 'Parallel'"],
+                ),
+                (
+                    "/spec/template/spec/restartPolicy",
+                    json!("Never"),
+                    &["spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\""],
+                ),
+                (
+                    "/spec/ordinals",
+                    json!({"start": -1}),
+                    &["spec.ordinals.start: Invalid value: -1: must be greater than or equal to 0"],
+                ),
+            ],
+        );
+        let mounted = json!([{"name": "v", "mountPath": "/a"}]);
+        let mut claims = base("StatefulSet");
+        claims["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1"}}}}]);
+        check_create(&workload(), &claims, &[("/spec/template/spec/containers/0/volumeMounts", mounted.clone(), &[])]);
+        let missing = "spec.template.spec.containers[0].volumeMounts[0].name: Not found: \"v\"";
+        check_create(
+            &workload(),
+            &base("StatefulSet"),
+            &[("/spec/template/spec/containers/0/volumeMounts", mounted, &[missing])],
         );
     }
 }

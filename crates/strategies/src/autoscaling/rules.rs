@@ -233,3 +233,116 @@ fn scaling(r: &Value, at: &FieldPath, errors: &mut ErrorList) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(old: Option<&Value>, pointer: &str, value: Value, expected: &[&str]) {
+        let mut spec = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}, "maxReplicas": 2,
+            "minReplicas": 1, "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": 50}}}]});
+        if !pointer.is_empty() {
+            *crate::testing::field(&mut spec, pointer) = value.clone();
+        }
+        let mut errors = ErrorList::new();
+        validate(&spec, old, &FieldPath::new("spec"), &mut errors);
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors, expected, "{pointer} {value}");
+    }
+
+    #[test]
+    fn validates_specs() {
+        let create = |pointer: &str, value: Value, expected: &[&str]| check(None, pointer, value, expected);
+        create("", Value::Null, &[]);
+        create(
+            "/minReplicas",
+            json!(0),
+            &[
+                "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1",
+                "spec.metrics: Forbidden: must specify at least one Object or External metric to support scaling to zero replicas",
+            ],
+        );
+        create(
+            "/maxReplicas",
+            json!(0),
+            &[
+                "spec.maxReplicas: Required value: must be set and greater than 0",
+                "spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`",
+            ],
+        );
+        create(
+            "/minReplicas",
+            json!(3),
+            &["spec.maxReplicas: Invalid value: 2: must be greater than or equal to `minReplicas`"],
+        );
+        create("/scaleTargetRef/kind", json!(""), &["spec.scaleTargetRef.kind: Required value"]);
+        create(
+            "/scaleTargetRef/name",
+            json!("a/b"),
+            &["spec.scaleTargetRef.name: Invalid value: \"a/b\": may not contain '/'"],
+        );
+        create(
+            "/scaleTargetRef/apiVersion",
+            json!("v1"),
+            &["spec.scaleTargetRef.apiVersion: Invalid value: \"v1\": apiVersion must specify API group"],
+        );
+        create(
+            "/metrics/0/type",
+            json!("Pods"),
+            &["spec.metrics[0].pods: Required value: must populate information for the given metric source"],
+        );
+        let target = "spec.metrics[0].resource.target";
+        create(
+            "/metrics/0/resource/target",
+            json!({"type": "Utilization"}),
+            &[&format!(
+                "{target}.averageUtilization: Required value: must set either a target raw value or a target utilization"
+            )],
+        );
+        create(
+            "/metrics/0/resource/target",
+            json!({"type": "Utilization", "averageUtilization": 0}),
+            &[&format!("{target}.averageUtilization: Invalid value: 0: must be greater than 0")],
+        );
+        create(
+            "/metrics/0/resource/target",
+            json!({"type": "Utilization", "averageUtilization": 1, "averageValue": "1"}),
+            &[&format!(
+                "{target}.averageValue: Forbidden: may not set both a target raw value and a target utilization"
+            )],
+        );
+        let up = "spec.behavior.scaleUp";
+        create(
+            "/behavior/scaleUp",
+            json!({"policies": []}),
+            &[&format!("{up}.policies: Required value: must specify at least one Policy")],
+        );
+        create(
+            "/behavior/scaleUp",
+            json!({"stabilizationWindowSeconds": 3601, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 1801}]}),
+            &[
+                &format!("{up}.stabilizationWindowSeconds: Invalid value: 3601: must be less than or equal to 3600"),
+                &format!("{up}.policies[0].periodSeconds: Invalid value: 1801: must be less than or equal to 1800"),
+            ],
+        );
+        create(
+            "/behavior/scaleUp",
+            json!({"selectPolicy": "Other", "policies": [{"type": "A", "value": 0, "periodSeconds": 1}]}),
+            &[
+                &format!(
+                    r#"{up}.selectPolicy: Unsupported value: "Other": supported values: "Disabled", "Max", "Min""#
+                ),
+                &format!(r#"{up}.policies[0].type: Unsupported value: "A": supported values: "Percent", "Pods""#),
+                &format!("{up}.policies[0].value: Invalid value: 0: must be greater than zero"),
+            ],
+        );
+    }
+
+    #[test]
+    fn keeps_invalid_values_of_the_old_object() {
+        let old = json!({"minReplicas": 0, "scaleTargetRef": {"apiVersion": "v1", "kind": "K", "name": "n"}});
+        check(Some(&old), "/scaleTargetRef/apiVersion", json!("v1"), &[]);
+    }
+}

@@ -111,7 +111,7 @@ fn is_cpu(m: &Value) -> bool {
 
 /// Converts to `v1`. Existing conversion annotations are dropped.
 pub fn to_v1(o: &mut Object) {
-    forget(o);
+    remove_annotations(o);
     let metrics = items(o.remove(&["spec", "metrics"]));
     let utilization = |m: &Value| m["resource"]["target"]["averageUtilization"].as_i64().filter(|_| is_cpu(m));
     let own = metrics.iter().position(|m| utilization(m).is_some());
@@ -119,17 +119,17 @@ pub fn to_v1(o: &mut Object) {
         o.set(&PERCENTAGE, n);
     }
     let others = metrics.iter().enumerate().filter(|(i, _)| Some(*i) != own).map(|(_, m)| m);
-    annotate(o, METRICS, others.map(|m| older(m, Section::Spec)).collect());
+    annotate(o, METRICS, others.map(|m| metric_to_v1(m, Section::Spec)).collect());
     let current = items(o.remove(&["status", "currentMetrics"]));
     let now = |m: &Value| m["resource"]["current"]["averageUtilization"].as_i64();
     if let Some(n) = current.iter().filter(|m| is_cpu(m)).filter_map(now).next_back() {
         o.set(&CURRENT_PERCENTAGE, n);
     }
-    annotate(o, CURRENT, current.iter().map(|m| older(m, Section::Status)).collect());
+    annotate(o, CURRENT, current.iter().map(|m| metric_to_v1(m, Section::Status)).collect());
     let conditions = items(o.remove(&["status", "conditions"]));
     let condition = |c: &Value| {
         let keys = ["type", "status", "lastTransitionTime", "reason", "message"];
-        written(keys.map(|k| (k, c.get(k).cloned())))
+        format_members(keys.map(|k| (k, c.get(k).cloned())))
     };
     annotate(o, CONDITIONS, conditions.iter().map(condition).collect());
     if let Some(behavior) = o.remove(&["spec", "behavior"]).filter(|b| !b.is_null()) {
@@ -140,7 +140,7 @@ pub fn to_v1(o: &mut Object) {
 /// Converts to `v2`.
 pub fn to_v2(o: &mut Object) {
     let listed = |o: &Object, key: &str| items(o.annotation(key).and_then(|text| serde_json::from_str(text).ok()));
-    let mut metrics: Vec<Value> = listed(o, METRICS).iter().filter_map(|m| newer(m, Section::Spec)).collect();
+    let mut metrics: Vec<Value> = listed(o, METRICS).iter().filter_map(|m| metric_to_v2(m, Section::Spec)).collect();
     if let Some(n) = o.remove(&PERCENTAGE).filter(|n| !n.is_null()) {
         metrics.push(cpu(n));
     }
@@ -148,7 +148,7 @@ pub fn to_v2(o: &mut Object) {
         metrics.push(cpu(TARGET.into()));
     }
     o.set(&["spec", "metrics"], metrics);
-    let mut current: Vec<Value> = listed(o, CURRENT).iter().filter_map(|m| newer(m, Section::Status)).collect();
+    let mut current: Vec<Value> = listed(o, CURRENT).iter().filter_map(|m| metric_to_v2(m, Section::Status)).collect();
     if let Some(n) = o.remove(&CURRENT_PERCENTAGE).filter(|n| !n.is_null() && current.is_empty()) {
         let resource = json!({"name": "cpu", "current": {"averageUtilization": n}});
         current.push(json!({"type": "Resource", "resource": resource}));
@@ -164,7 +164,7 @@ pub fn to_v2(o: &mut Object) {
     if let Some(b) = behavior.filter(Value::is_object) {
         o.set(&["spec", "behavior"], small(b));
     }
-    forget(o);
+    remove_annotations(o);
 }
 
 /// Whether a `v1` object has a metric, in its field or in an annotation.
@@ -178,7 +178,7 @@ pub fn cpu(percent: Value) -> Value {
     json!({"type": "Resource", "resource": {"name": "cpu", "target": target}})
 }
 
-fn forget(o: &mut Object) {
+fn remove_annotations(o: &mut Object) {
     for key in [METRICS, CURRENT, CONDITIONS, BEHAVIOR] {
         if o.annotation(key).is_some() {
             o.remove(&["metadata", "annotations", key]);
@@ -197,7 +197,7 @@ fn annotate(o: &mut Object, key: &str, list: Vec<String>) {
 }
 
 /// Formats an object with its members in this order.
-fn written<const N: usize>(members: [(&str, Option<Value>); N]) -> String {
+fn format_members<const N: usize>(members: [(&str, Option<Value>); N]) -> String {
     let known = members.into_iter().filter_map(|(k, v)| Some(format!("{}:{}", Value::from(k), v?)));
     format!("{{{}}}", known.collect::<Vec<_>>().join(","))
 }
@@ -206,15 +206,15 @@ fn at<'v>(v: &'v Value, path: &[&str]) -> Option<&'v Value> {
     path.iter().try_fold(v, |v, k| v.get(*k)).filter(|v| !v.is_null())
 }
 
-fn older(m: &Value, section: Section) -> String {
-    let kind = written([("type", m.get("type").cloned())]);
+fn metric_to_v1(m: &Value, section: Section) -> String {
+    let kind = format_members([("type", m.get("type").cloned())]);
     let Some(source) = SOURCES.iter().find(|s| m.get(s.name).is_some_and(Value::is_object)) else { return kind };
     let part = |(name, path, always): &Part| {
         let v = at(&m[source.name], path).cloned().or_else(|| always.then(|| zero_value(name)))?;
         Some(match v {
             Value::Object(o) if *name == "target" => {
                 let keys = ["kind", "name", "apiVersion"];
-                format!("\"target\":{}", written(keys.map(|k| (k, o.get(k).cloned()))))
+                format!("\"target\":{}", format_members(keys.map(|k| (k, o.get(k).cloned()))))
             }
             v => format!("{}:{v}", Value::from(*name)),
         })
@@ -228,7 +228,7 @@ fn zero_value(name: &str) -> Value {
     if name.ends_with("Value") { "0".into() } else { "".into() }
 }
 
-fn newer(m: &Value, section: Section) -> Option<Value> {
+fn metric_to_v2(m: &Value, section: Section) -> Option<Value> {
     let source = SOURCES.iter().find(|s| m.get(s.name).is_some_and(Value::is_object))?;
     let mut inner = Object(Map::new());
     for (name, path, _) in source.parts(section) {
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_on_the_way_through_the_older_version() {
+    fn round_trips_through_v1() {
         let selector = json!({"matchLabels": {"a": "b"}});
         let about = json!({"kind": "Ingress", "name": "i", "apiVersion": "networking.k8s.io/v1"});
         let o = json!({"metadata": {"name": "h", "annotations": {"kept": "yes"}}, "spec": {

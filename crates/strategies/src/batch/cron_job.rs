@@ -130,3 +130,100 @@ fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
 
 /// Maximum length of a part of a zone name.
 const PART_MAX: usize = 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    fn cron_job(schedule: &str) -> Value {
+        json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"}, "spec": {"schedule": schedule,
+            "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never",
+                "containers": [{"name": "c", "image": "i"}]}}}}}})
+    }
+
+    #[test]
+    fn validates_schedules_and_zones() {
+        let field = "spec.schedule: Invalid value:";
+        check_create(
+            &CronJob,
+            &cron_job("@daily"),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/schedule", json!("*/5 0-4 1,15 jan-mar mon"), &[]),
+                ("/spec/schedule", json!(""), &["spec.schedule: Required value"]),
+                (
+                    "/spec/schedule",
+                    json!("* * *"),
+                    &[&format!("{field} \"* * *\": expected exactly 5 fields, found 3: [* * *]")],
+                ),
+                (
+                    "/spec/schedule",
+                    json!("60 * * * *"),
+                    &[&format!("{field} \"60 * * * *\": end of range (60) above maximum (59): 60")],
+                ),
+                ("/spec/schedule", json!("@never"), &[&format!("{field} \"@never\": unrecognized descriptor: @never")]),
+                (
+                    "/spec/schedule",
+                    json!("TZ=UTC 0 0 * * *"),
+                    &[&format!(
+                        "{field} \"TZ=UTC 0 0 * * *\": cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+                    )],
+                ),
+                ("/spec/timeZone", json!("Europe/Zurich"), &[]),
+                (
+                    "/spec/timeZone",
+                    json!("Europe/Nowhere"),
+                    &["spec.timeZone: Invalid value: \"Europe/Nowhere\": unknown time zone Europe/Nowhere"],
+                ),
+                (
+                    "/spec/timeZone",
+                    json!(""),
+                    &["spec.timeZone: Invalid value: \"\": timeZone must be nil or non-empty string"],
+                ),
+                (
+                    "/spec/timeZone",
+                    json!("Local"),
+                    &[
+                        "spec.timeZone: Invalid value: \"Local\": timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+                    ],
+                ),
+                (
+                    "/metadata/name",
+                    json!("a".repeat(53)),
+                    &[&format!(
+                        "metadata.name: Invalid value: \"{}\": must be no more than 52 characters",
+                        "a".repeat(53)
+                    )],
+                ),
+                (
+                    "/spec/jobTemplate/spec/selector",
+                    json!({"matchLabels": {"a": "b"}}),
+                    &["spec.jobTemplate.spec.selector: Invalid value: …: `selector` will be auto-generated"],
+                ),
+                (
+                    "/spec/concurrencyPolicy",
+                    json!("Other"),
+                    &[
+                        "spec.concurrencyPolicy: Unsupported value: \"Other\": supported values: \"Allow\", \"Forbid\", \"Replace\"",
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn keeps_a_zone_in_an_old_schedule() {
+        let both = "spec.schedule: Invalid value: \"TZ=UTC 0 0 * * *\": cannot use both timeZone field and TZ or CRON_TZ in schedule";
+        check_update(
+            &CronJob,
+            &cron_job("TZ=UTC 0 0 * * *"),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/timeZone", json!("UTC"), &[both]),
+                ("/spec/schedule", json!("0 0 * * *"), &[]),
+            ],
+        );
+    }
+}

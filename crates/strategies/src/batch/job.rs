@@ -104,7 +104,7 @@ impl CreateStrategy for Job {
 impl UpdateStrategy for Job {
     fn validate_update(&self, o: &Object, old: &Object, errors: &mut ErrorList) {
         // Upstream validates the spec again with the old object.
-        let again: Vec<FieldError> = errors.iter().filter(|e| is_of_spec(e)).cloned().collect();
+        let again: Vec<FieldError> = errors.iter().filter(|e| is_spec_error(e)).cloned().collect();
         errors.extend(again);
         let spec = FieldPath::new("spec");
         completions(o, old, errors);
@@ -200,7 +200,7 @@ fn take_resources(o: &Object, allowed: &mut Object, list: &str) {
 }
 
 /// Whether an error is from the validation of the spec alone, without metadata.
-fn is_of_spec(e: &FieldError) -> bool {
+fn is_spec_error(e: &FieldError) -> bool {
     let own_label = ["controller-uid", "job-name"].iter().any(|k| e.path.ends_with(&format!("{k}]")));
     e.path.starts_with("spec") && !own_label && (e.path != "spec.selector" || e.kind == ErrorType::Required)
 }
@@ -329,9 +329,10 @@ fn job_status(o: &Object) -> String {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::testing::{check_create, check_update};
 
     #[test]
-    fn labels_are_derived_that_only_the_server_sets() {
+    fn derives_labels_without_own_ones() {
         for (labels, derived) in [
             (json!({"job-name": "x", "batch.kubernetes.io/controller-uid": "u"}), true),
             (json!({"job-name": "x", "a": "b"}), false),
@@ -340,5 +341,222 @@ mod tests {
             let job = Object::from_value(json!({"metadata": {"labels": labels}})).unwrap();
             assert_eq!(Job.has_derived_labels(&job), derived, "{labels}");
         }
+    }
+
+    fn job(spec: Value) -> Value {
+        let labels = json!({"controller-uid": "u", "batch.kubernetes.io/controller-uid": "u", "job-name": "j",
+            "batch.kubernetes.io/job-name": "j"});
+        let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "uid": "u"}, "spec": {
+            "selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}},
+            "template": {"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never",
+                "containers": [{"name": "c", "image": "i"}]}}}});
+        job["spec"].as_object_mut().unwrap().extend(spec.as_object().cloned().unwrap_or_default());
+        job
+    }
+
+    #[test]
+    fn validates_a_new_job() {
+        let label = "spec.template.metadata.labels[controller-uid]: Invalid value: \"v\": must be 'u'";
+        check_create(
+            &Job,
+            &job(json!({})),
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/spec/selector",
+                    Value::Null,
+                    &[
+                        "spec.selector: Required value",
+                        "spec.template.metadata.labels: Invalid value: …: `selector` does not match template `labels`",
+                    ],
+                ),
+                ("/spec/template/metadata/labels/controller-uid", json!("v"), &[label]),
+                (
+                    "/spec/selector/matchLabels/a",
+                    json!("b"),
+                    &[
+                        "spec.selector: Invalid value: …: `selector` not auto-generated",
+                        "spec.template.metadata.labels: Invalid value: …: `selector` does not match template `labels`",
+                    ],
+                ),
+                (
+                    "/spec/template/spec/restartPolicy",
+                    json!("Always"),
+                    &["spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""],
+                ),
+                ("/spec/completionMode", json!("Indexed"), &[]),
+                (
+                    "/spec/backoffLimitPerIndex",
+                    json!(1),
+                    &["spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode"],
+                ),
+                (
+                    "/spec/managedBy",
+                    json!("a"),
+                    &["spec.managedBy: Invalid value: \"a\": must be a domain-prefixed path (such as \"acme.io/foo\")"],
+                ),
+                (
+                    "/spec/parallelism",
+                    json!(-1),
+                    &["spec.parallelism: Invalid value: -1: must be greater than or equal to 0"],
+                ),
+                (
+                    "/spec/podReplacementPolicy",
+                    json!("Other"),
+                    &[
+                        r#"spec.podReplacementPolicy: Unsupported value: "Other": supported values: "Failed", "TerminatingOrFailed""#,
+                    ],
+                ),
+            ],
+        );
+        let indexed = json!({"completionMode": "Indexed", "completions": 3, "backoffLimitPerIndex": 1});
+        check_create(
+            &Job,
+            &job(indexed),
+            &[
+                ("/spec/maxFailedIndexes", json!(3), &[]),
+                (
+                    "/spec/maxFailedIndexes",
+                    json!(4),
+                    &["spec.maxFailedIndexes: Invalid value: 4: must be less than or equal to completions"],
+                ),
+                (
+                    "/spec/parallelism",
+                    json!(100_001),
+                    &[
+                        "spec.parallelism: Invalid value: 100001: must be less than or equal to 100000 when completion mode is Indexed",
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let immutable = "field is immutable";
+        check_update(
+            &Job,
+            &job(json!({"completions": 2})),
+            &[
+                ("/spec/parallelism", json!(5), &[]),
+                ("/spec/completions", json!(3), &[&format!("spec.completions: Invalid value: 3: {immutable}")]),
+                (
+                    "/spec/template/spec/containers/0/image",
+                    json!("j"),
+                    &[&format!("spec.template: Invalid value: …: {immutable}")],
+                ),
+                (
+                    "/spec/completionMode",
+                    json!("Indexed"),
+                    &[&format!("spec.completionMode: Invalid value: \"Indexed\": {immutable}")],
+                ),
+            ],
+        );
+        check_update(
+            &Job,
+            &job(json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed"})),
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/spec/completions",
+                    json!(3),
+                    &["spec.completions: Invalid value: 3: can only be modified in tandem with spec.parallelism"],
+                ),
+            ],
+        );
+        check_update(
+            &Job,
+            &job(json!({"suspend": true})),
+            &[
+                ("/spec/template/spec/nodeSelector", json!({"a": "b"}), &[]),
+                ("/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": "1"}}), &[]),
+                (
+                    "/spec/template/spec/containers/0/image",
+                    json!("j"),
+                    &[&format!("spec.template.spec: Invalid value: …: {immutable}")],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_failure_and_success_policies() {
+        let rules = "/spec/podFailurePolicy/rules";
+        let rule = "spec.podFailurePolicy.rules[0]";
+        let one = format!("{rule}: Invalid value: specifying one of OnExitCodes and OnPodConditions is required");
+        check_create(
+            &Job,
+            &job(json!({"podFailurePolicy": {"rules": []}})),
+            &[
+                (rules, json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 2]}}]), &[]),
+                (rules, json!([{"action": "FailJob"}]), &[&one]),
+                (
+                    rules,
+                    json!([{"action": "Other", "onPodConditions": [{"type": "A", "status": "True"}]}]),
+                    &[&format!(
+                        r#"{rule}.action: Unsupported value: "Other": supported values: "Count", "FailIndex", "FailJob", "Ignore""#
+                    )],
+                ),
+                (
+                    rules,
+                    json!([{"action": "FailIndex", "onPodConditions": [{"type": "A", "status": "True"}]}]),
+                    &[&format!(
+                        "{rule}.action: Invalid value: \"FailIndex\": requires the backoffLimitPerIndex to be set"
+                    )],
+                ),
+                (
+                    rules,
+                    json!([{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [2, 0]}}]),
+                    &[
+                        &format!("{rule}.onExitCodes.values[1]: Invalid value: 0: must not be 0 for the In operator"),
+                        &format!("{rule}.onExitCodes.values: Invalid value: [2,0]: must be ordered"),
+                    ],
+                ),
+            ],
+        );
+        let success = "spec.successPolicy.rules[0]";
+        let field = "/spec/successPolicy/rules";
+        check_create(
+            &Job,
+            &job(json!({"completionMode": "Indexed", "completions": 5, "successPolicy": {"rules": []}})),
+            &[
+                (
+                    "",
+                    Value::Null,
+                    &[
+                        "spec.successPolicy.rules: Required value: at least one rules must be specified when the successPolicy is specified",
+                    ],
+                ),
+                (field, json!([{"succeededIndexes": "0-2,4", "succeededCount": 4}]), &[]),
+                (
+                    field,
+                    json!([{}]),
+                    &[&format!(
+                        "{success}: Required value: at least one of succeededCount or succeededIndexes must be specified"
+                    )],
+                ),
+                (
+                    field,
+                    json!([{"succeededIndexes": "0-2", "succeededCount": 4}]),
+                    &[&format!(
+                        "{success}.succeededCount: Invalid value: 4: must be less than or equal to 3 (the number of indexes in the specified succeededIndexes field)"
+                    )],
+                ),
+                (
+                    field,
+                    json!([{"succeededCount": 6}]),
+                    &[&format!(
+                        "{success}.succeededCount: Invalid value: 6: must be less than or equal to 5 (the number of specified completions)"
+                    )],
+                ),
+                (
+                    field,
+                    json!([{"succeededIndexes": "3,1"}]),
+                    &[&format!(
+                        "{success}.succeededIndexes: Invalid value: \"3,1\": error parsing succeededIndexes: …"
+                    )],
+                ),
+            ],
+        );
     }
 }

@@ -48,14 +48,14 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     let (new, old, path) = (JobView::new(o), JobView::new(old), FieldPath::new("status"));
     let conditions = path.child("conditions");
     counters(&new, &path, errors);
-    apart(&new, &old, &conditions, errors);
+    exclusive_conditions(&new, &old, &conditions, errors);
     times(&new, &old, &path, errors);
-    announced(&new, &old, &conditions, errors);
-    ended(&new, &old, &path, errors);
+    interim_conditions(&new, &old, &conditions, errors);
+    finished_job(&new, &old, &path, errors);
     indexes(&new, &old, &path, errors);
     pods(&new, &old, &path, errors);
-    met(&new, &conditions, errors);
-    since(&new, &old, &path, errors);
+    success_criteria(&new, &conditions, errors);
+    no_reverts(&new, &old, &path, errors);
 }
 
 fn counters(new: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
@@ -83,7 +83,7 @@ fn changed(new: &JobView<'_>, old: &JobView<'_>, conditions: &[&str]) -> bool {
 }
 
 /// Checks that exclusive terminal conditions are not set together.
-fn apart(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn exclusive_conditions(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let complete = new.is("Complete");
     if complete && new.is("Failed") && changed(new, old, &["Complete", "Failed"]) {
         errors.push(FieldError::invalid(at, BadValue::Omitted, "cannot set Complete=True and Failed=true conditions"));
@@ -98,7 +98,7 @@ fn apart(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut Erro
 }
 
 /// Checks that a terminal condition follows its interim condition.
-fn announced(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn interim_conditions(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     for (end, by) in [("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet")] {
         if new.is(end) && !new.is(by) && changed(new, old, &[end, by]) {
             let why = format!("cannot set {end}=True condition without the {by}=true condition");
@@ -108,7 +108,7 @@ fn announced(new: &JobView<'_>, old: &JobView<'_>, at: &FieldPath, errors: &mut 
 }
 
 /// Checks that a job with met success criteria has not failed.
-fn met(new: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
+fn success_criteria(new: &JobView<'_>, at: &FieldPath, errors: &mut ErrorList) {
     let met = new.is("SuccessCriteriaMet");
     for failure in ["Failed", "FailureTarget"] {
         if met && new.is(failure) {
@@ -142,7 +142,7 @@ fn times(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut Er
 }
 
 /// Checks that a finished job has no active pods and a start time.
-fn ended(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn finished_job(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let finished = new.finished();
     let applies = |k: &str| finished && (!old.finished() || new.status[k] != old.status[k]);
     let number = |k: &str| (path.child(k), new.number(k));
@@ -216,7 +216,7 @@ fn indexes(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut 
 }
 
 /// Checks that values which only grow, or are final, are not reverted.
-fn since(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
+fn no_reverts(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut ErrorList) {
     let conditions = path.child("conditions");
     for c in ["Failed", "Complete", "FailureTarget"] {
         if old.is(c) && !new.is(c) {
@@ -250,5 +250,143 @@ fn since(new: &JobView<'_>, old: &JobView<'_>, path: &FieldPath, errors: &mut Er
     if old.is("Complete") && !had && met {
         let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
         errors.push(FieldError::invalid(&conditions, BadValue::Omitted, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::batch::job::Job;
+    use crate::testing::check_status;
+    use serde_json::{Value, json};
+
+    fn job(spec: Value, status: Value) -> Value {
+        let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": {"spec": {}}},
+            "status": status});
+        spec.as_object().into_iter().flatten().for_each(|(k, v)| job["spec"][k] = v.clone());
+        job
+    }
+
+    fn conditions(types: &[&str]) -> Value {
+        types.iter().map(|t| json!({"type": t, "status": "True"})).collect()
+    }
+
+    #[test]
+    fn validates_terminal_conditions() {
+        let start = "2026-01-01T00:00:00Z";
+        let field = "/status/conditions";
+        let required = "status.completionTime: Required value: completionTime is required for Complete jobs";
+        let interim = "status.conditions: Invalid value: cannot set Failed=True condition without the FailureTarget=true condition";
+        check_status(
+            &Job,
+            &job(json!({}), json!({"startTime": start})),
+            &[
+                ("", Value::Null, &[]),
+                (field, conditions(&["FailureTarget"]), &[]),
+                (field, conditions(&["FailureTarget", "Failed"]), &[]),
+                (field, conditions(&["Failed"]), &[interim]),
+                (field, conditions(&["SuccessCriteriaMet", "Complete"]), &[required]),
+                (
+                    field,
+                    conditions(&["SuccessCriteriaMet", "FailureTarget"]),
+                    &[
+                        "status.conditions: Invalid value: cannot set SuccessCriteriaMet=True and FailureTarget=true conditions",
+                    ],
+                ),
+                (
+                    "/status/completionTime",
+                    json!(start),
+                    &[
+                        "status.completionTime: Invalid value: …: cannot set completionTime when there is no Complete=True condition",
+                    ],
+                ),
+            ],
+        );
+        let failed =
+            job(json!({}), json!({"startTime": start, "conditions": conditions(&["FailureTarget", "Failed"])}));
+        check_status(
+            &Job,
+            &failed,
+            &[
+                (
+                    "/status/conditions",
+                    conditions(&["FailureTarget"]),
+                    &["status.conditions: Invalid value: cannot disable the terminal Failed=True condition"],
+                ),
+                (
+                    "/status/active",
+                    json!(1),
+                    &["status.active: Invalid value: 1: active>0 is invalid for finished job"],
+                ),
+                (
+                    "/status/terminating",
+                    json!(1),
+                    &["status.terminating: Invalid value: 1: terminating>0 is invalid for finished job"],
+                ),
+                (
+                    "/status/startTime",
+                    Value::Null,
+                    &[
+                        "status.startTime: Required value: startTime is required for finished job",
+                        "status.startTime: Required value: startTime cannot be removed for unsuspended job",
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_counters_and_indexes() {
+        let spec = json!({"completionMode": "Indexed", "completions": 5, "parallelism": 2, "backoffLimitPerIndex": 1});
+        let old = job(spec, json!({"failed": 2, "succeeded": 2, "active": 1}));
+        check_status(
+            &Job,
+            &old,
+            &[
+                ("/status/failed", json!(1), &["status.failed: Invalid value: 1: cannot decrease the failed counter"]),
+                (
+                    "/status/succeeded",
+                    json!(-1),
+                    &[
+                        "status.succeeded: Invalid value: -1: must be greater than or equal to 0",
+                        "status.succeeded: Invalid value: -1: cannot decrease the succeeded counter",
+                    ],
+                ),
+                (
+                    "/status/ready",
+                    json!(2),
+                    &["status.ready: Invalid value: 2: cannot set more ready pods than active"],
+                ),
+                ("/status/completedIndexes", json!("0-2,4"), &[]),
+                (
+                    "/status/completedIndexes",
+                    json!("5"),
+                    &["status.completedIndexes: Invalid value: \"5\": error parsing completedIndexes: …"],
+                ),
+                (
+                    "/status/uncountedTerminatedPods",
+                    json!({"succeeded": ["a"], "failed": ["a", ""]}),
+                    &[
+                        "status.uncountedTerminatedPods.failed[0]: Duplicate value: \"a\"",
+                        "status.uncountedTerminatedPods.failed[1]: Invalid value: \"\": must not be empty",
+                    ],
+                ),
+            ],
+        );
+        let mut both = old.clone();
+        both["status"]["completedIndexes"] = "0-2".into();
+        check_status(
+            &Job,
+            &both,
+            &[
+                ("/status/failedIndexes", json!("3"), &[]),
+                (
+                    "/status/failedIndexes",
+                    json!("2-3"),
+                    &[
+                        "status.failedIndexes: Invalid value: \"2-3\": failedIndexes and completedIndexes overlap at index: 2",
+                    ],
+                ),
+            ],
+        );
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_are_read_up_to_what_is_wrong() {
+    fn reports_the_first_error() {
         let good = [
             "*/5 * * * *",
             "0,30 1-5/2 ? JAN-mar sun",

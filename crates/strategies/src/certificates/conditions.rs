@@ -97,3 +97,67 @@ pub fn set_times(o: &mut Object, old: &Object, now: &str) {
         o.set(&["status", "conditions"], new);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(conditions: &[(&str, &str)]) -> Object {
+        let all: Vec<Value> = conditions.iter().map(|(t, s)| json!({"type": t, "status": s})).collect();
+        Object::from_value(json!({"status": {"conditions": all}})).expect("an object")
+    }
+
+    fn texts(errors: &ErrorList) -> Vec<String> {
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn validates_conditions() {
+        let check = |new: &[(&str, &str)], old: Option<&[(&str, &str)]>, expected: &[&str]| {
+            let mut errors = ErrorList::new();
+            validate(&request(new), old.map(request).as_ref(), &mut errors);
+            assert_eq!(texts(&errors), expected, "{new:?}");
+        };
+        let exclusive = "status.conditions[1].type: Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive";
+        check(&[("Approved", "True")], None, &[]);
+        check(
+            &[("Approved", "False")],
+            None,
+            &["status.conditions[0].status: Unsupported value: \"False\": supported values: \"True\""],
+        );
+        check(&[("Approved", "True"), ("Denied", "True")], None, &[exclusive]);
+        check(&[("Approved", "True"), ("Denied", "True")], Some(&[("Approved", "True"), ("Denied", "True")]), &[]);
+        check(&[("A", "True"), ("A", "False")], None, &["status.conditions[1].type: Duplicate value: \"A\""]);
+        check(
+            &[("", "")],
+            None,
+            &["status.conditions[0].type: Required value", "status.conditions[0].status: Required value"],
+        );
+    }
+
+    #[test]
+    fn only_approval_adds_decisions_and_none_is_removed() {
+        let check = |subresource: &str, new: &[(&str, &str)], old: &[(&str, &str)], expected: &[&str]| {
+            let mut errors = ErrorList::new();
+            validate_update(subresource, &request(new), &request(old), &mut errors);
+            assert_eq!(texts(&errors), expected, "{subresource} {new:?}");
+        };
+        let add = "status.conditions: Forbidden: updates may not add a condition of type \"Approved\"";
+        let remove = "status.conditions: Forbidden: updates may not remove a condition of type \"Failed\"";
+        check("approval", &[("Approved", "True")], &[], &[]);
+        check("status", &[("Approved", "True")], &[], &[add]);
+        check("status", &[("Failed", "True")], &[], &[]);
+        check("approval", &[], &[("Failed", "True")], &[remove]);
+    }
+
+    #[test]
+    fn sets_absent_times() {
+        let mut new = request(&[("Approved", "True"), ("A", "True")]);
+        let mut old = request(&[("A", "True")]);
+        old.set(&["status", "conditions"], json!([{"type": "A", "status": "True", "lastTransitionTime": "t0"}]));
+        set_times(&mut new, &old, "t1");
+        let times: Vec<&str> = conditions(&new).iter().map(|c| text(c, "lastTransitionTime")).collect();
+        assert_eq!(times, ["t1", "t0"]);
+    }
+}

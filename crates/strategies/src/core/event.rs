@@ -274,7 +274,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_of_the_newer_group_are_subdomains() {
+    fn requires_subdomain_names_in_the_events_group() {
         for (version, name, valid) in [
             ("v1", "A.b", true),
             ("v1", "a/b", false),

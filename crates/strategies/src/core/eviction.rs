@@ -132,7 +132,7 @@ fn take_disruption(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     };
     if number("observedGeneration") < b.generation() {
         let why = format!("The disruption budget {} is still being processed by the server.", b.name());
-        return Err(violates(why, 10));
+        return Err(budget_violation(why, 10));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -144,7 +144,7 @@ fn take_disruption(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     if allowed == 0 {
         let (want, have) = (number("desiredHealthy"), number("currentHealthy"));
         let why = format!("The disruption budget {} needs {want} healthy pods and has {have} currently", b.name());
-        return Err(violates(why, 0));
+        return Err(budget_violation(why, 0));
     }
     b.set(&["status", "disruptionsAllowed"], allowed - 1);
     b.set(&["status", "disruptedPods", pod], now);
@@ -158,7 +158,7 @@ fn take_disruption(b: &mut Object, pod: &str, now: &str) -> Result<(), Status> {
     Ok(())
 }
 
-fn violates(why: String, retry_after_seconds: u32) -> Status {
+fn budget_violation(why: String, retry_after_seconds: u32) -> Status {
     let message = "Cannot evict pod as it would violate the pod's disruption budget.";
     let cause = Cause { reason: "DisruptionBudget".into(), message: why, field: String::new() };
     Status::new(429, Reason::TooManyRequests, message).with_details(Details {

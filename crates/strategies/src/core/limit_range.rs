@@ -158,3 +158,65 @@ fn counted_name(name: &str, at: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(at, name, "must be a standard resource type or fully qualified"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    fn range(limit: Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": [limit]}})
+    }
+
+    #[test]
+    fn validates_limits() {
+        let check = |limit: Value, errors: &[&str]| {
+            let errors: Vec<String> = errors.iter().map(|e| format!("spec.limits[0].{e}")).collect();
+            let errors: Vec<&str> = errors.iter().map(String::as_str).collect();
+            check_create(&LimitRange, &range(limit), &[("", Value::Null, &errors)]);
+        };
+        check(json!({"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1"}}), &[]);
+        check(
+            json!({"type": "Other"}),
+            &["type: Invalid value: \"Other\": must be a standard limit type or fully qualified"],
+        );
+        check(
+            json!({"type": "Pod", "max": {"cpu": "1"}, "min": {"cpu": "2"}}),
+            &["min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1"],
+        );
+        check(
+            json!({"type": "Pod", "max": {"cpu": "1"}, "default": {"cpu": "1"}}),
+            &["default: Forbidden: may not be specified when `type` is 'Pod'"],
+        );
+        check(
+            json!({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}}),
+            &[
+                "defaultRequest[cpu]: Invalid value: \"2\": default request value 2 is greater than default limit value 1",
+            ],
+        );
+        check(
+            json!({"type": "Pod", "maxLimitRequestRatio": {"cpu": "500m"}}),
+            &["maxLimitRequestRatio[cpu]: Invalid value: \"500m\": ratio 500m is less than 1"],
+        );
+        check(
+            json!({"type": "Pod", "max": {"cpu": "4"}, "min": {"cpu": "2"}, "maxLimitRequestRatio": {"cpu": "3"}}),
+            &["maxLimitRequestRatio[cpu]: Invalid value: \"3\": ratio 3 is greater than max/min = 2.000000"],
+        );
+        check(
+            json!({"type": "PersistentVolumeClaim", "max": {"requests.storage": "1"}}),
+            &["limits: Required value: either minimum or maximum storage value is required, but neither was provided"],
+        );
+    }
+
+    #[test]
+    fn defaults_follow_bounds() {
+        let mut limits =
+            Object::from_value(range(json!({"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1"}})))
+                .expect("an object");
+        default(&mut limits);
+        let limit = &limits.0["spec"]["limits"][0];
+        assert_eq!(limit["default"], json!({"cpu": "2"}));
+        assert_eq!(limit["defaultRequest"], json!({"cpu": "2", "memory": "1"}));
+    }
+}

@@ -192,3 +192,66 @@ pub fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    #[test]
+    fn validates_taints_and_ranges() {
+        let node = |spec: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": spec});
+        let effect = r#"metadata.taints[0].effect: Unsupported value: "Other": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute""#;
+        let twice = json!([{"key": "a", "effect": "NoSchedule"}, {"key": "a", "value": "b", "effect": "NoSchedule"}]);
+        check_create(
+            &Node,
+            &node(json!({})),
+            &[
+                (
+                    "/spec/taints",
+                    json!([{"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoExecute"}]),
+                    &[],
+                ),
+                ("/spec/taints", json!([{"key": "a", "effect": "Other"}]), &[effect]),
+                ("/spec/taints", json!([{"key": "a"}]), &["metadata.taints[0].effect: Required value"]),
+                (
+                    "/spec/taints",
+                    twice,
+                    &["metadata.taints[1]: Duplicate value: …: taints must be unique by key and effect pair"],
+                ),
+                ("/spec/podCIDRs", json!(["10.0.0.0/24", "fd00::/64"]), &[]),
+                (
+                    "/spec/podCIDRs",
+                    json!(["10.0.0.0/24", "10.1.0.0/24"]),
+                    &[
+                        "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one CIDR for each IP family",
+                    ],
+                ),
+            ],
+        );
+        let old = node(json!({"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"], "providerID": "a"}));
+        check_update(
+            &Node,
+            &old,
+            &[
+                ("/spec/unschedulable", json!(true), &[]),
+                (
+                    "/spec/podCIDRs",
+                    json!(["10.0.0.0/24", "fd00::/64"]),
+                    &["spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"],
+                ),
+                (
+                    "/spec/providerID",
+                    json!("b"),
+                    &["spec.providerID: Forbidden: node updates may not change providerID except from \"\" to valid"],
+                ),
+                (
+                    "/spec/taints",
+                    json!([{"key": "a"}]),
+                    &["metadata.taints[0].effect: Required value", "metadata.taints[0].effect: Required value"],
+                ),
+            ],
+        );
+    }
+}

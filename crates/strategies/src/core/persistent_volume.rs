@@ -95,7 +95,7 @@ pub(super) fn attributes_class(spec: &Value, path: &FieldPath, errors: &mut Erro
         }
         if !spec["csi"].is_object() {
             let why = "has to be specified when using volumeAttributesClassName";
-            errors.push(FieldError::required(&path.child("csi"), why));
+            errors.push(FieldError::required(&path.child("csi"), why).ordered_at(&at));
         }
     }
 }
@@ -231,4 +231,94 @@ fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     let old = OLD_SOURCES.iter().filter(|(kind, _, _)| is_set(spec, kind));
     out.extend(old.map(|(_, name, why)| format!("{}: {why}", at.child(name))));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    fn volume() -> Value {
+        json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}}})
+    }
+
+    #[test]
+    fn validates_a_new_volume() {
+        let two = "spec.nfs: Forbidden: may not specify more than 1 volume type";
+        let local = "spec.nodeAffinity: Required value: Local volume requires node affinity";
+        let recycle = "spec.persistentVolumeReclaimPolicy: Forbidden: may not be 'recycle' for a hostPath mount of '/'";
+        check_create(
+            &Ruled::new(validate),
+            &volume(),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/accessModes", json!([]), &["spec.accessModes: Required value"]),
+                ("/spec/hostPath", Value::Null, &["spec: Required value: must specify a volume type"]),
+                ("/spec/nfs", json!({"server": "s", "path": "/p"}), &[two]),
+                (
+                    "/spec/capacity",
+                    json!({"cpu": "1"}),
+                    &["spec.capacity: Unsupported value: {\"cpu\":\"1\"}: supported values: \"storage\""],
+                ),
+                (
+                    "/spec/capacity/storage",
+                    json!("0"),
+                    &["spec.capacity[storage]: Invalid value: \"0\": must be greater than zero"],
+                ),
+                (
+                    "/spec/nodeAffinity",
+                    json!({}),
+                    &["spec.nodeAffinity.required: Required value: must specify required node constraints"],
+                ),
+                (
+                    "/spec/volumeAttributesClassName",
+                    json!(""),
+                    &[
+                        "spec.volumeAttributesClassName: Required value: an empty string is disallowed",
+                        "spec.csi: Required value: has to be specified when using volumeAttributesClassName",
+                    ],
+                ),
+            ],
+        );
+        let with = |spec: Value| {
+            let mut volume = volume();
+            volume["spec"] = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}});
+            spec.as_object().into_iter().flatten().for_each(|(k, v)| volume["spec"][k] = v.clone());
+            volume
+        };
+        let check =
+            |spec: Value, error: &str| check_create(&Ruled::new(validate), &with(spec), &[("", Value::Null, &[error])]);
+        check(json!({"local": {"path": "/a"}}), local);
+        check(json!({"hostPath": {"path": "//"}, "persistentVolumeReclaimPolicy": "Recycle"}), recycle);
+        check(
+            json!({"csi": {"driver": "a b", "volumeHandle": "h"}}),
+            "spec.csi.driver: Invalid value: \"a b\": a lowercase RFC 1123 subdomain…",
+        );
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let affinity = |key: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "In", "values": ["z"]}]}]}});
+        let mut old = volume();
+        old["spec"]["nodeAffinity"] = affinity("failure-domain.beta.kubernetes.io/zone");
+        let source =
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n…";
+        check_update(
+            &Ruled::new(validate).with_update(validate_update),
+            &old,
+            &[
+                ("/spec/capacity/storage", json!("2Gi"), &[]),
+                ("/spec/hostPath/path", json!("/b"), &[source]),
+                ("/spec/nodeAffinity", affinity("topology.kubernetes.io/zone"), &[]),
+                (
+                    "/spec/nodeAffinity",
+                    affinity("other"),
+                    &["nodeAffinity: Invalid value: …: field is immutable, except for updating from beta label to GA"],
+                ),
+                ("/spec/volumeMode", json!("Block"), &["volumeMode: Invalid value: \"Block\": field is immutable"]),
+            ],
+        );
+    }
 }

@@ -219,3 +219,110 @@ fn warnings(o: &Object, _old: Option<&Object>) -> Vec<String> {
     out.extend(claim_sizes(o.get("spec").unwrap_or(&Value::Null), &FieldPath::new("spec")));
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    fn claim(phase: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}, "storageClassName": "s"},
+            "status": {"phase": phase, "capacity": {"storage": "2Gi"}}})
+    }
+
+    #[test]
+    fn validates_a_new_claim() {
+        let mode = "spec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes";
+        let kind = "spec.dataSource: Invalid value: \"Other\": must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+        let size = "spec.resources[storage]";
+        check_create(
+            &Ruled::new(validate),
+            &claim("Pending"),
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/spec/accessModes",
+                    json!([]),
+                    &["spec.accessModes: Required value: at least 1 access mode is required"],
+                ),
+                ("/spec/accessModes", json!(["ReadWriteOncePod", "ReadWriteMany"]), &[mode]),
+                (
+                    "/spec/accessModes",
+                    json!(["Other"]),
+                    &[
+                        r#"spec.accessModes: Unsupported value: "Other": supported values: "ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod""#,
+                    ],
+                ),
+                ("/spec/resources", json!({}), &[&format!("{size}: Required value")]),
+                (
+                    "/spec/resources/requests/storage",
+                    json!("0"),
+                    &[&format!("{size}: Invalid value: \"0\": must be greater than zero")],
+                ),
+                ("/spec/dataSource", json!({"kind": "Other", "name": "n"}), &[kind]),
+                (
+                    "/spec/dataSource",
+                    json!({"kind": "PersistentVolumeClaim", "name": ""}),
+                    &["spec.dataSource.name: Required value"],
+                ),
+                (
+                    "/spec/volumeMode",
+                    json!("Other"),
+                    &[r#"spec.volumeMode: Unsupported value: "Other": supported values: "Block", "Filesystem""#],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let immutable = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n…";
+        let strategy = Ruled::new(validate).with_update(validate_update);
+        let storage = "/spec/resources/requests/storage";
+        let less = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
+        check_update(
+            &strategy,
+            &claim("Bound"),
+            &[
+                (storage, json!("3Gi"), &[]),
+                (storage, json!("1Gi"), &[less]),
+                ("/spec/accessModes", json!(["ReadWriteMany"]), &[immutable]),
+                ("/spec/storageClassName", json!("t"), &[immutable]),
+            ],
+        );
+        check_update(
+            &strategy,
+            &claim("Pending"),
+            &[
+                (storage, json!("3Gi"), &[immutable]),
+                ("/spec/volumeName", json!("v"), &[]),
+                (
+                    "/spec/volumeMode",
+                    json!("Block"),
+                    &[immutable, "volumeMode: Invalid value: \"Block\": field is immutable"],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn synchronizes_data_sources() {
+        let check = |mut spec: Value, source: &Value, reference: &Value| {
+            spec = json!({"spec": spec});
+            let mut claim = Object::from_value(spec).expect("an object");
+            same_sources(&mut claim);
+            let at = |key: &str| claim.at(&["spec", key]).cloned().unwrap_or_default();
+            assert_eq!((&at("dataSource"), &at("dataSourceRef")), (source, reference));
+        };
+        let (volume, other) = (
+            json!({"kind": "PersistentVolumeClaim", "name": "n"}),
+            json!({"apiGroup": "a.example", "kind": "K", "name": "n"}),
+        );
+        check(json!({"dataSource": volume}), &volume, &volume);
+        check(json!({"dataSource": other}), &Value::Null, &Value::Null);
+        check(json!({"dataSourceRef": other}), &other, &other);
+        check(json!({"dataSourceRef": {"kind": "K", "name": "n", "namespace": "m"}}), &Value::Null, &Value::Null);
+    }
+}

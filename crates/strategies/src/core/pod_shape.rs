@@ -47,7 +47,7 @@ pub fn sources(old: &Value, new: &Value) -> String {
         if let Shape::Fields(all) = &mut shape {
             let is_source = |k: &str| schema.fields.iter().any(|f| f.inline_of.is_some() && go::name(&f.name) == k);
             all.retain(|(k, _)| is_source(k));
-            put_behind(all, &[("Quobyte", "RBD"), ("FlexVolume", "ISCSI")]);
+            move_after(all, &[("Quobyte", "RBD"), ("FlexVolume", "ISCSI")]);
         }
         shape.lines()
     };
@@ -66,14 +66,14 @@ fn inside(mut spec: Shape) -> Shape {
     let (shared, rest): (Vec<_>, Vec<_>) = std::mem::take(all).into_iter().partition(|(k, _)| SHARED.contains(&&**k));
     // The service account has two fields.
     *all = rest.into_iter().filter(|(k, _)| k != "ServiceAccount").collect();
-    put_behind(all, &AFTER);
+    move_after(all, &AFTER);
     if let Some((_, context)) = all.iter_mut().find(|(k, _)| k == "SecurityContext") {
         if let Shape::Leaf(_) = context {
             let schema = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSecurityContext");
             *context = schema.map_or(Shape::Fields(Vec::new()), |s| Shape::new(&Value::Object(Default::default()), s));
         }
         if let Shape::Fields(c) = context {
-            put_behind(c, &AFTER_CONTEXT);
+            move_after(c, &AFTER_CONTEXT);
             let mut context: Vec<(String, Shape)> =
                 SHARED.iter().filter_map(|k| shared.iter().find(|(n, _)| n == k).cloned()).collect();
             context.append(c);
@@ -83,14 +83,14 @@ fn inside(mut spec: Shape) -> Shape {
     if let Some(Shape::List(volumes)) = spec.member("Volumes") {
         for v in volumes {
             if let Shape::Fields(sources) = v {
-                put_behind(sources, &[("Quobyte", "RBD")]);
+                move_after(sources, &[("Quobyte", "RBD")]);
             }
         }
     }
     spec
 }
 
-fn put_behind(all: &mut Vec<(String, Shape)>, moves: &[(&str, &str)]) {
+fn move_after(all: &mut Vec<(String, Shape)>, moves: &[(&str, &str)]) {
     for (what, behind) in moves {
         let Some(from) = all.iter().position(|(k, _)| k == what) else { continue };
         let field = all.remove(from);

@@ -67,7 +67,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
         ("initContainers", "initContainerStatuses"),
         ("", "ephemeralContainerStatuses"),
     ] {
-        ended(old, of, &list(o, key), &list(old, key), &status.child(key), errors);
+        terminated_stays(old, of, &list(o, key), &list(old, key), &status.child(key), errors);
     }
     let mut seen = HashSet::new();
     let claims: HashSet<&str> = items(o, "resourceClaims").iter().map(|c| text(c, "name")).collect();
@@ -123,7 +123,7 @@ fn addresses(all: &[Value], at: &FieldPath, errors: &mut ErrorList) {
 
 /// Checks that terminated containers without restart stay terminated. A container's own restart policy overrides the
 /// pod's.
-fn ended(old: &Object, of: &str, now: &[Value], was: &[Value], at: &FieldPath, errors: &mut ErrorList) {
+fn terminated_stays(old: &Object, of: &str, now: &[Value], was: &[Value], at: &FieldPath, errors: &mut ErrorList) {
     let policy = if of.is_empty() { "Never" } else { old.str_at(&["spec", "restartPolicy"]).unwrap_or_default() };
     if policy == "Always" {
         return;

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_has_one_source_which_is_validated() {
+    fn validates_volume_sources() {
         let partition = "volumes[0].persistentDisk.partition: Invalid value: 256: must be between 1 and 255, inclusive";
         check(
             "volumes",
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_validated_where_they_may_be() {
+    fn validates_probes() {
         let two = "containers[0].livenessProbe.httpGet: Forbidden: may not specify more than 1 handler type";
         let low = "containers[0].livenessProbe.failureThreshold: Invalid value: -1: must be greater than or equal to 0";
         check(

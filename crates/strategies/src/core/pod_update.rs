@@ -31,7 +31,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
             }
         }
     }
-    if !deadline_may_be(o, old, errors) {
+    if !deadline_shortened(o, old, errors) {
         return;
     }
     tolerations(o, old, errors);
@@ -52,7 +52,7 @@ pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
         keep(&["spec", "terminationGracePeriodSeconds"]);
     }
     if !items(old, "schedulingGates").is_empty() {
-        while_gated(o, old, errors);
+        gated_scheduling(o, old, errors);
         keep(&["spec", "nodeSelector"]);
         take_node_affinity(old, &mut rest);
     }
@@ -81,7 +81,7 @@ fn take_images(o: &Object, allowed: &mut Object, list: &str) {
 }
 
 /// Checks that a deadline is only set or shortened. Returns false if further rules do not apply.
-fn deadline_may_be(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
+fn deadline_shortened(o: &Object, old: &Object, errors: &mut ErrorList) -> bool {
     let path = FieldPath::new("spec.activeDeadlineSeconds");
     let deadline = |p: &Object| p.int_at(&["spec", "activeDeadlineSeconds"]);
     match (deadline(old), deadline(o)) {
@@ -125,7 +125,7 @@ fn gates(o: &Object, old: &Object, errors: &mut ErrorList) {
 }
 
 /// Checks that scheduling fields of a gated pod are only narrowed.
-fn while_gated(o: &Object, old: &Object, errors: &mut ErrorList) {
+fn gated_scheduling(o: &Object, old: &Object, errors: &mut ErrorList) {
     let at = FieldPath::new("spec.nodeSelector");
     let selector = |p: &Object| p.at(&["spec", "nodeSelector"]).and_then(Value::as_object).cloned().unwrap_or_default();
     let now = selector(o);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_addresses() {
+    fn resolves_targets() {
         let object = |v: Value| Object::from_value(v).unwrap();
         let containers = json!([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 8080}]}]);
         let p = object(json!({"spec": {"containers": containers}, "status": {"podIP": "10.1.2.3"}}));

@@ -182,3 +182,89 @@ fn quota(o: &Object, limits: bool) -> String {
         .collect();
     all.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn validates_resources_and_scopes() {
+        let base = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}});
+        let scope = "spec.scopes: Invalid value:";
+        let selector = "spec.scopeSelector.matchExpressions";
+        let expression = |e: Value| json!({"matchExpressions": [e]});
+        check_create(
+            &Ruled::new(validate),
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/spec/hard",
+                    json!({"requests.example.com/gpu": "1", "count/a.example": "1", "services.loadbalancers": "1"}),
+                    &[],
+                ),
+                (
+                    "/spec/hard",
+                    json!({"pods": "-1"}),
+                    &["spec.hard[pods]: Invalid value: \"-1\": must be greater than or equal to 0"],
+                ),
+                (
+                    "/spec/hard",
+                    json!({"pods": "500m"}),
+                    &["spec.hard[pods]: Invalid value: \"500m\": must be an integer"],
+                ),
+                (
+                    "/spec/hard",
+                    json!({"other": "1"}),
+                    &[
+                        "spec.hard[other]: Invalid value: \"other\": must be a standard resource type or fully qualified",
+                        "spec.hard[other]: Invalid value: \"other\": must be a standard resource for quota",
+                    ],
+                ),
+                ("/spec/scopes", json!(["BestEffort"]), &[]),
+                (
+                    "/spec",
+                    json!({"hard": {"cpu": "1"}, "scopes": ["BestEffort"]}),
+                    &[&format!("{scope} [\"BestEffort\"]: unsupported scope applied to resource")],
+                ),
+                ("/spec/scopes", json!(["Other"]), &[&format!("{scope} [\"Other\"]: unsupported scope")]),
+                (
+                    "/spec/scopes",
+                    json!(["BestEffort", "NotBestEffort"]),
+                    &[&format!("{scope} [\"BestEffort\",\"NotBestEffort\"]: conflicting scopes")],
+                ),
+                (
+                    "/spec",
+                    json!({"hard": {"secrets": "1"}, "scopes": ["Terminating"]}),
+                    &[&format!("{scope} [\"Terminating\"]: unsupported scope applied to resource")],
+                ),
+                (
+                    "/spec/scopeSelector",
+                    expression(json!({"scopeName": "PriorityClass", "operator": "In", "values": ["a"]})),
+                    &[],
+                ),
+                (
+                    "/spec/scopeSelector",
+                    expression(json!({"scopeName": "PriorityClass", "operator": "In"})),
+                    &[&format!(
+                        "{selector}.values: Required value: must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+                    )],
+                ),
+                (
+                    "/spec/scopeSelector",
+                    expression(json!({"scopeName": "PriorityClass", "operator": "Exists", "values": ["a"]})),
+                    &[&format!(
+                        "{selector}.values: Invalid value: [\"a\"]: must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+                    )],
+                ),
+                (
+                    "/spec/scopeSelector",
+                    expression(json!({"scopeName": "Terminating", "operator": "In", "values": ["a"]})),
+                    &[&format!("{selector}.operator: Invalid value: \"In\": must be 'Exists' when scope is any of …")],
+                ),
+            ],
+        );
+    }
+}

@@ -119,3 +119,80 @@ fn no_object(text: &[u8]) -> Option<String> {
     };
     Some(format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    fn secret(ty: &str, data: Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "type": ty, "data": data})
+    }
+
+    #[test]
+    fn requires_the_keys_of_its_type() {
+        let check = |ty: &str, data: Value, errors: &[&str]| {
+            check_create(&Secret, &secret(ty, data), &[("", Value::Null, errors)]);
+        };
+        check("Opaque", json!({"a": "Yg=="}), &[]);
+        check(
+            "Opaque",
+            json!({"a b": ""}),
+            &["data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric characters…"],
+        );
+        check("kubernetes.io/tls", json!({"tls.crt": "YQ=="}), &["data[tls.key]: Required value"]);
+        check("kubernetes.io/ssh-auth", json!({}), &["data[ssh-privatekey]: Required value"]);
+        check("kubernetes.io/basic-auth", json!({"username": "YQ=="}), &[]);
+        check(
+            "kubernetes.io/basic-auth",
+            json!({}),
+            &["data[username]: Required value", "data[password]: Required value"],
+        );
+        check("kubernetes.io/dockercfg", json!({}), &["data[.dockercfg]: Required value"]);
+        check("kubernetes.io/dockerconfigjson", json!({".dockerconfigjson": "e30="}), &[]);
+        check(
+            "kubernetes.io/dockerconfigjson",
+            json!({".dockerconfigjson": "YQ=="}),
+            &[
+                "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": invalid character 'a' looking for beginning of value",
+            ],
+        );
+        check(
+            "kubernetes.io/service-account-token",
+            json!({}),
+            &["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
+        );
+    }
+
+    #[test]
+    fn validates_an_update() {
+        let mut old = secret("Opaque", json!({"a": "Yg=="}));
+        check_update(
+            &Secret,
+            &old,
+            &[
+                ("/data/a", json!("Yw=="), &[]),
+                ("/type", json!("other"), &["type: Invalid value: \"other\": field is immutable"]),
+            ],
+        );
+        old["immutable"] = true.into();
+        let why = "Forbidden: field is immutable when `immutable` is set";
+        check_update(
+            &Secret,
+            &old,
+            &[
+                ("/data/a", json!("Yw=="), &[&format!("data: {why}")]),
+                ("/immutable", json!(false), &[&format!("immutable: {why}")]),
+            ],
+        );
+    }
+
+    #[test]
+    fn merges_string_data() {
+        let mut object =
+            Object::from_value(json!({"data": {"a": "Yg=="}, "stringData": {"a": "c", "d": "e"}})).expect("an object");
+        Secret.default(&mut object);
+        assert_eq!((object.get("data"), object.get("stringData")), (Some(&json!({"a": "Yw==", "d": "ZQ=="})), None));
+    }
+}

@@ -289,11 +289,11 @@ pub fn update(o: &Object, old: &Object, errors: &mut ErrorList) {
         if list == "clusterIPs" && is_headless(old) && text(s, "clusterIP").parse::<IpAddr>().is_err() {
             continue;
         }
-        stays(list, one, unset, single, (items(s, list), items(was, list)), s, errors);
+        primary_unchanged(list, one, unset, single, (items(s, list), items(was, list)), s, errors);
     }
 }
 
-fn stays(
+fn primary_unchanged(
     list: &str,
     one: &str,
     unset: &str,
@@ -405,10 +405,17 @@ pub fn warnings(o: &Object) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::plain::Ruled;
-    use crate::testing::check_create;
+    use crate::testing::{check_create, check_status, check_update};
+
+    fn service(spec: Value) -> Value {
+        let mut service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+            "spec": {"ports": [{"port": 1, "targetPort": 1}]}});
+        spec.as_object().into_iter().flatten().for_each(|(k, v)| service["spec"][k] = v.clone());
+        service
+    }
 
     #[test]
-    fn external_traffic_policies() {
+    fn validates_external_traffic_policies() {
         let base = json!({"apiVersion": "v1", "kind": "Service",
             "spec": {"externalTrafficPolicy": "Other", "type": "ClusterIP", "ports": [{"port": 1, "targetPort": 1}]}});
         let unused =
@@ -418,6 +425,208 @@ mod tests {
             &Ruled::new(validate),
             &base,
             &[("", Value::Null, &[unused]), ("/spec/type", json!("NodePort"), &[unknown])],
+        );
+    }
+
+    #[test]
+    fn validates_ports() {
+        let base = service(json!({}));
+        let ports = |ports: Value| ports;
+        check_create(
+            &Ruled::new(validate),
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/ports", json!([]), &["spec.ports: Required value"]),
+                (
+                    "/spec/ports/1",
+                    json!({"port": 2, "targetPort": 1}),
+                    &["spec.ports[0].name: Required value", "spec.ports[1].name: Required value"],
+                ),
+                (
+                    "/spec/ports",
+                    ports(
+                        json!([{"name": "a", "port": 1, "targetPort": 1}, {"name": "a", "port": 2, "targetPort": 1}]),
+                    ),
+                    &["spec.ports[1].name: Duplicate value: \"a\""],
+                ),
+                (
+                    "/spec/ports",
+                    ports(
+                        json!([{"name": "a", "port": 1, "targetPort": 1}, {"name": "b", "port": 1, "targetPort": 1}]),
+                    ),
+                    &[
+                        "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":1,\"TargetPort\":0,\"NodePort\":0}",
+                    ],
+                ),
+                (
+                    "/spec/ports/0/port",
+                    json!(65536),
+                    &["spec.ports[0].port: Invalid value: 65536: must be between 1 and 65535, inclusive"],
+                ),
+                (
+                    "/spec/ports/0/nodePort",
+                    json!(30000),
+                    &["spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'"],
+                ),
+                (
+                    "/spec/ports/0/protocol",
+                    json!("ICMP"),
+                    &[r#"spec.ports[0].protocol: Unsupported value: "ICMP": supported values: "SCTP", "TCP", "UDP""#],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_types_and_addresses() {
+        let name = |name: &str| service(json!({"type": "ExternalName", "externalName": name, "ports": []}));
+        let check =
+            |base: &Value, errors: &[&str]| check_create(&Ruled::new(validate), base, &[("", Value::Null, errors)]);
+        check(&name("a.example."), &[]);
+        check(&name(""), &["spec.externalName: Required value"]);
+        check(&name("A"), &["spec.externalName: Invalid value: \"A\": a lowercase RFC 1123 subdomain…"]);
+        let headless = json!({"clusterIP": "None", "clusterIPs": ["None"]});
+        check(&service(headless.clone()), &[]);
+        let mut node_port = service(headless);
+        node_port["spec"]["type"] = "NodePort".into();
+        node_port["spec"]["externalTrafficPolicy"] = "Cluster".into();
+        check(
+            &node_port,
+            &["spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services"],
+        );
+        let ips = |ip: &str, ips: Value| service(json!({"clusterIP": ip, "clusterIPs": ips}));
+        check(&ips("10.0.0.1", json!(["10.0.0.1", "fd00::1"])), &[]);
+        let first = "spec.clusterIPs: Invalid value: [\"10.0.0.2\"]: first value must match `clusterIP`";
+        check(&ips("10.0.0.1", json!(["10.0.0.2"])), &[first]);
+        let family = "spec.clusterIPs: Invalid value: [\"10.0.0.1\",\"10.0.0.2\"]: may specify no more than one IP for each IP family";
+        check(&ips("10.0.0.1", json!(["10.0.0.1", "10.0.0.2"])), &[family]);
+        let none = "spec.clusterIPs: Invalid value: [\"None\",\"10.0.0.2\"]: 'None' must be the first and only value";
+        check(&ips("None", json!(["None", "10.0.0.2"])), &[none]);
+        let external = json!({"externalIPs": ["127.0.0.1"], "externalTrafficPolicy": "Cluster"});
+        let loopback = "spec.externalIPs[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)";
+        check(&service(external), &[loopback]);
+    }
+
+    #[test]
+    fn validates_session_affinity_and_load_balancer_fields() {
+        let only = "may only be used when `type` is 'LoadBalancer'";
+        check_create(
+            &Ruled::new(validate),
+            &service(
+                json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10}}}),
+            ),
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/spec/sessionAffinityConfig/clientIP/timeoutSeconds",
+                    json!(86401),
+                    &[
+                        "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: must be greater than 0 and less than 86400",
+                    ],
+                ),
+                (
+                    "/spec/loadBalancerSourceRanges",
+                    json!(["10.0.0.0/8"]),
+                    &[&format!("spec.LoadBalancerSourceRanges: Forbidden: {only}")],
+                ),
+                ("/spec/loadBalancerClass", json!("a/b"), &[&format!("spec.loadBalancerClass: Forbidden: {only}")]),
+                (
+                    "/spec/allocateLoadBalancerNodePorts",
+                    json!(true),
+                    &[&format!("spec.allocateLoadBalancerNodePorts: Forbidden: {only}")],
+                ),
+                (
+                    "/spec/trafficDistribution",
+                    json!("Other"),
+                    &["spec.trafficDistribution: Unsupported value: \"Other\": supported values: …"],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn keeps_primary_addresses_on_update() {
+        let spec = json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"], "ipFamilyPolicy": "PreferDualStack",
+            "ipFamilies": ["IPv4", "IPv6"]});
+        let ips = |first: &str| {
+            json!({"clusterIP": first, "clusterIPs": [first, "fd00::1"], "ipFamilyPolicy": "PreferDualStack",
+            "ipFamilies": ["IPv4", "IPv6"], "ports": [{"port": 1, "targetPort": 1, "protocol": "TCP"}], "type": "ClusterIP"})
+        };
+        let changed = "spec.clusterIPs[0]: Invalid value: [\"10.0.0.2\",\"fd00::1\"]: may not change once set";
+        let release = "spec.ipFamilyPolicy: Invalid value: \"PreferDualStack\": must be set to 'SingleStack' when releasing the secondary clusterIP";
+        check_update(
+            &Ruled::new(validate).with_update(update),
+            &service(spec),
+            &[
+                ("/metadata/labels", json!({"a": "b"}), &[]),
+                ("/spec", ips("10.0.0.2"), &[changed]),
+                ("/spec/clusterIPs", json!(["10.0.0.1"]), &[release]),
+            ],
+        );
+        let class = "spec.loadBalancerClass: Invalid value: \"c/d\": may not change once set";
+        let balanced =
+            service(json!({"type": "LoadBalancer", "loadBalancerClass": "a/b", "externalTrafficPolicy": "Cluster"}));
+        check_update(
+            &Ruled::new(validate).with_update(update),
+            &balanced,
+            &[("/spec/loadBalancerClass", json!("c/d"), &[class])],
+        );
+    }
+
+    #[test]
+    fn warns_of_ignored_fields() {
+        let check = |spec: Value, expected: &[&str]| {
+            let service = Object::from_value(service(spec)).expect("an object");
+            assert_eq!(warnings(&service), expected);
+        };
+        check(json!({}), &[]);
+        check(
+            json!({"type": "ClusterIP", "clusterIP": "None", "sessionAffinity": "ClientIP"}),
+            &["spec.SessionAffinity is ignored for headless services"],
+        );
+        check(
+            json!({"type": "ClusterIP", "externalName": "a"}),
+            &["spec.externalName is ignored when spec.type is not \"ExternalName\""],
+        );
+        let close = "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"";
+        check(json!({"trafficDistribution": "PreferClose"}), &[close]);
+    }
+
+    #[test]
+    fn validates_the_status() {
+        let strategy = Ruled::new(validate).with_status(|o, _, errors| status(o, errors));
+        let field = "/status/loadBalancer/ingress";
+        let path = "status.loadBalancer.ingress";
+        check_status(
+            &strategy,
+            &service(json!({"type": "LoadBalancer"})),
+            &[
+                (field, json!([{"ip": "192.0.2.1", "ipMode": "VIP"}]), &[]),
+                (
+                    field,
+                    json!([{"ip": "192.0.2.1"}]),
+                    &[&format!("{path}[0].ipMode: Required value: must be specified when `ip` is set")],
+                ),
+                (
+                    field,
+                    json!([{"hostname": "a", "ipMode": "VIP"}]),
+                    &[&format!("{path}[0].ipMode: Forbidden: may not be specified when `ip` is not set")],
+                ),
+                (
+                    field,
+                    json!([{"hostname": "192.0.2.1"}]),
+                    &[&format!(
+                        "{path}[0].hostname: Invalid value: \"192.0.2.1\": must be a DNS name, not an IP address"
+                    )],
+                ),
+            ],
+        );
+        let only = format!("{path}: Forbidden: may only be used when `spec.type` is 'LoadBalancer'");
+        check_status(
+            &strategy,
+            &service(json!({})),
+            &[(field, json!([{"ip": "192.0.2.1", "ipMode": "VIP"}]), &[&only])],
         );
     }
 }

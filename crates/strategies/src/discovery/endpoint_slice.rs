@@ -157,3 +157,56 @@ fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain::Ruled;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn validates_endpoints_and_ports() {
+        let base = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "s"},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []});
+        let at = "endpoints[0].addresses[0]: Invalid value:";
+        check_create(
+            &Ruled::new(validate),
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/endpoints/0/addresses",
+                    json!(["fd00::1"]),
+                    &[&format!("{at} \"fd00::1\": must be an IPv4 address")],
+                ),
+                (
+                    "/endpoints/0/addresses",
+                    json!(["127.0.0.1"]),
+                    &[&format!("{at} \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)")],
+                ),
+                (
+                    "/endpoints/0/addresses",
+                    json!([]),
+                    &["endpoints[0].addresses: Required value: must contain at least 1 address"],
+                ),
+                (
+                    "/endpoints/0/hostname",
+                    json!("A"),
+                    &["endpoints[0].hostname: Invalid value: \"A\": a lowercase RFC 1123 label…"],
+                ),
+                (
+                    "/endpoints/0/hints",
+                    json!({"forZones": [{"name": "a"}, {"name": "a"}]}),
+                    &["endpoints[0].hints.forZones[1].name: Duplicate value: \"a\""],
+                ),
+                ("/ports", json!([{"port": 1}, {"port": 2}]), &["ports[1].name: Duplicate value: \"\""]),
+                (
+                    "/addressType",
+                    json!("Other"),
+                    &["addressType: Unsupported value: \"Other\": supported values: \"FQDN\", \"IPv4\", \"IPv6\""],
+                ),
+            ],
+        );
+    }
+}

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entropy_is_counted_as_far_as_it_matters() {
+    fn bounds_entropy() {
         let check = |deck, hand, expect| assert_eq!(is_too_much_entropy(deck, hand), expect, "{deck} {hand}");
         check(128, 6, false);
         check(512, 6, false);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_range_has() {
+    fn contains_usable_addresses() {
         for (range, ip, expected) in [
             ("10.0.0.7/24", "10.0.0.1", true),
             ("10.0.0.0/24", "10.0.0.0", false),

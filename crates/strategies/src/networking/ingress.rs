@@ -174,3 +174,122 @@ fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_status};
+    use serde_json::json;
+
+    #[test]
+    fn validates_rules_backends_and_tls() {
+        let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+        let base = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i"}, "spec": {
+            "rules": [{"host": "a.example", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]}});
+        let path = "spec.rules[0].http.paths[0]";
+        let field = "/spec/rules/0/http/paths/0";
+        check_create(
+            &Ruled::new(validate).with_since(validate_since),
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/spec",
+                    json!({}),
+                    &["spec: Invalid value: null: either `defaultBackend` or `rules` must be specified"],
+                ),
+                (
+                    "/spec/rules/0/host",
+                    json!("192.0.2.1"),
+                    &["spec.rules[0].host: Invalid value: \"192.0.2.1\": must be a DNS name, not an IP address"],
+                ),
+                ("/spec/rules/0/host", json!("*.example"), &[]),
+                (
+                    "/spec/rules/0/host",
+                    json!("a.*.example"),
+                    &[
+                        "spec.rules[0].host: Invalid value: \"a.*.example\": a wildcard DNS-1123 subdomain must start with '*.'…",
+                    ],
+                ),
+                (
+                    &format!("{field}/path"),
+                    json!("a"),
+                    &[&format!("{path}.path: Invalid value: \"a\": must be an absolute path")],
+                ),
+                (
+                    &format!("{field}/path"),
+                    json!("/a//b"),
+                    &[&format!("{path}.path: Invalid value: \"/a//b\": must not contain '//'")],
+                ),
+                (
+                    &format!("{field}/path"),
+                    json!("/a/.."),
+                    &[&format!("{path}.path: Invalid value: \"/a/..\": cannot end with '/..'")],
+                ),
+                (
+                    &format!("{field}/pathType"),
+                    Value::Null,
+                    &[&format!("{path}.pathType: Required value: pathType must be specified")],
+                ),
+                (
+                    &format!("{field}/pathType"),
+                    json!("Other"),
+                    &[&format!(
+                        "{path}.pathType: Unsupported value: \"Other\": supported values: \"Exact\", \"ImplementationSpecific\", \"Prefix\""
+                    )],
+                ),
+                (
+                    &format!("{field}/backend/service/port"),
+                    json!({}),
+                    &[&format!("{path}.backend: Required value: port name or number is required")],
+                ),
+                (
+                    &format!("{field}/backend/service/port"),
+                    json!({"name": "a", "number": 1}),
+                    &[&format!("{path}.backend: Invalid value: …: cannot set both port name & port number")],
+                ),
+                (
+                    &format!("{field}/backend/resource"),
+                    json!({"kind": "K", "name": "n"}),
+                    &[&format!("{path}.backend: Invalid value: …: cannot set both resource and service backends")],
+                ),
+                (
+                    "/spec/tls",
+                    json!([{"hosts": ["A"]}]),
+                    &["spec.tls[0].hosts[0]: Invalid value: \"A\": a lowercase RFC 1123 subdomain…"],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_the_class_and_the_status() {
+        let base = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i",
+            "annotations": {"kubernetes.io/ingress.class": "a"}},
+            "spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}});
+        let differs = "annotations.kubernetes.io/ingress.class: Invalid value: \"a\": must match `ingressClassName` when both are specified";
+        check_create(
+            &Ruled::new(validate).with_since(validate_since),
+            &base,
+            &[("/spec/ingressClassName", json!("a"), &[]), ("/spec/ingressClassName", json!("b"), &[differs])],
+        );
+        let object = Object::from_value(base.clone()).expect("an object");
+        let deprecated =
+            "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead";
+        assert_eq!(warnings(&object, None), [deprecated]);
+        assert!(warnings(&object, Some(&object)).is_empty());
+        let field = "/status/loadBalancer/ingress";
+        check_status(
+            &Ruled::new(validate).with_status(validate_status),
+            &base,
+            &[
+                (field, json!([{"ip": "192.0.2.1"}, {"hostname": "a"}]), &[]),
+                (
+                    field,
+                    json!([{"ip": "a"}]),
+                    &["status.loadBalancer.ingress[0].ip: Invalid value: \"a\": must be a valid IP address…"],
+                ),
+            ],
+        );
+    }
+}

@@ -91,7 +91,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn ranges_of_services() {
+    fn validates_ranges() {
         let strategy = rules();
         let base =
             json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "spec": {"cidrs": ["10.0.0.0/24"]}});

@@ -147,3 +147,74 @@ pub fn update(new: &Value, old: &Value, at: &FieldPath, errors: &mut ErrorList) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::core::pod::Pod;
+    use crate::testing::{check_create, check_update};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn validates_annotations_of_pods() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": {}},
+            "spec": {"containers": [{"name": "c", "image": "i", "securityContext": {"seccompProfile": {"type": "Unconfined"}}}]}});
+        let apparmor = "container.apparmor.security.beta.kubernetes.io/";
+        let one = |k: &str, v: &str| json!({k: v});
+        let at = "metadata.annotations";
+        check_create(
+            &Pod,
+            &pod,
+            &[
+                ("/metadata/annotations", one("controller.kubernetes.io/pod-deletion-cost", "-1"), &[]),
+                (
+                    "/metadata/annotations",
+                    one("controller.kubernetes.io/pod-deletion-cost", "01"),
+                    &[&format!(
+                        "{at}[controller.kubernetes.io/pod-deletion-cost]: Invalid value: \"01\": must be a 32bit integer"
+                    )],
+                ),
+                (
+                    "/metadata/annotations",
+                    one("kubernetes.io/config.mirror", "a"),
+                    &[&format!(
+                        "{at}[kubernetes.io/config.mirror]: Invalid value: \"a\": must set spec.nodeName if mirror pod annotation is set"
+                    )],
+                ),
+                (
+                    "/metadata/annotations",
+                    one(&format!("{apparmor}d"), "unconfined"),
+                    &[&format!("{at}[{apparmor}d]: Invalid value: \"d\": container not found")],
+                ),
+                (
+                    "/metadata/annotations",
+                    one(&format!("{apparmor}c"), "other"),
+                    &[&format!(
+                        "{at}[{apparmor}c]: Invalid value: \"other\": invalid AppArmor profile name: \"other\""
+                    )],
+                ),
+                (
+                    "/metadata/annotations",
+                    one("container.seccomp.security.alpha.kubernetes.io/c", "runtime/default"),
+                    &[
+                        "spec.containers[0].securityContext.seccompProfile.type: Forbidden: seccomp type in annotation and field must match",
+                    ],
+                ),
+            ],
+        );
+        let mirror = |v: &str| one("kubernetes.io/config.mirror", v);
+        let mut old = pod;
+        old["metadata"]["annotations"] = mirror("a");
+        old["spec"]["nodeName"] = "n".into();
+        let forbidden =
+            format!("{at}[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror pod annotation");
+        check_update(
+            &Pod,
+            &old,
+            &[
+                ("", Value::Null, &[]),
+                ("/metadata/annotations", mirror("b"), &[&forbidden]),
+                ("/metadata/annotations", json!({}), &[&forbidden]),
+            ],
+        );
+    }
+}

@@ -166,13 +166,9 @@ fn restarts(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
 /// Rejects probes and lifecycle hooks of init containers that are no sidecars.
 fn init_container(c: &Value, at: &FieldPath, errors: &mut ErrorList) {
     for k in probes::PROBES.into_iter().chain(["lifecycle"]).filter(|k| is_set(c, k)) {
-        forbid(k, "may not be set for init containers without restartPolicy=Always", at, errors);
+        let why = "may not be set for init containers without restartPolicy=Always";
+        errors.push(FieldError::forbidden(&at.child(k), why));
     }
-}
-
-fn forbid(key: &str, why: &str, at: &FieldPath, errors: &mut ErrorList) {
-    let at = at.child(key);
-    errors.push(FieldError::forbidden(&at, why));
 }
 
 /// Fields that ephemeral containers may not have.
@@ -202,17 +198,15 @@ fn ephemeral(spec: &Value, c: &Value, at: &FieldPath, errors: &mut ErrorList) {
         Value::Object(o) => k == "resources" && o.is_empty(),
         v => v.is_null(),
     };
+    // Upstream reports these fields last.
+    let last = at.child("targetContainerName");
     for k in NOT_EPHEMERAL.into_iter().filter(|k| !empty(k)) {
-        let direct = matches!(k, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
-        if direct {
-            errors.push(FieldError::forbidden(&at.child(k), WHY));
-        } else {
-            forbid(k, WHY, at, errors);
-        }
+        errors.push(FieldError::forbidden(&at.child(k), WHY).ordered_at(&last));
     }
     for (i, m) in items(c, "volumeMounts").iter().enumerate() {
         for k in ["subPath", "subPathExpr"].into_iter().filter(|k| !text(m, k).is_empty()) {
-            errors.push(FieldError::forbidden(&at.child("volumeMounts").index(i).child(k), WHY));
+            let at = at.child("volumeMounts").index(i).child(k);
+            errors.push(FieldError::forbidden(&at, WHY).ordered_at(&last));
         }
     }
 }
@@ -240,5 +234,90 @@ fn resize_policy(c: &Value, spec: &Value, at: &FieldPath, errors: &mut ErrorList
             errors.push(FieldError::invalid(at, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"));
         }
         errors.iter_mut().skip(before).for_each(|e| e.order_path = Some(at.index(i).to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check_pod_spec;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn validates_ports() {
+        let field = "/containers/0/ports";
+        let at = "containers[0].ports";
+        check_pod_spec(&[
+            (field, json!([{"name": "a", "containerPort": 80}, {"containerPort": 81, "hostPort": 81}]), &[]),
+            (
+                field,
+                json!([{"name": "a", "containerPort": 80}, {"name": "a", "containerPort": 81}]),
+                &[&format!("{at}[1].name: Duplicate value: \"a\"")],
+            ),
+            (
+                field,
+                json!([{"containerPort": 80, "hostPort": 1}, {"containerPort": 81, "hostPort": 1}]),
+                &[&format!("{at}[1].hostPort: Duplicate value: \"TCP//1\"")],
+            ),
+            (field, json!([{"containerPort": 0}]), &[&format!("{at}[0].containerPort: Required value")]),
+            (
+                field,
+                json!([{"containerPort": 80, "protocol": "ICMP"}]),
+                &[&format!(
+                    "{at}[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\""
+                )],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn validates_kinds_of_containers() {
+        let probe = json!({"exec": {"command": ["a"]}});
+        let init = |extra: Value| {
+            let mut c = json!({"name": "i", "image": "i"});
+            extra.as_object().into_iter().flatten().for_each(|(k, v)| c[k] = v.clone());
+            json!([c])
+        };
+        let policy = "Unsupported value: \"Other\": supported values: \"Always\", \"Never\", \"OnFailure\"";
+        check_pod_spec(&[
+            ("/initContainers", init(json!({"restartPolicy": "Always", "livenessProbe": probe})), &[]),
+            (
+                "/initContainers",
+                init(json!({"livenessProbe": probe})),
+                &[
+                    "initContainers[0].livenessProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+                ],
+            ),
+            (
+                "/initContainers",
+                init(json!({"restartPolicy": "Other"})),
+                &[&format!("initContainers[0].restartPolicy: {policy}")],
+            ),
+            (
+                "/containers/0/resizePolicy",
+                json!([{"resourceName": "cpu", "restartPolicy": "NotRequired"}, {"resourceName": "cpu", "restartPolicy": "NotRequired"}]),
+                &["containers[0].resizePolicy[1]: Duplicate value: \"cpu\""],
+            ),
+            (
+                "/containers/0/resizePolicy",
+                json!([{"resourceName": "disk", "restartPolicy": "NotRequired"}]),
+                &["containers[0].resizePolicy: Unsupported value: \"disk\": supported values: \"cpu\", \"memory\""],
+            ),
+            (
+                "/containers/0/restartPolicyRules",
+                json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]),
+                &[
+                    "containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+                ],
+            ),
+        ]);
+        check_pod_spec(&[(
+            "/ephemeralContainers",
+            json!([{"name": "e", "image": "i", "ports": [{"containerPort": 1}], "targetContainerName": "x"}]),
+            &[
+                "ephemeralContainers[0].targetContainerName: Not found: \"x\"",
+                "ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
+                "ephemeralContainers: Forbidden: cannot be set on create",
+            ],
+        )]);
     }
 }

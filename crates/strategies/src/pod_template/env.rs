@@ -194,3 +194,77 @@ fn divisor(r: &Value, resource: &str, at: &FieldPath, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(at, resource, why));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check_pod_spec;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn validates_variables_and_sources() {
+        let field = "/containers/0/env";
+        let at = "containers[0].env[0]";
+        let from = |source: Value| json!([{"name": "A", "valueFrom": source}]);
+        let one =
+            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
+        let path = |path: &str| from(json!({"fieldRef": {"fieldPath": path}}));
+        check_pod_spec(&[
+            (field, json!([{"name": "A", "value": "b"}]), &[]),
+            (field, json!([{"name": "", "value": "b"}]), &[&format!("{at}.name: Required value")]),
+            (field, from(json!({})), &[&format!("{at}.valueFrom: Invalid value: \"\": {one}")]),
+            (
+                field,
+                json!([{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+                &[&format!("{at}.valueFrom: Invalid value: \"\": may not be specified when `value` is not empty")],
+            ),
+            (field, path("status.podIP"), &[]),
+            (field, path("metadata.labels['a']"), &[]),
+            (
+                field,
+                path("spec.hostname"),
+                &[&format!(
+                    "{at}.valueFrom.fieldRef.fieldPath: Invalid value: \"spec.hostname\": error converting fieldPath: field label not supported: spec.hostname"
+                )],
+            ),
+            (
+                field,
+                path("metadata.labels"),
+                &[&format!(
+                    "{at}.valueFrom.fieldRef.fieldPath: Unsupported value: \"metadata.labels\": supported values: …"
+                )],
+            ),
+            (
+                field,
+                path("metadata.name['a']"),
+                &[&format!(
+                    "{at}.valueFrom.fieldRef.fieldPath: Invalid value: \"metadata.name['a']\": error converting fieldPath: field label does not support subscript: metadata.name['a']"
+                )],
+            ),
+            (
+                field,
+                from(json!({"resourceFieldRef": {"resource": "limits.other"}})),
+                &[&format!(
+                    "{at}.valueFrom.resourceFieldRef.resource: Unsupported value: \"limits.other\": supported values: …"
+                )],
+            ),
+            (
+                field,
+                from(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}})),
+                &[&format!(
+                    "{at}.valueFrom.resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource"
+                )],
+            ),
+            ("/containers/0/envFrom", json!([{"secretRef": {"name": "s"}}]), &[]),
+            (
+                "/containers/0/envFrom",
+                json!([{}]),
+                &["containers[0].envFrom: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`"],
+            ),
+            (
+                "/containers/0/envFrom",
+                json!([{"secretRef": {"name": "s"}, "configMapRef": {"name": "c"}}]),
+                &["containers[0].envFrom: Invalid value: \"\": may not have more than one field specified at a time"],
+            ),
+        ]);
+    }
+}

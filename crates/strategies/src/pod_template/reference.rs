@@ -54,7 +54,7 @@ mod tests {
     use super::pull_policy;
 
     #[test]
-    fn only_the_latest_is_pulled_each_time() {
+    fn pulls_latest_always() {
         for image in ["nginx", "nginx:latest", "r.example.com:5000/a/b", "localhost/x:latest", "a/b:latest@sha256:LONG"]
         {
             let image = &image.replace("LONG", &"a".repeat(64));

@@ -8,10 +8,10 @@ use std::collections::HashSet;
 const ID_MAX: i64 = i32::MAX as i64;
 
 fn id(v: &Value, key: &str, at: &FieldPath, errors: &mut ErrorList) {
-    one_id(&v[key], &at.child(key), errors);
+    user_id(&v[key], &at.child(key), errors);
 }
 
-fn one_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
+fn user_id(v: &Value, at: &FieldPath, errors: &mut ErrorList) {
     if v.as_i64().is_some_and(|n| !(0..=ID_MAX).contains(&n)) {
         errors.push(FieldError::invalid(at, v, "must be between 0 and 2147483647, inclusive"));
     }
@@ -29,7 +29,7 @@ pub fn pod(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         id(context, key, &at, errors);
     }
     for (i, g) in items(context, "supplementalGroups").iter().enumerate() {
-        one_id(g, &at.child("supplementalGroups").index(i), errors);
+        user_id(g, &at.child("supplementalGroups").index(i), errors);
     }
     if spec["hostPID"] == true && spec["shareProcessNamespace"] == true {
         let why = "ShareProcessNamespace and HostPID cannot both be enabled";

@@ -167,3 +167,133 @@ pub fn tokens(spec: &Value, path: &FieldPath, errors: &mut ErrorList) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::core::pod::Pod;
+    use crate::testing::{check_create, check_pod_spec};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn validates_volumes() {
+        let volume = |source: Value| {
+            let mut v = json!({"name": "v"});
+            source.as_object().into_iter().flatten().for_each(|(k, s)| v[k] = s.clone());
+            json!([v])
+        };
+        let relative = "must be a relative path";
+        check_pod_spec(&[
+            ("/volumes", volume(json!({})), &[]),
+            ("/volumes", json!([{"name": "v"}, {"name": "v"}]), &["volumes[1].name: Duplicate value: \"v\""]),
+            (
+                "/volumes",
+                json!([{"name": "V"}]),
+                &["volumes[0].name: Invalid value: \"V\": a lowercase RFC 1123 label…"],
+            ),
+            (
+                "/volumes",
+                volume(json!({"emptyDir": {}, "cephfs": {"monitors": ["m"]}})),
+                &["volumes[0].cephFS: Forbidden: may not specify more than 1 volume type"],
+            ),
+            (
+                "/volumes",
+                volume(json!({"emptyDir": {"sizeLimit": "-1"}})),
+                &["volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity"],
+            ),
+            (
+                "/volumes",
+                volume(json!({"nfs": {"server": "s", "path": "p"}})),
+                &["volumes[0].nfs.path: Invalid value: \"p\": must be an absolute path"],
+            ),
+            (
+                "/volumes",
+                volume(json!({"configMap": {"name": "c", "items": [{"key": "k", "path": "/p"}]}})),
+                &[&format!("volumes[0].configMap.items[0].path: Invalid value: \"/p\": {relative}")],
+            ),
+            (
+                "/volumes",
+                volume(json!({"iscsi": {"targetPortal": "p", "iqn": "a", "lun": 0}})),
+                &["volumes[0].iscsi.iqn: Invalid value: \"a\": must be valid format starting with iqn, eui, or naa"],
+            ),
+            (
+                "/volumes",
+                volume(json!({"fc": {"targetWWNs": ["a"]}})),
+                &["volumes[0].fc.lun: Required value: lun is required if targetWWNs is specified"],
+            ),
+            ("/volumes", volume(json!({"csi": {"driver": ""}})), &["volumes[0].csi.driver: Required value"]),
+            (
+                "/volumes",
+                volume(json!({"ephemeral": {}})),
+                &["volumes[0].ephemeral.volumeClaimTemplate: Required value"],
+            ),
+        ]);
+        let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}});
+        let base = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}],
+            "containers": [{"name": "c", "image": "i"}]}});
+        let created = "spec.volumes[1].persistentVolumeClaim.claimName: Invalid value: \"p-v\": must not reference a PVC that gets created for an ephemeral volume";
+        check_create(
+            &Pod,
+            &base,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/volumes/1", json!({"name": "w", "persistentVolumeClaim": {"claimName": "p-v"}}), &[created]),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_projected_volumes() {
+        let projected = |sources: Value| json!([{"name": "v", "projected": {"sources": sources}}]);
+        let at = "volumes[0].projected";
+        check_pod_spec(&[
+            ("/volumes", projected(json!([{"configMap": {"name": "c"}}, {"secret": {"name": "s"}}])), &[]),
+            (
+                "/volumes",
+                projected(json!([{"secret": {"name": ""}}])),
+                &[&format!("{at}.sources[0].secret.name: Required value")],
+            ),
+            (
+                "/volumes",
+                projected(json!([{"configMap": {"name": "c"}, "secret": {"name": "s"}}])),
+                &[&format!("{at}.sources[0]: Forbidden: may not specify more than 1 volume type per source")],
+            ),
+            (
+                "/volumes",
+                projected(json!([
+                    {"configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}},
+                    {"secret": {"name": "s", "items": [{"key": "k", "path": "p"}]}},
+                ])),
+                &[&format!("{at}: Invalid value: \"s\": conflicting duplicate paths")],
+            ),
+            (
+                "/volumes",
+                projected(json!([{"serviceAccountToken": {"path": "t", "expirationSeconds": 10}}])),
+                &[
+                    &format!(
+                        "{at}.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 10: may not specify a duration less than 10 minutes"
+                    ),
+                    &format!(
+                        "{at}.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set"
+                    ),
+                ],
+            ),
+            (
+                "/volumes",
+                projected(
+                    json!([{"downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "status.podIP"}}]}}]),
+                ),
+                &[&format!(
+                    "{at}.sources[0].downwardAPI.fieldRef.fieldPath: Unsupported value: \"status.podIP\": supported values: …"
+                )],
+            ),
+            (
+                "/volumes",
+                projected(json!([{"downwardAPI": {"items": [{"path": "p"}]}}])),
+                &[&format!(
+                    "{at}.sources[0].downwardAPI: Required value: one of fieldRef and resourceFieldRef is required"
+                )],
+            ),
+        ]);
+    }
+}

@@ -175,3 +175,78 @@ fn user_name(name: &str) -> Vec<String> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{check_create, check_pod_spec};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn validates_the_os_and_its_fields() {
+        let user = "securityContext.windowsOptions.runAsUserName: Invalid value:";
+        let options = |o: Value| json!({"windowsOptions": o});
+        check_pod_spec(&[
+            ("/os", json!({"name": "linux"}), &[]),
+            (
+                "/os",
+                json!({"name": "other"}),
+                &["os: Unsupported value: \"other\": supported values: \"linux\", \"windows\""],
+            ),
+            ("/os", json!({"name": ""}), &["os.name: Required value: cannot be empty"]),
+            ("/securityContext", options(json!({"runAsUserName": "d\\u"})), &[]),
+            (
+                "/securityContext",
+                options(json!({"runAsUserName": ""})),
+                &[&format!("{user} \"\": runAsUserName cannot be an empty string")],
+            ),
+            (
+                "/securityContext",
+                options(json!({"runAsUserName": "a\\b\\c"})),
+                &[&format!("{user} \"a\\\\b\\\\c\": runAsUserName cannot contain more than one backslash")],
+            ),
+            (
+                "/securityContext",
+                options(json!({"runAsUserName": "..."})),
+                &[&format!("{user} \"...\": runAsUserName's User cannot contain only periods or spaces")],
+            ),
+            (
+                "/securityContext",
+                options(json!({"hostProcess": true})),
+                &[
+                    "hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers",
+                ],
+            ),
+        ]);
+        let pod = |spec: Value| {
+            let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+                "spec": {"containers": [{"name": "c", "image": "i"}]}});
+            spec.as_object().into_iter().flatten().for_each(|(k, v)| pod["spec"][k] = v.clone());
+            pod
+        };
+        let why = "cannot be set for a windows pod";
+        check_create(
+            &crate::core::pod::Pod,
+            &pod(json!({"os": {"name": "windows"}})),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/hostPID", json!(true), &[&format!("spec.hostPID: Forbidden: {why}")]),
+                (
+                    "/spec/securityContext",
+                    json!({"fsGroup": 1}),
+                    &[&format!("spec.securityContext.fsGroup: Forbidden: {why}")],
+                ),
+                (
+                    "/spec/containers/0/securityContext",
+                    json!({"privileged": true}),
+                    &[&format!("spec.containers[0].securityContext.privileged: Forbidden: {why}")],
+                ),
+            ],
+        );
+        let linux = "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod";
+        check_create(
+            &crate::core::pod::Pod,
+            &pod(json!({"os": {"name": "linux"}})),
+            &[("/spec/securityContext", options(json!({})), &[linux])],
+        );
+    }
+}

@@ -36,3 +36,63 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
     conditions::validate(all, &FieldPath::new("status.conditions"), errors);
     not_negative(o, &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"], errors);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_status};
+    use serde_json::json;
+
+    #[test]
+    fn validates_bounds_and_status() {
+        let base =
+            json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}, "spec": {}});
+        let above = "Invalid value: \"101%\": must not be greater than 100%";
+        check_create(
+            &Ruled::new(validate),
+            &base,
+            &[
+                ("/spec/minAvailable", json!("100%"), &[]),
+                ("/spec/minAvailable", json!("101%"), &[&format!("spec.minAvailable: {above}")]),
+                ("/spec/maxUnavailable", json!("101%"), &[&format!("spec.maxUnavailable: {above}")]),
+                (
+                    "/spec/minAvailable",
+                    json!(-1),
+                    &["spec.minAvailable: Invalid value: -1: must be greater than or equal to 0"],
+                ),
+                (
+                    "/spec/minAvailable",
+                    json!("a"),
+                    &[
+                        "spec.minAvailable: Invalid value: \"a\": a valid percent string must be a numeric string followed by an ending '%'…",
+                    ],
+                ),
+                (
+                    "/spec",
+                    json!({"minAvailable": 1, "maxUnavailable": 1}),
+                    &["spec: Invalid value: …: minAvailable and maxUnavailable cannot be both set"],
+                ),
+                (
+                    "/spec/unhealthyPodEvictionPolicy",
+                    json!("Other"),
+                    &[
+                        r#"spec.unhealthyPodEvictionPolicy: Unsupported value: "Other": supported values: "AlwaysAllow", "IfHealthyBudget""#,
+                    ],
+                ),
+            ],
+        );
+        let condition = json!([{"type": "A", "status": "True", "reason": "", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        check_status(
+            &Ruled::new(validate).with_status(validate_status),
+            &base,
+            &[
+                (
+                    "/status/disruptionsAllowed",
+                    json!(-1),
+                    &["status.disruptionsAllowed: Invalid value: -1: must be greater than or equal to 0"],
+                ),
+                ("/status/conditions", condition, &["status.conditions[0].reason: Required value: must be set"]),
+            ],
+        );
+    }
+}

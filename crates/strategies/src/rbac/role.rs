@@ -26,23 +26,7 @@ impl CreateStrategy for Role {
     }
 
     fn validate(&self, o: &Object, errors: &mut ErrorList) {
-        let all = o.clone().into_value();
-        for (i, r) in items(&all, "rules").iter().enumerate() {
-            rule(r, o.kind() == "Role", &FieldPath::new("rules").index(i), errors);
-        }
-        let aggregation = &all["aggregationRule"];
-        let at = FieldPath::new("aggregationRule.clusterRoleSelectors");
-        if aggregation.is_object() && items(aggregation, "clusterRoleSelectors").is_empty() {
-            let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
-            errors.push(FieldError::required(&at, why));
-        }
-        for (i, s) in items(aggregation, "clusterRoleSelectors").iter().enumerate() {
-            let before = errors.len();
-            schema::rules::selector(s, &at.index(i), errors);
-            if errors.len() > before {
-                errors.push(FieldError::invalid(&at.index(i), Value::Null, "invalid label selector."));
-            }
-        }
+        validate(o, errors);
     }
 }
 
@@ -53,6 +37,26 @@ impl CostEstimator for Role {
 }
 
 registry::strategy!(Role: CreateStrategy, CostEstimator);
+
+fn validate(o: &Object, errors: &mut ErrorList) {
+    let all = o.clone().into_value();
+    for (i, r) in items(&all, "rules").iter().enumerate() {
+        rule(r, o.kind() == "Role", &FieldPath::new("rules").index(i), errors);
+    }
+    let aggregation = &all["aggregationRule"];
+    let at = FieldPath::new("aggregationRule.clusterRoleSelectors");
+    if aggregation.is_object() && items(aggregation, "clusterRoleSelectors").is_empty() {
+        let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        errors.push(FieldError::required(&at, why));
+    }
+    for (i, s) in items(aggregation, "clusterRoleSelectors").iter().enumerate() {
+        let before = errors.len();
+        schema::rules::selector(s, &at.index(i), errors);
+        if errors.len() > before {
+            errors.push(FieldError::invalid(&at.index(i), Value::Null, "invalid label selector."));
+        }
+    }
+}
 
 fn rule(r: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
     if !items(r, "nonResourceURLs").is_empty() {
@@ -71,5 +75,48 @@ fn rule(r: &Value, namespaced: bool, at: &FieldPath, errors: &mut ErrorList) {
     }
     if items(r, "resources").is_empty() {
         errors.push(FieldError::required(&at.child("resources"), "resource rules must supply at least one resource"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    #[test]
+    fn validates_rules() {
+        let validate = |o: &Object, errors: &mut ErrorList| validate(o, errors);
+        let role = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "r"}, "rules": []});
+        let mixed = "rules[0].nonResourceURLs: Invalid value: [\"/a\"]: rules cannot apply to both regular resources and non-resource URLs";
+        let namespaced =
+            "rules[0].nonResourceURLs: Invalid value: [\"/a\"]: namespaced rules cannot apply to non-resource URLs";
+        let group = "rules[0].apiGroups: Required value: resource rules must supply at least one api group";
+        let resource = "rules[0].resources: Required value: resource rules must supply at least one resource";
+        let verb = "rules[0].verbs: Required value: verbs must contain at least one value";
+        check_create(
+            &crate::plain::Ruled::new(validate),
+            &role("ClusterRole"),
+            &[
+                ("", Value::Null, &[]),
+                ("/rules", json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]), &[]),
+                ("/rules", json!([{"verbs": ["get"], "nonResourceURLs": ["/a"]}]), &[]),
+                ("/rules", json!([{"verbs": ["get"]}]), &[group, resource]),
+                ("/rules", json!([{"verbs": [], "apiGroups": [""], "resources": ["pods"]}]), &[verb]),
+                ("/rules", json!([{"verbs": ["get"], "nonResourceURLs": ["/a"], "resources": ["pods"]}]), &[mixed]),
+                (
+                    "/aggregationRule",
+                    json!({}),
+                    &[
+                        "aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil",
+                    ],
+                ),
+            ],
+        );
+        check_create(
+            &crate::plain::Ruled::new(validate),
+            &role("Role"),
+            &[("/rules", json!([{"verbs": ["get"], "nonResourceURLs": ["/a"]}]), &[namespaced])],
+        );
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_claim_is_validated_on_create() {
+    fn validates_claims_on_create() {
         for (kind, strategy, pointer, path) in [
             ("ResourceClaim", resource_claim::rules(), "/spec/devices", "spec.devices"),
             ("ResourceClaimTemplate", resource_claim_template::rules(), "/spec/spec/devices", "spec.spec.devices"),

@@ -51,7 +51,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn selectors_of_a_class_stay_valid() {
+    fn keeps_old_selectors_valid() {
         let strategy = rules();
         let base = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
             "spec": {"selectors": [{"cel": {"expression": "1"}}]}});

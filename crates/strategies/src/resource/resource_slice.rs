@@ -235,7 +235,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn versions() {
+    fn parses_semantic_versions() {
         for good in ["1.2.3", "0.0.0", "1.0.0-alpha.1", "1.0.0+01.b", "1.0.0-a-b+c", "1.0.0--"] {
             assert!(is_semantic_version(good), "{good}");
         }

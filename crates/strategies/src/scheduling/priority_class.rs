@@ -82,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn priority_classes() {
+    fn validates_values_and_system_classes() {
         let base = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "x"}, "value": 5});
         let high = "value: Forbidden: maximum allowed value of a user defined priority is 1000000000";
         let policy =

@@ -91,7 +91,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn storage_classes() {
+    fn validates_parameters_and_topologies() {
         let strategy = rules();
         let base =
             json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.com/disk"});

@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn inline_volumes_of_attachments() {
+    fn validates_inline_volumes() {
         let strategy = rules();
         let csi = json!({"driver": "a.example", "volumeHandle": "h"});
         let source = json!({"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"], "csi": csi}});

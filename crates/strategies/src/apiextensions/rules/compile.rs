@@ -267,7 +267,7 @@ mod tests {
 
     /// The estimates equal upstream's, which determine the accepted definitions.
     #[test]
-    fn rules_cost_what_upstream_estimates() {
+    fn estimates_equal_upstreams() {
         let text = || json!({"type": "string"});
         let short = |n: u64| json!({"type": "string", "maxLength": n});
         let number = || json!({"type": "number"});

@@ -1,9 +1,9 @@
 //! `x-kubernetes-validations`: validation rules of custom resources
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel`).
 //!
-//! `expressions` has the types of a schema, `compile` compiles rules and reports their errors, `evaluate` evaluates them for an object.
-//! [`super::custom::Custom`] evaluates them after the schema's own validation, as upstream does, unless an error of that makes rules
-//! meaningless ([`blocks`]). A schema with rules below `allOf` and the like is invalid, as upstream's.
+//! `expressions` derives CEL types from schemas, `compile` compiles rules and reports their errors, `evaluate` evaluates
+//! them for an object. [`super::custom::Custom`] evaluates rules after schema validation, as upstream, unless it found an
+//! error that makes them meaningless ([`blocks`]). Rules below `allOf` and other junctors are invalid, as upstream.
 
 mod compile;
 mod evaluate;

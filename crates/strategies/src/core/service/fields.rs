@@ -123,3 +123,57 @@ pub fn drop_of_old_type(o: &mut Object, old: &Object) {
         o.set(&["status", "loadBalancer"], json!({}));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(spec: &Value) -> Object {
+        Object::from_value(json!({"spec": spec})).expect("an object")
+    }
+
+    fn check(f: impl Fn(&mut Object, &Object), new: Value, old: Value, expected: Value) {
+        let mut object = service(&new);
+        f(&mut object, &service(&old));
+        assert_eq!(object.0["spec"], expected, "{new} after {old}");
+    }
+
+    #[test]
+    fn keeps_allocated_values() {
+        let old = json!({"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
+            "ports": [{"name": "a", "port": 1, "nodePort": 30001}]});
+        let new = json!({"type": "NodePort", "ports": [{"name": "a", "port": 2}]});
+        let mut kept = old.clone();
+        kept["ports"][0]["port"] = 2.into();
+        check(keep_allocated, new, old.clone(), kept);
+        let renamed = json!({"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": [{"name": "b", "port": 1}]});
+        check(keep_allocated, renamed.clone(), old.clone(), renamed);
+        let external = json!({"type": "ExternalName"});
+        check(keep_allocated, external.clone(), old, external);
+    }
+
+    #[test]
+    fn normalizes_cluster_ips() {
+        let normalize = |o: &mut Object, old: &Object| normalize_cluster_ips(o, Some(old));
+        let old = json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"]});
+        check(normalize, json!({"clusterIP": "10.0.0.1"}), old.clone(), old.clone());
+        let changed = json!({"clusterIP": "10.0.0.2", "clusterIPs": ["10.0.0.1", "fd00::1"]});
+        check(normalize, changed, old, json!({"clusterIP": "10.0.0.2", "clusterIPs": ["10.0.0.2"]}));
+        let mut new = service(&json!({"clusterIP": "10.0.0.1"}));
+        normalize_cluster_ips(&mut new, None);
+        assert_eq!(new.0["spec"]["clusterIPs"], json!(["10.0.0.1"]));
+    }
+
+    #[test]
+    fn drops_fields_of_the_old_type() {
+        let old = json!({"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
+            "ports": [{"port": 1, "nodePort": 30001}], "externalTrafficPolicy": "Cluster", "allocateLoadBalancerNodePorts": true});
+        let mut new = old.clone();
+        new["type"] = "ClusterIP".into();
+        let dropped = json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
+            "ports": [{"port": 1}]});
+        check(drop_of_old_type, new.clone(), old.clone(), dropped);
+        new["type"] = "ExternalName".into();
+        check(drop_of_old_type, new, old, json!({"type": "ExternalName", "ports": [{"port": 1}]}));
+    }
+}
