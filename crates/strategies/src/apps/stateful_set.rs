@@ -175,7 +175,6 @@ mod tests {
     #[test]
     fn validates_the_update_strategy_and_the_template() {
         let path = "spec.updateStrategy";
-        let strategy = |s: Value| s;
         check_create(
             &workload(),
             &base("StatefulSet"),
@@ -184,19 +183,19 @@ mod tests {
                 ("/spec/updateStrategy", json!({"type": "OnDelete"}), &[]),
                 (
                     "/spec/updateStrategy",
-                    strategy(json!({"type": "OnDelete", "rollingUpdate": {}})),
+                    json!({"type": "OnDelete", "rollingUpdate": {}}),
                     &[&format!(
                         "{path}.rollingUpdate: Invalid value: …: only allowed for updateStrategy 'RollingUpdate'"
                     )],
                 ),
                 (
                     "/spec/updateStrategy",
-                    strategy(json!({"type": "Other"})),
+                    json!({"type": "Other"}),
                     &[&format!("{path}: Invalid value: …: must be 'RollingUpdate' or 'OnDelete'")],
                 ),
                 (
                     "/spec/updateStrategy",
-                    strategy(json!({"type": "RollingUpdate", "rollingUpdate": {"partition": -1}})),
+                    json!({"type": "RollingUpdate", "rollingUpdate": {"partition": -1}}),
                     &[&format!(
                         "{path}.rollingUpdate.partition: Invalid value: -1: must be greater than or equal to 0"
                     )],

@@ -431,7 +431,6 @@ mod tests {
     #[test]
     fn validates_ports() {
         let base = service(json!({}));
-        let ports = |ports: Value| ports;
         check_create(
             &Ruled::new(validate),
             &base,
@@ -445,16 +444,12 @@ mod tests {
                 ),
                 (
                     "/spec/ports",
-                    ports(
-                        json!([{"name": "a", "port": 1, "targetPort": 1}, {"name": "a", "port": 2, "targetPort": 1}]),
-                    ),
+                    json!([{"name": "a", "port": 1, "targetPort": 1}, {"name": "a", "port": 2, "targetPort": 1}]),
                     &["spec.ports[1].name: Duplicate value: \"a\""],
                 ),
                 (
                     "/spec/ports",
-                    ports(
-                        json!([{"name": "a", "port": 1, "targetPort": 1}, {"name": "b", "port": 1, "targetPort": 1}]),
-                    ),
+                    json!([{"name": "a", "port": 1, "targetPort": 1}, {"name": "b", "port": 1, "targetPort": 1}]),
                     &[
                         "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":1,\"TargetPort\":0,\"NodePort\":0}",
                     ],
