@@ -44,7 +44,11 @@ mod tests {
             let row = format!("| {what} | {instead} |");
             assert!(readme.contains(&row), "README.md lacks: {row}");
         }
-        let rows = readme.lines().skip_while(|l| !l.starts_with("| Not supported ")).take_while(|l| l.starts_with('|')).count();
+        let rows = readme
+            .lines()
+            .skip_while(|l| !l.starts_with("| Not supported "))
+            .take_while(|l| l.starts_with('|'))
+            .count();
         assert_eq!(rows, MISSING.len() + 2, "rows of the table in README.md, with its head");
     }
 }
