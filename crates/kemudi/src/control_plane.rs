@@ -170,8 +170,8 @@ impl ControlPlane {
         if access.by_roles && !unserved.is_empty() {
             let kinds = unserved.join(", ");
             crate::output::note!(
-                "warning: RBAC decides who may do what, but --runtime-config turns off its {kinds}: nobody but the group \
-                 system:masters has permissions that these give, not even controllers and nodes, and /readyz fails"
+                "warning: the authorization mode RBAC is on, but --runtime-config turns off its {kinds}: only the group \
+                 system:masters has permissions, not even controllers and nodes, and /readyz fails"
             );
         }
         server.start_steps.complete(&BOOTSTRAPPED);

@@ -16,7 +16,7 @@ pub struct Resources {
 
 /// The maximum of one amount: more than any node has, but small enough that the sum of the pods of a node does not overflow, so that
 /// subtraction undoes addition.
-const MOST: i64 = 1 << 50;
+const MAX: i64 = 1 << 50;
 
 fn quantity(v: &Value) -> Option<Quantity> {
     match v {
@@ -33,11 +33,11 @@ impl Resources {
         for (name, v) in list.into_iter().flatten() {
             let Some(q) = quantity(v) else { continue };
             match name.as_str() {
-                "cpu" => r.cpu = q.milli_value().min(MOST),
-                "memory" => r.memory = q.value().min(MOST),
-                "ephemeral-storage" => r.ephemeral = q.value().min(MOST),
-                "pods" => r.pods = q.value().min(MOST),
-                other => r.extended.push((other.into(), q.value().min(MOST))),
+                "cpu" => r.cpu = q.milli_value().min(MAX),
+                "memory" => r.memory = q.value().min(MAX),
+                "ephemeral-storage" => r.ephemeral = q.value().min(MAX),
+                "pods" => r.pods = q.value().min(MAX),
+                other => r.extended.push((other.into(), q.value().min(MAX))),
             }
         }
         r.extended.sort();
@@ -85,9 +85,9 @@ mod tests {
         let read = |v: Value| Resources::read(v.as_object());
         let mut used = read(json!({"cpu": "1500m", "memory": "1Gi", "example.com/a": "3"}));
         let before = used.clone();
-        let most = i64::MAX.to_string();
-        let enormous = read(json!({"cpu": most, "memory": most, "pods": most, "ephemeral-storage": most,
-            "example.com/a": most}));
+        let max = i64::MAX.to_string();
+        let enormous = read(json!({"cpu": max, "memory": max, "pods": max, "ephemeral-storage": max,
+            "example.com/a": max}));
         (0..1000).for_each(|_| used.add(&enormous));
         (0..1000).for_each(|_| used.subtract(&enormous));
         assert_eq!(used, before);

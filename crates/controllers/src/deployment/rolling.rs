@@ -8,10 +8,10 @@ pub fn is_rolling(d: &Object) -> bool {
 }
 
 /// An upper bound of counts; sums of a few do not overflow.
-const MOST: i64 = 1 << 40;
+const MAX: i64 = 1 << 40;
 
 fn within(n: f64) -> i64 {
-    (n as i64).clamp(-MOST, MOST)
+    (n as i64).clamp(-MAX, MAX)
 }
 
 /// Resolves a count, or a percentage of `total`.
@@ -21,7 +21,7 @@ fn resolve(v: Option<&Value>, total: i64, round: fn(f64) -> f64) -> i64 {
             let percent: f64 = s.strip_suffix('%').and_then(|p| p.parse().ok()).unwrap_or(0.0);
             within(round(percent * total as f64 / 100.0))
         }
-        Some(v) => v.as_i64().unwrap_or(0).clamp(-MOST, MOST),
+        Some(v) => v.as_i64().unwrap_or(0).clamp(-MAX, MAX),
         None => round(0.25 * total as f64) as i64,
     }
 }

@@ -22,7 +22,7 @@ const NOT_COPIED: [&str; 2] =
 const PER_SUBSET: usize = 1000;
 
 /// The limit of slices for one Endpoints object, of which each slice has all labels and annotations.
-const MOST_SLICES: usize = 100;
+const MAX_SLICES: usize = 100;
 
 struct Controller {
     services: Informer<Selectable>,
@@ -143,7 +143,7 @@ fn mirrored(e: &Object) -> Mirrored {
                     endpoint[field] = v.clone();
                 }
             }
-            let full = groups.len() == MOST_SLICES;
+            let full = groups.len() == MAX_SLICES;
             match groups.iter_mut().find(|(k, p, _)| *k == kind && *p == ports) {
                 Some((_, _, list)) if list.len() < PER_SUBSET => list.push(endpoint),
                 Some(_) => out.skipped += 1,
@@ -210,7 +210,7 @@ mod tests {
         let subsets: Vec<Value> =
             (1..=200).map(|i| json!({"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": i}]})).collect();
         let m = mirrored(&object(json!({"metadata": {"name": "s"}, "subsets": subsets})));
-        assert_eq!((m.desired.groups.len(), m.skipped), (MOST_SLICES, 100));
+        assert_eq!((m.desired.groups.len(), m.skipped), (MAX_SLICES, 100));
         assert!(is_mirrored(&e));
         assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "labels": {SKIP: "true"}}}))));
         assert!(!is_mirrored(&object(json!({"metadata": {"name": "s", "annotations": {LEADER: "{}"}}}))));

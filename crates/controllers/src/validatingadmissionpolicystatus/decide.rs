@@ -7,7 +7,7 @@ use meta::{GroupVersion, Gvk, Gvr, Object, Value};
 use serde_json::json;
 
 /// The maximum number of kinds that a policy is checked against.
-const MOST: usize = 10;
+const MAX: usize = 10;
 
 /// The warnings about each expression, with the path of its field.
 pub fn warnings(policy: &Object, custom: &Custom) -> Vec<Value> {
@@ -56,7 +56,7 @@ pub fn versions(policy: &Object) -> Vec<GroupVersion> {
             out.push(gv);
         }
     }
-    out.truncate(MOST);
+    out.truncate(MAX);
     out
 }
 
@@ -90,7 +90,7 @@ fn kinds(spec: &Value, custom: &Custom) -> Vec<Gvk> {
     let mut out: Vec<Gvk> = resources(spec).iter().filter_map(kind).collect();
     out.sort_by(|a, b| (&a.group, &a.version, &a.kind).cmp(&(&b.group, &b.version, &b.kind)));
     out.dedup();
-    out.truncate(MOST);
+    out.truncate(MAX);
     out
 }
 

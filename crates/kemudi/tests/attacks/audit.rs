@@ -1,5 +1,5 @@
-//! The audit log as a way to stop the server: many large requests that are all written down, and a place for events that takes
-//! none of them.
+//! Stopping the server through the audit log: many large audited requests, and a log without a
+//! reader.
 
 use crate::connections::{ANSWER, PATIENCE, admin, get, head, memory, ready, started, tls};
 use crate::runner::Case;
@@ -109,8 +109,8 @@ fn many_large_events(s: &Story) {
     });
 }
 
-/// A pipe that nobody empties. In blocking mode requests that are written down wait; others do not, and neither does the end.
-/// In batches nobody waits.
+/// A pipe without a reader. In blocking mode audited requests wait; others do not, and neither does the shutdown.
+/// In batch mode none waits.
 fn a_place_that_takes_nothing(s: &Story) {
     s.cluster.runtime.block_on(async {
         for mode in ["blocking", "batch"] {

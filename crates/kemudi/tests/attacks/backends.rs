@@ -1,4 +1,4 @@
-//! What the server dials for others: endpoints that users of a namespace have written, and backends that say nothing.
+//! What the server dials for users: endpoints written by users of a namespace, and backends that do not respond.
 
 use crate::connections::{admin, tls};
 use crate::runner::Case;

@@ -1,4 +1,4 @@
-//! What `kemudi kubectl` gives away: to a server without TLS, and to programs that somebody else put where it is run.
+//! Credentials that `kemudi kubectl` could give away: to a server without TLS, or to programs placed where it runs programs from.
 
 use crate::runner::Case;
 use crate::story::Story;

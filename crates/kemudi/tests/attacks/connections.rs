@@ -1,4 +1,4 @@
-//! Connections that hold memory or room: unread watches, unread answers, slow bodies, silence after the handshake.
+//! Connections that hold memory: unread watches, unread responses, slow bodies, silence after the handshake.
 
 use crate::cluster::KEMUDI;
 use crate::runner::Case;
@@ -91,7 +91,7 @@ fn unread(s: &Story) {
     });
 }
 
-/// A server that may open 512 files, and 700 connections that say nothing after TLS.
+/// A server that may open 512 files, and 700 connections that are silent after TLS.
 fn silence(s: &Story) {
     s.cluster.runtime.block_on(async {
         let limited = |c: Command| {
@@ -122,7 +122,7 @@ fn silence(s: &Story) {
         timeout(PATIENCE, client.read_exact(&mut start)).await.unwrap().unwrap();
         assert_eq!(&start, b"HTTP/1.1 200 OK");
         assert!(begun.elapsed() < ANSWER, "it took {:?}", begun.elapsed());
-        // The watch of somebody who is known was not closed for those who are not.
+        // The watch of an authenticated client was not closed for unauthenticated ones.
         let map = json!({"metadata": {"name": "seen"}});
         assert_eq!(server.call("POST", MAPS, &map).await.0, 201);
         let mut seen = Vec::new();
@@ -270,7 +270,7 @@ async fn http2_streams(port: u16, path: &str, token: &str, count: usize) -> Vec<
     all
 }
 
-/// The names of the objects that a watch tells, until there are `count`.
+/// The names of the objects in watch events, until there are `count`.
 async fn read_watch(port: u16, path: String, token: String, count: usize) -> BTreeSet<String> {
     let io = TokioIo::new(tls(port, b"http/1.1").await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();

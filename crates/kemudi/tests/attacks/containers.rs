@@ -1,4 +1,4 @@
-//! Out of a container: descriptors, the window of exec, fields of a pod that weaken its isolation, privileges by level.
+//! Escapes from a container: descriptors, the start of exec, pod fields that weaken isolation, privileges by level.
 
 use crate::cluster::KEMUDI;
 use crate::runner::Case;
@@ -285,7 +285,7 @@ fn privileges_are_those_of_the_level(s: &Story) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Router advertisements of a pod are heard by nobody: neither the node's bridge nor other pods speak IPv6.
+/// Router advertisements of a pod have no effect: neither the node's bridge nor other pods speak IPv6.
 fn pods_become_nobodys_router(s: &Story) {
     s.shell_pod("p", "while :; do sleep 1; done", json!({}), json!({}));
     s.ready("p");

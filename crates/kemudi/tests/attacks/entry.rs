@@ -1,4 +1,4 @@
-//! Credentials that allow less than what is tried: nodes, mirror pods, paths of requests, proxies.
+//! Credentials with too few permissions: nodes, mirror pods, paths of requests, proxies.
 
 use crate::runner::Case;
 use crate::story::Story;
@@ -125,7 +125,7 @@ fn mirror_pods_refer_to_nothing(s: &Story) {
     }
 }
 
-/// A service account without a role asks for secrets by every way of writing their path.
+/// A service account without a role requests secrets with every variant of their path.
 fn no_path_leads_past_authorization(s: &Story) {
     s.create("secrets", json!({"metadata": {"name": "key"}, "stringData": {"password": "one"}}));
     s.ok(&["create", "serviceaccount", "nobody"]);

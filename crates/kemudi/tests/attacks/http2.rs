@@ -1,5 +1,5 @@
-//! HTTP/2 as no client speaks it, from senders without credentials: frames that cost more to take than to send, and heads that
-//! wait for something. The server must neither grow nor keep others waiting.
+//! Hostile HTTP/2 from clients without credentials: frames that cost more to receive than to send, and unfinished
+//! headers. The server must neither grow nor delay others.
 
 use crate::connections::{ANSWER, MAPS, PATIENCE, WATCH, admin, get, memory, ready, started, tls};
 use crate::runner::Case;
@@ -221,7 +221,7 @@ fn floods(s: &Story) {
             assert!(longest < ANSWER, "{name}: others waited {longest:?}");
             assert!(grown < GROWTH, "{name}: {} MB", grown >> 20);
         }
-        // A watch of somebody who is known goes on through all of it.
+        // The watch of an authenticated client continues through all of it.
         let map = json!({"metadata": {"name": "seen"}});
         assert_eq!(server.call("POST", MAPS, &map).await.0, 201);
         let mut seen = Vec::new();
@@ -232,7 +232,7 @@ fn floods(s: &Story) {
     });
 }
 
-/// How long somebody else waits for an answer.
+/// How long another client waits for a response.
 async fn answer(server: &Running) -> Duration {
     let begun = Instant::now();
     assert_eq!(server.call("GET", "/api/v1/namespaces/default", &Value::Null).await.0, 200);

@@ -1,4 +1,4 @@
-//! The API of the node's agent, from inside a pod and from a service account that may do less than what it tries.
+//! The kubelet's API, from inside a pod and from a service account with too few permissions.
 
 use crate::connections::{ANSWER, PATIENCE, head};
 use crate::runner::Case;
@@ -109,7 +109,7 @@ fn nobody(s: &Story) {
             assert_eq!(code, 403, "{method} {path}: {said}");
             let user = format!("Forbidden (user=system:serviceaccount:{}:default, verb=", s.ns);
             assert!(said.starts_with(&user), "{method} {path}: {said}");
-            // A certificate that says it is an administrator's, which nobody's authority has signed.
+            // A certificate with an administrator's name, signed by an unknown CA.
             let config = client::https::mutual(Roots::Pem(authority.clone()), self_signed()).unwrap();
             let c = place.tls_as(config).await.unwrap();
             assert_eq!(Place::ask_over(c, method, &path, "").await, (401, "Unauthorized".into()), "{method} {path}");
@@ -127,7 +127,7 @@ fn self_signed() -> ClientIdentity {
     ClientIdentity { certificates: certificate.pem().into_bytes(), key: key.serialize_pem().into_bytes() }
 }
 
-/// A token that looks like one of ours, with a signature of nobody.
+/// A token in the form of a service account token, with an invalid signature.
 fn foreign_token() -> &'static str {
     "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJodHRwczovL2t1YmVybmV0ZXMuZGVmYXVsdC5zdmMuY2x1c3Rlci5sb2NhbCIsInN1YiI6InN5c3RlbTphZG1pbiJ9.AAAA"
 }
@@ -177,7 +177,7 @@ fn others_are_served(s: &Story) {
     }
 }
 
-/// Connections of a pod that say nothing: before TLS, after it, and in the middle of a request. More than there are places for.
+/// More silent connections of a pod than the listener accepts: before TLS, after it, and within a request.
 fn silence(s: &Story) {
     let place = Place::of(s);
     s.logged("attacker", "ready");
@@ -206,7 +206,7 @@ fn silence(s: &Story) {
     assert_eq!(code, 403, "the agent answers");
 }
 
-/// Tokens that the API server has to be asked about, many at a time, each another one.
+/// Many tokens at a time, all different, each of which needs a TokenReview.
 fn tokens(s: &Story) {
     let place = Arc::new(Place::of(s));
     s.logged("attacker", "ready");

@@ -1,6 +1,6 @@
-//! A pod with `NET_RAW`, which pods have by default, that wants to be another pod or the node; and one without any privilege that
-//! wants all connections for itself; and a user of a namespace who writes services and slices. (In every variation, and with the
-//! rules of services: the tests of the crate `network`.)
+//! A pod with `NET_RAW` (which is the default) that impersonates another pod or the node; a pod without privileges that
+//! takes all connections; and a user of a namespace who writes services and slices. (The tests of the crate `network` have more
+//! variants, and the rules of services.)
 
 use crate::frames::{Attack, FALSE, Wire};
 use crate::runner::Case;

@@ -1,4 +1,4 @@
-//! Out of a container by a path: symbolic links where the node agent walks, sysctls, and the data directory of the server.
+//! Escapes from a container by a path: symbolic links where the node agent opens files, sysctls, and the server's data directory.
 
 use crate::cluster::KEMUDI;
 use crate::runner::Case;

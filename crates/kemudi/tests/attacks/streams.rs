@@ -1,5 +1,5 @@
-//! Streams of pods whose clients never read: logs that are followed, exec, attach, forwarded ports. The server and the shim hold
-//! a bounded part of what the program says, and everything else goes on.
+//! Streams whose clients never read: logs, exec, attach, forwarded ports. The server and the shim buffer
+//! a bounded part of the output, and everything else continues.
 
 use crate::connections::{ANSWER, get, tls};
 use crate::runner::Case;
@@ -128,7 +128,7 @@ fn nobody_reads(s: &Story) {
     });
 }
 
-/// What goes into a command counts for nobody's requests, during it and after it.
+/// Input of a command affects no other requests, during it and after it.
 fn much_input(s: &Story) {
     s.shell_pod("p", "while :; do sleep 1; done", json!({}), json!({}));
     s.ready("p");
@@ -197,7 +197,7 @@ fn files_of_logs(directory: &Path, uid: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A command whose output nobody reads.
+/// A command whose output is not read.
 fn silent(s: &Story, args: &[&str]) -> Client {
     Client(s.command(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
 }

@@ -1,4 +1,4 @@
-//! Out of a pod with users of its own (`hostUsers: false`): its root, with every privilege, is nobody on the host.
+//! Escapes from a pod with `hostUsers: false`: its root, with every capability, has no privileges on the host.
 
 use crate::runner::Case;
 use crate::story::Story;

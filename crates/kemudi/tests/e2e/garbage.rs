@@ -1,4 +1,4 @@
-//! Who goes with whom: background, foreground, orphan.
+//! Deletion of dependents: background, foreground, orphan.
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story};

@@ -1,4 +1,4 @@
-//! Images that are brought from files, while the cluster runs.
+//! Images that are imported from files while the cluster runs.
 
 use crate::cluster::KEMUDI;
 use crate::runner::Case;

@@ -1,4 +1,4 @@
-//! The API of the node's agent on port 10250, asked directly and through the API server.
+//! The kubelet's API on port 10250, called directly and through the API server.
 
 use crate::runner::Case;
 use crate::story::Story;

@@ -1,4 +1,4 @@
-//! Starting and ending: hooks, grace, force.
+//! Start and termination: hooks, grace periods, forced deletion.
 
 use crate::runner::Case;
 use crate::story::{Story, http_get};

@@ -1,4 +1,4 @@
-//! The system as its users meet it: one cluster with real containers, driven by `kemudi kubectl` and by the real `kubectl`.
+//! End-to-end tests: one cluster with real containers, driven by `kemudi kubectl` and by the real `kubectl`.
 //!
 //! The cluster is started once, with the binary that was built, in a network namespace of its own. Every test works in a
 //! namespace of its own on it, many at the same time; one that drives the cluster by commands runs once with each program.

@@ -1,4 +1,4 @@
-//! Namespaces, the accounts and tokens in them, and who may do what.
+//! Namespaces, their service accounts and tokens, and authorization.
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story, refused};

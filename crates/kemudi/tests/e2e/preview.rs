@@ -1,4 +1,4 @@
-//! `kubectl diff`: what apply would change; and apply's `--prune`, which diff can show as well.
+//! `kubectl diff`, and `--prune` of apply and diff.
 
 use crate::apply::SIMPLE;
 use crate::runner::Case;

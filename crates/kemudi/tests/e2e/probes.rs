@@ -1,4 +1,4 @@
-//! Liveness, readiness, startup.
+//! Liveness, readiness and startup probes.
 
 use crate::runner::Case;
 use crate::story::{Story, condition};

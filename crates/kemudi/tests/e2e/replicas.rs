@@ -1,4 +1,4 @@
-//! ReplicaSets: counting, adopting, letting go.
+//! ReplicaSets: counting, adopting, releasing.
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story, names};

@@ -1,4 +1,4 @@
-//! Requests, limits, and who fits where.
+//! Requests, limits, and scheduling by resources.
 
 use crate::runner::Case;
 use crate::story::{Story, condition};

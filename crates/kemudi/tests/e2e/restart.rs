@@ -1,4 +1,4 @@
-//! The server is stopped and started again, and containers do not notice. These tests have the cluster to themselves.
+//! Restarts of the server do not affect containers. These tests have the cluster to themselves.
 
 use crate::runner::Case;
 use crate::story::{Story, http_get};

@@ -1,4 +1,4 @@
-//! Deployments: rolling, recreating, looking back and going back.
+//! Deployments: rolling updates, recreation, history and undo.
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story};

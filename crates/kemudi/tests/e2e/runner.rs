@@ -1,5 +1,5 @@
-//! Runs the tests, a few at a time, between the start of the cluster and its end. Understands what `cargo test` says to a test
-//! program: `--list`, `--exact`, `--test-threads`, and parts of names.
+//! Runs the tests, a few at a time, between the start of the cluster and its end. Supports the arguments of `cargo test`:
+//! `--list`, `--exact`, `--test-threads`, and parts of names.
 
 use crate::cluster::Cluster;
 use crate::story::{Story, Tool, minor};

@@ -1,4 +1,4 @@
-//! What becomes of pods and containers, and what is said of them.
+//! States of pods and containers, and their statuses.
 
 use crate::runner::Case;
 use crate::story::{Story, condition};

@@ -1,4 +1,4 @@
-//! What a test has in its hands: a namespace of its own, a program to drive the cluster with, and eyes on the API.
+//! The context of a test: a namespace of its own, a client program, and access to the API.
 
 use crate::cluster::{Cluster, KEMUDI};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! `kubectl get` in all its forms.
+//! `kubectl get` with all its output formats.
 
 use crate::runner::Case;
 use crate::story::Story;

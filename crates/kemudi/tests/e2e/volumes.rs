@@ -1,4 +1,4 @@
-//! What is mounted, and how it changes.
+//! Volumes and their updates.
 
 use crate::runner::Case;
 use crate::story::Story;

@@ -1,4 +1,4 @@
-//! Authorities of clients whose file changes while the server runs.
+//! Changes of CA files while the server runs.
 
 use crate::directory;
 use crate::running::{Running, up};
@@ -45,9 +45,9 @@ async fn code(client: &Https) -> u16 {
     client.send(request).await.unwrap().status().as_u16()
 }
 
-/// Who is known by the old authority alone is not known any more, not even on a connection that is open; others are told.
+/// Clients of the old CA are rejected, also on open connections; extension API servers get the new CA.
 #[tokio::test]
-async fn authorities_may_change_while_the_server_runs() {
+async fn changed_authorities_are_reloaded() {
     let d = directory();
     let file = d.path().join("clients.crt");
     let (old, new) = (Authority::new("old"), Authority::new("new"));

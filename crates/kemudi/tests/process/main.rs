@@ -1,4 +1,4 @@
-//! The binary as a process: what it says when it cannot start, and what it keeps when it ends.
+//! Tests of the binary as a process: errors of the start, and data after the end.
 //!
 //! Everything is on loopback, in directories of its own. A full disk is a file system in memory that only the process sees.
 
@@ -39,7 +39,7 @@ async fn a_restart_keeps_everything() {
     let d = directory();
     let data = d.path().join("data");
     let mut first = Running::start(&mut up(&data)).await.unwrap();
-    // Each start warned that the service of an API on loopback has no endpoints, which nobody can change.
+    // Each start warned that the service of the API server has no endpoints on loopback, which cannot be changed.
     assert!(!first.log().iter().any(|l| l.contains("has no endpoints")), "{:?}", first.log());
     let token = std::fs::read_to_string(data.join("admin.token")).unwrap();
     let (code, made) = first.call("POST", MAPS, &map("kept", 10)).await;
@@ -86,7 +86,7 @@ async fn controllers_have_their_own_threads() {
 }
 
 #[tokio::test]
-async fn the_end_is_told_first_and_requests_are_written_down() {
+async fn readiness_fails_before_the_end_and_requests_are_audited() {
     let d = directory();
     let (data, log, policy) = (d.path().join("data"), d.path().join("audit.log"), d.path().join("policy.yaml"));
     std::fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Everything}]").unwrap();
@@ -156,7 +156,7 @@ async fn a_directory_has_one_cluster() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_said_before_anything_is_made() {
+async fn a_port_in_use_fails_the_start_without_changes() {
     let d = directory();
     let data = d.path().join("data");
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -167,7 +167,7 @@ async fn a_port_in_use_is_said_before_anything_is_made() {
 }
 
 #[tokio::test]
-async fn values_that_mean_nothing_are_said_before_anything_is_made() {
+async fn invalid_flags_fail_the_start_without_changes() {
     let d = directory();
     let data = d.path().join("data");
     for flag in [
@@ -230,7 +230,7 @@ fn as_nobody(directory: &Path) -> Command {
 }
 
 #[tokio::test]
-async fn missing_privileges_are_said_at_the_start() {
+async fn missing_capabilities_fail_the_start() {
     let d = directory();
     let data = d.path().join("data");
     let arguments = |c: &mut Command, data: &Path| {
@@ -271,7 +271,7 @@ async fn missing_privileges_are_said_at_the_start() {
     assert_eq!(plane.call("POST", MAPS, &map("m", 1)).await.0, StatusCode::CREATED);
 }
 
-/// A command whose data lies on a file system of this size, which only it sees.
+/// A command whose data directory is on a file system of this size, which only it sees.
 fn on_small_disk(place: &Path, size: &str, kubeconfig: &Path) -> Command {
     std::fs::create_dir_all(place).unwrap();
     let mut c = Command::new("unshare");
@@ -287,7 +287,7 @@ fn on_small_disk(place: &Path, size: &str, kubeconfig: &Path) -> Command {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_and_deletions_make_room() {
+async fn a_full_disk_is_reported_and_deletions_free_space() {
     let d = directory();
     let kubeconfig = d.path().join("kubeconfig");
     let mut c = on_small_disk(&d.path().join("disk"), "40m", &kubeconfig);
@@ -329,7 +329,7 @@ async fn a_full_disk_is_said_and_deletions_make_room() {
 }
 
 #[tokio::test]
-async fn a_disk_too_small_to_begin_with_is_said() {
+async fn a_too_small_disk_is_reported() {
     let d = directory();
     let kubeconfig = d.path().join("kubeconfig");
     let says = failed(&mut on_small_disk(&d.path().join("disk"), "200k", &kubeconfig)).await;
@@ -337,7 +337,7 @@ async fn a_disk_too_small_to_begin_with_is_said() {
 }
 
 #[tokio::test]
-async fn a_body_without_end_is_cut_off() {
+async fn an_endless_body_is_cut_off() {
     let d = directory();
     let plane = Running::start(&mut up(&d.path().join("data"))).await.unwrap();
     for size in [3 * 1024 * 1024, 20 * 1024 * 1024] {
@@ -377,7 +377,7 @@ async fn without_roles_a_server_is_not_ready() {
 
 /// An archive can have any names, and those are in errors.
 #[test]
-fn an_image_says_nothing_to_the_terminal() {
+fn image_names_are_escaped_for_the_terminal() {
     let d = directory();
     let layout = d.path().join("layout");
     std::fs::create_dir(&layout).unwrap();

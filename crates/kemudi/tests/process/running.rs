@@ -48,7 +48,7 @@ impl Drop for Held {
     }
 }
 
-/// The lines the process says on its standard error.
+/// The lines that the process writes to standard error.
 fn spawn(command: &mut Command) -> (Held, mpsc::UnboundedReceiver<String>) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let stderr = child.stderr.take().unwrap();
@@ -65,7 +65,7 @@ async fn line(lines: &mut mpsc::UnboundedReceiver<String>) -> Option<String> {
     tokio::time::timeout(PATIENCE, lines.recv()).await.unwrap_or_else(|_| panic!("the process says nothing"))
 }
 
-/// What a process says that is expected to end by itself, and not well.
+/// Standard error of a process that is expected to fail.
 pub async fn failed(command: &mut Command) -> String {
     let (mut held, mut lines) = spawn(command);
     let mut text = Vec::new();
@@ -79,7 +79,7 @@ pub async fn failed(command: &mut Command) -> String {
 }
 
 impl Running {
-    /// Waits until the API is ready; what the process said when it is not.
+    /// Waits until the API is ready; the error is the output of the process.
     pub async fn start(command: &mut Command) -> Result<Self, String> {
         let arguments: Vec<_> = command.get_args().collect();
         let data = arguments.iter().position(|a| *a == "--data-dir").map(|i| PathBuf::from(arguments[i + 1])).unwrap();

@@ -5,8 +5,8 @@ use crate::framework::{MAX_SCORE, NodeScore, Plugin};
 use crate::pod::Pod;
 
 /// Image sizes below the minimum do not count; sizes above the maximum (per container) count as the maximum.
-const LEAST: i64 = 23 * 1024 * 1024;
-const MOST: i64 = 1000 * 1024 * 1024;
+const MIN: i64 = 23 * 1024 * 1024;
+const MAX: i64 = 1000 * 1024 * 1024;
 
 pub struct ImageLocality;
 
@@ -53,7 +53,7 @@ impl NodeScore for Images {
             .iter()
             .filter_map(|(i, share)| n.view.images.get(i).map(|size| (*size as f64 * share) as i64))
             .sum();
-        let most = MOST * self.containers;
-        (here.clamp(LEAST, most) - LEAST) * MAX_SCORE / (most - LEAST)
+        let max = MAX * self.containers;
+        (here.clamp(MIN, max) - MIN) * MAX_SCORE / (max - MIN)
     }
 }

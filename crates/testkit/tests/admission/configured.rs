@@ -1,8 +1,8 @@
-//! Plugins of which an administrator asks something in `--admission-control-config-file`.
+//! Plugins that are configured with `--admission-control-config-file`.
 
 use crate::hook::{Caller, Hook, allow};
 use crate::webhooks::put;
-use crate::{MAPS, call, clock, config_map, told};
+use crate::{MAPS, call, clock, config_map, configured_cluster};
 use admission::Configuration;
 use meta::Value;
 use serde_json::json;
@@ -44,8 +44,12 @@ fn pod_security(defaults: Value, exemptions: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_level_holds_where_a_namespace_says_nothing() {
-    let c = told("PodSecurity", pod_security(json!({"enforce": "baseline", "warn": "restricted"}), json!({}))).await;
+async fn the_default_level_applies_without_labels() {
+    let c = configured_cluster(
+        "PodSecurity",
+        pod_security(json!({"enforce": "baseline", "warn": "restricted"}), json!({})),
+    )
+    .await;
     let (code, why, _) = create(&c, PODS, pod("a", json!({"hostPID": true}))).await;
     let want = "pods \"a\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostPID=true)";
     assert_eq!((code, why.as_str()), (403, want));
@@ -60,9 +64,9 @@ async fn a_level_holds_where_a_namespace_says_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_who_is_exempt() {
+async fn exempt_requests_are_not_checked() {
     let exemptions = json!({"namespaces": ["free"], "runtimeClasses": ["sandbox"], "usernames": ["somebody"]});
-    let c = told("PodSecurity", pod_security(json!({"enforce": "restricted"}), exemptions)).await;
+    let c = configured_cluster("PodSecurity", pod_security(json!({"enforce": "restricted"}), exemptions)).await;
     let warned = namespace(&c, "free", json!({})).await;
     assert!(warned.is_empty(), "{warned:?}");
     let free = "/api/v1/namespaces/free";
@@ -94,10 +98,10 @@ async fn nothing_is_asked_of_who_is_exempt() {
 }
 
 #[tokio::test]
-async fn selectors_come_from_the_configuration_too() {
-    let said = json!({"podNodeSelectorPluginConfig": {"clusterDefaultNodeSelector": "zone=a", "golden": "zone=a,disk=ssd",
+async fn node_selectors_come_from_the_configuration() {
+    let config = json!({"podNodeSelectorPluginConfig": {"clusterDefaultNodeSelector": "zone=a", "golden": "zone=a,disk=ssd",
         "broken": "zone"}});
-    let c = told("PodNodeSelector", said).await;
+    let c = configured_cluster("PodNodeSelector", config).await;
     let (code, made, _) = call(&c, "POST", PODS, pod("a", json!({"nodeSelector": {"disk": "ssd"}}))).await;
     assert_eq!((code, &made["spec"]["nodeSelector"]), (201, &json!({"disk": "ssd", "zone": "a"})), "{made}");
     let (code, why, _) = create(&c, PODS, pod("b", json!({"nodeSelector": {"cpu": "big"}}))).await;
@@ -131,12 +135,12 @@ fn limited(all: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_limited_is_not_to_be_had_without_a_quota() {
+async fn limited_resources_need_a_quota() {
     let all = json!([
         {"resource": "pods", "matchContains": ["cpu", "nothing"]},
         {"resource": "configmaps", "matchContains": ["count/"]},
     ]);
-    let c = told("ResourceQuota", limited(all)).await;
+    let c = configured_cluster("ResourceQuota", limited(all)).await;
     let (code, why, _) = create(&c, MAPS, config_map("a")).await;
     let want = "configmaps \"a\" is forbidden: insufficient quota to consume: count/configmaps";
     assert_eq!((code, why.as_str()), (403, want));
@@ -161,9 +165,9 @@ async fn what_is_limited_is_not_to_be_had_without_a_quota() {
 }
 
 #[tokio::test]
-async fn a_scope_that_is_limited_wants_a_quota_of_that_scope() {
+async fn a_limited_scope_needs_a_quota_of_that_scope() {
     let scope = json!({"scopeName": "PriorityClass", "operator": "In", "values": ["high", "higher"]});
-    let c = told("ResourceQuota", limited(json!([{"resource": "pods", "matchScopes": [scope]}]))).await;
+    let c = configured_cluster("ResourceQuota", limited(json!([{"resource": "pods", "matchScopes": [scope]}]))).await;
     for class in ["high", "low"] {
         let class = json!({"metadata": {"name": class}, "value": 1});
         assert_eq!(create(&c, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await.0, 201);
@@ -190,9 +194,9 @@ async fn introduced(kubeconfig: &Value) -> Cluster {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("kubeconfig");
     std::fs::write(&file, kubeconfig.to_string()).unwrap();
-    let said = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+    let config = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
         "kubeConfigFile": file});
-    told("ValidatingAdmissionWebhook", said).await
+    configured_cluster("ValidatingAdmissionWebhook", config).await
 }
 
 /// One hook for what happens to config maps, the only one from now on.
@@ -206,7 +210,7 @@ async fn hook(c: &Cluster, client: Value) {
 }
 
 #[tokio::test]
-async fn webhooks_are_asked_as_the_user_that_is_for_them() {
+async fn webhooks_are_called_with_their_credentials() {
     let h = Hook::start(|_, _| allow()).await;
     let here = |host: &str| format!("https://{host}:{}/x", h.port);
     let named = |host: &str| format!("{host}:{}", h.port);
@@ -242,7 +246,7 @@ async fn webhooks_are_asked_as_the_user_that_is_for_them() {
 }
 
 #[tokio::test]
-async fn a_service_has_its_user_too() {
+async fn webhook_services_have_credentials() {
     let h = Hook::start(|_, _| allow()).await;
     let users = json!([{"name": "*", "user": {"token": "all"}}, {"name": "*.golden.svc", "user": {"token": "mine"}}]);
     let c = introduced(&json!({"apiVersion": "v1", "kind": "Config", "users": users})).await;
@@ -261,7 +265,7 @@ async fn a_service_has_its_user_too() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_asked_is_told_of_why() {
+async fn failed_webhook_calls_are_explained() {
     let h = Hook::start(|_, _| allow()).await;
     let users = json!([{"name": "*", "user": {"tokenFile": "/nowhere/token"}}]);
     let c = introduced(&json!({"apiVersion": "v1", "kind": "Config", "users": users})).await;
@@ -280,7 +284,7 @@ async fn who_cannot_be_asked_is_told_of_why() {
 
 /// On one stack, each call of itself deeper than the one before, the server would end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_webhook_that_leads_to_itself_is_called_twice_and_no_more() {
+async fn a_webhook_that_calls_itself_is_called_twice() {
     let c = introduced(&json!({"apiVersion": "v1", "kind": "Config"})).await;
     let path = "/api/v1/namespaces/golden/services/x/proxy/";
     let own = json!({"service": {"namespace": "default", "name": "kubernetes", "path": path}});
@@ -293,15 +297,19 @@ async fn a_webhook_that_leads_to_itself_is_called_twice_and_no_more() {
         assert_eq!(code, 201, "{answer}");
         let (code, answer, _) = call(&c, "POST", path, json!({})).await;
         assert_eq!(code, want, "{answer}");
-        let told = answer["message"].as_str().unwrap();
-        assert_eq!(told.matches("failed calling webhook").count(), if policy == "Fail" { 3 } else { 0 }, "{told}");
-        assert_eq!(told.contains("the webhook calls itself"), policy == "Fail", "{told}");
+        let message = answer["message"].as_str().unwrap();
+        assert_eq!(
+            message.matches("failed calling webhook").count(),
+            if policy == "Fail" { 3 } else { 0 },
+            "{message}"
+        );
+        assert_eq!(message.contains("the webhook calls itself"), policy == "Fail", "{message}");
     }
 }
 
 /// Ten webhooks that each lead to the ten again, and so on, would be a thousand requests for one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_request_leads_to_64_requests_of_the_server_to_itself_at_most() {
+async fn a_request_causes_at_most_64_loopback_requests() {
     let c = introduced(&json!({"apiVersion": "v1", "kind": "Config"})).await;
     let path = "/api/v1/namespaces/golden/services/x/proxy/";
     let rules =
@@ -326,11 +334,11 @@ async fn one_request_leads_to_64_requests_of_the_server_to_itself_at_most() {
 }
 
 #[tokio::test]
-async fn a_wrong_configuration_of_webhooks_is_refused() {
+async fn an_invalid_webhook_configuration_is_rejected() {
     let of = async |plugin: &str, more: Value| {
-        let mut said = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration"});
-        said.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let chain = admission::configured(&[], &[], &Configuration::default().with(plugin, said))?;
+        let mut config = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let chain = admission::configured(&[], &[], &Configuration::default().with(plugin, config))?;
         chain.open(&clock()).await.map(drop)
     };
     for plugin in ["ValidatingAdmissionWebhook", "MutatingAdmissionWebhook"] {

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What a hook says: the `response` of the review, without its uid, or under `whole` all of it. None: it never answers.
-pub type Says = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
+/// The response of a webhook: the `response` of the review, without its UID, or under `whole` the complete review. None: no response.
+pub type Replies = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
 
 pub struct Hook {
     pub port: u16,
@@ -35,7 +35,7 @@ pub struct Hook {
     pub client: (String, String),
 }
 
-/// What a request says of who sends it.
+/// The credentials of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Caller {
     pub authorization: String,
@@ -45,18 +45,18 @@ pub struct Caller {
 
 impl Hook {
     /// Serves `says` until the test ends, under the names of loopback and of the service `hook` in `golden`.
-    pub async fn start(says: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+    pub async fn start(reply: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
         let names = ["127.0.0.1", "localhost", "hook.golden.svc"].map(str::to_owned);
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
-        Self::with_certificate(cert, &key, says).await
+        Self::with_certificate(cert, &key, reply).await
     }
 
     /// As [`Hook::start`], under a certificate, which is also what a configuration trusts.
     pub async fn with_certificate(
         cert: Certificate,
         key: &KeyPair,
-        says: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static,
+        reply: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static,
     ) -> Self {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -76,11 +76,11 @@ impl Hook {
         let port = listener.local_addr().unwrap().port();
         let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
         let callers: Arc<Mutex<Vec<Caller>>> = Arc::default();
-        let (says, log, seen): (Arc<Says>, _, _) = (Arc::new(says), heard.clone(), callers.clone());
+        let (reply, log, seen): (Arc<Replies>, _, _) = (Arc::new(reply), heard.clone(), callers.clone());
         tokio::spawn(async move {
             loop {
                 let Ok((tcp, _)) = listener.accept().await else { return };
-                let (acceptor, says, log, seen) = (acceptor.clone(), says.clone(), log.clone(), seen.clone());
+                let (acceptor, reply, log, seen) = (acceptor.clone(), reply.clone(), log.clone(), seen.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(tcp).await else { return };
                     let certificate = stream.get_ref().1.peer_certificates().is_some();
@@ -88,7 +88,7 @@ impl Hook {
                         let header = |name: &str| r.headers().get(name).map_or("", |v| v.to_str().unwrap()).to_owned();
                         let (authorization, acts_as) = (header("authorization"), header("impersonate-user"));
                         seen.lock().push(Caller { authorization, acts_as, certificate });
-                        serve(r, says.clone(), log.clone())
+                        serve(r, reply.clone(), log.clone())
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
@@ -113,7 +113,7 @@ impl Hook {
 
 async fn serve(
     request: Request<Incoming>,
-    says: Arc<Says>,
+    reply: Arc<Replies>,
     log: Arc<Mutex<Vec<(String, Value)>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
@@ -122,7 +122,7 @@ async fn serve(
     log.lock().push((path.clone(), v.clone()));
     // An AdmissionReview asks with its request, others with all they have.
     let asked = if v["request"].is_null() { &v } else { &v["request"] };
-    let Some(mut response) = says(&path, asked) else { return std::future::pending().await };
+    let Some(mut response) = reply(&path, asked) else { return std::future::pending().await };
     if response["http"].is_u64() {
         let code = response["http"].as_u64().unwrap() as u16;
         return Ok(Response::builder().status(code).body(Full::from("no")).unwrap());

@@ -1,4 +1,4 @@
-//! LimitRanges: defaults, and bounds of containers, pods and claims.
+//! LimitRanges: defaults and limits of containers, pods and claims.
 
 use crate::call;
 use meta::Value;
@@ -39,7 +39,7 @@ async fn check(c: &Cluster, spec: Value, want: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_containers_leave_out_is_set_and_noted() {
+async fn missing_resources_get_defaults_and_an_annotation() {
     let c = with(
         json!([{"type": "Container", "default": {"cpu": "500m", "memory": "1Gi"}, "defaultRequest": {"cpu": "200m"}}]),
     )
@@ -59,7 +59,7 @@ async fn what_containers_leave_out_is_set_and_noted() {
 }
 
 #[tokio::test]
-async fn containers_and_pods_stay_within_their_bounds() {
+async fn containers_and_pods_stay_within_limit_ranges() {
     let c = with(json!([
         {"type": "Container", "min": {"cpu": "100m"}, "max": {"cpu": "1"}, "default": {"cpu": "500m"},
             "defaultRequest": {"cpu": "200m"}, "maxLimitRequestRatio": {"cpu": "4"}},
@@ -122,7 +122,7 @@ async fn containers_and_pods_stay_within_their_bounds() {
 }
 
 #[tokio::test]
-async fn a_resize_and_a_claim_stay_within_bounds_too() {
+async fn resizes_and_claims_stay_within_limit_ranges() {
     let c = with(json!([{"type": "Container", "max": {"cpu": "2"}},
         {"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "5Gi"}}]))
     .await;

@@ -1,16 +1,16 @@
-//! Admission as clients meet it, through the HTTP path.
+//! Admission through the HTTP API.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod configured;
 mod hook;
 mod limits;
+mod optional;
 mod plugins;
 mod pod_preset;
 mod pod_security;
 mod policies;
 mod quota;
-mod told;
 mod webhooks;
 
 use admission::Configuration;
@@ -19,7 +19,7 @@ use serde_json::json;
 use std::sync::Arc;
 use testkit::{Cluster, VirtualClock};
 
-/// Sends JSON as an administrator; also tells the warnings.
+/// Sends JSON as an administrator; returns the warnings too.
 pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, Value, Vec<String>) {
     let patch = "application/merge-patch+json";
     let media = if method == "PATCH" { patch } else { "application/json" };
@@ -35,9 +35,9 @@ pub async fn call(c: &Cluster, method: &str, path: &str, body: Value) -> (u16, V
     (code, serde_json::from_slice(&body).unwrap_or_default(), warnings)
 }
 
-/// A server with a plugin that is told something.
-pub async fn told(plugin: &str, said: Value) -> Cluster {
-    let configuration = Configuration::default().with(plugin, said);
+/// A server with a configured plugin.
+pub async fn configured_cluster(plugin: &str, config: Value) -> Cluster {
+    let configuration = Configuration::default().with(plugin, config);
     let chain = admission::configured(&[plugin.to_owned()], &[], &configuration).unwrap();
     Cluster::admitting(1, chain.open(&clock()).await.unwrap()).await
 }

@@ -1,4 +1,4 @@
-//! The smaller plugins, each by what it changes or refuses.
+//! Smaller plugins: their changes and rejections.
 
 use crate::call;
 use apiserver::Server;
@@ -39,7 +39,7 @@ async fn refused(c: &Cluster, method: &str, path: &str, body: Value) -> String {
     answer["message"].as_str().unwrap().to_owned()
 }
 
-/// Sends JSON as somebody else.
+/// Sends JSON as another user.
 async fn send(c: &Arc<Server>, user: &User, method: &str, path: &str, body: Value) -> (u16, String) {
     let media = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let request = http::Request::builder()
@@ -55,7 +55,7 @@ async fn send(c: &Arc<Server>, user: &User, method: &str, path: &str, body: Valu
 }
 
 #[tokio::test]
-async fn runtime_classes_bring_their_overhead_and_place() {
+async fn runtime_classes_set_overhead_and_scheduling() {
     let c = Cluster::start(1).await;
     make(
         &c,
@@ -97,7 +97,7 @@ async fn ingresses_get_the_default_class() {
 }
 
 #[tokio::test]
-async fn claims_grow_only_where_the_class_lets_them() {
+async fn claims_grow_only_if_the_class_allows_it() {
     let c = Cluster::start(3).await;
     for (name, grows) in [("soft", true), ("hard", false)] {
         let class = json!({"metadata": {"name": name}, "provisioner": "example.com/x", "allowVolumeExpansion": grows});
@@ -126,7 +126,7 @@ async fn claims_grow_only_where_the_class_lets_them() {
 }
 
 #[tokio::test]
-async fn certificates_are_approved_by_those_who_may_and_nobody_becomes_administrator() {
+async fn certificate_requests_need_permissions_and_not_system_masters() {
     let c = Cluster::start(4).await;
     let request = |group: &str| {
         let mut p = CertificateParams::new(Vec::new()).unwrap();
@@ -175,7 +175,7 @@ async fn certificates_are_approved_by_those_who_may_and_nobody_becomes_administr
     assert_eq!(code, 200, "{text}");
 }
 
-/// Sends as somebody whose rights have just changed.
+/// Sends as a user whose permissions have just changed.
 async fn reload(c: &Cluster, user: &User, method: &str, path: &str, body: Value) -> (u16, String) {
     let rbac = auth::RbacCache::new();
     rbac.load(&c.server.registry.store);
@@ -189,7 +189,7 @@ async fn reload(c: &Cluster, user: &User, method: &str, path: &str, body: Value)
 }
 
 #[tokio::test]
-async fn plugins_that_are_off_by_default_work_when_they_are_on() {
+async fn plugins_can_be_enabled() {
     let plugins = ["ExtendedResourceToleration", "AlwaysPullImages", "PodNodeSelector"];
     let c = with(5, &plugins).await;
     let annotations =
@@ -210,7 +210,7 @@ async fn plugins_that_are_off_by_default_work_when_they_are_on() {
 }
 
 #[tokio::test]
-async fn agents_change_only_what_is_theirs() {
+async fn node_agents_change_only_their_own_objects() {
     let c = with(6, &["NodeRestriction"]).await;
     // As agents may do everything by their groups here, what is refused is refused by admission.
     let agent = |n: &str| User::new(format!("system:node:{n}"), &[auth::user::GROUP_NODES, auth::user::GROUP_MASTERS]);
@@ -250,7 +250,7 @@ async fn agents_change_only_what_is_theirs() {
 }
 
 #[tokio::test]
-async fn owners_are_given_only_by_those_who_may_delete() {
+async fn owner_references_need_permission_to_delete() {
     let c = with(7, &["OwnerReferencesPermissionEnforcement"]).await;
     let owner = |block: bool| json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u", "blockOwnerDeletion": block}]);
     let map = |name: &str, block: bool| json!({"metadata": {"name": name, "ownerReferences": owner(block)}});
@@ -300,7 +300,7 @@ async fn node(c: &Cluster, name: &str, labels: Value, status: Value) {
     assert_eq!(code, 200, "{answer}");
 }
 
-/// A pod says in which zone it is, whoever puts it on a node. Issue 3, item 5.
+/// Pods get the topology labels of their node, whoever binds them.
 #[tokio::test]
 async fn pods_have_the_topology_labels_of_their_nodes() {
     let c = Cluster::start(1).await;
@@ -321,7 +321,7 @@ async fn pods_have_the_topology_labels_of_their_nodes() {
     make(&c, &format!("{PODS}/bound/binding"), binding.clone()).await;
     let (_, live, _) = call(&c, "GET", &format!("{PODS}/bound"), Value::Null).await;
     let want = json!({"a": "b", zone: "z", "topology.kubernetes.io/region": "r"});
-    assert_eq!(live["metadata"]["labels"], want, "what a binding says counts");
+    assert_eq!(live["metadata"]["labels"], want, "labels of a binding have priority");
     let (code, answer, _) = call(&c, "POST", &format!("{PODS}/bound/binding"), binding).await;
     let why = "Operation cannot be fulfilled on pods/binding \"bound\": pod bound is already assigned to node \"n\"";
     assert_eq!((code, answer["message"].as_str().unwrap()), (409, why));
@@ -329,7 +329,7 @@ async fn pods_have_the_topology_labels_of_their_nodes() {
 
 /// A pod changes to what its node can do, and no further. Issue 3, item 5.
 #[tokio::test]
-async fn pods_change_as_their_nodes_can() {
+async fn pod_updates_depend_on_declared_features_of_nodes() {
     let c = Cluster::start(1).await;
     let room = json!({"cpu": "8", "memory": "8Gi", "pods": "10"});
     let feature = "InPlacePodLevelResourcesVerticalScaling";
@@ -361,9 +361,9 @@ async fn pods_change_as_their_nodes_can() {
     }
 }
 
-/// Plugins that are there for those who want them. Issue 3, item 5.
+/// Plugins that are off by default.
 #[tokio::test]
-async fn plugins_that_forbid_are_chosen() {
+async fn denying_plugins_can_be_enabled() {
     let c = with(1, &["DenyServiceExternalIPs", "LimitPodHardAntiAffinityTopology", "NamespaceExists", "AlwaysAdmit"])
         .await;
     let services = "/api/v1/namespaces/golden/services";

@@ -1,4 +1,4 @@
-//! PodPreset with its kind, which is served on request.
+//! The plugin PodPreset and its kind, which is served on request.
 
 use crate::call;
 use meta::Value;
@@ -44,7 +44,7 @@ async fn created(c: &Cluster, path: &str, body: Value) -> Value {
 
 /// Clauses: P15.injected, P15.selector, P15.exclusion, P15.annotation
 #[tokio::test(start_paused = true)]
-async fn presets_are_put_into_the_pods_they_choose() {
+async fn presets_are_applied_to_selected_pods() {
     let c = start().await;
     let made = created(&c, PRESETS, database()).await;
     let second = json!({"env": [{"name": "DB_PORT", "value": "6379"}, {"name": "MORE", "value": "1"}]});
@@ -73,7 +73,7 @@ async fn presets_are_put_into_the_pods_they_choose() {
 
 /// What contradicts a pod, or another preset, leaves the pod as it was; an event says so. Clauses: P15.conflict, P15.event
 #[tokio::test(start_paused = true)]
-async fn conflicts_are_told_in_events() {
+async fn conflicts_are_reported_in_events() {
     let c = start().await;
     created(&c, PRESETS, database()).await;
     let mount = json!({"volumeMounts": [{"mountPath": "/cache", "name": "own"}]});
@@ -148,7 +148,7 @@ async fn the_kind_is_served_on_request() {
 
 /// Presets do nothing by themselves: it is the plugin that puts them into pods.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_put_into_pods_without_the_plugin() {
+async fn presets_need_the_plugin() {
     for (plugins, applied) in [(vec!["PodPreset".to_owned()], true), (vec![], false)] {
         let c = Cluster::serving(1, "settings.k8s.io/v1alpha1=true", admission::chain(&plugins, &[]).unwrap()).await;
         created(&c, PRESETS, database()).await;

@@ -39,7 +39,7 @@ fn safe(container: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_level_forbids_is_said_in_upstreams_words() {
+async fn violations_have_the_messages_of_upstream() {
     let c = Cluster::start(1).await;
     namespace(&c, "base", json!({"enforce": "baseline"})).await;
     namespace(&c, "strict", json!({"enforce": "restricted"})).await;
@@ -126,7 +126,7 @@ async fn what_a_level_forbids_is_said_in_upstreams_words() {
 }
 
 #[tokio::test]
-async fn workloads_are_warned_of_what_their_pods_will_not_be_allowed() {
+async fn workloads_with_violating_pods_cause_warnings() {
     let c = Cluster::start(2).await;
     namespace(&c, "strict", json!({"enforce": "baseline", "warn": "restricted", "warn-version": "v1.20"})).await;
     namespace(&c, "base", json!({"enforce": "baseline"})).await;
@@ -151,7 +151,7 @@ async fn workloads_are_warned_of_what_their_pods_will_not_be_allowed() {
 }
 
 #[tokio::test]
-async fn labels_must_be_readable_and_older_pods_are_told_of() {
+async fn labels_are_validated_and_existing_violations_reported() {
     let c = Cluster::start(3).await;
     let (code, answer, _) = namespace(&c, "bad", json!({"enforce": "baselin", "warn-version": "1.2"})).await;
     assert_eq!((code, answer["reason"].as_str()), (422, Some("Invalid")), "{answer}");

@@ -1,4 +1,4 @@
-//! Expressions of admission: conditions of webhooks, and policies of the cluster. Issue 3.
+//! CEL in admission: match conditions of webhooks, and admission policies.
 
 use crate::hook::{Hook, allow};
 use crate::{MAPS, call, config_map};
@@ -37,7 +37,7 @@ async fn install(c: &Cluster, name: &str, spec: Value, bound: Value) {
 }
 
 #[tokio::test]
-async fn a_webhook_is_asked_when_its_conditions_hold() {
+async fn a_webhook_is_called_when_its_conditions_hold() {
     let c = Cluster::start(1).await;
     let h = Hook::start(|_, _| allow()).await;
     let hook = |conditions: Value, policy: &str| {
@@ -49,8 +49,8 @@ async fn a_webhook_is_asked_when_its_conditions_hold() {
     let bad = hook(json!([{"name": "c", "expression": "object.x =="}]), "Fail");
     let (code, answer, _) = call(&c, "POST", &at, bad).await;
     assert_eq!(code, 422);
-    let told = answer["message"].as_str().unwrap();
-    assert!(told.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{told}");
+    let message = answer["message"].as_str().unwrap();
+    assert!(message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{message}");
     let conditions = json!([
         {"name": "asks", "expression": "request.operation == 'CREATE' && request.userInfo.username == 'admin'"},
         {"name": "may", "expression": "authorizer.group('').resource('pods').namespace('golden').check('get').allowed()"},
@@ -117,7 +117,7 @@ async fn a_policy_denies_warns_and_explains() {
 
 /// Much of a cluster depends on reviews, which are stored nowhere: a policy about everything is not about them.
 #[tokio::test]
-async fn reviews_are_not_held_against_policies() {
+async fn policies_do_not_apply_to_reviews() {
     let c = Cluster::start(1).await;
     let everything =
         json!({"resourceRules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}]});
@@ -174,7 +174,7 @@ async fn a_policy_has_parameters() {
 
 /// A variable is evaluated within the expression that uses it first, and its type is made of those of others.
 #[tokio::test]
-async fn variables_that_are_made_of_each_other_have_an_end() {
+async fn chains_of_variables_are_bounded() {
     let c = Cluster::start(1).await;
     let chain = |first: &str, next: &str, count: usize| {
         let one = |i: usize| match i {
@@ -203,8 +203,8 @@ async fn variables_that_are_made_of_each_other_have_an_end() {
         let spec = json!({"variables": chain(first, next, count), "validations": [{"expression": last}]});
         install(&c, &format!("p{n}"), spec, everywhere.clone()).await;
         let (code, answer, _) = call(&c, "POST", &format!("{MAPS}?dryRun=All"), config_map("x")).await;
-        let told = answer["message"].as_str().unwrap_or_default();
-        let deep = told.contains("expressions and the variables that they use are nested too deep");
+        let message = answer["message"].as_str().unwrap_or_default();
+        let deep = message.contains("expressions and the variables that they use are nested too deep");
         assert_eq!((code, deep), if refused { (422, true) } else { (201, false) }, "{next}: {answer}");
         if refused {
             let path = format!("{GROUP}/validatingadmissionpolicies/p{n}");
@@ -228,10 +228,11 @@ async fn a_policy_that_cannot_be_evaluated_fails_or_is_ignored() {
     let bad = policy("bad", json!({"validations": [{"expression": "request.nothing == 1"}]}));
     let (code, answer, _) = call(&c, "POST", &format!("{GROUP}/validatingadmissionpolicies"), bad).await;
     assert_eq!(code, 422);
-    let told = answer["message"].as_str().unwrap();
+    let message = answer["message"].as_str().unwrap();
     assert!(
-        told.contains("spec.validations[0].expression: Invalid value") && told.contains("undefined field 'nothing'"),
-        "{told}"
+        message.contains("spec.validations[0].expression: Invalid value")
+            && message.contains("undefined field 'nothing'"),
+        "{message}"
     );
 }
 
@@ -249,7 +250,7 @@ async fn mutation(c: &Cluster, name: &str, mutations: Value, more: Value) {
 }
 
 #[tokio::test]
-async fn policies_change_objects_one_after_the_other() {
+async fn mutating_policies_run_in_order() {
     let c = Cluster::start(1).await;
     let apply = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
         "Object{metadata: Object.metadata{labels: {'from': variables.who}}, data: {'b': object.data.a + '!'}}"}}]);
@@ -266,7 +267,7 @@ async fn policies_change_objects_one_after_the_other() {
 
 /// One text of the object, added any number of times by each of many mutations.
 #[tokio::test]
-async fn mutations_do_not_make_an_object_ever_larger() {
+async fn mutations_are_bounded_in_size() {
     let c = Cluster::start(1).await;
     let copies = |m: usize, count: usize| {
         let one = |i: usize| format!("JSONPatch{{op: 'add', path: '/data/m{m}-{i}', value: object.data.x}}");
@@ -283,22 +284,22 @@ async fn mutations_do_not_make_an_object_ever_larger() {
         mutation(&c, &format!("m{n}"), all.into(), json!({})).await;
         let (code, answer, _) = call(&c, "POST", &format!("{MAPS}?dryRun=All"), large.clone()).await;
         assert_eq!(code, 403, "{answer}");
-        let told = answer["message"].as_str().unwrap();
-        assert!(told.contains(why), "{}", &told[..told.len().min(500)]);
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.contains(why), "{}", &message[..message.len().min(500)]);
         let path = format!("{GROUP}/mutatingadmissionpolicies/m{n}");
         assert_eq!(call(&c, "DELETE", &path, Value::Null).await.0, 200);
     }
 }
 
 #[tokio::test]
-async fn a_mutation_that_fails_refuses_unless_it_is_ignored() {
+async fn a_failed_mutation_rejects_unless_ignored() {
     let c = Cluster::start(1).await;
     let failing = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/data/nothing'}]"}}]);
     mutation(&c, "p", failing, json!({})).await;
     let (code, answer, _) = call(&c, "POST", MAPS, config_map("x")).await;
     assert_eq!(code, 403, "{answer}");
-    let told = answer["message"].as_str().unwrap();
-    assert!(told.starts_with("policy 'p' with binding 'p-binding' denied request: "), "{told}");
+    let message = answer["message"].as_str().unwrap();
+    assert!(message.starts_with("policy 'p' with binding 'p-binding' denied request: "), "{message}");
     assert_eq!(answer["reason"], "Invalid");
     let path = format!("{GROUP}/mutatingadmissionpolicies/p");
     assert_eq!(call(&c, "PATCH", &path, json!({"spec": {"failurePolicy": "Ignore"}})).await.0, 200);
@@ -315,7 +316,7 @@ async fn a_mutation_that_fails_refuses_unless_it_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_policy_is_asked_again_when_another_changed_the_object() {
+async fn a_policy_is_reinvoked_after_a_change() {
     let c = Cluster::start(1).await;
     let count = "has(object.data.n) ? {'n': object.data.n + 'i'} : {'n': 'i'}";
     let apply = |e: &str| json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!("Object{{data: {e}}}")}}]);
@@ -329,7 +330,7 @@ async fn a_policy_is_asked_again_when_another_changed_the_object() {
 /// What is applied makes a second round, and who wants to is asked again then, also the only one; others are not. Webhooks hear of the
 /// second round only when the object is another than the one they left. Issue 3, item 5.
 #[tokio::test]
-async fn the_second_round_asks_those_who_want_to_be_asked() {
+async fn reinvocation_follows_the_reinvocation_policy() {
     let c = Cluster::start(1).await;
     let h = Hook::start(|_, _| allow()).await;
     let hook = json!({"name": "again.example.com", "clientConfig": h.url("/again"), "sideEffects": "None",
@@ -352,7 +353,7 @@ async fn the_second_round_asks_those_who_want_to_be_asked() {
 
 /// What comes with every container comes once with the pod, whoever adds a container to it.
 #[tokio::test]
-async fn a_container_that_is_added_shares_the_token_of_its_pod() {
+async fn an_added_container_mounts_the_pod_token() {
     let c = Cluster::start(1).await;
     let apply = json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression":
         "Object{spec: Object.spec{containers: [Object.spec.containers{name: 'mesh', image: 'mesh:1'}]}}"}}]);
@@ -370,7 +371,7 @@ async fn a_container_that_is_added_shares_the_token_of_its_pod() {
 }
 
 #[tokio::test]
-async fn a_binding_says_what_it_binds() {
+async fn a_binding_limits_its_policy() {
     let c = Cluster::start(1).await;
     let by_name = json!({"name": "p", "parameterNotFoundAction": "Deny"});
     for (k, v, want) in [
@@ -421,7 +422,7 @@ impl auth::Authorizer for Narrow {
 
 /// What a policy asks an authorizer may be narrowed by selectors, and the answer has its reason. Issue 3, item 5.
 #[tokio::test]
-async fn a_policy_asks_for_what_selectors_select() {
+async fn authorizer_checks_have_selectors() {
     let access = testkit::Access { authorizer: Some(std::sync::Arc::new(Narrow)), ..Default::default() };
     let c = Cluster::with_access(1, access).await;
     let check = "authorizer.serviceAccount('golden', 'default').group('').resource('pods').namespace('golden')";
@@ -479,7 +480,7 @@ async fn policies_change_custom_resources() {
     let mut second = toy;
     second["metadata"]["name"] = json!("u");
     let (code, answer, _) = call(&c, "POST", toys, second).await;
-    let told = answer["message"].as_str().unwrap_or_default();
+    let message = answer["message"].as_str().unwrap_or_default();
     let why = "policy 'atomic' with binding 'atomic-binding' denied request: error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.whole";
-    assert!(code == 403 && told.contains(why), "{answer}");
+    assert!(code == 403 && message.contains(why), "{answer}");
 }

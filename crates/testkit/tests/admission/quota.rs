@@ -81,7 +81,7 @@ fn pod(name: &str, resources: Value) -> Value {
 
 /// Clauses: C14.resourcequota-atomic
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_never_exceed_a_quota() {
+async fn concurrent_requests_never_exceed_a_quota() {
     let p = Plane::start(1).await;
     p.quota("few", json!({"hard": {"configmaps": "20", "count/configmaps": "30"}})).await;
     // The controllers make one by themselves, sooner or later: `kube-root-ca.crt`.
@@ -122,7 +122,7 @@ async fn many_at_once_never_exceed_a_quota() {
 
 /// Clauses: C14.resourcequota-compute
 #[tokio::test]
-async fn pods_take_what_their_containers_ask_for() {
+async fn pods_are_charged_for_their_containers() {
     let p = Plane::start(2).await;
     p.quota("compute", json!({"hard": {"requests.cpu": "1", "limits.memory": "1Gi", "pods": "3"}})).await;
     let message = p.refused(PODS, pod("none", json!({}))).await;
@@ -152,7 +152,7 @@ async fn pods_take_what_their_containers_ask_for() {
 
 /// Clauses: C14.resourcequota-scopes
 #[tokio::test]
-async fn scopes_choose_the_pods_that_count() {
+async fn scopes_select_the_pods_that_count() {
     let p = Plane::start(3).await;
     p.quota("best-effort", json!({"hard": {"pods": "1"}, "scopes": ["BestEffort"]})).await;
     p.quota("ending", json!({"hard": {"pods": "0"}, "scopes": ["Terminating"]})).await;

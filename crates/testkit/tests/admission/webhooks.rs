@@ -1,4 +1,4 @@
-//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook with a server that really listens.
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook with a real server.
 
 use crate::hook::{Hook, allow, patch};
 use crate::{MAPS, call, config_map};
@@ -32,7 +32,7 @@ async fn configure(c: &Cluster, kind: &str, name: &str, hooks: Value) {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_and_nothing_is_written() {
+async fn a_rejection_is_reported_and_nothing_is_written() {
     let c = Cluster::start(1).await;
     let h = Hook::start(|_, r| match r["name"].as_str() {
         Some("bad") => Some(json!({"allowed": false, "warnings": ["careful"],
@@ -69,7 +69,7 @@ async fn a_refusal_is_told_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn hooks_change_objects_one_after_the_other() {
+async fn mutating_webhooks_run_in_order() {
     let c = Cluster::start(2).await;
     let h = Hook::start(|path, r| match path {
         "/first" => patch(&json!([{"op": "add", "path": "/metadata/labels", "value": {"first": "yes"}}])),
@@ -87,14 +87,14 @@ async fn hooks_change_objects_one_after_the_other() {
     assert_eq!(code, 201, "{o}");
     assert_eq!(o["metadata"]["labels"]["first"], "yes");
     assert_eq!(o["data"]["second"], "saw the first");
-    assert_ne!(o["metadata"]["uid"], "mine", "the server alone says who an object is");
+    assert_ne!(o["metadata"]["uid"], "mine", "the UID cannot be set");
     assert_eq!(h.heard("/first").len(), 1, "not reinvoked unless it wants to be");
     let (_, o, _) = call(&c, "GET", &format!("{MAPS}/m"), Value::Null).await;
     assert_eq!(o["data"]["second"], "saw the first");
 }
 
 #[tokio::test]
-async fn a_hook_may_be_asked_again_when_another_changed_the_object() {
+async fn a_webhook_is_reinvoked_after_a_change() {
     let c = Cluster::start(3).await;
     let h = Hook::start(|path, r| match path {
         "/late" if r["object"]["data"]["late"].is_null() => {
@@ -117,7 +117,7 @@ async fn a_hook_may_be_asked_again_when_another_changed_the_object() {
 }
 
 #[tokio::test]
-async fn a_failed_call_counts_as_the_policy_says() {
+async fn a_failed_call_follows_the_failure_policy() {
     let c = Cluster::start(4).await;
     let h = Hook::start(|path, _| match path {
         "/never" => None,
@@ -169,7 +169,7 @@ async fn a_failed_call_counts_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn rules_and_selectors_choose() {
+async fn rules_and_selectors_select_webhooks() {
     let c = Cluster::start(5).await;
     let h = Hook::start(|_, _| allow()).await;
     let rule = |v: Value| json!({"rules": [v], "namespaceSelector": {}});
@@ -222,7 +222,7 @@ async fn rules_and_selectors_choose() {
 }
 
 #[tokio::test]
-async fn a_dry_run_asks_only_hooks_without_side_effects() {
+async fn a_dry_run_calls_only_webhooks_without_side_effects() {
     let c = Cluster::start(6).await;
     let h = Hook::start(|_, _| allow()).await;
     configure(&c, "Validating", "v", json!([hook("clean", &h.url("/clean"))])).await;

@@ -1,4 +1,4 @@
-//! What shape of answer is asked for, and what is not acceptable: one object is no list, a list is no object.
+//! Content negotiation: requested representations, and what is not acceptable.
 
 use crate::stream::Watch;
 use bytes::Bytes;
@@ -75,16 +75,16 @@ async fn shapes_have_two_versions_and_a_group() {
         refused(&c, ONE, accept, none).await;
         assert_eq!(get(&c, MAPS, &format!("{accept}, application/json")).await.body["kind"], "ConfigMapList");
     }
-    for (version, said) in [("v1", "meta.k8s.io/v1"), ("v1beta1", "meta.k8s.io/v1beta1")] {
+    for (version, api_version) in [("v1", "meta.k8s.io/v1"), ("v1beta1", "meta.k8s.io/v1beta1")] {
         let table = get(&c, MAPS, &metadata("Table", version)).await.body;
         let row = &table["rows"][0]["object"];
-        assert_eq!([&table["kind"], &table["apiVersion"], &row["apiVersion"]], ["Table", said, said]);
+        assert_eq!([&table["kind"], &table["apiVersion"], &row["apiVersion"]], ["Table", api_version, api_version]);
         let list = get(&c, MAPS, &metadata("PartialObjectMetadataList", version)).await.body;
-        assert_eq!([&list["apiVersion"], &list["items"][0]["apiVersion"]], [said, said]);
-        assert_eq!(get(&c, ONE, &metadata("PartialObjectMetadata", version)).await.body["apiVersion"], said);
+        assert_eq!([&list["apiVersion"], &list["items"][0]["apiVersion"]], [api_version, api_version]);
+        assert_eq!(get(&c, ONE, &metadata("PartialObjectMetadata", version)).await.body["apiVersion"], api_version);
         let accept = metadata("PartialObjectMetadata", version);
         let mut watch = Watch::start(&c, &format!("{MAPS}?watch=1"), &accept).await.unwrap();
-        assert_eq!(watch.event().await.1["apiVersion"], said);
+        assert_eq!(watch.event().await.1["apiVersion"], api_version);
     }
     // What weighs more is taken, and of two that weigh the same what says more.
     for (accept, kind) in [

@@ -1,4 +1,4 @@
-//! Who may do what: agents of nodes, and who acts for somebody else.
+//! Authorization: nodes and impersonation.
 
 use apiserver::as_identity;
 use auth::User;
@@ -76,8 +76,8 @@ async fn a_node_reads_what_its_pods_use() {
         assert_eq!(get(&one, &format!("{ns}/{path}")).await.0, 200, "{path}");
         let (code, body) = get(&two, &format!("{ns}/{path}")).await;
         assert_eq!(code, 403, "{path}");
-        let said = body["message"].as_str().unwrap();
-        assert!(said.ends_with("no relationship found between node 'two' and this object"), "{said}");
+        let message = body["message"].as_str().unwrap();
+        assert!(message.ends_with("no relationship found between node 'two' and this object"), "{message}");
     }
     for path in ["secrets/other", "configmaps/other", "secrets", "configmaps", "secrets/none"] {
         assert_eq!(get(&one, &format!("{ns}/{path}")).await.0, 403, "{path}");
@@ -120,8 +120,8 @@ async fn a_node_reads_what_its_pods_use() {
     }
     assert_eq!(get(&two, "/api/v1/namespaces/default/pods/p").await.0, 403);
     let (_, body) = get(&one, "/api/v1/pods").await;
-    let said = "can only list/watch pods with spec.nodeName field selector";
-    assert!(body["message"].as_str().unwrap().ends_with(said), "{body}");
+    let message = "can only list/watch pods with spec.nodeName field selector";
+    assert!(body["message"].as_str().unwrap().ends_with(message), "{body}");
     // Everything else is as the role says, which does not exist here.
     assert_eq!(get(&one, "/api/v1/services").await.0, 403);
     let rules = json!([{"verbs": ["list"], "apiGroups": [""], "resources": ["services", "nodes", "secrets"]}]);
@@ -136,7 +136,7 @@ async fn a_node_reads_what_its_pods_use() {
 
 /// Clauses: K10.impersonation
 #[tokio::test]
-async fn acting_for_others_is_allowed_part_by_part() {
+async fn impersonation_needs_permission_per_part() {
     let c = Cluster::start(1).await;
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let admin = User::new("admin", &[auth::user::GROUP_MASTERS]);
@@ -183,7 +183,7 @@ async fn acting_for_others_is_allowed_part_by_part() {
 
 /// Acting for others in some requests and not in all (KEP-5284). Clauses: K10.impersonation
 #[tokio::test]
-async fn acting_for_others_is_allowed_request_by_request() {
+async fn constrained_impersonation_needs_permission_per_request() {
     let c = Cluster::start(1).await;
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let group = "authentication.k8s.io";
@@ -239,8 +239,8 @@ async fn acting_for_others_is_allowed_request_by_request() {
             "cannot impersonate-on:arbitrary-node:create resource \"selfsubjectreviews\"",
         ),
     ] {
-        let (code, .., told) = ask(&bob, &headers).await;
-        assert!(code == 403 && told.as_str().unwrap().contains(why), "{told}");
+        let (code, .., message) = ask(&bob, &headers).await;
+        assert!(code == 403 && message.as_str().unwrap().contains(why), "{message}");
     }
     let account = ("impersonate-user", "system:serviceaccount:golden:default");
     let (code, _, groups, _) = ask(&bob, &[account]).await;
@@ -259,7 +259,7 @@ async fn acting_for_others_is_allowed_request_by_request() {
 
 /// Clauses: K10.selectors
 #[tokio::test]
-async fn reviews_know_what_a_request_is_narrowed_to() {
+async fn access_reviews_support_selectors() {
     let c = Cluster::start(1).await;
     let review = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
     let ask = async |more: Value| {
@@ -321,7 +321,7 @@ async fn reviews_know_what_a_request_is_narrowed_to() {
 
 /// What changes is all that is read again: see `auth::rbac`.
 #[tokio::test]
-async fn changes_of_roles_and_bindings_are_followed() {
+async fn changes_of_roles_and_bindings_apply_at_once() {
     let c = Cluster::start(1).await;
     let following = tokio::spawn(c.rbac.clone().run(c.server.registry.store.clone()));
     let jane = User::new("jane", &[]);

@@ -1,4 +1,4 @@
-//! What is wrong gets a clear answer and changes nothing.
+//! Invalid requests get a clear error and change nothing.
 //!
 //! Clauses: S10.preconditions, C04.label-selector-immutability, K12.immutable
 
@@ -19,7 +19,7 @@ struct Want<'a> {
     /// Field and reason of each cause.
     causes: &'a [(&'a str, &'a str)],
     /// In the message.
-    says: &'a str,
+    reply: &'a str,
 }
 
 /// Sends a request that must be refused in this way, and must not write.
@@ -39,20 +39,20 @@ async fn check(c: &Cluster, request: (&str, &str, &str), body: impl Into<Bytes>,
     have.sort();
     wanted.sort();
     assert_eq!(have, wanted, "{at}");
-    assert!(text(&a.body["message"]).contains(want.says), "the message has no {:?}: {at}", want.says);
+    assert!(text(&a.body["message"]).contains(want.reply), "the message has no {:?}: {at}", want.reply);
     assert_eq!(c.server.registry.store.revision(), before, "something was written: {at}");
 }
 
-fn bad(says: &str) -> Want<'_> {
-    Want { code: 400, reason: "BadRequest", causes: &[], says }
+fn bad(reply: &str) -> Want<'_> {
+    Want { code: 400, reason: "BadRequest", causes: &[], reply }
 }
 
 fn invalid<'a>(causes: &'a [(&'a str, &'a str)]) -> Want<'a> {
-    Want { code: 422, reason: "Invalid", causes, says: "is invalid" }
+    Want { code: 422, reason: "Invalid", causes, reply: "is invalid" }
 }
 
-fn conflict(says: &str) -> Want<'_> {
-    Want { code: 409, reason: "Conflict", causes: &[], says }
+fn conflict(reply: &str) -> Want<'_> {
+    Want { code: 409, reason: "Conflict", causes: &[], reply }
 }
 
 fn deployment() -> Value {
@@ -86,7 +86,7 @@ async fn text_that_is_no_object_is_refused() {
         &c,
         patch(JSON_PATCH),
         r#"[{"op": "jump", "path": "/a"}]"#,
-        Want { code: 422, reason: "Invalid", causes: &[], says: "" },
+        Want { code: 422, reason: "Invalid", causes: &[], reply: "" },
     )
     .await;
     check(&c, ("PATCH", "/api/v1/namespaces/golden?fieldManager=m", APPLY), "a: [b", bad("YAML")).await;
@@ -110,7 +110,7 @@ async fn the_largest_object_can_be_deleted() {
         &c,
         ("POST", revisions, JSON),
         largest(length + 1),
-        Want { code: 413, reason: "RequestEntityTooLarge", causes: &[], says: "1500001 bytes are too much" },
+        Want { code: 413, reason: "RequestEntityTooLarge", causes: &[], reply: "1500001 bytes are too much" },
     )
     .await;
     assert_eq!(c.send("POST", revisions, Some(JSON), JSON, largest(length).into()).await.code, 201);
@@ -126,14 +126,14 @@ async fn documents_without_bounds_are_refused() {
     let c = Cluster::start(1).await;
     let large = |n: usize| json!({"metadata": {"name": "x"}, "data": {"k": "v".repeat(n)}}).to_string();
     let too_large =
-        || Want { code: 413, reason: "RequestEntityTooLarge", causes: &[], says: "Request entity too large" };
+        || Want { code: 413, reason: "RequestEntityTooLarge", causes: &[], reply: "Request entity too large" };
     check(&c, ("POST", MAPS, JSON), large(3 * 1024 * 1024), too_large()).await;
     check(&c, ("POST", &format!("{DEPLOYMENTS}?dryRun=All"), JSON), " ".repeat(3 * 1024 * 1024 + 1), too_large()).await;
     check(
         &c,
         ("POST", MAPS, JSON),
         large(2 * 1024 * 1024),
-        Want { code: 422, reason: "Invalid", causes: &[("[]", "FieldValueTooLong")], says: "" },
+        Want { code: 422, reason: "Invalid", causes: &[("[]", "FieldValueTooLong")], reply: "" },
     )
     .await;
     // What the API takes and the store does not.
@@ -165,7 +165,7 @@ async fn documents_without_bounds_are_refused() {
 }
 
 #[tokio::test]
-async fn fields_nobody_knows_are_refused_named_or_ignored() {
+async fn unknown_fields_are_rejected_reported_or_ignored() {
     let c = Cluster::start(1).await;
     let mut o = deployment();
     o["spec"]["foo"] = 1.into();
@@ -200,9 +200,10 @@ async fn fields_nobody_knows_are_refused_named_or_ignored() {
         ] {
             let r = c.request("POST", &format!("{path}?{query}"), &[("content-type", JSON)], body.into()).await;
             assert_eq!(r.status(), 201, "{path}");
-            let said: Vec<_> = r.headers().get_all("warning").iter().map(|v| v.to_str().unwrap().to_owned()).collect();
+            let warnings: Vec<_> =
+                r.headers().get_all("warning").iter().map(|v| v.to_str().unwrap().to_owned()).collect();
             let want: Vec<_> = problems.iter().map(|p| format!("299 - \"{}\"", p.replace('"', "\\\""))).collect();
-            assert_eq!(said, if warned { want } else { vec![] }, "{path}?{query}");
+            assert_eq!(warnings, if warned { want } else { vec![] }, "{path}?{query}");
         }
     }
 
@@ -211,7 +212,7 @@ async fn fields_nobody_knows_are_refused_named_or_ignored() {
     let at = format!("{DEPLOYMENTS}/web");
     let unknown = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "imagee": "i"}]}}}});
     let wrong =
-        || Want { code: 422, reason: "Invalid", causes: &[("patch", "FieldValueInvalid")], says: "unknown field" };
+        || Want { code: 422, reason: "Invalid", causes: &[("patch", "FieldValueInvalid")], reply: "unknown field" };
     check(&c, ("PATCH", &strict(&at), STRATEGIC_PATCH), unknown.to_string(), wrong()).await;
     check(&c, ("PATCH", &strict(&at), MERGE_PATCH), json!({"spec": {"foo": 1}}).to_string(), wrong()).await;
     let add = json!([{"op": "add", "path": "/spec/foo", "value": 1}]);
@@ -269,7 +270,7 @@ async fn values_of_the_wrong_type_are_refused() {
         code: 422,
         reason: "Invalid",
         causes: &[("patch", "FieldValueInvalid")],
-        says: "patch: Invalid value",
+        reply: "patch: Invalid value",
     };
     let at = format!("{DEPLOYMENTS}/web");
     check(&c, ("PATCH", &at, MERGE_PATCH), r#"{"spec": {"replicas": "3"}}"#, wrong()).await;
@@ -319,7 +320,7 @@ async fn names_and_labels_that_cannot_be_are_refused() {
     let twice = [("metadata.finalizers", "FieldValueInvalid"), ("metadata.finalizers[0]", "FieldValueInvalid")];
     check(&c, ("POST", MAPS, JSON), with("finalizers", json!(["a b"])), invalid(&twice)).await;
     check(&c, ("POST", MAPS, JSON), with("namespace", "other".into()), bad("does not match the namespace")).await;
-    let nowhere = Want { code: 404, reason: "NotFound", causes: &[], says: "namespaces \"nowhere\" not found" };
+    let nowhere = Want { code: 404, reason: "NotFound", causes: &[], reply: "namespaces \"nowhere\" not found" };
     check(&c, ("POST", "/api/v1/namespaces/nowhere/configmaps", JSON), r#"{"metadata": {"name": "x"}}"#, nowhere).await;
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p"}]);
     check(
@@ -336,7 +337,7 @@ async fn names_and_labels_that_cannot_be_are_refused() {
 }
 
 #[tokio::test]
-async fn what_may_not_change_does_not_change() {
+async fn immutable_fields_do_not_change() {
     let c = Cluster::start(1).await;
     assert_eq!(c.call("POST", DEPLOYMENTS, deployment()).await.code, 201);
     let map = json!({"metadata": {"name": "fixed"}, "data": {"a": "1"}, "immutable": true});
@@ -406,9 +407,9 @@ async fn what_may_not_change_does_not_change() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
+async fn missing_objects_are_not_found() {
     let c = Cluster::start(1).await;
-    let nowhere = |says| Want { code: 404, reason: "NotFound", causes: &[], says };
+    let nowhere = |reply| Want { code: 404, reason: "NotFound", causes: &[], reply };
     let no_path = "the server could not find the requested resource";
     for path in [
         "/apis/apps/v7/deployments",
@@ -549,13 +550,13 @@ async fn parameters_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn other_languages_are_not_spoken() {
+async fn unsupported_media_types_are_rejected() {
     let c = Cluster::start(1).await;
     let foreign = || Want {
         code: 415,
         reason: "UnsupportedMediaType",
         causes: &[],
-        says: "the body of the request was in an unknown format",
+        reply: "the body of the request was in an unknown format",
     };
     for media in ["text/plain", "application/xml", "multipart/form-data", MERGE_PATCH] {
         check(&c, ("POST", MAPS, media), r#"{"metadata": {"name": "x"}}"#, foreign()).await;
@@ -577,8 +578,8 @@ async fn other_languages_are_not_spoken() {
             let a = c.send(method, path, Some(JSON), accept, body.into()).await;
             let what = format!("{method} {path} for {accept}: {}", a.body);
             assert_eq!((a.code, &a.body["reason"]), (406, &json!("NotAcceptable")), "{what}");
-            let says = "only the following media types are accepted: application/json";
-            assert!(a.body["message"].as_str().unwrap().starts_with(says), "{what}");
+            let reply = "only the following media types are accepted: application/json";
+            assert!(a.body["message"].as_str().unwrap().starts_with(reply), "{what}");
         }
     }
     assert_eq!(c.server.registry.store.revision(), before);
@@ -609,8 +610,8 @@ async fn finalizers_of_kubernetes_own_kinds_have_a_domain() {
     let a = c.send("POST", MAPS, Some(JSON), JSON, map(json!(["a.example/b", "orphan"])).into()).await;
     assert_eq!(a.code, 201, "{}", a.body);
     let one = format!("{MAPS}/a");
-    let says = Want { says: "name is neither a standard finalizer name nor is it fully qualified", ..invalid(bad) };
-    check(&c, ("PUT", &one, JSON), map(json!(["a.example/b", "mine"])), says).await;
+    let reply = Want { reply: "name is neither a standard finalizer name nor is it fully qualified", ..invalid(bad) };
+    check(&c, ("PUT", &one, JSON), map(json!(["a.example/b", "mine"])), reply).await;
     // Leases take any.
     let leases = "/apis/coordination.k8s.io/v1/namespaces/golden/leases";
     let a = c.send("POST", leases, Some(JSON), JSON, map(json!(["mine"])).into()).await;

@@ -1,4 +1,4 @@
-//! What several clients do at once, or one shortly after another: budgets that are not overspent, watches of what is still to come,
+//! Concurrent requests: disruption budgets that are not exceeded, watches of future revisions,
 //! objects that need not be read again.
 
 use crate::stream::Watch;
@@ -29,7 +29,7 @@ async fn patch(c: &Cluster, path: &str, body: Value) -> Value {
 
 /// Clauses: P16.eviction
 #[tokio::test]
-async fn an_eviction_takes_from_the_budget_what_it_uses() {
+async fn an_eviction_charges_the_disruption_budget() {
     let c = Cluster::start(1).await;
     for p in ["a", "b", "c"] {
         running_pod(&c, p).await;
@@ -86,7 +86,7 @@ async fn a_watch_of_the_future_waits_for_it() {
 
 /// Clauses: A10.watch
 #[tokio::test]
-async fn a_server_that_ends_says_so_and_ends_its_watches() {
+async fn shutdown_fails_readiness_and_ends_watches() {
     let c = Cluster::start(1).await;
     let text = async |path: &str| {
         let a = c.call("GET", path, Value::Null).await;
@@ -99,13 +99,13 @@ async fn a_server_that_ends_says_so_and_ends_its_watches() {
     let mut w = Watch::start(&c, "/api/v1/pods?watch=1", "application/json").await.unwrap();
     c.server.end();
     assert_eq!(w.next().await, None, "a clean end");
-    let (code, said) = text("/readyz").await;
-    assert!(code == 500 && said.contains("[+]ping ok\n") && said.contains("[-]shutdown failed"), "{said}");
-    assert!(said.ends_with("readyz check failed\n"), "{said}");
-    let (code, said) = text("/readyz?verbose&exclude=shutdown&exclude=moon").await;
-    assert_eq!(code, 200, "{said}");
+    let (code, message) = text("/readyz").await;
+    assert!(code == 500 && message.contains("[+]ping ok\n") && message.contains("[-]shutdown failed"), "{message}");
+    assert!(message.ends_with("readyz check failed\n"), "{message}");
+    let (code, message) = text("/readyz?verbose&exclude=shutdown&exclude=moon").await;
+    assert_eq!(code, 200, "{message}");
     assert!(
-        said.contains(
+        message.contains(
             "[+]shutdown excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"moon\"\n"
         )
     );
@@ -136,7 +136,7 @@ async fn a_status_may_carry_labels_where_upstream_lets_it() {
 /// A change of what was changed a moment ago is given the very object that the former one wrote; later, one that was read from the
 /// store and is equal to it.
 #[tokio::test(start_paused = true)]
-async fn what_was_just_written_is_not_read_again() {
+async fn recently_written_objects_are_not_read_again() {
     let c = Cluster::start(1).await;
     let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}});
     assert_eq!(c.call("POST", "/api/v1/namespaces/default/configmaps", map).await.code, 201);

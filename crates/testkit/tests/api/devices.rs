@@ -1,4 +1,4 @@
-//! Devices and claims to them: what of them is refused, and where it is said to be wrong.
+//! Validation of devices and claims.
 
 use serde_json::{Value, json};
 use testkit::Cluster;

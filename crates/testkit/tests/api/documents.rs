@@ -1,4 +1,4 @@
-//! Discovery and OpenAPI: compressed for those who ask, and not sent again to those who have them.
+//! Discovery and OpenAPI: compression, and ETags.
 
 use apiserver::Body;
 use bytes::Bytes;
@@ -81,7 +81,7 @@ async fn the_index_of_openapi_leads_to_documents_that_may_be_kept() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_ask() {
+async fn large_responses_are_compressed_on_request() {
     let c = Cluster::start(1).await;
     let gzip = ("accept-encoding", "gzip, deflate");
     for path in ["/openapi/v2", "/openapi/v3/api/v1"] {

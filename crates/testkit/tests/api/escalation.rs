@@ -1,4 +1,4 @@
-//! Nobody grants what they do not hold.
+//! Escalation checks: users cannot grant permissions that they do not have.
 
 use crate::authorization::{as_user, made};
 use auth::User;
@@ -46,22 +46,22 @@ async fn roles_give_no_more_than_their_author_holds() {
     let more = json!([rule(&["get", "delete"], "", &["pods", "secrets"])]);
     let (code, body) = send(Method::POST, &roles, role("more", more.clone())).await;
     assert_eq!((code, &body["reason"]), (403, &json!("Forbidden")));
-    let said = "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"jane\" (groups=[\"team\" \"system:authenticated\"]) \
+    let message = "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"jane\" (groups=[\"team\" \"system:authenticated\"]) \
         is attempting to grant RBAC permissions not currently held:\n\
         {APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}\n\
         {APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"delete\"]}";
-    assert_eq!(body["message"], said);
+    assert_eq!(body["message"], message);
     assert_eq!(c.call("GET", &format!("{roles}/more"), Value::Null).await.code, 404, "nothing was written");
 
     // Lists multiply: a few kilobytes stand for millions of combinations.
     let many = |what: &str| (0..200).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
     let product = json!([{"verbs": many("v"), "apiGroups": many("g"), "resources": many("r")}]);
     let (code, body) = send(Method::POST, &roles, role("product", product)).await;
-    let said = body["message"].as_str().unwrap();
+    let message = body["message"].as_str().unwrap();
     assert!(
         code == 403
-            && said.ends_with("the rules stand for too many combinations of verbs, groups, resources and names"),
-        "{said}"
+            && message.ends_with("the rules stand for too many combinations of verbs, groups, resources and names"),
+        "{message}"
     );
 
     // By no other verb either.
@@ -132,8 +132,8 @@ async fn bindings_give_no_more_than_their_author_holds() {
     let cluster = format!("{RBAC}/clusterrolebindings");
     assert_eq!(post(&jane, &cluster, binding("c", "ClusterRole", "big")).await.0, 403);
     let (code, body) = post(&jane, &bindings, binding("d", "ClusterRole", "none")).await;
-    let said = "clusterroles.rbac.authorization.k8s.io \"none\" not found";
-    assert_eq!((code, body["message"].as_str().unwrap()), (404, said));
+    let message = "clusterroles.rbac.authorization.k8s.io \"none\" not found";
+    assert_eq!((code, body["message"].as_str().unwrap()), (404, message));
 
     // Who may bind one role may bind that one.
     let bind =

@@ -35,7 +35,7 @@ async fn an_old_event_is_patched_through_the_new_group() {
 }
 
 #[tokio::test]
-async fn new_events_say_everything_and_nothing_old() {
+async fn new_events_have_required_and_no_deprecated_fields() {
     let c = Cluster::start(1).await;
     let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "namespace": "default"}, "type": "Normal",
         "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "a.example.com/c", "reportingInstance": "i",

@@ -12,12 +12,14 @@ mod devices;
 mod documents;
 mod escalation;
 mod events;
+mod field_errors;
 mod groups;
 mod growth;
 #[path = "../admission/hook.rs"]
 #[allow(dead_code, reason = "admission needs more of it")]
 mod hook;
 mod matrix;
+mod messages;
 mod operations;
 mod other_kinds;
 mod parts;
@@ -27,9 +29,7 @@ mod pod_volumes;
 mod pods;
 mod reading;
 mod rules;
-mod said;
 mod served;
 mod services;
 mod stream;
 mod streams;
-mod words;

@@ -1,4 +1,4 @@
-//! OpenAPI's operations: every verb that discovery names has one, of its own name, and what it mentions is there.
+//! OpenAPI has an operation for every verb in discovery, and all its references resolve.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -175,7 +175,7 @@ async fn some_kinds_are_created_by_an_update() {
 
 /// Creating by an update is creating.
 #[tokio::test]
-async fn who_may_only_update_creates_nothing() {
+async fn an_update_that_creates_needs_permission_to_create() {
     let c = Cluster::start(1).await;
     let rules = json!([{"verbs": ["update"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}]);
     crate::escalation::grant(&c, "jane", rules).await;

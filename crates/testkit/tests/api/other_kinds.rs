@@ -1,6 +1,6 @@
 //! Rules of kinds other than pods, as tables.
 
-use crate::said::{Said, said};
+use crate::field_errors::{FieldCase, check_errors};
 use serde_json::json;
 use testkit::Cluster;
 
@@ -9,7 +9,7 @@ async fn disruption_budgets() {
     let c = Cluster::start(1).await;
     let body = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
     let path = "/apis/policy/v1/namespaces/golden/poddisruptionbudgets";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/maxUnavailable", json!(1), &["spec: Invalid value: {\"M"]),
         (
             "/spec/minAvailable",
@@ -18,14 +18,14 @@ async fn disruption_budgets() {
         ),
         ("/spec/minAvailable", json!("100%"), &[]),
     ];
-    said(&c, "POST", path, &body, &cases).await;
+    check_errors(&c, "POST", path, &body, &cases).await;
     let made = c.call("POST", path, body).await.body;
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/status/expectedPods",
         json!(-1),
         &["status.expectedPods: Invalid value: -1: must be greater than or equal to 0"],
     )];
-    said(&c, "PUT", &format!("{path}/b/status"), &made, &cases).await;
+    check_errors(&c, "PUT", &format!("{path}/b/status"), &made, &cases).await;
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn endpoint_slices() {
     let body = json!({"metadata": {"name": "e"}, "addressType": "IPv4", "ports": [{"name": "a", "port": 1}],
         "endpoints": [{"addresses": ["10.0.0.1"]}]});
     const A: &str = "/endpoints/0/addresses/0";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (A, json!("::2"), &["endpoints[0].addresses[0]: Invalid value: \"::2\": must be an IPv4 address"]),
         (
             A,
@@ -61,14 +61,14 @@ async fn endpoint_slices() {
         ),
         ("/ports/0/appProtocol", json!("a b"), &["ports[0].appProtocol: Invalid value: \"a b\": name part"]),
     ];
-    said(&c, "POST", path, &body, &cases).await;
+    check_errors(&c, "POST", path, &body, &cases).await;
     let body = json!({"metadata": {"name": "e"}, "addressType": "FQDN", "endpoints": [{"addresses": ["a.example"]}]});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (A, json!("a"), &["endpoints[0].addresses[0]: Invalid value: \"a\": should be a domain with at least two"]),
         (A, json!("a.B"), &["endpoints[0].addresses[0]: Invalid value: \"a.B\": a lowercase RFC 1123 subdomain"]),
         (A, json!(""), &["endpoints[0].addresses[0]: Required value"]),
     ];
-    said(&c, "POST", path, &body, &cases).await;
+    check_errors(&c, "POST", path, &body, &cases).await;
     let warned = c.call("POST", path, body).await;
     assert_eq!(warned.code, 201);
 }
@@ -86,7 +86,7 @@ async fn autoscalers() {
         json!({"type": "Object", "object": {"metric": {"name": "m"}, "target": target,
             "describedObject": {"kind": "Service", "name": "s", "apiVersion": version}}})
     };
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/metrics/0/external/target/averageValue",
             json!("1"),
@@ -140,7 +140,7 @@ async fn autoscalers() {
             &["spec.scaleTargetRef.apiVersion: Invalid value: \"v1\": apiVersion must specify API group"],
         ),
     ];
-    said(&c, "POST", path, &body, &cases).await;
+    check_errors(&c, "POST", path, &body, &cases).await;
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn volumes_and_claims() {
     let c = Cluster::start(1).await;
     let body = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/capacity",
             json!({"storage": "0"}),
@@ -170,10 +170,10 @@ async fn volumes_and_claims() {
             &["spec.hostPath.path: Invalid value: \"/a/..\": must not contain '..'"],
         ),
     ];
-    said(&c, "POST", "/api/v1/persistentvolumes", &body, &cases).await;
+    check_errors(&c, "POST", "/api/v1/persistentvolumes", &body, &cases).await;
     let body = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/accessModes", json!([]), &["spec.accessModes: Required value: at least 1 access mode is required"]),
         ("/spec/resources/requests", json!({}), &["spec.resources[storage]: Required value"]),
         (
@@ -182,7 +182,7 @@ async fn volumes_and_claims() {
             &["spec.storageClassName: Invalid value: \"A\": a lowercase RFC 1123 subdomain"],
         ),
     ];
-    said(&c, "POST", "/api/v1/namespaces/golden/persistentvolumeclaims", &body, &cases).await;
+    check_errors(&c, "POST", "/api/v1/namespaces/golden/persistentvolumeclaims", &body, &cases).await;
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn services() {
     let c = Cluster::start(1).await;
     let path = "/api/v1/namespaces/golden/services";
     let body = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/ports", json!([]), &["spec.ports: Required value"]),
         (
             "/spec/ports/0/nodePort",
@@ -215,7 +215,7 @@ async fn services() {
             ],
         ),
     ];
-    said(&c, "POST", path, &body, &cases).await;
+    check_errors(&c, "POST", path, &body, &cases).await;
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn statuses_of_controllers() {
     let body = json!({"metadata": {"name": "r"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     let made = c.call("POST", path, body).await.body;
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/readyReplicas",
             json!(-1),
@@ -244,5 +244,5 @@ async fn statuses_of_controllers() {
             ],
         ),
     ];
-    said(&c, "PUT", &format!("{path}/r/status"), &made, &cases).await;
+    check_errors(&c, "PUT", &format!("{path}/r/status"), &made, &cases).await;
 }

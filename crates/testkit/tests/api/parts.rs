@@ -1,4 +1,4 @@
-//! What may be written through the parts of a pod, and of a scale that is applied.
+//! Validation of the subresources of pods, and of applied scales.
 
 use serde_json::{Value, json};
 use testkit::{Answer, Cluster};
@@ -27,7 +27,7 @@ async fn pod(c: &Cluster) {
 }
 
 #[tokio::test]
-async fn ephemeral_containers_come_and_stay() {
+async fn ephemeral_containers_are_added_and_never_removed() {
     let c = Cluster::start(1).await;
     pod(&c).await;
     let path = format!("{PODS}/p/ephemeralcontainers");
@@ -80,7 +80,7 @@ async fn a_resize_changes_amounts_only() {
 }
 
 #[tokio::test]
-async fn a_resize_is_for_what_a_node_can() {
+async fn a_resize_needs_node_support() {
     let c = Cluster::start(1).await;
     let node = |name: &str, os: &str| {
         json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}},

@@ -1,4 +1,4 @@
-//! What is said of the text of a patch: keys that come twice.
+//! Strict errors of patches: duplicate keys.
 
 use testkit::Cluster;
 
@@ -15,7 +15,7 @@ async fn send(c: &Cluster, validation: &str, media: &str, body: &str) -> (u16, S
 }
 
 #[tokio::test]
-async fn keys_that_come_twice_are_told_of_every_kind_of_patch() {
+async fn duplicate_keys_are_reported_for_every_patch_type() {
     let c = Cluster::start(1).await;
     c.call("POST", MAPS, serde_json::json!({"metadata": {"name": "m"}})).await;
     let twice = r#"{"data": {"a": "1", "a": "2"}, "bogus": 1}"#;
@@ -28,11 +28,11 @@ async fn keys_that_come_twice_are_told_of_every_kind_of_patch() {
             ["json patch duplicate field", "[0].value", "unknown field", "bogus"],
         ),
     ];
-    for (media, body, said) in cases {
+    for (media, body, errors) in cases {
         let (code, text) = send(&c, "Warn", media, body).await;
-        assert!(code == 200 && said.iter().all(|s| text.contains(s)), "{media} {code} {text}");
+        assert!(code == 200 && errors.iter().all(|s| text.contains(s)), "{media} {code} {text}");
         let (code, text) = send(&c, "Strict", media, body).await;
-        assert!(code == 422 && said.iter().all(|s| text.contains(s)), "{media} {code} {text}");
+        assert!(code == 422 && errors.iter().all(|s| text.contains(s)), "{media} {code} {text}");
         assert_eq!(send(&c, "Ignore", media, body).await, (200, String::new()), "{media}");
     }
     let (code, text) = send(&c, "Loudly", "application/merge-patch+json", "{}").await;
@@ -40,7 +40,7 @@ async fn keys_that_come_twice_are_told_of_every_kind_of_patch() {
 }
 
 #[tokio::test]
-async fn what_became_of_a_patch_is_shown_with_what_is_wrong_with_it() {
+async fn errors_show_the_patched_object() {
     let c = Cluster::start(1).await;
     c.call("POST", MAPS, serde_json::json!({"metadata": {"name": "m"}, "data": {"a": "<"}})).await;
     let strict = |body: &str| {
@@ -130,14 +130,14 @@ async fn patches_of_a_scale_are_read_as_strictly() {
     ] {
         let path = format!("{scale}&force=true");
         let a = c.send("PATCH", &path, Some("application/apply-patch+yaml"), "application/json", body.into()).await;
-        let said = a.body["message"].as_str().unwrap_or_default().to_owned();
-        assert!(a.code == code && said.contains(why), "{why}: {:?}", a.body);
+        let message = a.body["message"].as_str().unwrap_or_default().to_owned();
+        assert!(a.code == code && message.contains(why), "{why}: {:?}", a.body);
     }
 }
 
 /// A strategic patch makes values, which upstream's converter reads in words of its own.
 #[tokio::test]
-async fn strategic_patches_of_a_wrong_type_are_refused_in_the_words_of_the_converter() {
+async fn strategic_patches_of_a_wrong_type_have_upstreams_errors() {
     let c = Cluster::start(1).await;
     let path = "/api/v1/namespaces/default/pods";
     let pod = serde_json::json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false,
@@ -170,8 +170,8 @@ async fn strategic_patches_of_a_wrong_type_are_refused_in_the_words_of_the_conve
                 body.into(),
             )
             .await;
-        let said = a.body["message"].as_str().unwrap_or_default();
-        assert!(a.code == 422 && said.ends_with(&format!("]\": {why}")), "{body}: {} {said}", a.code);
-        assert!(said.starts_with(r#" "" is invalid: patch: Invalid value: "map["#), "{said}");
+        let message = a.body["message"].as_str().unwrap_or_default();
+        assert!(a.code == 422 && message.ends_with(&format!("]\": {why}")), "{body}: {} {message}", a.code);
+        assert!(message.starts_with(r#" "" is invalid: patch: Invalid value: "map["#), "{message}");
     }
 }

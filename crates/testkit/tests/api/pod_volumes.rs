@@ -1,7 +1,7 @@
-//! What each source of a pod's volume asks for.
+//! Validation of each volume source of a pod.
 
+use crate::field_errors::{FieldCase, check_errors};
 use crate::pods::{PODS, cluster, pod};
-use crate::said::{Said, said};
 use serde_json::{Value, json};
 
 const V: &str = "/spec/volumes/0";
@@ -12,7 +12,7 @@ async fn sources_of_volumes() {
     let one = |kind: &str, s: Value| json!({"name": "v", kind: s});
     // A volume that is wrong is none to be mounted.
     const GONE: &str = "spec.containers[0].volumeMounts[0].name: Not found: \"v\"";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (V, json!({"name": "v"}), &[]),
         (
             V,
@@ -132,5 +132,5 @@ async fn sources_of_volumes() {
             ],
         ),
     ];
-    said(&c, "POST", PODS, &pod(), &cases).await;
+    check_errors(&c, "POST", PODS, &pod(), &cases).await;
 }

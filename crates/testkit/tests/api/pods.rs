@@ -1,6 +1,6 @@
 //! Rules of pods and templates (`pkg/apis/core/validation`): one row each.
 
-use crate::said::{Said, put, said};
+use crate::field_errors::{FieldCase, check_errors, put};
 use serde_json::{Value, json};
 use testkit::Cluster;
 
@@ -25,7 +25,7 @@ const C: &str = "/spec/containers/0";
 async fn containers_and_what_they_see() {
     let c = cluster().await;
     let with = |k: &str, v: Value| put(&pod()["spec"]["containers"][0], &format!("/{k}"), &v);
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             C,
             with("volumeMounts", json!([{"name": "v", "mountPath": "/v", "subPath": "/x"}])),
@@ -150,7 +150,7 @@ async fn containers_and_what_they_see() {
             &["spec.containers[0].image: Invalid value: \" i\": must not have leading or trailing whitespace"],
         ),
     ];
-    said(&c, "POST", PODS, &pod(), &cases).await;
+    check_errors(&c, "POST", PODS, &pod(), &cases).await;
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn pods_as_a_whole() {
     let term = |t: Value| json!({"podAffinity": {REQUIRED: [t]}});
     let windows = json!({"serviceAccountName": "default", "os": {"name": "windows"}, "hostPID": true,
         "securityContext": {"runAsUser": 1}, "containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/ephemeralContainers",
             json!([{"name": "e", "image": "i"}]),
@@ -251,21 +251,21 @@ async fn pods_as_a_whole() {
             ],
         ),
     ];
-    said(&c, "POST", PODS, &pod(), &cases).await;
+    check_errors(&c, "POST", PODS, &pod(), &cases).await;
     // On the network of the node, ports are the node's.
     let mut host = pod();
     host["spec"]["hostNetwork"] = json!(true);
     host["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80}]);
     let a = c.call("POST", &format!("{PODS}?dryRun=All"), host.clone()).await;
     assert_eq!(a.body["spec"]["containers"][0]["ports"][0]["hostPort"], 80, "{}", a.body);
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/spec/containers/0/ports/0/hostPort",
         json!(81),
         &[
             "spec.containers[0].ports[0].hostPort: Invalid value: 81: must match `containerPort` when `hostNetwork` is true",
         ],
     )];
-    said(&c, "POST", PODS, &host, &cases).await;
+    check_errors(&c, "POST", PODS, &host, &cases).await;
     // A template leaves it to its pods, and may have spaces around its image.
     host["spec"]["containers"][0]["image"] = json!(" i");
     let set = json!({"metadata": {"name": "r"}, "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": host}});
@@ -275,7 +275,7 @@ async fn pods_as_a_whole() {
 }
 
 #[tokio::test]
-async fn what_a_new_pod_gets_from_what_it_says() {
+async fn new_pods_get_defaults() {
     let c = cluster().await;
     let mut p = pod();
     p["spec"]["resources"] = json!({"limits": {"cpu": "2", "memory": "1Gi"}});
@@ -291,14 +291,14 @@ async fn what_a_new_pod_gets_from_what_it_says() {
 }
 
 #[tokio::test]
-async fn what_of_a_pod_may_change() {
+async fn mutable_fields_of_pods() {
     let c = cluster().await;
     let mut p = pod();
     p["spec"]["schedulingGates"] = json!([{"name": "g"}]);
     p["spec"]["nodeSelector"] = json!({"a": "b"});
     let made = c.call("POST", PODS, p).await;
     assert_eq!(made.code, 201, "{}", made.body);
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/nodeSelector", json!({"a": "b", "c": "d"}), &[]),
         (
             "/spec/nodeSelector",
@@ -326,8 +326,8 @@ async fn what_of_a_pod_may_change() {
             ],
         ),
     ];
-    said(&c, "PUT", &format!("{PODS}/p"), &made.body, &cases).await;
-    let cases: Vec<Said> = vec![
+    check_errors(&c, "PUT", &format!("{PODS}/p"), &made.body, &cases).await;
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/podIPs",
             json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]),
@@ -351,12 +351,12 @@ async fn what_of_a_pod_may_change() {
             &["metadata.conditions[0].Type: Invalid value: \"-\""],
         ),
     ];
-    said(&c, "PUT", &format!("{PODS}/p/status"), &made.body, &cases).await;
+    check_errors(&c, "PUT", &format!("{PODS}/p/status"), &made.body, &cases).await;
 }
 
 /// AppArmor by field and by annotation is one thing, whichever a client knows. Issue 3, item 3.
 #[tokio::test]
-async fn profiles_are_said_by_field_and_by_annotation() {
+async fn profiles_are_set_by_field_and_annotation() {
     let c = Cluster::start(1).await;
     let key = |c: &str| format!("container.apparmor.security.beta.kubernetes.io/{c}");
     let pod = |name: &str, annotations: Value, own: Value, of_c: Value| {
@@ -386,8 +386,8 @@ async fn profiles_are_said_by_field_and_by_annotation() {
     let want = json!({(key("c")): "localhost/mine", (key("i")): "runtime/default"});
     assert_eq!((&p["metadata"]["annotations"], warnings.len()), (&want, 0));
     // Annotations are fields, but for what the whole pod says already.
-    let said = json!({(key("c")): "localhost/mine", (key("i")): "runtime/default"});
-    let (p, warnings) = make(pod("annotations", said, default.clone(), json!({}))).await;
+    let annotations = json!({(key("c")): "localhost/mine", (key("i")): "runtime/default"});
+    let (p, warnings) = make(pod("annotations", annotations, default.clone(), json!({}))).await;
     assert_eq!(p["spec"]["containers"][0]["securityContext"], local);
     assert_eq!(p["spec"]["initContainers"][0]["securityContext"], Value::Null);
     let why = format!(

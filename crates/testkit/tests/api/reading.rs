@@ -1,4 +1,4 @@
-//! Watches and lists beside the usual way: expired revisions, bookmarks, initial events.
+//! Unusual watches and lists: expired revisions, bookmarks, initial events.
 //!
 //! A store that keeps little history is compacted by hand.
 
@@ -35,7 +35,7 @@ async fn watch(c: &Cluster, query: &str) -> Watch {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_too_old_to_go_on_is_gone() {
+async fn expired_continue_tokens_are_gone() {
     let c = Cluster::start(1).await;
     let old = write(&c, 5).await;
     let page = c.call("GET", &format!("{MAPS}?limit=2"), Value::Null).await.body;
@@ -116,7 +116,7 @@ async fn a_watch_from_an_expired_revision_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmarks_come_to_those_who_ask() {
+async fn bookmarks_are_sent_on_request() {
     let c = Cluster::start(1).await;
     let from = write(&c, 1).await;
     let mut asked = watch(&c, &format!("resourceVersion={from}&allowWatchBookmarks=true")).await;
@@ -168,7 +168,7 @@ async fn a_watch_can_begin_with_the_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_ends_when_it_said_it_would() {
+async fn a_watch_ends_at_its_timeout() {
     let c = Cluster::start(1).await;
     let start = tokio::time::Instant::now();
     let mut w = watch(&c, "resourceVersion=1&timeoutSeconds=7&labelSelector=a%3Db").await;
@@ -193,7 +193,7 @@ async fn a_watch_ends_when_it_said_it_would() {
 
 /// What a client reads of a stream it leaves is not written any more.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_left_ends() {
+async fn a_watch_ends_with_its_client() {
     let c = Cluster::start(1).await;
     let from = write(&c, 1).await;
     let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();

@@ -1,4 +1,4 @@
-//! What the server says it serves, and a valid object of each kind.
+//! The resources in discovery, and a valid object of each kind.
 
 use serde_json::{Value, json};
 use std::collections::HashMap;

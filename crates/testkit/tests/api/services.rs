@@ -1,4 +1,4 @@
-//! Addresses, families and ports of services: what is allocated, kept and given back, and what is refused.
+//! Addresses, families and ports of services: allocation, release and validation.
 
 use serde_json::{Value, json};
 use store::{Action, Expect, Op};
@@ -59,7 +59,7 @@ fn families(spec: &Value) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn a_cluster_of_one_family_says_so() {
+async fn single_stack_clusters_reject_dual_stack() {
     let c = cluster(&["10.96.0.0/16"]).await;
     refused(
         &c,
@@ -128,7 +128,7 @@ async fn services_of_two_families_have_an_address_of_each() {
 }
 
 #[tokio::test]
-async fn the_first_range_says_which_family_services_are_of() {
+async fn the_first_range_determines_the_default_family() {
     let c = cluster(&["fd00:10:96::/64", "10.96.0.0/16"]).await;
     let plain = make(&c, "plain", json!({})).await;
     assert_eq!(families(&plain), (json!("SingleStack"), json!(["IPv6"])));
@@ -152,7 +152,7 @@ async fn a_second_family_comes_and_goes() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_a_type_goes_with_it() {
+async fn fields_of_the_old_type_are_cleared() {
     let c = cluster(&BOTH).await;
     let spec = json!({"type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack", "externalTrafficPolicy": "Local"});
     let balanced = make(&c, "s", spec.clone()).await;
@@ -223,7 +223,7 @@ async fn ports_of_nodes_are_shared_between_protocols_and_limited() {
 }
 
 #[tokio::test]
-async fn two_who_want_one_port_at_once_do_not_both_get_it() {
+async fn concurrent_requests_never_share_a_node_port() {
     let c = cluster(&BOTH).await;
     for round in 0..8 {
         let spec = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30200 + round}]});
@@ -251,7 +251,7 @@ async fn forget_ports(c: &Cluster) -> usize {
 
 /// Data of a release that kept no records of ports: they are made with the first service that wants one.
 #[tokio::test]
-async fn ports_of_older_data_stay_taken() {
+async fn node_ports_of_older_data_stay_allocated() {
     let c = Cluster::start(1).await;
     let with = |port: u16| json!({"type": "NodePort", "ports": [{"name": "a", "port": 80, "nodePort": port}]});
     make(&c, "first", with(30100)).await;
@@ -280,7 +280,7 @@ async fn ports_of_older_data_stay_taken() {
 }
 
 #[tokio::test]
-async fn a_rehearsal_takes_nothing() {
+async fn a_dry_run_allocates_nothing() {
     let c = cluster(&BOTH).await;
     let spec = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30300}]});
     for _ in 0..2 {

@@ -1,11 +1,11 @@
-//! `log`, `exec`, `attach` and `portforward` of what does not run, in upstream's words and codes.
+//! `log`, `exec`, `attach` and `portforward` of pods that do not run, with upstream's messages and codes.
 
 use serde_json::Value;
 use serde_json::json;
 use testkit::Cluster;
 
 #[tokio::test]
-async fn what_has_no_node_has_no_streams() {
+async fn pods_without_a_node_have_no_streams() {
     let c = Cluster::start(1).await;
     let base = "/api/v1/namespaces/default/pods";
     let many = json!([{"name": "web", "image": "x"}, {"name": "side", "image": "x"}]);
@@ -21,7 +21,7 @@ async fn what_has_no_node_has_no_streams() {
     }
     let none = "pod one does not have a host assigned";
     let choose = "a container name must be specified for pod many, choose one of: [init-mydb web side]";
-    for (method, path, code, message) in [
+    for (method, path, code, expected) in [
         ("GET", "one/log", 204, ""),
         ("GET", "one/log?container=web&follow=true", 204, ""),
         ("GET", "many/log?container=init-mydb", 204, ""),
@@ -36,8 +36,8 @@ async fn what_has_no_node_has_no_streams() {
         ("POST", "many/attach", 400, choose),
     ] {
         let a = c.call(method, &format!("{base}/{path}"), Value::Null).await;
-        let said = a.body["message"].as_str().unwrap_or_default();
-        assert_eq!((a.code, said), (code, message), "{method} {path}");
+        let message = a.body["message"].as_str().unwrap_or_default();
+        assert_eq!((a.code, message), (code, expected), "{method} {path}");
         if code == 400 {
             assert_eq!(a.body["reason"], "BadRequest");
         }

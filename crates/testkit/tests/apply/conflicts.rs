@@ -1,4 +1,4 @@
-//! Who may change what, and the three ways out of a conflict.
+//! Conflicts and the three ways to resolve them.
 
 use super::*;
 
@@ -24,8 +24,8 @@ async fn the_second_example_ends_in_a_conflict() {
 
     let a = apply(&c, &path, "kubectl", &with("some value")).await;
     assert_eq!(conflicts(&a), [conflict(".data.key", "\"kube-controller-manager\" using v1")]);
-    let said = "Apply failed with 1 conflict: conflict with \"kube-controller-manager\" using v1: .data.key";
-    assert_eq!(a.body["message"], said);
+    let message = "Apply failed with 1 conflict: conflict with \"kube-controller-manager\" using v1: .data.key";
+    assert_eq!(a.body["message"], message);
     assert_eq!(read(&c, &path).await, o, "nothing was written");
 }
 
@@ -48,9 +48,9 @@ async fn every_field_and_every_manager_is_named() {
         conflict(".metadata.annotations.note", "\"three\" using v1"),
     ];
     assert_eq!(conflicts(&a), want);
-    let said = "Apply failed with 5 conflicts: conflicts with \"one\":\n- .data.a\n- .data.b\nconflicts with \"three\" using v1:\n\
+    let message = "Apply failed with 5 conflicts: conflicts with \"one\":\n- .data.a\n- .data.b\nconflicts with \"three\" using v1:\n\
         - .metadata.annotations.note\nconflicts with \"two\":\n- .data.a\n- .data.c";
-    assert_eq!(a.body["message"], said);
+    assert_eq!(a.body["message"], message);
 }
 
 /// First way out: the value is overwritten, and all others lose the field. Clauses: S03.force
@@ -105,7 +105,7 @@ async fn equal_values_are_shared() {
 
 /// A conflict is no matter of a whole object: who applies other fields has none. Clauses: S03.disjoint
 #[tokio::test]
-async fn managers_of_other_fields_do_not_meet() {
+async fn managers_of_other_fields_do_not_conflict() {
     let c = Cluster::start(1).await;
     let path = format!("{DEPLOYMENTS}/d");
     applied(&c, &path, "user", handover::NGINX_AS_D).await;

@@ -1,4 +1,4 @@
-//! The objects and bodies that the documentation shows.
+//! Objects and requests of the documentation.
 
 use super::*;
 
@@ -43,7 +43,7 @@ data:
 /// An object that was applied shows one entry: who, by which operation, through which version, when, and exactly the fields of
 /// the configuration. Clauses: S01.create, S01.yaml, S02.apply-entry
 #[tokio::test]
-async fn the_first_example_is_what_the_server_makes_of_its_configuration() {
+async fn the_first_example_has_the_documented_managed_fields() {
     let c = Cluster::start(1).await;
     let path = format!("{MAPS}/test-cm");
     let a = apply(&c, &path, "kubectl", TEST_CM).await;
@@ -60,7 +60,7 @@ async fn the_first_example_is_what_the_server_makes_of_its_configuration() {
 
 /// What the server keeps is not for clients to apply. Clauses: S01.managed-fields-refused
 #[tokio::test]
-async fn a_configuration_with_managed_fields_is_refused() {
+async fn a_configuration_with_managed_fields_is_rejected() {
     let c = Cluster::start(1).await;
     let path = format!("{MAPS}/test-cm");
     let a = apply(&c, &path, "kubectl", WITH_MANAGED_FIELDS).await;
@@ -85,7 +85,7 @@ async fn the_smallest_body_changes_nothing() {
 
 /// Applying needs to be told for whom. Other writes do not: they have the user agent. Clauses: S01.field-manager, S02.user-agent
 #[tokio::test]
-async fn who_applies_says_so() {
+async fn apply_needs_a_field_manager() {
     let c = Cluster::start(1).await;
     let path = format!("{MAPS}/test-cm");
     let a = send(&c, "PATCH", &path, APPLY, TEST_CM).await;
@@ -108,7 +108,7 @@ async fn who_applies_says_so() {
 
 /// A whole intent that makes no valid object fails, and leaves everything as it was. Clauses: S01.invalid
 #[tokio::test]
-async fn an_intent_that_makes_no_valid_object_is_refused() {
+async fn an_invalid_result_is_rejected() {
     let c = Cluster::start(1).await;
     let path = format!("{DEPLOYMENTS}/nginx-deployment");
     let partial = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: nginx-deployment}, spec: {replicas: 3}}";

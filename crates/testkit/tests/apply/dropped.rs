@@ -1,4 +1,4 @@
-//! What is left out of a configuration that was in it.
+//! Fields that are removed from a configuration.
 
 use super::*;
 

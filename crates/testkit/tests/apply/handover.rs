@@ -1,4 +1,4 @@
-//! From a user to a controller: the number of replicas of the documentation's Deployment goes to an autoscaler.
+//! Transfer of a field from a user to a controller: an autoscaler takes over the replicas of the documentation's Deployment.
 
 use super::*;
 
@@ -79,7 +79,7 @@ async fn dropping_the_field_too_early_means_one_replica() {
 
 /// The first way: the conflict tells when the field may go. Clauses: S08.wait-for-conflict
 #[tokio::test]
-async fn a_conflict_tells_that_the_controller_has_taken_over() {
+async fn a_conflict_names_the_controller() {
     let c = autoscaled().await;
     applied(&c, &path(), "kubectl", NGINX).await;
     let o = scale(&c, 5).await;

@@ -1,5 +1,5 @@
-//! Server-side apply as its documentation tells it: every manifest and request there is sent as it is written, and what is said
-//! to happen is looked for.
+//! Server-side apply according to its documentation: every manifest and request there is sent unchanged, and the documented
+//! results are checked.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

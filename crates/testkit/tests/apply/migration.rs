@@ -53,7 +53,7 @@ async fn kubectl_takes_over_from_its_client_side_apply() {
 
 /// What somebody else has changed since is a conflict for kubectl too, and it alone is named. Clauses: S09.changed-since
 #[tokio::test]
-async fn what_was_changed_since_is_still_a_conflict() {
+async fn later_changes_still_conflict() {
     let c = Cluster::start(1).await;
     applied_by_the_client(&c).await;
     let change = json!({"spec": {"replicas": 7}});
@@ -65,7 +65,7 @@ async fn what_was_changed_since_is_still_a_conflict() {
 /// As long as the annotation is there, server-side apply by kubectl keeps it current, so that client-side apply can go on from
 /// it: what was dropped in between is dropped. Another manager leaves it alone. Clauses: S09.back, S09.annotation
 #[tokio::test]
-async fn the_way_back_finds_the_annotation_current() {
+async fn client_side_apply_finds_a_current_annotation() {
     let c = Cluster::start(1).await;
     applied_by_the_client(&c).await;
     let o = applied(&c, &path(), "kubectl", &configured(4, "i:2").to_string()).await;
@@ -83,7 +83,7 @@ async fn the_way_back_finds_the_annotation_current() {
 /// Objects that were written before anyone applied anything belong to whom they belong, and one without managed fields to
 /// `before-first-apply`. Clauses: S09.before-first-apply
 #[tokio::test]
-async fn an_object_without_managed_fields_is_taken_stock_of_at_the_first_apply() {
+async fn the_first_apply_creates_missing_managed_fields() {
     let c = Cluster::start(1).await;
     let body = json!({"metadata": {"name": "m", "labels": {"x": "y"}}, "data": {"a": "1", "b": "1"}});
     written(&c, "POST", MAPS, "application/json", &body).await;

@@ -1,4 +1,4 @@
-//! Who may apply.
+//! Permissions for apply.
 
 use super::*;
 use apiserver::as_identity;
@@ -40,8 +40,8 @@ async fn applying_needs_patch_and_for_new_objects_create() {
     assert_eq!(applies(&c, "creator", "new").await.0, 403);
     assert_eq!(applies(&c, "patcher", "there").await.0, 200);
     let (code, body) = applies(&c, "patcher", "new").await;
-    let said = "configmaps \"new\" is forbidden: User \"patcher\" cannot create resource \"configmaps\" in API group \"\" in the namespace \"default\"";
-    assert_eq!((code, &body["message"]), (403, &json!(said)));
+    let message = "configmaps \"new\" is forbidden: User \"patcher\" cannot create resource \"configmaps\" in API group \"\" in the namespace \"default\"";
+    assert_eq!((code, &body["message"]), (403, &json!(message)));
     assert_eq!(c.call("GET", &format!("{MAPS}/new"), Value::Null).await.code, 404);
     assert_eq!(applies(&c, "both", "new").await.0, 201);
     assert_eq!(applies(&c, "patcher", "new").await.0, 200, "now it is there");

@@ -1,4 +1,4 @@
-//! How managed fields are reset: the requests of the documentation, and what else can be written into them.
+//! Resetting managed fields with the requests of the documentation, and writing them.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn example() -> (Cluster, Value) {
 /// One empty entry takes them all away: by a merge patch, a strategic one, a JSON patch and a PUT.
 /// Clauses: S10.merge-patch, S10.strategic-patch, S10.json-patch, S10.update
 #[tokio::test]
-async fn one_empty_entry_takes_all_away() {
+async fn one_empty_entry_removes_all() {
     let merge = "{\n  \"metadata\": {\n    \"managedFields\": [\n      {}\n    ]\n  }\n}";
     let json_patch = r#"[{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]"#;
     for (media, body) in [(MERGE, merge), (STRATEGIC, merge), (JSON_PATCH, json_patch)] {
@@ -60,8 +60,8 @@ async fn a_reset_can_be_tied_to_a_revision() {
         let r = c.request("PATCH", PATH, &headers, body.into()).await;
         (r.status().as_u16(), serde_json::from_slice::<Value>(&r.into_body().collect().await.unwrap()).unwrap())
     };
-    let (code, told) = reset("1234567890123456789").await;
-    assert_eq!((code, &told["reason"]), (409, &json!("Conflict")), "{told}");
+    let (code, message) = reset("1234567890123456789").await;
+    assert_eq!((code, &message["reason"]), (409, &json!("Conflict")), "{message}");
     let stale = json!({"metadata": {"resourceVersion": "1", "managedFields": [{}]}});
     let a = send(&c, "PATCH", PATH, MERGE, &stale.to_string()).await;
     assert_eq!((a.code, &a.body["reason"]), (409, &json!("Conflict")));
@@ -83,10 +83,10 @@ async fn other_changes_come_after_the_reset() {
     assert_eq!(owned(&o, "three"), json!({"f:data": {"f:key": {}, "f:new": {}}}));
 }
 
-/// They can be written by hand, though nobody should: by an update of the object, not through a subresource, and not as
-/// nonsense. Clauses: S10.by-hand
+/// Managed fields can be written, though it is discouraged: by an update of the object, not through a subresource, and only valid
+/// ones. Clauses: S10.by-hand
 #[tokio::test]
-async fn they_can_be_written_by_hand() {
+async fn managed_fields_can_be_written() {
     let (c, mut o) = example().await;
     let mine = json!([{"manager": "hand", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
         "fieldsV1": {"f:data": {"f:key": {}}}}]);

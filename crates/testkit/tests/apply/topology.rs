@@ -1,4 +1,4 @@
-//! What is owned as a whole and what in parts, as the schema says it; and what becomes of ownership when it says it differently.
+//! Atomic and granular ownership according to the schema, and changes of the schema.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn foo(spec: &str) -> String {
 
 /// The kinds of Kubernetes: keyed lists, sets, atomic lists, maps and structs. Clauses: S06.built-in
 #[tokio::test]
-async fn built_in_kinds_say_what_is_one_and_what_is_many() {
+async fn built_in_kinds_have_atomic_and_granular_fields() {
     let c = Cluster::start(1).await;
     let path = format!("{DEPLOYMENTS}/d");
     let config = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, finalizers: [x.io/a]}, spec: {selector: {matchLabels: {a: b}}, \
@@ -82,8 +82,8 @@ async fn duplicates_are_refused() {
     let finalizers = "{apiVersion: v1, kind: Service, metadata: {name: s, finalizers: [x.io/a, x.io/a]}, spec: {ports: [{port: 80}]}}";
     for (config, what) in [(ports, "[port=80,protocol=\"TCP\"]"), (finalizers, "[=\"x.io/a\"]")] {
         let a = apply(&c, &path, "one", config).await;
-        let said = a.body["message"].as_str().unwrap();
-        assert!(a.code == 400 && said.contains(&format!("duplicate entries for key {what}")), "{}", a.body);
+        let message = a.body["message"].as_str().unwrap();
+        assert!(a.code == 400 && message.contains(&format!("duplicate entries for key {what}")), "{}", a.body);
     }
     assert_eq!(c.call("GET", &path, Value::Null).await.code, 404);
 }

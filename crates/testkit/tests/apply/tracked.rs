@@ -1,11 +1,11 @@
-//! Who is written down by which write.
+//! Managers recorded by writes.
 
 use super::*;
 
 /// Create, update, the patches and apply, of the object and of its status: each is an entry with its operation and subresource.
 /// Clauses: S02.create, S02.update, S02.patch, S02.status, S05.patch-takes
 #[tokio::test]
-async fn every_write_is_written_down() {
+async fn every_write_is_tracked() {
     let c = Cluster::start(1).await;
     let path = format!("{DEPLOYMENTS}/d");
     let mut body: Value = serde_json::from_str(
@@ -66,7 +66,7 @@ async fn every_write_is_written_down() {
 
 /// A write that changes nothing is none: the revision and the times stay, whoever sends it. Clauses: S02.unchanged
 #[tokio::test(start_paused = true)]
-async fn what_changes_nothing_is_no_write() {
+async fn a_no_op_is_not_written() {
     let c = Cluster::start(1).await;
     let path = format!("{MAPS}/m");
     let o = applied(&c, &path, "one", &map("a: '1'")).await;
@@ -82,7 +82,7 @@ async fn what_changes_nothing_is_no_write() {
 
 /// Updates take what they change and drop what they remove, whoever applied it, and are never refused. Clauses: S05.update, S05.removed
 #[tokio::test]
-async fn updates_take_what_they_change() {
+async fn updates_own_changed_fields() {
     let c = Cluster::start(1).await;
     let path = format!("{MAPS}/m");
     applied(&c, &path, "one", &map("a: '1', b: '1', c: '1'")).await;

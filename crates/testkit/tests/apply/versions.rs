@@ -1,4 +1,4 @@
-//! A manifest in another version of the same kind.
+//! Manifests in another version of the same kind.
 
 use super::*;
 
@@ -67,15 +67,15 @@ async fn managers_of_different_versions_meet() {
 async fn a_configuration_of_another_version_than_the_path_is_refused() {
     let c = Cluster::start(1).await;
     let a = apply(&c, V1, "one", &v2("maxReplicas: 5")).await;
-    let said =
+    let message =
         "Incorrect version specified in apply patch. Specified patch version: autoscaling/v2, expected: autoscaling/v1";
-    assert_eq!((a.code, &a.body["message"]), (400, &json!(said)), "{}", a.body);
+    assert_eq!((a.code, &a.body["message"]), (400, &json!(message)), "{}", a.body);
 }
 
 /// A version of a custom resource that is served no more is one by which nobody owns anything, as upstream has it; the others
 /// go on. Clauses: S12.version-gone
 #[tokio::test]
-async fn a_version_that_is_gone_owns_nothing() {
+async fn a_removed_version_owns_nothing() {
     let c = Cluster::start(1).await;
     let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object",
         "additionalProperties": {"type": "string"}}}}});

@@ -1,4 +1,4 @@
-//! Ranges of services, and the addresses within them.
+//! Service address ranges, and the addresses in them.
 
 use super::harness::Plane;
 use meta::Value;
@@ -51,7 +51,7 @@ async fn gone(p: &Plane, path: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn services_have_addresses_of_every_range_that_stays() {
+async fn services_get_addresses_of_ranges_that_are_not_deleted() {
     let p = Plane::start().await;
     let first = condition(&p, "kubernetes", READY).await;
     assert_eq!(
@@ -125,13 +125,13 @@ async fn a_range_stays_until_its_addresses_are_free_or_in_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn addresses_follow_their_services() {
+async fn addresses_are_repaired() {
     let p = Plane::start().await;
     condition(&p, "kubernetes", READY).await;
     call(&p, 201, "POST", SERVICES, service("a", Some("10.96.0.9"))).await;
     let whose =
         async |ip: &str| get(&p, &format!("{ADDRESSES}/{ip}")).await.map(|a| a["spec"]["parentRef"]["name"].clone());
-    let told = async |reason: &str, message: &str| {
+    let expect_event = async |reason: &str, message: &str| {
         p.until(message, async || {
             let all = p.list("events").await;
             all.iter()
@@ -142,7 +142,7 @@ async fn addresses_follow_their_services() {
     };
     call(&p, 200, "DELETE", &format!("{ADDRESSES}/10.96.0.9"), Json::Null).await;
     p.until("the address to be back", async || whose("10.96.0.9").await.filter(|n| n == "a")).await;
-    told("ClusterIPNotAllocated", "Cluster IP [IPv4]: 10.96.0.9 is not allocated; repairing").await;
+    expect_event("ClusterIPNotAllocated", "Cluster IP [IPv4]: 10.96.0.9 is not allocated; repairing").await;
     let address = |ip: &str, name: &str, labels: Json| {
         json!({"metadata": {"name": ip, "labels": labels},
             "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": name}}})
@@ -156,11 +156,14 @@ async fn addresses_follow_their_services() {
         call(&p, 201, "POST", ADDRESSES, address(ip, name, labels.clone())).await;
     }
     gone(&p, &format!("{ADDRESSES}/10.96.0.20")).await;
-    told("IPAddressWrongReference", "IPAddress: 10.96.0.20 for Service default/a has a wrong reference; cleaning up")
-        .await;
+    expect_event(
+        "IPAddressWrongReference",
+        "IPAddress: 10.96.0.20 for Service default/a has a wrong reference; cleaning up",
+    )
+    .await;
     assert_eq!(whose("10.96.0.21").await, Some("nobody".into()), "its service may be on the way");
     gone(&p, &format!("{ADDRESSES}/10.96.0.21")).await;
-    told(
+    expect_event(
         "IPAddressNotAllocated",
         "IPAddress: 10.96.0.21 for Service default/nobody appears to have leaked: cleaning up",
     )

@@ -1,4 +1,4 @@
-//! From a signing request to a certificate.
+//! Approving and signing of CertificateSigningRequests.
 
 use super::harness::Plane;
 use base64::Engine;
@@ -53,7 +53,7 @@ async fn issued(p: &Plane, name: &str) -> Vec<u8> {
 
 /// Clauses: C14.certificate-signing
 #[tokio::test(start_paused = true)]
-async fn what_is_approved_is_signed() {
+async fn approved_requests_are_signed() {
     let p = Plane::start().await;
     asked(
         &p,
@@ -116,7 +116,7 @@ async fn what_is_approved_is_signed() {
 
 /// Clauses: C14.kubelet-certificates
 #[tokio::test(start_paused = true)]
-async fn agents_of_nodes_get_their_certificates() {
+async fn requests_of_kubelets_are_approved_and_signed() {
     let p = Plane::start().await;
     // Who asks may ask for any node; that it would be approved is asked of authorization.
     let signer = "kube-apiserver-client-kubelet";

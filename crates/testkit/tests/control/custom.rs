@@ -1,4 +1,4 @@
-//! Controllers that find resources by discovery find custom ones too.
+//! Controllers that use discovery also handle custom resources.
 
 use super::harness::Plane;
 use meta::Value;
@@ -9,7 +9,7 @@ const TOYS: &str = "/apis/play.example.com/v1/namespaces";
 
 /// A resource that cannot be listed keeps the collector from nothing. The path of this one is that of a watch.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_listed_holds_up_no_deletion() {
+async fn unlistable_resources_block_no_deletion() {
     let cluster = Cluster::start(7).await;
     let definition = json!({"metadata": {"name": "watch.play.example.com"}, "spec": {"group": "play.example.com",
         "scope": "Namespaced", "names": {"plural": "watch", "kind": "Watch"},
@@ -35,7 +35,7 @@ async fn what_cannot_be_listed_holds_up_no_deletion() {
 
 /// A custom resource goes with its owner, and with its namespace. Issue 3, item 4.
 #[tokio::test(start_paused = true)]
-async fn custom_resources_are_collected_and_go_with_their_namespace() {
+async fn custom_resources_are_garbage_collected_and_deleted_with_their_namespace() {
     let p = Plane::start().await;
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({"metadata": {"name": "toys.play.example.com"}, "spec": {"group": "play.example.com",

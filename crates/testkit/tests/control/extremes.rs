@@ -1,4 +1,4 @@
-//! Numbers, times and quantities as far out as they can be said, in every field that the schema has for them.
+//! Extreme numbers, times and quantities in every field whose schema accepts them.
 
 use super::harness::Plane;
 use meta::Value;
@@ -148,7 +148,7 @@ fn kinds() -> Vec<Kind> {
 /// Created, reported on, changed and deleted: whatever is admitted is far away for the server, the controllers and the scheduler, and
 /// stops none of them. A user of one namespace once ended the ReplicaSet controller with `terminationGracePeriodSeconds`.
 #[tokio::test(start_paused = true)]
-async fn nothing_panics_at_the_largest_numbers() {
+async fn extreme_values_cause_no_panic() {
     count_panics();
     let p = Plane::start().await;
     p.node("n1", "8").await;
@@ -185,10 +185,10 @@ async fn nothing_panics_at_the_largest_numbers() {
             for (o, place) in &there {
                 let live = p.cluster.call("GET", place, Value::Null).await.body;
                 if o["status"].is_object() && live.is_object() {
-                    let mut told = live.clone();
-                    told["status"] = o["status"].clone();
-                    let told = p.cluster.call("PUT", &format!("{place}/status"), told).await;
-                    assert_ne!(told.code, 500, "{o}: {}", told.body);
+                    let mut reported = live.clone();
+                    reported["status"] = o["status"].clone();
+                    let answer = p.cluster.call("PUT", &format!("{place}/status"), reported).await;
+                    assert_ne!(answer.code, 500, "{o}: {}", answer.body);
                 }
             }
             tokio::time::sleep(Duration::from_secs(3)).await;
@@ -221,7 +221,7 @@ async fn nothing_panics_at_the_largest_numbers() {
 
 /// A toleration for longer than time lasts is one for ever.
 #[tokio::test(start_paused = true)]
-async fn pods_may_tolerate_for_ever() {
+async fn unlimited_tolerations_are_allowed() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     for (name, seconds) in [("long", i64::MAX), ("short", 5), ("not", i64::MIN)] {

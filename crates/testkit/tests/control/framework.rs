@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const NAME: &str = "Probe";
 
-/// Records which of its extension points are called for which pod. The labels of a pod say what it does.
+/// Records which of its extension points are called for each pod. Labels of a pod select the results.
 #[derive(Clone)]
 struct Probe {
     client: client::Client,

@@ -1,4 +1,4 @@
-//! A whole control plane in virtual time: the real API server, all controllers and the scheduler, and nodes that only pretend.
+//! A control plane in virtual time: the real API server, all controllers and the scheduler, and simulated nodes.
 
 use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
 use controllers::certificates::Authority;

@@ -1,4 +1,4 @@
-//! What controllers do when there is too much of something, or when something does not answer.
+//! Controllers with too many objects, or with servers that do not respond.
 
 use super::harness::Plane;
 use client::{DeleteOptions, Patch, Propagation};
@@ -15,7 +15,7 @@ fn ready(n: i64) -> Value {
 /// A set that wants more pods than anybody can run does not fill the store with them: after the first thousand without a node they come
 /// at the rate of upstream's client.
 #[tokio::test(start_paused = true)]
-async fn pods_that_no_node_takes_come_slowly() {
+async fn unschedulable_pods_are_created_slowly() {
     let p = Plane::start().await;
     let start = tokio::time::Instant::now();
     p.create("replicasets", ready(1_000_000)).await;
@@ -62,9 +62,9 @@ async fn pods_that_no_node_takes_come_slowly() {
     p.until("all to go", async || (count().await == 0).then_some(())).await;
 }
 
-/// What somebody changes step by step is followed at once, however many steps there are.
+/// Single changes of a user are followed at once, however many there are.
 #[tokio::test(start_paused = true)]
-async fn changes_one_after_the_other_are_followed_at_once() {
+async fn single_changes_are_followed_at_once() {
     let p = Plane::start().await;
     p.deployment("web", 0, "i0").await;
     let start = tokio::time::Instant::now();
@@ -83,16 +83,16 @@ async fn changes_one_after_the_other_are_followed_at_once() {
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 }
 
-/// When no node is heard any more, the listener is deaf: nobody is told to leave, and who was told stays.
+/// When all nodes are silent, the control plane is assumed to be cut off: no pod is evicted, and running evictions stop.
 #[tokio::test(start_paused = true)]
-async fn pods_stay_when_all_nodes_are_silent() {
+async fn no_pod_is_evicted_when_all_nodes_are_silent() {
     let p = Plane::start().await;
     for n in ["n1", "n2"] {
         p.node(n, "8").await;
     }
     p.deployment("web", 4, "i").await;
     p.rolled_out("web").await;
-    let told = async |name: &str| {
+    let node_state = async |name: &str| {
         let n = p.api("nodes").get(name).await.unwrap();
         let taints = n.at(&["spec", "taints"]).and_then(Value::as_array).cloned().unwrap_or_default();
         let has =
@@ -100,23 +100,23 @@ async fn pods_stay_when_all_nodes_are_silent() {
         (has("NoSchedule"), has("NoExecute"))
     };
     p.kill_node("n1");
-    p.until("one node to be left", async || (told("n1").await == (true, true)).then_some(())).await;
+    p.until("one node to be left", async || (node_state("n1").await == (true, true)).then_some(())).await;
     p.kill_node("n2");
-    p.until("nobody to be told to leave", async || {
-        (told("n1").await == (true, false) && told("n2").await == (true, false)).then_some(())
+    p.until("no eviction", async || {
+        (node_state("n1").await == (true, false) && node_state("n2").await == (true, false)).then_some(())
     })
     .await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let pods = p.list("pods").await;
     assert_eq!(pods.iter().filter(|o| !o.is_deleting()).count(), 4);
     p.revive_node("n2").await;
-    p.until("the other one to be left again", async || (told("n1").await == (true, true)).then_some(())).await;
-    assert_eq!(told("n2").await, (false, false));
+    p.until("the other one to be left again", async || (node_state("n1").await == (true, true)).then_some(())).await;
+    assert_eq!(node_state("n2").await, (false, false));
 }
 
-/// A deployment whose sets it does not select makes none, instead of one after the other.
+/// A deployment that does not select its replica sets creates none, instead of one after the other.
 #[tokio::test(start_paused = true)]
-async fn a_deployment_that_does_not_select_its_sets_makes_none() {
+async fn a_deployment_that_does_not_select_its_sets_creates_none() {
     let p = Plane::start().await;
     let labels = json!({"app": "x", "pod-template-hash": "x"});
     let d = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x", "namespace": "default"},
@@ -136,7 +136,7 @@ async fn a_deployment_that_does_not_select_its_sets_makes_none() {
 /// Objects with very many owners that are not there hold up nobody else's, and go in the end; those with an owner of a kind that nobody
 /// knows cost next to nothing.
 #[tokio::test(start_paused = true)]
-async fn many_absent_owners_hold_up_nobody() {
+async fn many_absent_owners_delay_no_other_objects() {
     let p = Plane::start().await;
     let owner = |kind: &str, version: &str, i: usize| json!({"apiVersion": version, "kind": kind, "name": format!("o{i}"), "uid": format!("00000000-0000-4000-8000-{i:012}")});
     let map = |name: &str, owners: Vec<Value>| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default", "ownerReferences": owners}});
@@ -159,7 +159,7 @@ async fn many_absent_owners_hold_up_nobody() {
 
 /// A ring of owners, each waiting for the next, is opened.
 #[tokio::test(start_paused = true)]
-async fn a_ring_of_owners_goes() {
+async fn a_ring_of_owners_is_deleted() {
     let p = Plane::start().await;
     let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}});
     let mut uids = Vec::new();
@@ -183,7 +183,7 @@ async fn a_ring_of_owners_goes() {
 /// Pods go first; what may protect others from them goes when they are gone. A group that does not answer holds the namespace and
 /// is named, and all else goes.
 #[tokio::test(start_paused = true)]
-async fn a_namespace_goes_in_order_and_as_far_as_can_be_seen() {
+async fn namespace_content_is_deleted_in_order_despite_failed_groups() {
     let p = Plane::start().await;
     tokio::spawn(apiserver::aggregate::run(p.cluster.server.clone()));
     let post = async |path: &str, v: Value| assert_eq!(p.cluster.call("POST", path, v).await.code, 201, "{path}");
@@ -237,9 +237,9 @@ async fn a_namespace_goes_in_order_and_as_far_as_can_be_seen() {
         .await;
 }
 
-/// Endpoints that somebody writes for a service without a selector become slices, and go with them.
+/// Endpoints that a user writes for a service without a selector are mirrored to slices, and deleted with them.
 #[tokio::test(start_paused = true)]
-async fn endpoints_by_hand_become_slices() {
+async fn endpoints_are_mirrored_to_slices() {
     let p = Plane::start().await;
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "default"},
         "spec": {"ports": [{"port": 80}]}});

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Clauses: C04.rolling-update, C04.pod-template-hash, C05.revision, C07.Progressing
 #[tokio::test(start_paused = true)]
-async fn a_deployment_rolls_over_within_its_bounds() {
+async fn a_rollout_stays_within_surge_and_unavailability() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     p.node("n2", "8").await;
@@ -76,7 +76,7 @@ async fn a_deployment_rolls_over_within_its_bounds() {
 
 /// Clauses: C07.progressDeadlineSeconds
 #[tokio::test(start_paused = true)]
-async fn a_rollout_that_stands_still_is_told() {
+async fn a_stalled_rollout_is_reported() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     p.break_image("bad");
@@ -150,7 +150,7 @@ async fn a_replica_set_adopts_and_releases() {
 
 /// Clauses: C10.background, C10.foreground, C10.orphan
 #[tokio::test(start_paused = true)]
-async fn owners_take_their_dependents_along_or_leave_them() {
+async fn dependents_are_deleted_or_orphaned_with_their_owner() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     for policy in [Propagation::Background, Propagation::Foreground] {
@@ -176,7 +176,7 @@ async fn owners_take_their_dependents_along_or_leave_them() {
 
 /// Clauses: C14.namespace, C14.default-service-account
 #[tokio::test(start_paused = true)]
-async fn a_namespace_takes_everything_along() {
+async fn a_deleted_namespace_deletes_its_content() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     p.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
@@ -207,7 +207,7 @@ async fn a_namespace_takes_everything_along() {
 
 /// Clauses: P11.node-loss, C14.node-lifecycle
 #[tokio::test(start_paused = true)]
-async fn pods_leave_a_dead_node() {
+async fn pods_are_evicted_from_a_dead_node() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     p.deployment("web", 2, "i").await;
@@ -230,7 +230,7 @@ async fn pods_leave_a_dead_node() {
 
 /// Clauses: R02.FailedScheduling, Q02.backoff
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_fits_nowhere_waits_and_says_why() {
+async fn an_unschedulable_pod_waits_with_a_condition() {
     let p = Plane::start().await;
     p.node("n1", "1").await;
     p.create(
@@ -269,7 +269,7 @@ async fn a_pod_that_fits_nowhere_waits_and_says_why() {
 
 /// Clauses: C14.endpoints, C14.endpointslices
 #[tokio::test(start_paused = true)]
-async fn a_service_knows_its_pods() {
+async fn a_service_has_the_endpoints_of_its_pods() {
     let p = Plane::start().await;
     p.node("n1", "8").await;
     p.create(
@@ -332,7 +332,7 @@ async fn informers_share_the_stores_bytes() {
 
 /// Whoever changes a deployment all the time is not raced by its controller; the last wish is followed.
 #[tokio::test(start_paused = true)]
-async fn a_deployment_that_changes_all_the_time_is_followed_at_leisure() {
+async fn frequent_changes_of_a_deployment_are_rate_limited() {
     let p = Plane::start().await;
     p.deployment("busy", 0, "i").await;
     let before = p.cluster.server.registry.store.revision();
@@ -345,8 +345,8 @@ async fn a_deployment_that_changes_all_the_time_is_followed_at_leisure() {
     p.until("the last wish to be followed", async || {
         let sets = p.list("replicasets").await;
         let d = p.api("deployments").get("busy").await.unwrap();
-        let told = d.int_at(&["status", "observedGeneration"]) == Some(d.generation());
-        (told && sets.len() == 1 && sets[0].int_at(&["spec", "minReadySeconds"]) == Some(500)).then_some(())
+        let observed = d.int_at(&["status", "observedGeneration"]) == Some(d.generation());
+        (observed && sets.len() == 1 && sets[0].int_at(&["spec", "minReadySeconds"]) == Some(500)).then_some(())
     })
     .await;
 }

@@ -1,10 +1,10 @@
-//! What is said of policies in their status.
+//! Type checking results in the status of policies.
 
 use super::harness::Plane;
 use meta::Value;
 use serde_json::json;
 
-/// Expressions that do not fit the types of the objects are warned of, and the generation they were seen at is told.
+/// Expressions that do not match the types of objects cause warnings, with the observed generation.
 #[tokio::test(start_paused = true)]
 async fn expressions_of_policies_are_checked_against_types() {
     let p = Plane::start().await;
@@ -71,10 +71,10 @@ async fn expressions_over_custom_resources_are_checked_as_well() {
         ("params", "params.spec.weight > 1", "undefined field 'weight'"),
         ("metadata", "object.metadata.nothing == ''", "undefined field 'nothing'"),
     ] {
-        let told = check(name, expression).await;
+        let message = check(name, expression).await;
         assert!(
-            told.starts_with("play.example.com/v1, Kind=Toy: compilation failed: ") && told.contains(why),
-            "{told}"
+            message.starts_with("play.example.com/v1, Kind=Toy: compilation failed: ") && message.contains(why),
+            "{message}"
         );
     }
 }

@@ -9,7 +9,7 @@ const PODS: &str = "/api/v1/namespaces/golden/pods";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 
 #[tokio::test(start_paused = true)]
-async fn used_claims_and_volumes_stay() {
+async fn used_claims_and_volumes_are_protected() {
     let p = Plane::start().await;
     let call = async |code: u16, method: &str, path: &str, body: Value| {
         let a = p.cluster.call(method, path, body).await;

@@ -1,4 +1,4 @@
-//! An hour of a cluster's life, repeated exactly: control plane and nodes in virtual time, on one thread, from one seed.
+//! A simulated hour of a cluster, repeated exactly: control plane and nodes in virtual time, on one thread, from one seed.
 
 use crate::harness::Plane;
 use meta::Clock;
@@ -93,7 +93,7 @@ fn run(seed: u64) -> Writes {
 
 /// Clauses: G05.deterministic
 #[test]
-fn an_hour_of_rollouts_is_the_same_from_the_same_seed() {
+fn an_hour_of_rollouts_is_deterministic() {
     // Each has its own thread and its own time; what they share can only be what must not matter.
     let (first, second, other) = std::thread::scope(|s| {
         let more = s.spawn(|| (run(1), run(2)));

@@ -1,4 +1,4 @@
-//! Roles that are made of others, and those that every cluster starts with.
+//! Aggregated roles and bootstrap roles.
 
 use super::harness::Plane;
 use meta::Value;
@@ -14,7 +14,7 @@ fn verbs_of<'a>(role: &'a Value, resource: &str) -> Vec<&'a str> {
 
 /// Clauses: C14.cluster-role-aggregation
 #[tokio::test(start_paused = true)]
-async fn roles_gather_the_rules_of_others() {
+async fn roles_aggregate_the_rules_of_others() {
     let p = Plane::start().await;
     strategies::rbac::bootstrap(&p.cluster.server.registry).await.unwrap();
     let role = async |name: &str| p.cluster.call("GET", &format!("{RBAC}/clusterroles/{name}"), Value::Null).await.body;
@@ -38,7 +38,7 @@ async fn roles_gather_the_rules_of_others() {
     for name in ["view", "edit", "admin"] {
         gathered(name, "toys", "get").await;
     }
-    // What somebody writes into such a role does not last.
+    // Changes of users to such a role are undone.
     let mut view = role("view").await;
     view["rules"] = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
     assert_eq!(p.cluster.call("PUT", &format!("{RBAC}/clusterroles/view"), view).await.code, 200);
@@ -53,7 +53,7 @@ async fn roles_gather_the_rules_of_others() {
 
 /// Clauses: C14.rbac-bootstrap
 #[tokio::test(start_paused = true)]
-async fn the_first_roles_are_brought_up_to_date() {
+async fn bootstrap_roles_are_updated() {
     let p = Plane::start().await;
     let registry = &p.cluster.server.registry;
     strategies::rbac::bootstrap(registry).await.unwrap();

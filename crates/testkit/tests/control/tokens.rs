@@ -1,4 +1,4 @@
-//! Tokens that are kept in secrets, and those that new nodes begin with.
+//! Tokens in secrets and bootstrap tokens.
 
 use super::harness::Plane;
 use base64::Engine;
@@ -28,7 +28,7 @@ async fn knock(p: &Plane, token: &str) -> u16 {
 
 /// Clauses: C14.token-secrets
 #[tokio::test(start_paused = true)]
-async fn secrets_keep_the_tokens_of_accounts() {
+async fn token_secrets_are_filled_and_deleted_with_their_account() {
     let p = Plane::start().await;
     let secret = |name: &str, account: &str| {
         let annotations = json!({"kubernetes.io/service-account.name": account});
@@ -77,7 +77,7 @@ async fn secrets_keep_the_tokens_of_accounts() {
 
 /// Clauses: C14.bootstrap-signer
 #[tokio::test(start_paused = true)]
-async fn tokens_of_new_nodes_sign_and_end() {
+async fn bootstrap_tokens_sign_and_expire() {
     let p = Plane::start().await;
     p.cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": "kube-public"}})).await;
     let maps = "/api/v1/namespaces/kube-public/configmaps";

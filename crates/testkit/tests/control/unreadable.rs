@@ -1,4 +1,4 @@
-//! A namespace with an object that cannot be read says so, and goes when that object is deleted without being read.
+//! A namespace with an unreadable object reports it, and is deleted after the object is deleted without being decoded.
 
 use super::harness::Plane;
 use client::DeleteOptions;
@@ -8,7 +8,7 @@ use serde_json::json;
 use store::{Action, Expect, Key, Op};
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_names_what_holds_it() {
+async fn a_namespace_reports_the_objects_that_block_its_deletion() {
     let p = Plane::start().await;
     p.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
     let maps = p.client.dynamic(p.api("configmaps").resource()).namespace("team");

@@ -1,4 +1,4 @@
-//! API aggregation: another server's version is served as if it were our own, under the caller's name.
+//! API aggregation: another server's API is served with the caller's identity.
 
 use crate::extension::{Extension, GROUP};
 use crate::socket::{Socket, server};
@@ -115,7 +115,7 @@ impl Aggregated {
 
 /// The client of a relayed body that was cut off upstream saw a body that had ended well.
 #[tokio::test]
-async fn a_body_that_is_cut_off_is_broken_for_the_client() {
+async fn a_truncated_body_is_an_error_for_the_client() {
     let a = Aggregated::ready(4).await;
     let socket = Socket::listen(a.server.clone()).await;
     let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders?cut=1");
@@ -133,7 +133,7 @@ async fn a_body_that_is_cut_off_is_broken_for_the_client() {
 }
 
 #[tokio::test]
-async fn requests_go_on_under_the_callers_name() {
+async fn requests_are_relayed_with_the_callers_identity() {
     let a = Aggregated::ready(1).await;
     let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders");
     let headers =
@@ -179,7 +179,7 @@ async fn requests_go_on_under_the_callers_name() {
 
 /// A server that says no more, and a client that has left: the answer was waited for, for ever.
 #[tokio::test]
-async fn nothing_outlives_the_client_that_asked() {
+async fn relays_end_with_the_client() {
     let a = Aggregated::ready(8).await;
     let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders?silent=1");
     let request = Request::get(path).header("authorization", format!("Bearer {ADMIN}")).body(Bytes::new()).unwrap();
@@ -196,7 +196,7 @@ async fn nothing_outlives_the_client_that_asked() {
 
 /// Whoever can write the endpoints of a service that an APIService names is not led to this machine's own addresses.
 #[tokio::test]
-async fn services_lead_to_no_address_of_this_machine() {
+async fn services_cannot_direct_to_addresses_of_this_machine() {
     let a = Aggregated::reaching(9, Reach::Network).await;
     a.service(443).await;
     a.slice(true).await;
@@ -211,7 +211,7 @@ async fn services_lead_to_no_address_of_this_machine() {
 }
 
 #[tokio::test]
-async fn documents_are_one() {
+async fn documents_are_merged() {
     let a = Aggregated::ready(2).await;
     let groups = a.get("/apis").await;
     let names: Vec<&str> = groups["groups"].as_array().unwrap().iter().map(|g| g["name"].as_str().unwrap()).collect();
@@ -255,15 +255,15 @@ async fn documents_are_one() {
 }
 
 #[tokio::test]
-async fn conditions_say_why_a_server_is_not_there() {
+async fn conditions_explain_unavailability() {
     let a = Aggregated::start(3).await;
     a.register(json!({"caBundle": a.extension.ca})).await;
     let no = |message: &str| ("False".to_owned(), message.to_owned());
     assert_eq!(a.available("ServiceNotFound").await, no("service/wardle in \"golden\" is not present"));
     let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders");
-    let (code, headers, said) = a.send(ADMIN, "GET", &path, &[], "").await;
+    let (code, headers, message) = a.send(ADMIN, "GET", &path, &[], "").await;
     assert_eq!(
-        (code, &headers["content-type"], &said),
+        (code, &headers["content-type"], &message),
         (503, &"text/plain; charset=utf-8".parse().unwrap(), &json!("service unavailable\n"))
     );
     a.service(8443).await;
@@ -296,7 +296,7 @@ async fn conditions_say_why_a_server_is_not_there() {
 /// One of the servers behind a service has gone, before anybody has noticed: the others are enough, however often it is asked.
 /// Issue 3, item 7.
 #[tokio::test]
-async fn one_that_has_gone_among_several_does_no_harm() {
+async fn one_missing_backend_does_no_harm() {
     let a = Aggregated::start(7).await;
     a.service(443).await;
     let slice = async |name: &str, port: u16, servers: usize| {
@@ -324,7 +324,7 @@ async fn one_that_has_gone_among_several_does_no_harm() {
 }
 
 #[tokio::test]
-async fn certificates_are_checked_unless_nobody_wants_it() {
+async fn certificates_are_verified_unless_disabled() {
     let a = Aggregated::start(4).await;
     a.service(443).await;
     a.slice(true).await;
@@ -349,20 +349,20 @@ async fn certificates_are_checked_unless_nobody_wants_it() {
     assert_eq!(patched.code, 200, "{patched:?}");
     let path = format!("/apis/{GROUP}/v1/namespaces/default/flunders");
     let begun = Instant::now();
-    let (code, said) = loop {
-        let (code, _, said) = a.send(ADMIN, "GET", &path, &[], "").await;
+    let (code, message) = loop {
+        let (code, _, message) = a.send(ADMIN, "GET", &path, &[], "").await;
         if code == 500 || begun.elapsed() > Duration::from_secs(30) {
-            break (code, said);
+            break (code, message);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let why = "unable to load root certificates: unable to parse bytes as PEM block\n";
-    assert_eq!((code, &said), (500, &json!(why)));
+    assert_eq!((code, &message), (500, &json!(why)));
     assert_eq!(a.available("Passed").await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]
-async fn our_own_versions_are_registered() {
+async fn local_versions_have_api_services() {
     let c = Cluster::start(5).await;
     let s = server(&c, Options::default());
     tokio::spawn(apiserver::aggregate::run(s));
@@ -371,9 +371,9 @@ async fn our_own_versions_are_registered() {
     let core = get("v1.").await.body;
     assert_eq!(core["spec"], json!({"version": "v1", "groupPriorityMinimum": 18000, "versionPriority": 1}));
     assert_eq!(core["metadata"]["labels"], json!({"kube-aggregator.kubernetes.io/automanaged": "onstart"}));
-    let said = &core["status"]["conditions"][0];
+    let condition = &core["status"]["conditions"][0];
     assert_eq!(
-        (&said["type"], &said["status"], &said["reason"], &said["message"]),
+        (&condition["type"], &condition["status"], &condition["reason"], &condition["message"]),
         (&json!("Available"), &json!("True"), &json!("Local"), &json!("Local APIServices are always available"))
     );
     assert_eq!(get("v1.apps").await.body["spec"]["groupPriorityMinimum"], 17800);

@@ -1,4 +1,4 @@
-//! The audit log: what is written of a request, when, and what is left out.
+//! The audit log: contents and times of events, and what is omitted.
 
 use crate::hook::{Hook, allow, patch};
 use crate::socket::{Socket, admitting};
@@ -86,7 +86,7 @@ fn stages(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_says_who_asked_for_what_and_what_came_of_it() {
+async fn an_event_has_user_request_and_response() {
     let a = Audited::start().await;
     let (id, events) = a.send("GET", "/api/v1/namespaces/default/services/none?x=y", &[], "").await;
     assert_eq!(stages(&events), ["RequestReceived", "ResponseComplete"]);
@@ -114,7 +114,7 @@ async fn an_event_says_who_asked_for_what_and_what_came_of_it() {
     assert!(events[1]["objectRef"].is_null());
 }
 
-/// An event that is too large loses its objects and says so; one that is too large without them is lost.
+/// An event that is too large loses its objects, with an annotation; one that is too large without them is dropped.
 #[tokio::test(start_paused = true)]
 async fn large_events_are_cut() {
     let a = Audited::cutting(Some(Limits { event: 2000, batch: 4000 })).await;
@@ -137,7 +137,7 @@ async fn large_events_are_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn levels_say_how_much_is_written() {
+async fn levels_determine_the_detail_of_events() {
     let a = Audited::start().await;
     let json = [("content-type", "application/json")];
     let secrets = "/api/v1/namespaces/default/secrets";
@@ -178,7 +178,7 @@ async fn levels_say_how_much_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_begin_and_end() {
+async fn watches_have_events_at_start_and_end() {
     let a = Audited::start().await;
     let path = "/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=3";
     let r = Request::get(path).header("authorization", "Bearer admin/system:masters").body(Bytes::new()).unwrap();
@@ -194,7 +194,7 @@ async fn watches_begin_and_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_and_changes_of_identity_are_written() {
+async fn rejections_and_impersonation_are_logged() {
     let a = Audited::start().await;
     let (_, events) =
         a.send("GET", "/api/v1/namespaces/default/configmaps", &[("authorization", "Bearer somebody")], "").await;
@@ -217,7 +217,7 @@ async fn refusals_and_changes_of_identity_are_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plugins_tell_what_they_found() {
+async fn plugins_add_annotations() {
     let a = Audited::start().await;
     let json = [("content-type", "application/json")];
     let labels =
@@ -234,14 +234,14 @@ async fn plugins_tell_what_they_found() {
     assert!(found.starts_with("would violate PodSecurity \"restricted:latest\": "), "{found}");
 }
 
-/// Who is exempt from Pod Security is told why, and of no policy.
+/// Exemptions from Pod Security are annotated with their reason, and no policy.
 #[tokio::test(start_paused = true)]
-async fn exemptions_are_told() {
-    let said = json!({"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+async fn exemptions_are_annotated() {
+    let config = json!({"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
         "defaults": {"enforce": "restricted"},
         "exemptions": {"namespaces": ["golden"], "runtimeClasses": ["sandbox"], "usernames": ["jane"]}});
-    let told = admission::Configuration::default().with("PodSecurity", said);
-    let a = Audited::with(None, admission::configured(&[], &[], &told).unwrap()).await;
+    let config = admission::Configuration::default().with("PodSecurity", config);
+    let a = Audited::with(None, admission::configured(&[], &[], &config).unwrap()).await;
     let json = [("content-type", "application/json")];
     let class = json!({"metadata": {"name": "sandbox"}, "handler": "sandbox"}).to_string();
     a.send("POST", "/apis/node.k8s.io/v1/runtimeclasses", &json, &class).await;
@@ -283,7 +283,7 @@ async fn over_a_socket_the_address_of_the_client_is_known() {
     assert!(a.events().is_empty(), "the policy asks for authenticated users");
 }
 
-/// What policies of the cluster have to say stands in the log, and not only in answers.
+/// Audit annotations of admission policies.
 #[tokio::test(start_paused = true)]
 async fn policies_annotate() {
     let a = Audited::start().await;
@@ -341,21 +341,21 @@ async fn calls_of_webhooks_are_annotated() {
     let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}}).to_string();
     let media = [("content-type", "application/json")];
     let (_, events) = a.send("POST", "/api/v1/namespaces/golden/configmaps", &media, &map).await;
-    let said = &events.last().unwrap()["annotations"];
+    let annotations = &events.last().unwrap()["annotations"];
     let of = |round: u8, index: u8| format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
     let note = |name: &str, more: &str| format!(r#"{{"configuration":"w","webhook":"{name}.example.com",{more}}}"#);
-    assert_eq!(said[of(0, 0)], note("idle", r#""mutated":false"#), "{said}");
-    assert_eq!(said["idle.example.com/good"], "1");
-    let names = said.as_object().unwrap().keys().filter(|k| k.starts_with("idle.example.com")).count();
-    assert_eq!(names, 1, "what is no name is left out: {said}");
-    assert_eq!(said[of(0, 1)], note("down", r#""mutated":false"#));
-    assert_eq!(said[of(0, 2)], note("patch", r#""mutated":true"#));
-    assert_eq!(said[format!("failed-open.{}", of(0, 1))], "down.example.com");
-    assert_eq!(said["failed-open.validating.webhook.admission.k8s.io/round_0_index_1"], "down.example.com");
+    assert_eq!(annotations[of(0, 0)], note("idle", r#""mutated":false"#), "{annotations}");
+    assert_eq!(annotations["idle.example.com/good"], "1");
+    let names = annotations.as_object().unwrap().keys().filter(|k| k.starts_with("idle.example.com")).count();
+    assert_eq!(names, 1, "what is no name is left out: {annotations}");
+    assert_eq!(annotations[of(0, 1)], note("down", r#""mutated":false"#));
+    assert_eq!(annotations[of(0, 2)], note("patch", r#""mutated":true"#));
+    assert_eq!(annotations[format!("failed-open.{}", of(0, 1))], "down.example.com");
+    assert_eq!(annotations["failed-open.validating.webhook.admission.k8s.io/round_0_index_1"], "down.example.com");
     let patched = "patch.webhook.admission.k8s.io/round_0_index_2";
     let patch = r#""patch":[{"op":"add","path":"/data/b","value":"2"}],"patchType":"JSONPatch""#;
-    assert_eq!(said[patched], note("patch", patch));
-    assert!(said[of(1, 0)].is_null(), "nobody wants to be asked again");
+    assert_eq!(annotations[patched], note("patch", patch));
+    assert!(annotations[of(1, 0)].is_null(), "nobody wants to be asked again");
     // What is patched is an object's business: where only metadata is written, it is left out.
     let (_, events) = a
         .send(
@@ -365,6 +365,6 @@ async fn calls_of_webhooks_are_annotated() {
             &map.replace("\"1\"", "\"MQ==\"").replace("\"2\"", "\"Mg==\""),
         )
         .await;
-    let said = &events.last().unwrap()["annotations"];
-    assert!(said[of(0, 0)].is_string() && said[patched].is_null(), "{said}");
+    let annotations = &events.last().unwrap()["annotations"];
+    assert!(annotations[of(0, 0)].is_string() && annotations[patched].is_null(), "{annotations}");
 }

@@ -1,4 +1,4 @@
-//! The audit's webhook: batches, tries, and requests that wait for it.
+//! The audit webhook: batches, retries, and blocking requests.
 
 use crate::hook::Hook;
 use crate::socket::server;
@@ -104,7 +104,7 @@ async fn events_are_sent_in_batches() {
 
 /// What does not succeed is tried five times, whatever the answer was.
 #[tokio::test]
-async fn failures_are_tried_again() {
+async fn failed_batches_are_retried() {
     let tries = Arc::new(AtomicUsize::new(0));
     let count = tries.clone();
     let failing = move |_: &str, _: &Value| match count.fetch_add(1, Ordering::SeqCst) {
@@ -125,7 +125,7 @@ async fn failures_are_tried_again() {
 
 /// Blocking: the answer comes after the events. It comes without them too, unless that must not be.
 #[tokio::test]
-async fn requests_wait_where_they_are_to() {
+async fn blocking_mode_delays_requests() {
     let h = Hook::start(|_, _| Some(json!({}))).await;
     let a = Audited::start(&h, Mode::Blocking).await;
     assert_eq!(a.get(MAPS).await.0, 200);

@@ -1,4 +1,4 @@
-//! Bodies and answers in CBOR, where it is switched on.
+//! Requests and responses in CBOR.
 
 use crate::socket::server;
 use apiserver::{Options, Server};
@@ -52,13 +52,13 @@ async fn objects_travel_as_cbor() {
         applied["metadata"]["managedFields"].as_array().unwrap().iter().map(|e| &e["operation"]).collect();
     assert_eq!(managers, ["Apply", "Update"]);
 
-    // Failures are told in CBOR as well; a delete takes its options in it.
+    // Errors are sent in CBOR as well; a delete has its options in it.
     let (code, media, status) = call(&s, "GET", &format!("{MAPS}/two"), CBOR, Vec::new()).await;
     assert_eq!((code, media.as_str(), &status["reason"]), (404, CBOR, &json!("NotFound")));
     let options = codec::cbor::to_vec(&json!({"preconditions": {"uid": "other"}}));
     assert_eq!(call(&s, "DELETE", &format!("{MAPS}/one"), CBOR, options).await.0, 409);
 
-    // Bytes that expect base64 are what JSON would have said.
+    // Byte strings with the expected base64 encoding equal base64 in JSON.
     let mut secret = b"\xa4\x4aapiVersion\x42v1\x44kind\x46Secret".to_vec();
     secret.extend_from_slice(b"\x48metadata\xa1\x44name\x41s\x44data\xa1\x41k\xd6\x43\x01\x02\xff");
     let (code, _, made) = call(&s, "POST", "/api/v1/namespaces/default/secrets", CBOR, secret).await;
@@ -85,7 +85,7 @@ async fn a_watch_is_a_sequence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_off_unless_asked_for() {
+async fn cbor_is_off_by_default() {
     let c = Cluster::start(1).await;
     let s = server(&c, Options::default());
     let list = "application/json, application/yaml, application/vnd.kubernetes.protobuf";

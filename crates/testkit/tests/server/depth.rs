@@ -1,5 +1,5 @@
-//! What is stored can be read: whatever a write takes can be shown, listed, changed and deleted, and what is too deep is
-//! refused when it is written. What cannot be read all the same can be deleted.
+//! Stored objects can be read: whatever a write accepts can be shown, listed, changed and deleted, and an object that is too deep is
+//! rejected when it is written. Unreadable objects can be deleted.
 
 use bytes::Bytes;
 use meta::depth::{MANAGED_FIELDS, MAX, READ};
@@ -115,7 +115,7 @@ async fn can_be_handled(c: &Cluster, all: &str, name: &str, messages: bool, what
 const LEVELS: [usize; 15] = [20, 100, 116, 120, 124, 127, 128, 150, 180, 192, 200, 201, 208, 209, 400];
 
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_can_be_read() {
+async fn accepted_objects_can_be_read() {
     let c = Cluster::start(1).await;
     let schema = json!({"type": "object", "properties":
         {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
@@ -200,7 +200,7 @@ fn refused(a: &Answer, code: u16, says: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_can_be_deleted() {
+async fn unreadable_objects_can_be_deleted() {
     const OPTION: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
     let c = Cluster::with_access(1, Access::default()).await;
     let path = |name: &str| format!("{MAPS}/{name}");

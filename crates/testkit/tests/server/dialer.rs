@@ -1,4 +1,4 @@
-//! The way to agents of nodes.
+//! Connections to kubelets.
 
 use apiserver::{ConnectError, NodeConnector, NodeDialer};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Events go when nobody has written them for an hour.
+//! Events expire an hour after their last update.
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn events_have_a_lifetime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_does_not_make_events_younger() {
+async fn a_restart_keeps_the_age_of_events() {
     let memory = Memory::new();
     let first = Cluster::start_on(1, memory.clone(), None).await;
     assert_eq!(first.call("POST", EVENTS, event("old")).await.code, 201);

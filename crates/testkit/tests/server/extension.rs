@@ -1,4 +1,4 @@
-//! An extension API server over TLS, written for the tests: it serves `wardle.example.com/v1`, and believes its front proxy.
+//! An extension API server over TLS for tests: it serves `wardle.example.com/v1` and trusts its front proxy.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

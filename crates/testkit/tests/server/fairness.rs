@@ -1,4 +1,4 @@
-//! Priority and fairness: the objects govern requests, and a noisy client waits for itself.
+//! Priority and fairness: requests follow the objects, and a noisy client delays only itself.
 
 use crate::socket::server;
 use apiserver::{Options, Server};
@@ -35,7 +35,7 @@ async fn object(c: &Cluster, path: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_cluster_has_its_schemas_and_levels() {
+async fn every_cluster_has_the_default_schemas_and_levels() {
     let (c, s) = governed(1, Options::default()).await;
     let names = async |plural: &str| -> Vec<String> {
         let items = object(&c, plural).await["items"].take();
@@ -55,9 +55,9 @@ async fn every_cluster_has_its_schemas_and_levels() {
     assert_eq!(names("flowschemas").await.len(), 11);
     let schema = object(&c, "flowschemas/service-accounts").await;
     assert_eq!(schema["spec"]["priorityLevelConfiguration"]["name"], "workload-low");
-    let said = &schema["status"]["conditions"][0];
+    let condition = &schema["status"]["conditions"][0];
     assert_eq!(
-        (&said["type"], &said["status"], &said["reason"]),
+        (&condition["type"], &condition["status"], &condition["reason"]),
         (&json!("Dangling"), &json!("False"), &json!("Found"))
     );
 
@@ -80,7 +80,7 @@ async fn every_cluster_has_its_schemas_and_levels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_kept_and_follow_what_administrators_say() {
+async fn default_objects_are_maintained_unless_changed() {
     let (c, s) = governed(2, Options::default()).await;
     let catch_all = format!("{API}/flowschemas/catch-all");
     assert_eq!(c.call("DELETE", &catch_all, Value::Null).await.code, 200);
@@ -98,11 +98,11 @@ async fn objects_are_kept_and_follow_what_administrators_say() {
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}]}]}});
     assert_eq!(c.call("POST", &format!("{API}/flowschemas"), own).await.code, 201);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let said = object(&c, "flowschemas/own").await["status"]["conditions"][0].take();
-    assert_eq!((&said["status"], &said["reason"]), (&json!("True"), &json!("NotFound")));
+    let condition = object(&c, "flowschemas/own").await["status"]["conditions"][0].take();
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("NotFound")));
     let want =
         "This FlowSchema references the PriorityLevelConfiguration object named \"own\" but there is no such object";
-    assert_eq!(said["message"], want);
+    assert_eq!(condition["message"], want);
     let flow = async || {
         let (_, headers, _) = send(&s, "jane", "GET", "/api", Value::Null).await;
         headers["x-kubernetes-pf-flowschema-uid"].to_str().unwrap().to_owned()
@@ -216,7 +216,7 @@ async fn a_noisy_client_does_not_starve_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_it_numbers_are_limited() {
+async fn without_fairness_requests_in_flight_are_limited() {
     let options = Options { priority_and_fairness: false, max_requests_in_flight: 1, ..Options::default() };
     let (_c, s) = governed(4, options).await;
     let (code, headers, _) = send(&s, "jane", "GET", "/api", Value::Null).await;
@@ -225,7 +225,7 @@ async fn without_it_numbers_are_limited() {
 
 /// Levels and their queues are shown to those who look for what is wrong.
 #[tokio::test(start_paused = true)]
-async fn levels_and_queues_are_shown() {
+async fn levels_and_queues_are_dumped() {
     let (_c, s) = governed(1, Options::default()).await;
     let dump = async |what: &str, token: &str| {
         let path = format!("/debug/api_priority_and_fairness/{what}");

@@ -1,4 +1,4 @@
-//! Deadlines, numbers of requests, and the end of a server.
+//! Deadlines, concurrency limits, and shutdown of a server.
 
 use crate::socket::{Socket, server};
 use apiserver::{Options, Server};
@@ -46,7 +46,7 @@ async fn a_request_has_a_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_end_by_themselves_and_not_together() {
+async fn watches_time_out_at_different_times() {
     let c = Cluster::start(2).await;
     let s = server(&c, Options::default());
     let mut lives = Vec::new();
@@ -65,14 +65,14 @@ async fn watches_end_by_themselves_and_not_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_leaves_still_serves_and_one_that_ends_does_not() {
+async fn shutdown_delay_still_serves_and_the_end_rejects() {
     let c = Cluster::start(4).await;
     let s = server(&c, Options::default());
     let admin = "admin/system:masters";
     assert_eq!(get(&s, admin, "/readyz").await.0, 200);
     s.leave();
-    let (code, _, said) = get(&s, admin, "/readyz").await;
-    assert!(code == 500 && String::from_utf8_lossy(&said).contains("[-]shutdown failed"), "{said:?}");
+    let (code, _, message) = get(&s, admin, "/readyz").await;
+    assert!(code == 500 && String::from_utf8_lossy(&message).contains("[-]shutdown failed"), "{message:?}");
     assert_eq!(get(&s, admin, "/api/v1/namespaces").await.0, 200);
     assert_eq!(get(&s, admin, "/livez").await.0, 200);
     let watch = tokio::spawn({
@@ -118,9 +118,9 @@ async fn a_server_ends_its_connections() {
     timeout(PATIENCE, socket.serving).await.unwrap().unwrap();
 }
 
-/// A client that is asleep does not say that it has understood: nobody waits for it.
+/// An idle client never acknowledges the shutdown: the server does not wait for it.
 #[tokio::test]
-async fn a_server_leaves_clients_that_sleep() {
+async fn shutdown_does_not_wait_for_idle_clients() {
     let c = Cluster::start(6).await;
     let socket = Socket::listen(server(&c, Options::default())).await;
     let tcp = tokio::net::TcpStream::connect(("127.0.0.1", socket.port)).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_server_leaves_clients_that_sleep() {
 }
 
 #[tokio::test]
-async fn requests_beyond_the_limit_are_turned_away() {
+async fn requests_beyond_the_limit_are_rejected() {
     let c = Cluster::start(7).await;
     let s = server(&c, Options { max_requests_in_flight: 1, max_mutating_requests_in_flight: 1, ..Options::default() });
     assert_eq!(get(&s, "admin/system:masters", "/api/v1/namespaces").await.0, 200);
@@ -160,8 +160,12 @@ async fn head_is_answered_without_a_body() {
             let length = parts.headers.get("content-length").map(|l| l.to_str().unwrap().parse::<usize>().unwrap());
             (parts.version, parts.status, length, body.collect().await.unwrap().to_bytes().len())
         };
-        let (version, status, said, received) = length(Request::head(path)).await;
+        let (version, status, content_length, received) = length(Request::head(path)).await;
         let (_, expected, _, size) = length(Request::get(path)).await;
-        assert_eq!((version, status, said, received), (http::Version::HTTP_2, expected, Some(size), 0), "{path}");
+        assert_eq!(
+            (version, status, content_length, received),
+            (http::Version::HTTP_2, expected, Some(size), 0),
+            "{path}"
+        );
     }
 }

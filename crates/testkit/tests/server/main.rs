@@ -1,4 +1,4 @@
-//! The server itself: how long requests take, how many there are, what is said of them, and how it ends.
+//! Tests of the server itself: time limits, concurrency limits, metrics, logs and shutdown.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

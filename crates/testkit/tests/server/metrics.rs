@@ -1,4 +1,4 @@
-//! What Prometheus reads: upstream's names and labels.
+//! Metrics: upstream's names and labels.
 
 use crate::socket::server;
 use apiserver::{Options, Server};
@@ -11,7 +11,7 @@ use testkit::Cluster;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// The code of an answer. What the answer still has to say is dropped.
+/// The status code of a response, whose body is dropped.
 async fn send(s: &Arc<Server>, token: &str, method: &str, path: &str, body: &str, media: &str) -> u16 {
     let r = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
     let r = r.header("content-type", media).body(Bytes::copy_from_slice(body.as_bytes())).unwrap();
@@ -138,7 +138,7 @@ async fn writes_are_counted_by_the_first_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_are_not_for_everybody() {
+async fn metrics_need_permission() {
     let c = Cluster::start(4).await;
     let s = server(&c, Options::default());
     assert_eq!(send(&s, "somebody", "GET", "/metrics", "", "").await, 403);
@@ -176,7 +176,7 @@ async fn certificates_and_seats_are_counted() {
 
 /// Operators alert on webhooks that cannot be asked; the codes say why. Issue 3, item 10.
 #[tokio::test]
-async fn webhooks_that_cannot_be_asked_are_counted() {
+async fn failed_webhook_calls_are_counted() {
     let c = Cluster::start(1).await;
     let hook = |name: &str, policy: &str, effects: &str| {
         json!({"name": format!("{name}.example.com"), "clientConfig": {"url": "https://127.0.0.1:1/x"}, "sideEffects": effects,

@@ -1,4 +1,4 @@
-//! Whatever way a path is written, it leads to nothing but what its sender was allowed.
+//! Variants of a request path never reach a resource that the client may not access.
 
 use crate::socket::server;
 use apiserver::{Options, Server};
@@ -73,7 +73,7 @@ const QUERIES: [&str; 5] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn no_way_of_writing_a_path_leads_elsewhere() {
+async fn path_variants_reach_no_other_resource() {
     let c = Cluster::start(41).await;
     let s = server(&c, Options::default());
     let s = Server::with(

@@ -1,4 +1,4 @@
-//! A server on a socket of loopback, with TLS.
+//! A server with TLS on a loopback socket.
 
 use apiserver::{Authenticators, Options, Server};
 use async_trait::async_trait;

@@ -7,7 +7,7 @@ use supervisor::OnEnd;
 use testkit::Cluster;
 use tokio::runtime::Handle;
 
-/// Issue 17: a controller whose task had ended was not seen in any check.
+/// A controller whose task had ended was not shown in any health check.
 #[tokio::test(start_paused = true)]
 async fn an_ended_service_fails_healthz_until_it_runs_again() {
     let c = Cluster::start(1).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::Cluster;
 
 #[tokio::test(start_paused = true)]
-async fn a_server_tells_what_it_is() {
+async fn statusz_and_flagz_are_served() {
     let c = Cluster::start(1).await;
     let flags = [("secure-port", "6443"), ("event-ttl", "1h")].map(|(k, v)| (k.to_owned(), v.to_owned()));
     let s = server(&c, Options { flags: flags.into(), ..Options::default() });

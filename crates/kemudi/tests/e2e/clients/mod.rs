@@ -1,4 +1,4 @@
-//! Programs written with the clients of others.
+//! Other clients of Kubernetes.
 
 use crate::runner::Case;
 use crate::story::{IMAGE, Story};

@@ -1,6 +1,6 @@
-//! Expressions in the files that say who comes in and who decides, and files that change.
+//! CEL expressions in authentication and authorization configurations, and reloading of these files.
 
-use super::somebody::Somebody;
+use super::remote::Somebody;
 use super::{holder, open};
 use crate::authorization::as_user;
 use auth::conditions::Conditions;
@@ -35,7 +35,7 @@ fn configuration(issuer: &Somebody, username: &str) -> String {
 
 /// Clauses: C14.oidc
 #[tokio::test]
-async fn expressions_make_users_of_claims() {
+async fn expressions_map_claims_to_users() {
     let (key, _) = PrivateKey::generate().unwrap();
     let url: Arc<Mutex<String>> = Arc::default();
     let (at, set) = (url.clone(), json!({"keys": [key.public().unwrap().to_jwk()]}));
@@ -91,7 +91,7 @@ async fn expressions_make_users_of_claims() {
 
 /// A webhook is asked of requests on which its conditions hold. Clauses: C14.authorization-webhook
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_authorizer_is_asked_where_its_conditions_hold() {
+async fn an_authorizer_is_called_where_its_conditions_hold() {
     let knows = Somebody::start(|_, _| Some(json!({"status": {"allowed": true}}))).await;
     let hook = |on_failure, expressions: &[&str]| {
         let list: Vec<Value> = expressions.iter().map(|e| json!({"expression": e})).collect();

@@ -1,8 +1,8 @@
-//! Who comes in: tokens of every kind, proxies, and those whom somebody else knows.
+//! Authentication: tokens of every kind, proxies, and external authenticators.
 
 mod expressions;
-mod outside;
-mod somebody;
+mod external;
+mod remote;
 mod tokens;
 
 use bytes::Bytes;

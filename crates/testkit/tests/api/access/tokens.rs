@@ -1,4 +1,4 @@
-//! Tokens of service accounts and of new nodes, and proxies that speak for others.
+//! Service account tokens, bootstrap tokens, and authenticating proxies.
 
 use super::{holder, open, who};
 use apiserver::{FrontProxy, Peer};
@@ -20,7 +20,7 @@ fn text(v: &Value) -> &str {
 
 /// Clauses: K08.bound, C14.service-account-tokens
 #[tokio::test(start_paused = true)]
-async fn tokens_are_good_while_what_they_name_is_there() {
+async fn tokens_are_valid_while_their_bound_objects_exist() {
     let c = Cluster::start(1).await;
     open(&c).await;
     let made = c.call("POST", "/api/v1/nodes", json!({"metadata": {"name": "n"}})).await;
@@ -76,7 +76,7 @@ async fn tokens_are_good_while_what_they_name_is_there() {
 
 /// What a token may be bound to.
 #[tokio::test]
-async fn tokens_are_bound_to_what_is_meant() {
+async fn tokens_are_bound_to_audiences_and_objects() {
     let c = Cluster::start(1).await;
     let path = format!("{CORE}/serviceaccounts/default/token");
     let spec = json!({"serviceAccountName": "other", "containers": [{"name": "c", "image": "i"}]});
@@ -99,7 +99,7 @@ async fn tokens_are_bound_to_what_is_meant() {
 
 /// Clauses: C14.issuer-discovery
 #[tokio::test]
-async fn others_verify_tokens_by_the_issuers_documents() {
+async fn issuer_documents_verify_tokens() {
     let c = Cluster::start(1).await;
     let about = c.call("GET", "/.well-known/openid-configuration", Value::Null).await;
     assert_eq!((about.code, &about.body["issuer"]), (200, &json!(AUDIENCE)));
@@ -114,7 +114,7 @@ async fn others_verify_tokens_by_the_issuers_documents() {
 
 /// Clauses: C14.bootstrap-tokens
 #[tokio::test(start_paused = true)]
-async fn new_nodes_begin_with_a_token() {
+async fn bootstrap_tokens_authenticate() {
     let c = Cluster::start(1).await;
     open(&c).await;
     let secrets = "/api/v1/namespaces/kube-system/secrets";
@@ -158,7 +158,7 @@ async fn new_nodes_begin_with_a_token() {
 
 /// Clauses: C14.front-proxy
 #[tokio::test]
-async fn a_proxy_speaks_for_others() {
+async fn authenticating_proxies_set_users() {
     let list = |t: &str| vec![t.to_owned()];
     let front_proxy = Some(FrontProxy {
         allowed_names: list("front"),
@@ -169,14 +169,14 @@ async fn a_proxy_speaks_for_others() {
     });
     let c = Cluster::with_access(1, Access { front_proxy, ..Access::default() }).await;
     open(&c).await;
-    let says = [("x-remote-user", "jane"), ("x-remote-group", "team"), ("x-remote-extra-scope", "read")];
+    let reply = [("x-remote-user", "jane"), ("x-remote-group", "team"), ("x-remote-extra-scope", "read")];
     let proxy = |name: &str| Peer { proxy: Some(name.to_owned()), ..Peer::default() };
-    let (code, user) = who(&c, &says, proxy("front")).await;
+    let (code, user) = who(&c, &reply, proxy("front")).await;
     assert_eq!((code, &user["username"], &user["extra"]), (201, &json!("jane"), &json!({"scope": ["read"]})));
     assert_eq!(user["groups"], json!(["team", "system:authenticated"]));
-    assert_eq!(who(&c, &says, proxy("other")).await.0, 401);
-    assert_eq!(who(&c, &says, Peer::default()).await.0, 401);
+    assert_eq!(who(&c, &reply, proxy("other")).await.0, 401);
+    assert_eq!(who(&c, &reply, Peer::default()).await.0, 401);
     let user = Some(auth::User::new("joe", &[]));
-    let (code, user) = who(&c, &says, Peer { user, ..Peer::default() }).await;
+    let (code, user) = who(&c, &reply, Peer { user, ..Peer::default() }).await;
     assert_eq!((code, &user["username"]), (201, &json!("joe")), "who has a certificate speaks for himself");
 }

@@ -1,4 +1,4 @@
-//! Versions that a webhook converts, with a server that really listens.
+//! Conversion webhooks, with a real server.
 
 use super::*;
 use crate::hook::Hook;
@@ -211,7 +211,7 @@ async fn a_webhook_changes_labels_and_annotations_alone() {
 
 /// What a webhook may not say, in upstream's words.
 #[tokio::test]
-async fn wrong_answers_are_told() {
+async fn invalid_conversion_responses_are_reported() {
     let c = Cluster::start(3).await;
     let h = Hook::start(|path, r| {
         let mut answer = converted(r);
@@ -290,7 +290,7 @@ async fn wrong_answers_are_told() {
 
 /// Of several, the wrong one is named.
 #[tokio::test]
-async fn wrong_answers_in_a_list_are_told_with_their_place() {
+async fn invalid_conversion_responses_of_lists_are_reported() {
     let c = Cluster::start(3).await;
     let h = Hook::start(|_, r| {
         let mut answer = converted(r);
@@ -472,22 +472,22 @@ async fn fields_of_the_served_version_select() {
     assert_eq!((names(&page), &page["metadata"]["continue"]), (vec!["b".to_owned()], &Value::Null));
 
     let event = |(kind, o): (String, Value)| (kind, o["metadata"]["name"].as_str().unwrap_or_default().to_owned());
-    let told = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
-    assert_eq!(event(host.event().await), told("ADDED", "a"));
-    assert_eq!(event(host.event().await), told("ADDED", "b"));
-    assert_eq!(event(both.event().await), told("ADDED", "a"));
-    assert_eq!(event(old.event().await), told("ADDED", "a"));
+    let named = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+    assert_eq!(event(host.event().await), named("ADDED", "a"));
+    assert_eq!(event(host.event().await), named("ADDED", "b"));
+    assert_eq!(event(both.event().await), named("ADDED", "a"));
+    assert_eq!(event(old.event().await), named("ADDED", "a"));
     let gone = c.call("DELETE", &by(V2, "spec.host%3Dhost1,spec.port%3D80"), Value::Null).await;
     assert_eq!((gone.code, names(&gone.body)), (200, vec!["a".to_owned()]));
     let moved = json!({"spec": {"host": "host2"}});
     let media = Some("application/merge-patch+json");
     let a = c.send("PATCH", &format!("{V2}/b"), media, "application/json", moved.to_string().into()).await;
     assert_eq!(a.code, 200, "{}", a.body);
-    assert_eq!(event(host.event().await), told("DELETED", "a"));
+    assert_eq!(event(host.event().await), named("DELETED", "a"));
     let (kind, o) = host.event().await;
     assert_eq!((&*kind, &o["spec"]["host"]), ("DELETED", &json!("host1")), "its last state that was selected");
-    assert_eq!(event(both.event().await), told("DELETED", "a"));
-    assert_eq!(event(old.event().await), told("DELETED", "a"));
+    assert_eq!(event(both.event().await), named("DELETED", "a"));
+    assert_eq!(event(old.event().await), named("DELETED", "a"));
     // What is there is told first, and nothing else.
     let mut late = watch(by(V2, "spec.host%3Dhost2")).await;
     assert_eq!([event(late.event().await).1, event(late.event().await).1], ["b", "c"]);

@@ -1,4 +1,4 @@
-//! The life of a definition: names, conditions, restart, the end.
+//! The lifecycle of a definition: names, conditions, restart, deletion.
 
 use super::*;
 use crate::stream::Watch;

@@ -1,11 +1,11 @@
-//! What becomes of objects: pruning, defaults, generations, patches, subresources, versions.
+//! Custom resources: pruning, defaults, generations, patches, subresources, versions.
 
 use super::*;
 use bytes::Bytes;
 
 /// Unknown fields go, known ones stay, at every depth; what is preserved is kept as it is. Clauses: S07.
 #[tokio::test(start_paused = true)]
-async fn unknown_fields_are_pruned_and_told() {
+async fn unknown_fields_are_pruned_with_a_warning() {
     let c = with(spec(json!({
         "known": {"type": "string"},
         "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}}}},
@@ -81,9 +81,9 @@ async fn objects_within_objects_are_objects() {
         ),
     ] {
         let a = c.call("POST", &format!("{CRONTABS}?dryRun=All"), crontab("a", spec.clone())).await;
-        let told = a.body["message"].as_str().unwrap_or_default();
-        assert_eq!(a.code, if want.is_empty() { 201 } else { 422 }, "{spec}: {told}");
-        assert!(want.iter().all(|w| told.contains(w)), "{spec}: {told}");
+        let message = a.body["message"].as_str().unwrap_or_default();
+        assert_eq!(a.code, if want.is_empty() { 201 } else { 422 }, "{spec}: {message}");
+        assert!(want.iter().all(|w| message.contains(w)), "{spec}: {message}");
     }
     assert_eq!(c.call("POST", CRONTABS, crontab("a", json!({"pod": pod(json!({}))}))).await.code, 201);
     let bad = json!({"spec": {"pod": {"kind": null}}}).to_string();

@@ -1,4 +1,4 @@
-//! What is refused: objects that their schema does not allow, and definitions that make no sense.
+//! Validation of custom resources against their schemas, and of definitions.
 
 use super::*;
 
@@ -81,7 +81,7 @@ async fn objects_are_validated_against_their_schema() {
 
 /// What was stored before a rule was tightened stays writable where it is not touched.
 #[tokio::test(start_paused = true)]
-async fn unchanged_values_are_not_judged_again() {
+async fn unchanged_values_are_not_validated_again() {
     let c = with(spec(json!({"n": {"type": "integer"}, "s": {"type": "string"}}))).await;
     c.call("POST", CRONTABS, crontab("a", json!({"n": 100, "s": "x"}))).await;
     let place = format!("{DEFINITIONS}/{NAME}");

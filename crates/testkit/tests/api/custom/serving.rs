@@ -1,4 +1,4 @@
-//! How custom resources are found and read: discovery, OpenAPI, tables, selectors, watches.
+//! Serving of custom resources: discovery, OpenAPI, tables, selectors, watches.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 
 /// Short names, categories and subresources are in both kinds of discovery, versions by how stable they are.
 #[tokio::test(start_paused = true)]
-async fn discovery_knows_them_at_once() {
+async fn discovery_has_new_definitions_at_once() {
     let c = Cluster::start(3).await;
     let mut d = crontabs(spec(json!({})));
     d["spec"]["versions"][0]["subresources"] = json!({"status": {}});
@@ -69,7 +69,7 @@ async fn openapi_is_published_at_once() {
 /// Definitions are published as upstream's builder makes them: common fields with their descriptions, in embedded objects too,
 /// the list under its own kind, selectable fields, and only what v2 can express. Clauses: A16.
 #[tokio::test(start_paused = true)]
-async fn openapi_has_all_that_is_known_of_a_kind() {
+async fn openapi_is_complete() {
     let c = Cluster::start(3).await;
     let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "required": ["port", "size"], "properties": {

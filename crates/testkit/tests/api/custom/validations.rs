@@ -109,11 +109,11 @@ async fn bad_rules_are_refused() {
         let a = c.call("POST", DEFINITIONS, crontabs(ruled(json!({"x": field}), rules))).await;
         assert_eq!(a.code, 422, "{}", a.body);
         let all = a.body["details"]["causes"].as_array().cloned().unwrap_or_default();
-        let told = all.iter().any(|c| {
+        let reported = all.iter().any(|c| {
             c["field"].as_str().unwrap_or_default().ends_with(place.rsplit("openAPIV3Schema").next().unwrap_or(place))
                 && c["message"].as_str().unwrap_or_default().contains(why)
         });
-        assert!(told, "{why}\n{}", a.body);
+        assert!(reported, "{why}\n{}", a.body);
     }
 }
 

@@ -1,19 +1,19 @@
 //! Roles and bindings, priority and runtime classes, leases.
 
 use super::made;
-use crate::said::{Said, said};
+use crate::field_errors::{FieldCase, check_errors};
 use serde_json::json;
 use testkit::Cluster;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 #[tokio::test]
-async fn roles_say_what_they_are_about() {
+async fn roles_are_validated() {
     let c = Cluster::start(1).await;
     let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
     let role = json!({"metadata": {"name": "r:1"}, "rules": [rule],
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/rules/0/verbs", json!([]), &["rules[0].verbs: Required value: verbs must contain at least one value"]),
         ("/rules/0/resourceNames", json!(["a"]), &[]),
         (
@@ -36,15 +36,15 @@ async fn roles_say_what_they_are_about() {
         ),
         ("/metadata/name", json!("a/b"), &["metadata.name: Invalid value: \"a/b\": may not contain '/'"]),
     ];
-    said(&c, "POST", &format!("{RBAC}/clusterroles"), &role, &cases).await;
+    check_errors(&c, "POST", &format!("{RBAC}/clusterroles"), &role, &cases).await;
     let role =
         json!({"metadata": {"name": "r"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/rules/0",
         json!({"verbs": ["get"], "nonResourceURLs": ["/x"]}),
         &["rules[0].nonResourceURLs: Invalid value: [\"/x\"]: namespaced rules cannot apply to non-resource URLs"],
     )];
-    said(&c, "POST", &format!("{RBAC}/namespaces/default/roles"), &role, &cases).await;
+    check_errors(&c, "POST", &format!("{RBAC}/namespaces/default/roles"), &role, &cases).await;
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn bindings_keep_their_role() {
     let kinds = "supported values: \"ServiceAccount\", \"User\", \"Group\"";
     let unknown = format!("subjects[0].kind: Unsupported value: \"X\": {kinds}");
     let unknown: &'static [&'static str] = Box::leak(Box::new([&*unknown.leak()]));
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/roleRef/kind",
             json!(""),
@@ -73,19 +73,19 @@ async fn bindings_keep_their_role() {
             &["subjects[0].apiGroup: Unsupported value: \"rbac.authorization.k8s.io\": supported values: \"\""],
         ),
     ];
-    said(&c, "POST", &bindings, &body, &cases).await;
+    check_errors(&c, "POST", &bindings, &body, &cases).await;
     let body = made(&c, &bindings, body).await;
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/roleRef/name",
         json!("edit"),
         &[
             "roleRef: Invalid value: {\"APIGroup\":\"rbac.authorization.k8s.io\",\"Kind\":\"ClusterRole\",\"Name\":\"edit\"}: cannot change roleRef",
         ],
     )];
-    said(&c, "PUT", &format!("{bindings}/b"), &body, &cases).await;
+    check_errors(&c, "PUT", &format!("{bindings}/b"), &body, &cases).await;
     let body = json!({"metadata": {"name": "b"}, "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"},
         "subjects": [{"kind": "ServiceAccount", "name": "a", "namespace": "default"}]});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/roleRef/kind",
             json!("Role"),
@@ -93,7 +93,7 @@ async fn bindings_keep_their_role() {
         ),
         ("/subjects/0/namespace", json!(""), &["subjects[0].namespace: Required value"]),
     ];
-    said(&c, "POST", &format!("{RBAC}/clusterrolebindings"), &body, &cases).await;
+    check_errors(&c, "POST", &format!("{RBAC}/clusterrolebindings"), &body, &cases).await;
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn classes_and_leases_keep_what_they_are() {
     let c = Cluster::start(1).await;
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     let class = json!({"metadata": {"name": "p"}, "value": 5});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/value",
             json!(1_000_000_001),
@@ -118,15 +118,15 @@ async fn classes_and_leases_keep_what_they_are() {
             &["preemptionPolicy: Unsupported value: \"Maybe\": supported values: \"PreemptLowerPriority\", \"Never\""],
         ),
     ];
-    said(&c, "POST", classes, &class, &cases).await;
+    check_errors(&c, "POST", classes, &class, &cases).await;
     let class = made(&c, classes, class).await;
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/value", json!(1_000_000_001), &["value: Forbidden: may not be changed in an update."]),
         ("/preemptionPolicy", json!("Never"), &["preemptionPolicy: Invalid value: \"Never\": field is immutable"]),
     ];
-    said(&c, "PUT", &format!("{classes}/p"), &class, &cases).await;
+    check_errors(&c, "PUT", &format!("{classes}/p"), &class, &cases).await;
     let body = json!({"metadata": {"name": "r"}, "handler": "h", "scheduling": {"tolerations": [{"key": "a"}]}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/handler", json!(""), &["handler: Required value"]),
         (
             "/scheduling/tolerations/0",
@@ -139,9 +139,9 @@ async fn classes_and_leases_keep_what_they_are() {
             &["overhead.limits[x]: Invalid value: \"x\"", "overhead.limits[x]: Invalid value: \"x\""],
         ),
     ];
-    said(&c, "POST", "/apis/node.k8s.io/v1/runtimeclasses", &body, &cases).await;
+    check_errors(&c, "POST", "/apis/node.k8s.io/v1/runtimeclasses", &body, &cases).await;
     let body = json!({"metadata": {"name": "l"}, "spec": {"leaseDurationSeconds": 1, "leaseTransitions": 0}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/leaseDurationSeconds",
             json!(0),
@@ -154,5 +154,5 @@ async fn classes_and_leases_keep_what_they_are() {
         ),
         ("/spec/strategy", json!("whatever it is, it is not kept"), &[]),
     ];
-    said(&c, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", &body, &cases).await;
+    check_errors(&c, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", &body, &cases).await;
 }

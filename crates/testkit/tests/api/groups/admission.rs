@@ -1,7 +1,7 @@
-//! Webhooks, policies, their bindings, and services that are aggregated.
+//! Webhooks, policies, their bindings, and API services.
 
 use super::made;
-use crate::said::{Said, put, said};
+use crate::field_errors::{FieldCase, check_errors, put};
 use serde_json::{Value, json};
 use testkit::Cluster;
 
@@ -12,14 +12,14 @@ fn constraints(operation: &str) -> Value {
 }
 
 #[tokio::test]
-async fn webhooks_say_where_they_are() {
+async fn webhook_configurations_are_validated() {
     let c = Cluster::start(1).await;
     let service = json!({"service": {"namespace": "n", "name": "s", "path": "/p"}});
     let body = json!({"metadata": {"name": "w"}, "webhooks": [{"name": "a.example.com", "sideEffects": "None",
         "admissionReviewVersions": ["v1"], "clientConfig": service, "matchConditions": [{"name": "c", "expression": "true"}]}]});
     let path = "/webhooks/0/clientConfig/service/path";
     let conditions: Vec<Value> = (0..65).map(|i| json!({"name": format!("c{i}"), "expression": "true"})).collect();
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/webhooks/0/timeoutSeconds",
             json!(31),
@@ -70,7 +70,7 @@ async fn webhooks_say_where_they_are() {
         ),
     ];
     for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
-        said(&c, "POST", &format!("{GROUP}/{kind}"), &body, &cases).await;
+        check_errors(&c, "POST", &format!("{GROUP}/{kind}"), &body, &cases).await;
     }
 }
 
@@ -84,14 +84,14 @@ fn validating() -> Value {
 }
 
 #[tokio::test]
-async fn policies_are_made_of_sound_parts() {
+async fn admission_policies_are_validated() {
     let c = Cluster::start(1).await;
     let key = "spec.auditAnnotations[0].key: Invalid value: \"p/a b\": name part must consist of";
     let key: &'static [&'static str] = Box::leak(Box::new([key]));
     let many: Vec<Value> = (0..21).map(|i| json!({"key": format!("k{i}"), "valueExpression": "''"})).collect();
     let version = "/spec/paramKind/apiVersion";
     let long = format!("'{}'", "a".repeat(5 * 1024));
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/auditAnnotations/0/key", json!("a b"), key),
         (
             "/spec/auditAnnotations",
@@ -171,10 +171,10 @@ async fn policies_are_made_of_sound_parts() {
         ),
     ];
     let policies = format!("{GROUP}/validatingadmissionpolicies");
-    said(&c, "POST", &policies, &validating(), &cases).await;
+    check_errors(&c, "POST", &policies, &validating(), &cases).await;
     let mut made = made(&c, &policies, validating()).await;
     made["status"] = json!({"typeChecking": {"expressionWarnings": [{"fieldRef": "spec", "warning": "w"}]}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/typeChecking/expressionWarnings/0",
             json!({"fieldRef": " "}),
@@ -189,7 +189,7 @@ async fn policies_are_made_of_sound_parts() {
             &["status.conditions[0].reason: Required value: must be set"],
         ),
     ];
-    said(&c, "PUT", &format!("{policies}/p/status"), &made, &cases).await;
+    check_errors(&c, "PUT", &format!("{policies}/p/status"), &made, &cases).await;
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn mutations_are_patches_of_one_type() {
     let body = json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": constraints("CREATE"), "mutations": [apply],
         "reinvocationPolicy": "Never"}});
     let at = "/spec/mutations/0";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/mutations", json!([]), &["spec.mutations: Required value: mutations must contain at least one item"]),
         ("/spec/reinvocationPolicy", json!(""), &["spec.reinvocationPolicy: Required value"]),
         (
@@ -241,7 +241,7 @@ async fn mutations_are_patches_of_one_type() {
             ],
         ),
     ];
-    said(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicies"), &body, &cases).await;
+    check_errors(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicies"), &body, &cases).await;
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn bindings_name_a_policy_and_its_parameters() {
     let body = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "paramRef": reference,
         "matchResources": constraints("CREATE")}});
     let at = "/spec/paramRef";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/policyName", json!(""), &["spec.policyName: Required value"]),
         ("/spec/policyName", json!("!"), &["spec.policyName: Invalid value: \"!\""]),
         (at, json!({"name": "x"}), &["spec.paramRef.parameterNotFoundAction: Required value"]),
@@ -267,15 +267,16 @@ async fn bindings_name_a_policy_and_its_parameters() {
         ),
     ];
     let with = |actions: Value| put(&body, "/spec/validationActions", &actions);
-    said(&c, "POST", &format!("{GROUP}/validatingadmissionpolicybindings"), &with(json!(["Deny"])), &cases).await;
-    said(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicybindings"), &body, &cases).await;
-    let cases: Vec<Said> = vec![(
+    check_errors(&c, "POST", &format!("{GROUP}/validatingadmissionpolicybindings"), &with(json!(["Deny"])), &cases)
+        .await;
+    check_errors(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicybindings"), &body, &cases).await;
+    let cases: Vec<FieldCase> = vec![(
         "/spec/matchResources/resourceRules/0/operations",
         json!(["DELETE"]),
         &["spec.matchResources.resourceRules.operations: Unsupported value: \"DELETE\""],
     )];
-    said(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicybindings"), &body, &cases).await;
-    let cases: Vec<Said> = vec![
+    check_errors(&c, "POST", &format!("{GROUP}/mutatingadmissionpolicybindings"), &body, &cases).await;
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/validationActions",
             json!([]),
@@ -295,16 +296,17 @@ async fn bindings_name_a_policy_and_its_parameters() {
             ],
         ),
     ];
-    said(&c, "POST", &format!("{GROUP}/validatingadmissionpolicybindings"), &with(json!(["Deny"])), &cases).await;
+    check_errors(&c, "POST", &format!("{GROUP}/validatingadmissionpolicybindings"), &with(json!(["Deny"])), &cases)
+        .await;
 }
 
 #[tokio::test]
-async fn aggregated_services_are_trusted_one_way() {
+async fn api_services_are_validated() {
     let c = Cluster::start(1).await;
     let services = "/apis/apiregistration.k8s.io/v1/apiservices";
     let body = json!({"metadata": {"name": "v1.x.example.com"}, "spec": {"group": "x.example.com", "version": "v1",
         "groupPriorityMinimum": 1, "versionPriority": 1, "service": {"namespace": "n", "name": "s"}, "caBundle": "eA=="}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/insecureSkipTLSVerify",
             json!(true),
@@ -326,15 +328,15 @@ async fn aggregated_services_are_trusted_one_way() {
             &["spec.versionPriority: Invalid value: 1001: must be positive and less than 1000"],
         ),
     ];
-    said(&c, "POST", services, &body, &cases).await;
+    check_errors(&c, "POST", services, &body, &cases).await;
     let mut made = made(&c, services, body).await;
     made["status"] = json!({"conditions": [{"type": "Available", "status": "True"}]});
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/status/conditions/0/status",
         json!("Maybe"),
         &[
             "status.conditions[0].status: Unsupported value: \"Maybe\": supported values: \"True\", \"False\", \"Unknown\"",
         ],
     )];
-    said(&c, "PUT", &format!("{services}/v1.x.example.com/status"), &made, &cases).await;
+    check_errors(&c, "PUT", &format!("{services}/v1.x.example.com/status"), &made, &cases).await;
 }

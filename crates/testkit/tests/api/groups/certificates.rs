@@ -1,7 +1,7 @@
-//! Requests for certificates: what is asked, what is decided, and what comes of it.
+//! CertificateSigningRequests: requests, decisions and certificates.
 
 use super::made;
-use crate::said::{Said, said};
+use crate::field_errors::{FieldCase, check_errors};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, KeyPair};
@@ -22,7 +22,7 @@ async fn requests_name_a_signer_and_usages() {
     let c = Cluster::start(1).await;
     let form = "spec.signerName: Invalid value: \"x\": must be a fully qualified domain and path of the form";
     let form: &'static [&'static str] = Box::leak(Box::new([form]));
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/signerName", json!("x"), form),
         (
             "/spec/signerName",
@@ -70,7 +70,7 @@ async fn requests_name_a_signer_and_usages() {
         ),
         ("/metadata/name", json!("Any name: it is one"), &[]),
     ];
-    said(&c, "POST", REQUESTS, &request(), &cases).await;
+    check_errors(&c, "POST", REQUESTS, &request(), &cases).await;
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn decisions_and_certificates_stay() {
     let mut body = made(&c, REQUESTS, request()).await;
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
     body["status"]["conditions"] = json!([]);
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/status/conditions", json!([condition("", "True")]), &["status.conditions[0].type: Required value"]),
         (
             "/status/conditions",
@@ -102,11 +102,11 @@ async fn decisions_and_certificates_stay() {
         ),
         ("/status/certificate", json!("eA=="), &[]),
     ];
-    said(&c, "PUT", &format!("{path}/approval"), &body, &cases).await;
+    check_errors(&c, "PUT", &format!("{path}/approval"), &body, &cases).await;
     let key = KeyPair::generate().unwrap();
     let pem = CertificateParams::default().self_signed(&key).unwrap().pem();
     let headed = pem.replacen("-----\n", "-----\na: b\n", 1);
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/conditions",
             json!([condition("Approved", "True")]),
@@ -132,7 +132,7 @@ async fn decisions_and_certificates_stay() {
             ],
         ),
     ];
-    said(&c, "PUT", &format!("{path}/status"), &body, &cases).await;
+    check_errors(&c, "PUT", &format!("{path}/status"), &body, &cases).await;
     body["status"]["certificate"] = STANDARD.encode(&pem).into();
     let a = c.call("PUT", &format!("{path}/status"), body.clone()).await;
     assert_eq!(a.code, 200, "{}", a.body);
@@ -141,7 +141,7 @@ async fn decisions_and_certificates_stay() {
     let a = c.call("PUT", &format!("{path}/approval"), body).await;
     assert_eq!(a.code, 200, "{}", a.body);
     let other = CertificateParams::default().self_signed(&key).unwrap().pem();
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/certificate",
             json!(STANDARD.encode(other + &pem)),
@@ -155,5 +155,5 @@ async fn decisions_and_certificates_stay() {
         // What was decided is not said anew through the status.
         ("/status/conditions/0/reason", json!("other"), &[]),
     ];
-    said(&c, "PUT", &format!("{path}/status"), &a.body, &cases).await;
+    check_errors(&c, "PUT", &format!("{path}/status"), &a.body, &cases).await;
 }

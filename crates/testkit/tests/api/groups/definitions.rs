@@ -1,7 +1,7 @@
-//! Definitions of custom resources: what the tests of custom resources do not ask already.
+//! Definitions of custom resources, beyond the tests in `custom`.
 
 use super::made;
-use crate::said::{Said, put, said};
+use crate::field_errors::{FieldCase, check_errors, put};
 use serde_json::{Value, json};
 use testkit::Cluster;
 
@@ -24,7 +24,7 @@ async fn versions_are_shown_as_the_server_keeps_them() {
     let rule = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations/0/rule";
     let shown = "spec.versions: Invalid value: [{\"Name\":\"v1\",\"Served\":true,\"Storage\":false,\"Deprecated\":false,\"DeprecationWarning\":null,\"Schema\":null,\"Subresources\":null,\"AdditionalPrinterColumns\":null,\"SelectableFields\":null}]: must have exactly one version";
     let shown: &'static [&'static str] = Box::leak(Box::new([shown, "status.storedVersions: Invalid value: null"]));
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/versions/0/storage", json!(false), shown),
         (
             "/spec/versions",
@@ -62,7 +62,7 @@ async fn versions_are_shown_as_the_server_keeps_them() {
         ),
         ("/spec/conversion/webhook/clientConfig/caBundle", json!("eA=="), &[]),
     ];
-    said(&c, "POST", PATH, &definition(), &cases).await;
+    check_errors(&c, "POST", PATH, &definition(), &cases).await;
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn what_is_served_names_authorities_that_can_be_read() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let bundle = "/spec/conversion/webhook/clientConfig/caBundle";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             bundle,
             json!("eA=="),
@@ -92,7 +92,7 @@ async fn what_is_served_names_authorities_that_can_be_read() {
         ("/spec/names/kind", json!("Other"), &["spec.names.kind: Invalid value: \"Other\": field is immutable"]),
     ];
     let path = format!("{PATH}/things.example.com");
-    said(&c, "PUT", &path, &made, &cases).await;
+    check_errors(&c, "PUT", &path, &made, &cases).await;
     let a = c.call("PUT", &path, put(&made, "/metadata/labels", &json!({"a": "b"}))).await;
     assert_eq!(a.code, 200, "{}", a.body);
 }

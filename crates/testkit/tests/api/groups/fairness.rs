@@ -1,7 +1,7 @@
 //! FlowSchemas and PriorityLevelConfigurations.
 
 use super::made;
-use crate::said::{Said, put, said};
+use crate::field_errors::{FieldCase, check_errors, put};
 use serde_json::{Value, json};
 use testkit::Cluster;
 
@@ -16,7 +16,7 @@ fn schema() -> Value {
 }
 
 #[tokio::test]
-async fn schemas_say_whom_and_what_they_match() {
+async fn flow_schemas_are_validated() {
     let c = Cluster::start(1).await;
     let urls = "/spec/rules/0/nonResourceRules/0/nonResourceURLs";
     let said_of_url = "spec.rules[0].nonResourceRules[0].nonResourceURLs[0]: Invalid value: ";
@@ -24,7 +24,7 @@ async fn schemas_say_whom_and_what_they_match() {
         Box::leak(Box::new([&*format!("{said_of_url}{url:?}: {why}").leak()]))
     };
     let account = "/spec/rules/0/subjects/0/serviceAccount";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (urls, json!(["*"]), &[]),
         (urls, json!(["/", "/a/*"]), &[]),
         (urls, json!([""]), url("", "must not be empty")),
@@ -83,10 +83,10 @@ async fn schemas_say_whom_and_what_they_match() {
             ],
         ),
     ];
-    said(&c, "POST", &format!("{FLOW}/flowschemas"), &schema(), &cases).await;
+    check_errors(&c, "POST", &format!("{FLOW}/flowschemas"), &schema(), &cases).await;
     let mut made = made(&c, &format!("{FLOW}/flowschemas"), schema()).await;
     made["status"]["conditions"] = json!([{"type": "A"}]);
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/conditions",
             json!([{"type": "A"}, {"type": "A"}]),
@@ -94,18 +94,18 @@ async fn schemas_say_whom_and_what_they_match() {
         ),
         ("/status/conditions", json!([{}]), &["status.conditions[0].type: Required value: must not be empty"]),
     ];
-    said(&c, "PUT", &format!("{FLOW}/flowschemas/s/status"), &made, &cases).await;
+    check_errors(&c, "PUT", &format!("{FLOW}/flowschemas/s/status"), &made, &cases).await;
 }
 
 #[tokio::test]
-async fn levels_share_what_they_may() {
+async fn priority_levels_are_validated() {
     let c = Cluster::start(1).await;
     let queuing = json!({"type": "Queue", "queuing": {"queues": 64, "handSize": 6}});
     let level = json!({"metadata": {"name": "l"}, "spec": {"type": "Limited", "limited": {"limitResponse": queuing}}});
     let only = "spec.type: Invalid value: \"Exempt\": type must be 'Exempt' if and only if name is 'exempt'";
     let only: &'static str = only;
     let queues = "/spec/limited/limitResponse/queuing/queues";
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec", json!({"type": "Exempt"}), Box::leak(Box::new([only]))),
         ("/spec/exempt", json!({}), &["spec.exempt: Forbidden: must be nil if the type is Limited"]),
         (
@@ -133,14 +133,14 @@ async fn levels_share_what_they_may() {
             &["metadata.annotations: Forbidden: annotation 'flowcontrol.k8s.io/v1beta3-preserve"],
         ),
     ];
-    said(&c, "POST", &format!("{FLOW}/prioritylevelconfigurations"), &level, &cases).await;
+    check_errors(&c, "POST", &format!("{FLOW}/prioritylevelconfigurations"), &level, &cases).await;
 }
 
 #[tokio::test]
 async fn mandatory_objects_stay_as_they_are() {
     let c = Cluster::start(1).await;
     let level = json!({"metadata": {"name": "exempt"}, "spec": {"type": "Exempt", "exempt": {"lendablePercent": 50}}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/exempt/nominalConcurrencyShares",
             json!(-1),
@@ -153,15 +153,15 @@ async fn mandatory_objects_stay_as_they_are() {
         ),
     ];
     let levels = format!("{FLOW}/prioritylevelconfigurations");
-    said(&c, "POST", &levels, &level, &cases).await;
+    check_errors(&c, "POST", &levels, &level, &cases).await;
     let all = json!({"metadata": {"name": "catch-all"}, "spec": {"type": "Limited", "limited": {
         "nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": {"type": "Reject"}}}});
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/spec/limited/nominalConcurrencyShares",
         json!(6),
         &["spec: Invalid value: {\"Type\":\"Limited\",\"Limited\":{\"NominalConcurrencyShares\":6"],
     )];
-    said(&c, "POST", &levels, &all, &cases).await;
+    check_errors(&c, "POST", &levels, &all, &cases).await;
     let rest = json!([{"subjects": [{"kind": "Group", "group": {"name": "system:masters"}}],
         "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"]}],
         "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}]}]);
@@ -170,9 +170,9 @@ async fn mandatory_objects_stay_as_they_are() {
     let a = c.call("POST", &format!("{FLOW}/flowschemas?dryRun=All"), first.clone()).await;
     assert_eq!(a.code, 201, "{}", a.body);
     let a = c.call("POST", &format!("{FLOW}/flowschemas?dryRun=All"), put(&first, "/spec/rules", &json!([]))).await;
-    let said = a.body["message"].as_str().unwrap();
+    let message = a.body["message"].as_str().unwrap();
     assert!(
-        said.ends_with("\"DistinguisherMethod\":null,\"Rules\":[]}: spec of 'exempt' must equal the fixed value"),
-        "{said}"
+        message.ends_with("\"DistinguisherMethod\":null,\"Rules\":[]}: spec of 'exempt' must equal the fixed value"),
+        "{message}"
     );
 }

@@ -1,4 +1,4 @@
-//! What each group of kinds refuses, and in which words: one file per group, one table per kind.
+//! Validation errors with their texts: one file per group, one table per kind.
 
 mod access;
 mod admission;

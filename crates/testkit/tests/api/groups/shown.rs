@@ -1,44 +1,44 @@
-//! Values and differences as the server's own types print them, and what their decoders say of a type that does not fit.
+//! Values and differences as Go's types print them, and decoding errors of wrong types.
 
 use super::made;
-use crate::said::{Said, said};
+use crate::field_errors::{FieldCase, check_errors};
 use serde_json::{Value, json};
 use testkit::Cluster;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[tokio::test]
-async fn a_pod_that_may_not_change_shows_how_it_would() {
+async fn immutable_pod_errors_show_a_diff() {
     let c = Cluster::start(1).await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let pod = made(&c, PODS, pod).await;
-    let a = c.call("PUT", &format!("{PODS}/p"), crate::said::put(&pod, "/spec/hostname", &json!("h"))).await;
-    let said = a.body["message"].as_str().unwrap();
-    let (head, hunk) = said.split_once("\n@@ ").unwrap();
+    let a = c.call("PUT", &format!("{PODS}/p"), crate::field_errors::put(&pod, "/spec/hostname", &json!("h"))).await;
+    let message = a.body["message"].as_str().unwrap();
+    let (head, hunk) = message.split_once("\n@@ ").unwrap();
     assert!(head.ends_with("(allow it to be set to 1 if it was previously negative)"), "{head}");
     let (_, lines) = hunk.split_once("@@\n").unwrap();
     let want = "   \"SELinuxChangePolicy\": null\n  },\n  \"ImagePullSecrets\": null,\n- \"Hostname\": \"\",\n+ \"Hostname\": \"h\",\n  \"Subdomain\": \"\",\n  \"SetHostnameAsFQDN\": null,\n  \"Affinity\": null,\n";
-    assert_eq!(lines, want, "{said}");
-    let a = c.call("PUT", &format!("{PODS}/p"), crate::said::put(&pod, "/spec/hostPID", &json!(true))).await;
-    let said = a.body["message"].as_str().unwrap();
+    assert_eq!(lines, want, "{message}");
+    let a = c.call("PUT", &format!("{PODS}/p"), crate::field_errors::put(&pod, "/spec/hostPID", &json!(true))).await;
+    let message = a.body["message"].as_str().unwrap();
     let shared = "  \"SecurityContext\": {\n   \"HostNetwork\": false,\n-  \"HostPID\": false,\n+  \"HostPID\": true,\n   \"HostIPC\": false,\n";
-    assert!(said.contains(shared), "what is shared with the node lies in the security context: {said}");
+    assert!(message.contains(shared), "what is shared with the node lies in the security context: {message}");
 }
 
 #[tokio::test]
-async fn claims_show_how_they_would_differ() {
+async fn immutable_claim_errors_show_a_diff() {
     let c = Cluster::start(1).await;
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});
     let claim = made(&c, claims, claim).await;
     let why = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n@@ -1,6 +1,6 @@\n {\n  \"AccessModes\": [\n-  \"ReadWriteOnce\"\n+  \"ReadWriteMany\"\n  ],\n";
-    let cases: Vec<Said> = vec![("/spec/accessModes", json!(["ReadWriteMany"]), Box::leak(Box::new([why])))];
-    said(&c, "PUT", &format!("{claims}/c"), &claim, &cases).await;
+    let cases: Vec<FieldCase> = vec![("/spec/accessModes", json!(["ReadWriteMany"]), Box::leak(Box::new([why])))];
+    check_errors(&c, "PUT", &format!("{claims}/c"), &claim, &cases).await;
 }
 
 #[tokio::test]
-async fn a_type_that_does_not_fit_is_said_by_its_name() {
+async fn wrong_types_are_reported_by_name() {
     let c = Cluster::start(1).await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i",
         "readinessProbe": {"tcpSocket": {"port": 1}}, "securityContext": {"capabilities": {"add": ["A"]}}}],
@@ -81,16 +81,17 @@ async fn a_type_that_does_not_fit_is_said_by_its_name() {
         ),
     ];
     for (at, v, want) in cases {
-        let a = c.call("POST", PODS, crate::said::put(&pod, at, &v)).await;
+        let a = c.call("POST", PODS, crate::field_errors::put(&pod, at, &v)).await;
         let want = format!("Pod in version \"v1\" cannot be handled as a Pod: json: cannot unmarshal {want}");
         assert_eq!((a.code, a.body["message"].as_str().unwrap()), (400, &*want), "{at}");
     }
     let event = json!({"metadata": {"name": "e"}, "eventTime": "-x"});
     let a = c.call("POST", "/apis/events.k8s.io/v1/namespaces/default/events", event).await;
-    let said = a.body["message"].as_str().unwrap();
+    let message = a.body["message"].as_str().unwrap();
     assert!(
-        said.ends_with("parsing time \"-x\" as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse \"-x\" as \"2006\""),
-        "{said}"
+        message
+            .ends_with("parsing time \"-x\" as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse \"-x\" as \"2006\""),
+        "{message}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Kinds without objects of their own: what is sent is answered.
+//! Kinds that are not stored: the request is answered.
 
 use super::Walk;
 use crate::served::NS;

@@ -1,4 +1,4 @@
-//! The verb matrix: everything that discovery offers, done to every kind, and everything it does not offer refused.
+//! The verb matrix: every verb that discovery offers works for every kind, and all others are rejected.
 //!
 //! The kinds come from the server's own discovery. A kind without a sample object fails the test, so that none is forgotten.
 //!

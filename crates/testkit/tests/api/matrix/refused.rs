@@ -1,4 +1,4 @@
-//! What discovery does not offer is refused, and writes nothing.
+//! Verbs that discovery does not offer are rejected, and write nothing.
 
 use super::Walk;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Tables, metadata alone, YAML and protobuf: the same objects in other clothes.
+//! Representations of the same objects: tables, metadata, YAML and protobuf.
 
 use super::Walk;
 use crate::stream::from_protobuf;

@@ -1,4 +1,4 @@
-//! Watches of one kind in all shapes, told the same story.
+//! Watches of one kind in all representations have the same events.
 
 use super::shapes::{PARTIAL, PROTOBUF, TABLE, sayable};
 use super::{MERGE_PATCH, Walk};
@@ -55,16 +55,16 @@ pub async fn watches(w: &mut Walk<'_>) {
 
 /// Added, changed, gone from the selection, back in it, gone for good, and a bookmark when nothing more comes.
 fn story(w: &mut Walk<'_>, accept: &str, types: &[String], objects: &[Value], states: (&Value, &Value), end: u64) {
-    let mut told: Vec<&str> = types.iter().map(String::as_str).collect();
+    let mut kinds: Vec<&str> = types.iter().map(String::as_str).collect();
     // Objects that are finalized change on their way out.
-    while told.len() > 6 && told[4] == "MODIFIED" {
-        told.remove(4);
+    while kinds.len() > 6 && kinds[4] == "MODIFIED" {
+        kinds.remove(4);
     }
     w.check(
-        told == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED", "BOOKMARK"],
+        kinds == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED", "BOOKMARK"],
         format!("a watch of {accept} tells {types:?}"),
     );
-    if told.len() != 6 {
+    if kinds.len() != 6 {
         return;
     }
     let object = |o: &Value| if accept == TABLE { o["rows"][0]["object"].clone() } else { o.clone() };

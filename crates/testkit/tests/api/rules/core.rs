@@ -1,7 +1,7 @@
 //! Rules of the core group that take more than one field, as tables (`pkg/apis/core/validation/validation.go`).
 
+use crate::field_errors::{FieldCase, check_errors, put};
 use crate::pods::{PODS, cluster, pod};
-use crate::said::{Said, put, said};
 use serde_json::{Value, json};
 use testkit::Cluster;
 
@@ -16,7 +16,7 @@ async fn references_and_finalizers_are_not_numbered() {
     let c = Cluster::start(1).await;
     let body = json!({"metadata": {"name": "m"}});
     let owner = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "1", "controller": true});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/metadata/ownerReferences",
             json!([{"apiVersion": "", "kind": "", "name": "", "uid": ""}]),
@@ -41,20 +41,20 @@ async fn references_and_finalizers_are_not_numbered() {
             &["metadata.finalizers: Invalid value: \"A b/c\": prefix part"],
         ),
     ];
-    said(&c, "POST", "/api/v1/namespaces/golden/configmaps", &body, &cases).await;
-    let cases: Vec<Said> = vec![(
+    check_errors(&c, "POST", "/api/v1/namespaces/golden/configmaps", &body, &cases).await;
+    let cases: Vec<FieldCase> = vec![(
         "/spec/finalizers",
         json!(["example.com/a", "x"]),
         &["spec.finalizers: Invalid value: \"x\": name is neither a standard finalizer name"],
     )];
-    said(&c, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "n"}, "spec": {}}), &cases).await;
+    check_errors(&c, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "n"}, "spec": {}}), &cases).await;
 }
 
 /// Of two handlers or sources the second is too many, whatever else is wrong with it.
 #[tokio::test]
-async fn what_is_one_too_many_is_not_looked_into() {
+async fn second_sources_are_not_validated() {
     let c = cluster().await;
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/volumes/0/hostPath",
             json!({"path": ""}),
@@ -79,23 +79,23 @@ async fn what_is_one_too_many_is_not_looked_into() {
             &["spec.containers[0].volumeMounts[0].name: Not found", "spec.volumes[0].hostPath.path: Required value"],
         ),
     ];
-    said(&c, "POST", PODS, &pod(), &cases).await;
+    check_errors(&c, "POST", PODS, &pod(), &cases).await;
     let body = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}}});
-    let cases: Vec<Said> =
+    let cases: Vec<FieldCase> =
         vec![("/spec/nfs", json!({"path": ""}), &["spec.nfs: Forbidden: may not specify more than 1 volume type"])];
-    said(&c, "POST", "/api/v1/persistentvolumes", &body, &cases).await;
+    check_errors(&c, "POST", "/api/v1/persistentvolumes", &body, &cases).await;
 }
 
 #[tokio::test]
-async fn what_this_release_allows() {
+async fn features_of_this_release_are_allowed() {
     let c = cluster().await;
     let rule = |action: &str| {
         let rule = json!({"action": action, "exitCodes": {"operator": "In", "values": [1]}});
         put(&container("restartPolicy", json!("Never")), "/restartPolicyRules", &json!([rule]))
     };
     let whole = |requests: Value, limits: Value| json!({"requests": requests, "limits": limits});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/securityContext",
             json!({"seLinuxChangePolicy": "MountOption"}),
@@ -124,8 +124,8 @@ async fn what_this_release_allows() {
             &["spec.resources.limits[hugepages-2Mi]", "spec.resources.requests[hugepages-2Mi]"],
         ),
     ];
-    let cases: Vec<Said> = cases.into_iter().filter(|c| !c.2.is_empty()).collect();
-    said(&c, "POST", PODS, &pod(), &cases).await;
+    let cases: Vec<FieldCase> = cases.into_iter().filter(|c| !c.2.is_empty()).collect();
+    check_errors(&c, "POST", PODS, &pod(), &cases).await;
     // What only the containers ask for is no matter of the pod.
     let mut body = put(&pod(), "/spec/resources", &whole(json!({"memory": "1Gi"}), json!({})));
     body["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}});
@@ -138,7 +138,7 @@ async fn what_this_release_allows() {
 
 /// Fields behind gates that are off by default are not there.
 #[tokio::test]
-async fn what_is_off_is_left_out() {
+async fn fields_of_disabled_features_are_dropped() {
     let c = cluster().await;
     let mut body = pod();
     body["spec"]["containers"][0]["lifecycle"] = json!({"stopSignal": "SIGUSR1"});
@@ -174,7 +174,7 @@ async fn quotas_and_secrets() {
     const MISAPPLIED: &str = "spec.scopes: Invalid value: [\"BestEffort\"]: unsupported scope applied to resource";
     let selector =
         |scope: &str, operator: &str| json!({"matchExpressions": [{"scopeName": scope, "operator": operator}]});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         ("/spec/scopes", json!(["BestEffort"]), &[MISAPPLIED, MISAPPLIED]),
         (
             "/spec/scopeSelector",
@@ -190,27 +190,27 @@ async fn quotas_and_secrets() {
             &["spec.scopeSelector.matchExpressions: Invalid value: null: conflicting scopes"],
         ),
     ];
-    said(&c, "POST", "/api/v1/namespaces/golden/resourcequotas", &body, &cases).await;
+    check_errors(&c, "POST", "/api/v1/namespaces/golden/resourcequotas", &body, &cases).await;
     let body = json!({"metadata": {"name": "s"}, "type": "kubernetes.io/dockerconfigjson",
         "data": {".dockerconfigjson": "e30="}});
-    let cases: Vec<Said> = vec![(
+    let cases: Vec<FieldCase> = vec![(
         "/data/.dockerconfigjson",
         json!("W10="),
         &[
             "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": json: cannot unmarshal array into Go value of type map[string]interface {}",
         ],
     )];
-    said(&c, "POST", "/api/v1/namespaces/golden/secrets", &body, &cases).await;
+    check_errors(&c, "POST", "/api/v1/namespaces/golden/secrets", &body, &cases).await;
     let body = json!({"metadata": {"name": "s"}, "type": "kubernetes.io/ssh-auth", "data": {"ssh-privatekey": "YQ=="}});
-    let cases: Vec<Said> = vec![("/data/ssh-privatekey", json!(""), &["data[ssh-privatekey]: Required value"])];
-    said(&c, "POST", "/api/v1/namespaces/golden/secrets", &body, &cases).await;
+    let cases: Vec<FieldCase> = vec![("/data/ssh-privatekey", json!(""), &["data[ssh-privatekey]: Required value"])];
+    check_errors(&c, "POST", "/api/v1/namespaces/golden/secrets", &body, &cases).await;
 }
 
 #[tokio::test]
 async fn addresses_have_one_meaning() {
     let c = Cluster::start(1).await;
     let body = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/externalIPs",
             json!(["010.0.0.1", "::ffff:10.0.0.1"]),
@@ -227,11 +227,11 @@ async fn addresses_have_one_meaning() {
             ],
         ),
     ];
-    said(&c, "POST", "/api/v1/namespaces/golden/services", &body, &cases).await;
+    check_errors(&c, "POST", "/api/v1/namespaces/golden/services", &body, &cases).await;
 }
 
 #[tokio::test]
-async fn containers_tell_their_users_and_devices() {
+async fn container_statuses_have_users_and_devices() {
     let c = cluster().await;
     let made = c.call("POST", PODS, pod()).await;
     let status = |more: Value| {
@@ -244,7 +244,7 @@ async fn containers_tell_their_users_and_devices() {
             json!({"allocatedResourcesStatus": [{"name": name, "resources": [{"resourceID": "x", "health": health}]}]}),
         )
     };
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/status/containerStatuses",
             status(json!({"user": {"linux": {"uid": -1, "gid": 0}}})),
@@ -281,11 +281,11 @@ async fn containers_tell_their_users_and_devices() {
             ],
         ),
     ];
-    said(&c, "PUT", &format!("{PODS}/p/status"), &made.body, &cases).await;
+    check_errors(&c, "PUT", &format!("{PODS}/p/status"), &made.body, &cases).await;
 }
 
 #[tokio::test]
-async fn a_resize_keeps_containers_and_what_they_ask_for() {
+async fn a_resize_keeps_containers_and_resource_names() {
     let c = cluster().await;
     let mut body = pod();
     let asks = json!({"requests": {"cpu": "1"}});
@@ -295,7 +295,7 @@ async fn a_resize_keeps_containers_and_what_they_ask_for() {
     body["spec"]["resources"] = json!({"requests": {"cpu": "2"}});
     let made = c.call("POST", PODS, body).await;
     let restarts = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
-    let cases: Vec<Said> = vec![
+    let cases: Vec<FieldCase> = vec![
         (
             "/spec/containers/0/name",
             json!("other"),
@@ -326,7 +326,7 @@ async fn a_resize_keeps_containers_and_what_they_ask_for() {
         ),
         ("/spec/resources", Value::Null, &["spec.resources: Forbidden: pod-level resources cannot be removed"]),
     ];
-    said(&c, "PUT", &format!("{PODS}/p/resize"), &made.body, &cases).await;
+    check_errors(&c, "PUT", &format!("{PODS}/p/resize"), &made.body, &cases).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Jobs: their indexes, and what their status may say.
+//! Jobs: indexes and status.
 
 use crate::devices::{Case, check};
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ fn conditions(all: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_job_stays_true() {
+async fn job_statuses_are_consistent() {
     let c = Cluster::start(1).await;
     let (start, end) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z");
     let (at, done) = ("status.conditions", ["SuccessCriteriaMet", "Complete"]);

@@ -1,8 +1,8 @@
-//! Rules of single kinds, as tables: what is put where, and which fields are blamed.
+//! Rules of single kinds as tables of values and expected field errors.
 
 mod core;
+mod formats;
 mod jobs;
-mod letters;
 mod order;
 mod requests;
 mod storage;
@@ -99,7 +99,7 @@ async fn scopes_of_quotas() {
 
 /// Everything that looks at metadata during an update says what is wrong with it.
 #[tokio::test]
-async fn an_update_says_it_as_often_as_it_looks() {
+async fn metadata_errors_repeat_on_update() {
     let c = Cluster::start(1).await;
     let kinds = [
         ("/api/v1/namespaces/golden/configmaps", json!({}), 4),
@@ -121,7 +121,7 @@ async fn an_update_says_it_as_often_as_it_looks() {
 
 /// The server does not need to serve what it uses itself.
 #[tokio::test(start_paused = true)]
-async fn groups_that_are_off_take_nothing_along() {
+async fn groups_can_be_turned_off() {
     let groups = [
         "admissionregistration.k8s.io/v1",
         "apiextensions.k8s.io/v1",

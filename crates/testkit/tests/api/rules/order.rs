@@ -1,4 +1,4 @@
-//! The order in which upstream says what is wrong: data and code speak as one.
+//! The order of field errors is upstream's, whether data or code reports them.
 
 use serde_json::{Value, json};
 use testkit::Cluster;
@@ -8,7 +8,7 @@ fn blamed(body: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn fields_are_blamed_in_the_order_of_upstream() {
+async fn errors_have_the_order_of_upstream() {
     let c = Cluster::start(1).await;
     let template =
         json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}], "restartPolicy": "Never"}});
@@ -73,7 +73,7 @@ async fn fields_are_blamed_in_the_order_of_upstream() {
 
 /// What may not change is said last, or first, or in the midst, as the kind has it.
 #[tokio::test]
-async fn changes_are_blamed_where_upstream_looks_at_them() {
+async fn immutability_errors_have_the_order_of_upstream() {
     let c = Cluster::start(1).await;
     let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let cases = [

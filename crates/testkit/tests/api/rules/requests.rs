@@ -1,4 +1,4 @@
-//! Devices: who may ask for which, and at what price.
+//! Device requests: permissions and costs.
 
 use serde_json::json;
 use testkit::Cluster;

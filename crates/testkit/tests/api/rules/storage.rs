@@ -1,4 +1,4 @@
-//! Storage: drivers, classes, capacities and volumes said where they are attached.
+//! Storage: drivers, classes, capacities and inline volumes of attachments.
 
 use crate::devices::{Case, check};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ async fn drivers_and_classes_of_storage() {
 
 /// A volume that is said where it is attached is a CSI driver's, and nobody claims it.
 #[tokio::test]
-async fn inline_volumes_are_of_drivers_and_of_nobody() {
+async fn inline_volumes_of_attachments_are_validated() {
     let c = Cluster::start(1).await;
     let volume = json!({"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d.example.com", "volumeHandle": "h"}});
     let attachment = json!({"metadata": {"name": "a"}, "spec": {"attacher": "d.example.com", "nodeName": "n",

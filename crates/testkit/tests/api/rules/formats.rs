@@ -1,18 +1,18 @@
-//! What is said of a field, to the letter: the path, what is wrong and the order, and what is warned of.
+//! Exact field errors and warnings: paths, texts and order.
 
 use meta::Gvr;
 use serde_json::{Value, json};
 use store::{Action, Expect, Op};
 use testkit::{Answer, Cluster};
 
-/// A change of a body at a JSON pointer, and what is said of it: `field: message`, in order.
+/// A change of a body at a JSON pointer, and the expected `field: message` errors in order.
 type Case = (&'static str, Value, Vec<String>);
 
-fn says(all: &[&str]) -> Vec<String> {
+fn errors(all: &[&str]) -> Vec<String> {
     all.iter().map(|s| (*s).to_owned()).collect()
 }
 
-fn said(a: &Answer) -> Vec<String> {
+fn causes(a: &Answer) -> Vec<String> {
     let causes = a.body["details"]["causes"].as_array().cloned().unwrap_or_default();
     let text = |c: &Value, k: &str| c[k].as_str().unwrap_or_default().to_owned();
     causes.iter().map(|c| format!("{}: {}", text(c, "field"), text(c, "message"))).collect()
@@ -35,7 +35,7 @@ async fn check(c: &Cluster, path: &str, body: &Value, cases: &[Case]) {
         let mut body = body.clone();
         put(&mut body, pointer, value.clone());
         let a = c.call("POST", &format!("{path}?dryRun=All"), body).await;
-        assert_eq!(said(&a), *want, "{path} {pointer} {value}: {:?}", a.body["message"]);
+        assert_eq!(causes(&a), *want, "{path} {pointer} {value}: {:?}", a.body["message"]);
         assert_eq!(a.code, if want.is_empty() { 201 } else { 422 }, "{path} {pointer} {value}");
     }
 }
@@ -43,7 +43,7 @@ async fn check(c: &Cluster, path: &str, body: &Value, cases: &[Case]) {
 const NO_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
 #[tokio::test]
-async fn addresses_that_others_read_otherwise_are_refused() {
+async fn ambiguous_addresses_are_rejected() {
     let c = Cluster::start(1).await;
     let policy =
         json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {}}]}]}});
@@ -55,12 +55,12 @@ async fn addresses_that_others_read_otherwise_are_refused() {
     let none = format!("{block}.cidr: Invalid value: \"x\": {NO_CIDR}");
     let part = format!("{block}.except[0]: Invalid value: \"x\": {NO_CIDR}");
     let cases: Vec<Case> = vec![
-        (at, json!({"cidr": "10.0.0.1/8"}), says(&[&bits])),
-        (at, json!({"cidr": "010.0.0.0/8"}), says(&[&zeros])),
+        (at, json!({"cidr": "10.0.0.1/8"}), errors(&[&bits])),
+        (at, json!({"cidr": "010.0.0.0/8"}), errors(&[&zeros])),
         // What is left out of no range is not looked at.
-        (at, json!({"cidr": "x", "except": ["y"]}), says(&[&none])),
-        (at, json!({"cidr": "10.0.0.0/8", "except": ["x"]}), says(&[&part])),
-        (at, json!({"cidr": "2001:DB8::/64"}), says(&[])),
+        (at, json!({"cidr": "x", "except": ["y"]}), errors(&[&none])),
+        (at, json!({"cidr": "10.0.0.0/8", "except": ["x"]}), errors(&[&part])),
+        (at, json!({"cidr": "2001:DB8::/64"}), errors(&[])),
     ];
     let at = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     check(&c, at, &policy, &cases).await;
@@ -69,9 +69,9 @@ async fn addresses_that_others_read_otherwise_are_refused() {
     let families = "spec.cidrs: Invalid value: [\"x\",\"y\"]: may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
     let two = "spec.cidrs: Invalid value: [\"x\",\"y\",\"z\"]: may only hold up to 2 values";
     let cases: Vec<Case> = vec![
-        ("/spec/cidrs", json!(["2001:DB8::/64"]), says(&[form])),
-        ("/spec/cidrs", json!(["x", "y"]), says(&[families])),
-        ("/spec/cidrs", json!(["x", "y", "z"]), says(&[two])),
+        ("/spec/cidrs", json!(["2001:DB8::/64"]), errors(&[form])),
+        ("/spec/cidrs", json!(["x", "y"]), errors(&[families])),
+        ("/spec/cidrs", json!(["x", "y", "z"]), errors(&[two])),
     ];
     check(&c, "/apis/networking.k8s.io/v1/servicecidrs", &range, &cases).await;
     let address = json!({"metadata": {}, "spec": {"parentRef": {"resource": "services", "name": "s"}}});
@@ -79,19 +79,19 @@ async fn addresses_that_others_read_otherwise_are_refused() {
         (
             "/metadata/name",
             json!("10.0.0.07"),
-            says(&["metadata.name: Invalid value: \"10.0.0.07\": must not have leading 0s"]),
+            errors(&["metadata.name: Invalid value: \"10.0.0.07\": must not have leading 0s"]),
         ),
         (
             "/metadata/name",
             json!("::ffff:1.2.3.4"),
-            says(&["metadata.name: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address"]),
+            errors(&["metadata.name: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address"]),
         ),
     ];
     check(&c, "/apis/networking.k8s.io/v1/ipaddresses", &address, &cases).await;
 }
 
 #[tokio::test]
-async fn paths_are_looked_at_where_their_type_is_known() {
+async fn ingress_paths_are_validated_for_known_types() {
     let c = Cluster::start(1).await;
     let path = json!({"path": "x", "backend": {"resource": {"kind": "K", "name": "n"}}});
     let ingress = json!({"metadata": {"name": "i"}, "spec": {"rules": [{"http": {"paths": [path]}}]}});
@@ -102,13 +102,13 @@ async fn paths_are_looked_at_where_their_type_is_known() {
     let absolute = format!("{at}.path: Invalid value: \"x\": must be an absolute path");
     let pointer = "/spec/rules/0/http/paths/0/pathType";
     let cases: Vec<Case> = vec![
-        (pointer, json!("Any"), says(&[&kind])),
-        (pointer, json!("Prefix"), says(&[&absolute])),
-        (pointer, json!("ImplementationSpecific"), says(&[&absolute])),
+        (pointer, json!("Any"), errors(&[&kind])),
+        (pointer, json!("Prefix"), errors(&[&absolute])),
+        (pointer, json!("ImplementationSpecific"), errors(&[&absolute])),
         (
             "/spec",
             json!({"tls": [{"hosts": ["*"]}], "defaultBackend": {"resource": {}}}),
-            says(&[
+            errors(&[
                 "spec.defaultBackend.resource.kind: Required value: kind is required",
                 "spec.defaultBackend.resource.name: Required value: name is required",
                 WILDCARD,
@@ -136,12 +136,12 @@ async fn workloads() {
     let apps = "/apis/apps/v1/namespaces/default";
     let strategy = "spec.updateStrategy: Unsupported value: {\"Type\":\"Any\",\"RollingUpdate\":null}: supported values: \"RollingUpdate\", \"OnDelete\"";
     let early = "spec.minReadySeconds: Invalid value: -1: must be greater than or equal to 0";
-    let cases: Vec<Case> = vec![("/spec/updateStrategy", json!({"type": "Any"}), says(&[early, strategy]))];
+    let cases: Vec<Case> = vec![("/spec/updateStrategy", json!({"type": "Any"}), errors(&[early, strategy]))];
     check(&c, &format!("{apps}/daemonsets"), &of(json!({"minReadySeconds": -1})), &cases).await;
     let policy = "spec.persistentVolumeClaimRetentionPolicy.whenDeleted: Unsupported value: \"Any\": supported values: \"Retain\", \"Delete\"";
     let cases: Vec<Case> = vec![
-        ("/spec/persistentVolumeClaimRetentionPolicy", json!({"whenDeleted": "Any"}), says(&[policy])),
-        ("/spec/revisionHistoryLimit", json!(-1), says(&[])),
+        ("/spec/persistentVolumeClaimRetentionPolicy", json!({"whenDeleted": "Any"}), errors(&[policy])),
+        ("/spec/revisionHistoryLimit", json!(-1), errors(&[])),
     ];
     check(&c, &format!("{apps}/statefulsets"), &of(json!({})), &cases).await;
     let percent = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
@@ -150,7 +150,7 @@ async fn workloads() {
     let cases: Vec<Case> = vec![(
         "/spec/updateStrategy",
         json!({"rollingUpdate": {"maxUnavailable": "a", "maxSurge": "b"}}),
-        says(&[&each("maxUnavailable", "a"), &each("maxSurge", "b"), both]),
+        errors(&[&each("maxUnavailable", "a"), &each("maxSurge", "b"), both]),
     )];
     check(&c, &format!("{apps}/daemonsets"), &of(json!({})), &cases).await;
     // A template is not looked at beside a selector that cannot be read.
@@ -159,7 +159,7 @@ async fn workloads() {
     let cases: Vec<Case> = vec![(
         "/spec/selector",
         json!({"matchExpressions": [{"key": "a", "operator": "Any"}]}),
-        says(&[operator, all]),
+        errors(&[operator, all]),
     )];
     check(&c, &format!("{apps}/deployments"), &of(json!({"template": {"spec": {"containers": []}}})), &cases).await;
 }
@@ -181,18 +181,18 @@ async fn jobs_and_when_they_run() {
     );
     let codes = json!({"containerName": "x", "values": []});
     let cases: Vec<Case> = vec![
-        ("/spec/managedBy", json!(""), says(&["spec.managedBy: Required value"])),
+        ("/spec/managedBy", json!(""), errors(&["spec.managedBy: Required value"])),
         (
             "/spec/successPolicy",
             json!({"rules": [{"succeededIndexes": "0"}]}),
-            says(&[
+            errors(&[
                 "spec.successPolicy: Invalid value: {\"Rules\":[{\"SucceededIndexes\":\"0\",\"SucceededCount\":null}]}: requires indexed completion mode",
             ]),
         ),
         (
             "/spec/podFailurePolicy",
             json!({"rules": [{"action": "Count", "onExitCodes": codes}]}),
-            says(&[&operator, &container, &values]),
+            errors(&[&operator, &container, &values]),
         ),
     ];
     check(&c, &format!("{batch}/jobs"), &job, &cases).await;
@@ -200,22 +200,22 @@ async fn jobs_and_when_they_run() {
     let mut own = job.clone();
     own["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
     let a = c.call("POST", &format!("{batch}/jobs?dryRun=All"), own).await;
-    let first = said(&a).swap_remove(0);
+    let first = causes(&a).swap_remove(0);
     assert!(first.starts_with("spec.selector: ") && first.ends_with("`selector` not auto-generated"), "{first}");
     let cron = json!({"metadata": {"name": "c"},
         "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template}}}});
     const EXPLICIT: &str = "spec.timeZone: Invalid value: \"LOCAL\": timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
     let cases: Vec<Case> = vec![
-        ("/spec/timeZone", json!("Europe/Paris"), says(&[])),
+        ("/spec/timeZone", json!("Europe/Paris"), errors(&[])),
         (
             "/spec/timeZone",
             json!("europe/paris"),
-            says(&["spec.timeZone: Invalid value: \"europe/paris\": unknown time zone europe/paris"]),
+            errors(&["spec.timeZone: Invalid value: \"europe/paris\": unknown time zone europe/paris"]),
         ),
         (
             "/spec/timeZone",
             json!("LOCAL"),
-            says(&[EXPLICIT, "spec.timeZone: Invalid value: \"LOCAL\": unknown time zone LOCAL"]),
+            errors(&[EXPLICIT, "spec.timeZone: Invalid value: \"LOCAL\": unknown time zone LOCAL"]),
         ),
     ];
     check(&c, &format!("{batch}/cronjobs"), &cron, &cases).await;
@@ -226,25 +226,27 @@ async fn storage_budgets_scalers_and_reviews() {
     let c = Cluster::start(1).await;
     let class = json!({"metadata": {"name": "s"}, "provisioner": "p"});
     let reclaim = "reclaimPolicy: Unsupported value: \"Recycle\": supported values: \"Delete\", \"Retain\"";
-    let cases: Vec<Case> =
-        vec![("/reclaimPolicy", json!("Recycle"), says(&[reclaim])), ("/reclaimPolicy", json!("Retain"), says(&[]))];
+    let cases: Vec<Case> = vec![
+        ("/reclaimPolicy", json!("Recycle"), errors(&[reclaim])),
+        ("/reclaimPolicy", json!("Retain"), errors(&[])),
+    ];
     check(&c, "/apis/storage.k8s.io/v1/storageclasses", &class, &cases).await;
     let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1}});
     let both = "spec: Invalid value: {\"MinAvailable\":1,\"Selector\":null,\"MaxUnavailable\":1,\"UnhealthyPodEvictionPolicy\":null}: minAvailable and maxUnavailable cannot be both set";
-    let cases: Vec<Case> = vec![("/spec/maxUnavailable", json!(1), says(&[both]))];
+    let cases: Vec<Case> = vec![("/spec/maxUnavailable", json!(1), errors(&[both]))];
     check(&c, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget, &cases).await;
     let scaler = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 2,
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}});
     let tolerance = "spec.behavior.scaleUp.tolerance: Invalid value: \"-1\": must be greater than or equal to 0";
-    let cases: Vec<Case> = vec![("/spec/behavior", json!({"scaleUp": {"tolerance": "-1"}}), says(&[tolerance]))];
+    let cases: Vec<Case> = vec![("/spec/behavior", json!({"scaleUp": {"tolerance": "-1"}}), errors(&[tolerance]))];
     check(&c, "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", &scaler, &cases).await;
     let review = json!({"spec": {"user": "u", "resourceAttributes": {}}});
     let path = "spec.nonResourceAttributes: Invalid value: {\"Path\":\"/x\",\"Verb\":\"\"}: cannot be specified in combination with resourceAttributes";
-    let cases: Vec<Case> = vec![("/spec/nonResourceAttributes", json!({"path": "/x"}), says(&[path]))];
+    let cases: Vec<Case> = vec![("/spec/nonResourceAttributes", json!({"path": "/x"}), errors(&[path]))];
     check(&c, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &review, &cases).await;
     let template = json!({"metadata": {"name": "t"}, "spec": {"metadata": {}, "spec": {"devices": {}}}});
     let name = "spec.metadata.name: Forbidden: cannot be set";
-    let cases: Vec<Case> = vec![("/spec/metadata", json!({"name": "x", "labels": {"a": "b"}}), says(&[name]))];
+    let cases: Vec<Case> = vec![("/spec/metadata", json!({"name": "x", "labels": {"a": "b"}}), errors(&[name]))];
     check(&c, "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", &template, &cases).await;
     // What a feature that is off would read is not kept.
     let driver = json!({"metadata": {"name": "d"}, "spec": {"preventPodSchedulingIfMissing": true}});
@@ -266,7 +268,7 @@ async fn rewrite(c: &Cluster, group: &str, resource: &str, name: &str, from: &st
 
 /// What v1.36 no longer takes may stay where it is already.
 #[tokio::test]
-async fn what_was_there_before_may_stay() {
+async fn existing_invalid_values_may_stay() {
     let c = Cluster::start(1).await;
     let merge = async |path: &str, body: Value| {
         let media = Some("application/merge-patch+json");
@@ -282,8 +284,8 @@ async fn what_was_there_before_may_stay() {
     let a = merge(&path, json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert_eq!(a.code, 200, "{}", a.body);
     let a = merge(&path, json!({"spec": spec(json!([block("010.0.0.0/8"), block("011.0.0.0/8")]))})).await;
-    assert_eq!((a.code, said(&a).len()), (422, 1), "{}", a.body);
-    assert!(said(&a)[0].starts_with("spec.ingress[0].from[1].ipBlock.cidr: "), "{}", a.body);
+    assert_eq!((a.code, causes(&a).len()), (422, 1), "{}", a.body);
+    assert!(causes(&a)[0].starts_with("spec.ingress[0].from[1].ipBlock.cidr: "), "{}", a.body);
 
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "x", "preferredHolder": "y"}});
@@ -296,7 +298,7 @@ async fn what_was_there_before_may_stay() {
 }
 
 #[tokio::test]
-async fn names_and_limits_that_surprise_are_warned_of() {
+async fn surprising_names_and_limits_cause_warnings() {
     let c = Cluster::start(1).await;
     let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": pod_template(), "revisionHistoryLimit": -1});
     let mut job = json!({"template": pod_template()});
@@ -328,7 +330,7 @@ async fn warned(c: &Cluster, path: &str, body: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_has_another_name_or_form_today_is_warned_of() {
+async fn deprecated_fields_cause_warnings() {
     let c = Cluster::start(1).await;
     let arch = "beta.kubernetes.io/arch";
     let term = json!([{"matchLabelExpressions": [{"key": arch, "values": ["x"]}]}]);

@@ -1,7 +1,7 @@
-//! Plugins that are told something at the start, and those that are off unless somebody wants them.
+//! Plugins with a configuration, and plugins that are off by default.
 
 use crate::hook::Hook;
-use crate::{MAPS, call, config_map, told};
+use crate::{MAPS, call, config_map, configured_cluster};
 use admission::Configuration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -26,7 +26,7 @@ fn pod(name: &str, image: &str, more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn namespaces_are_made_for_what_is_created_in_them() {
+async fn namespaces_are_created_on_demand() {
     let c = plain("NamespaceAutoProvision").await;
     let path = "/api/v1/namespaces/fresh/configmaps";
     let (code, answer, _) = call(&c, "POST", &format!("{path}?dryRun=All"), config_map("a")).await;
@@ -58,14 +58,14 @@ const DEFAULT: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 
 #[tokio::test]
-async fn namespaces_say_what_their_pods_tolerate() {
+async fn namespaces_set_tolerations_of_pods() {
     let off = ["DefaultTolerationSeconds".to_owned()];
-    let said = json!({"apiVersion": "podtolerationrestriction.admission.k8s.io/v1alpha1", "kind": "Configuration",
+    let config = json!({"apiVersion": "podtolerationrestriction.admission.k8s.io/v1alpha1", "kind": "Configuration",
         "default": [{"key": "all", "operator": "Exists"}], "whitelist": [{"key": "all", "operator": "Exists"}]});
-    let configuration = Configuration::default().with("PodTolerationRestriction", said);
+    let configuration = Configuration::default().with("PodTolerationRestriction", config);
     let on = ["PodTolerationRestriction".to_owned()];
     let c = Cluster::admitting(1, admission::configured(&on, &off, &configuration).unwrap()).await;
-    // The cluster's own, where the namespace says nothing.
+    // The cluster's default, where the namespace has none.
     let (code, made, _) = call(&c, "POST", PODS, pod("a", "i", json!({}))).await;
     assert_eq!((code, &made["spec"]["tolerations"]), (201, &json!([{"key": "all", "operator": "Exists"}])), "{made}");
     let foreign = json!({"tolerations": [{"key": "x", "operator": "Exists"}]});
@@ -73,7 +73,7 @@ async fn namespaces_say_what_their_pods_tolerate() {
     let why = "pod tolerations (possibly merged with namespace default tolerations) conflict with its";
     assert_eq!((code, &answer["message"]), (500, &json!(format!("{why} cluster whitelist"))), "{answer}");
     assert!(answer["reason"].is_null(), "{answer}");
-    // What a namespace says counts instead, an empty list too.
+    // The namespace's value replaces it, even an empty list.
     let one = json!([{"key": "x", "operator": "Equal", "value": "1", "effect": "NoSchedule"}]).to_string();
     let own = annotated(&c, "own", json!({DEFAULT: one, WHITELIST: ""})).await;
     let (code, made, _) =
@@ -83,7 +83,7 @@ async fn namespaces_say_what_their_pods_tolerate() {
         |o: &Value| o["spec"]["tolerations"].as_array().unwrap().iter().map(|t| t["key"].clone()).collect::<Vec<_>>();
     assert_eq!(keys(&made), ["y", "x"]);
     let (_, made, _) = call(&c, "POST", &own, pod("b", "i", foreign)).await;
-    assert_eq!(keys(&made), ["x"], "what is covered is not said twice");
+    assert_eq!(keys(&made), ["x"], "a covered toleration is not added again");
     assert_eq!(made["spec"]["tolerations"][0]["operator"], "Exists");
     let strict = annotated(&c, "strict", json!({WHITELIST: one})).await;
     let (code, answer, _) = call(&c, "POST", &strict, pod("a", "i", json!({}))).await;
@@ -108,11 +108,11 @@ fn event(name: &str, about: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_limited_by_each_of_their_keys() {
+async fn events_are_rate_limited_per_key() {
     let limit = |of: &str, burst: u32| json!({"type": of, "qps": 1, "burst": burst});
-    let said = json!({"apiVersion": "eventratelimit.admission.k8s.io/v1alpha1", "kind": "Configuration",
+    let config = json!({"apiVersion": "eventratelimit.admission.k8s.io/v1alpha1", "kind": "Configuration",
         "limits": [limit("Namespace", 5), limit("SourceAndObject", 2)]});
-    let c = told("EventRateLimit", said).await;
+    let c = configured_cluster("EventRateLimit", config).await;
     for name in ["a", "b"] {
         assert_eq!(call(&c, "POST", EVENTS, event(name, "p")).await.0, 201);
     }
@@ -145,11 +145,11 @@ async fn judged(h: &Hook, more: Value) -> Cluster {
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
     let file = std::env::temp_dir().join(format!("kemudi-image-policy-{}", h.port));
     std::fs::write(&file, kubeconfig.to_string()).unwrap();
-    let mut said = json!({"kubeConfigFile": file, "retryBackoff": 1});
+    let mut config = json!({"kubeConfigFile": file, "retryBackoff": 1});
     for (k, v) in more.as_object().unwrap() {
-        said[k] = v.clone();
+        config[k] = v.clone();
     }
-    let c = told("ImagePolicyWebhook", json!({"imagePolicy": said})).await;
+    let c = configured_cluster("ImagePolicyWebhook", json!({"imagePolicy": config})).await;
     std::fs::remove_file(&file).unwrap();
     c
 }
@@ -165,7 +165,7 @@ fn verdict(review: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn images_are_judged_outside_and_answers_remembered() {
+async fn image_policy_webhook_results_are_cached() {
     let h = Hook::start(|_, whole| Some(verdict(&whole["spec"]["containers"]))).await;
     let c = judged(&h, json!({})).await;
     let mut good = pod("a", "good", json!({"initContainers": [{"name": "i", "image": "first"}]}));
@@ -192,7 +192,7 @@ async fn images_are_judged_outside_and_answers_remembered() {
 }
 
 #[tokio::test]
-async fn a_judge_that_does_not_answer_counts_as_it_was_said() {
+async fn an_unreachable_image_policy_webhook_follows_the_default() {
     let h = Hook::start(|_, _| Some(json!({"http": 500}))).await;
     let c = judged(&h, json!({})).await;
     let (code, answer, _) = call(&c, "POST", PODS, pod("a", "i", json!({}))).await;

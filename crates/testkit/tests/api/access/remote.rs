@@ -1,4 +1,4 @@
-//! A server somewhere else, over TLS on loopback, for those who ask others.
+//! A TLS server on loopback that stands for an issuer or a webhook.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -36,11 +36,11 @@ pub struct Somebody {
 
 impl Somebody {
     /// Answers with documents; with status 500 where there is none.
-    pub async fn start(says: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
-        Self::replying(move |path, v| says(path, v).map_or(Reply::Broken, Reply::Document)).await
+    pub async fn start(reply: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
+        Self::replying(move |path, v| reply(path, v).map_or(Reply::Broken, Reply::Document)).await
     }
 
-    pub async fn replying(says: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
+    pub async fn replying(reply: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -51,13 +51,13 @@ impl Somebody {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let heard: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let (says, log): (Arc<Replies>, _) = (Arc::new(says), heard.clone());
+        let (reply, log): (Arc<Replies>, _) = (Arc::new(reply), heard.clone());
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, says, log) = (acceptor.clone(), says.clone(), log.clone());
+                let (acceptor, reply, log) = (acceptor.clone(), reply.clone(), log.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(tcp).await else { return };
-                    let service = service_fn(move |r| serve(r, says.clone(), log.clone()));
+                    let service = service_fn(move |r| serve(r, reply.clone(), log.clone()));
                     let io = TokioIo::new(stream);
                     let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
                 });
@@ -76,14 +76,14 @@ impl Somebody {
 
 async fn serve(
     request: Request<Incoming>,
-    says: Arc<Replies>,
+    reply: Arc<Replies>,
     log: Arc<Mutex<Vec<Value>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let v: Value = serde_json::from_slice(&body).unwrap_or_default();
     log.lock().push(v.clone());
-    Ok(match says(&path, &v) {
+    Ok(match reply(&path, &v) {
         Reply::Document(answer) => Response::new(Full::from(answer.to_string())),
         Reply::Never => std::future::pending().await,
         Reply::Broken => Response::builder().status(500).body(Full::from("no")).unwrap(),

@@ -1,4 +1,4 @@
-//! What answers say, word for word: values as Go has them, texts that its decoders do not read, the order of what is wrong.
+//! Exact responses: values as Go prints them, errors of its decoders, the order of errors.
 
 use serde_json::{Value, json};
 use testkit::Cluster;
@@ -10,14 +10,14 @@ async fn message(c: &Cluster, method: &str, path: &str, media: &str, body: &str)
     (a.code, a.body["message"].as_str().unwrap_or_default().to_owned())
 }
 
-async fn check(c: &Cluster, path: &str, body: Value, code: u16, says: &str) {
-    let (got, said) = message(c, "POST", &format!("{path}?dryRun=All"), JSON, &body.to_string()).await;
-    assert!(got == code && said.contains(says), "{path} {got} {said}\n wanted {code} {says}");
+async fn check(c: &Cluster, path: &str, body: Value, code: u16, reply: &str) {
+    let (got, message) = message(c, "POST", &format!("{path}?dryRun=All"), JSON, &body.to_string()).await;
+    assert!(got == code && message.contains(reply), "{path} {got} {message}\n wanted {code} {reply}");
 }
 
 /// A list that was sent with nothing in it is shown so, and otherwise nobody knows of it.
 #[tokio::test]
-async fn what_was_sent_empty_is_shown_empty() {
+async fn empty_lists_and_maps_are_kept() {
     let c = Cluster::start(1).await;
     let sets = "/apis/apps/v1/namespaces/default/replicasets";
     let set = |labels: Value| {
@@ -37,13 +37,13 @@ async fn what_was_sent_empty_is_shown_empty() {
     assert_eq!(c.call("POST", pods, pod).await.code, 201);
     let patch = r#"{"spec": {"containers": [{"name": "c", "image": "i", "env": [], "args": []}]}}"#;
     let path = format!("{pods}/p?dryRun=All");
-    let (code, said) = message(&c, "PATCH", &path, "application/merge-patch+json", patch).await;
-    assert!(code == 422 && said.contains("+   \"Env\": [],"), "{said}");
-    assert!(said.contains("+   \"Args\": [],") || said.contains("   \"Args\": ["), "{said}");
+    let (code, message) = message(&c, "PATCH", &path, "application/merge-patch+json", patch).await;
+    assert!(code == 422 && message.contains("+   \"Env\": [],"), "{message}");
+    assert!(message.contains("+   \"Args\": [],") || message.contains("   \"Args\": ["), "{message}");
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_json_are_shown() {
+async fn invalid_json_is_shown_in_errors() {
     let c = Cluster::start(1).await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let unrecognized = "the object provided is unrecognized (must be of type ConfigMap): ";
@@ -62,8 +62,8 @@ async fn bodies_that_are_no_json_are_shown() {
             r#"json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } (5b5d)"#,
         ),
     ] {
-        let (code, said) = message(&c, "POST", maps, JSON, body).await;
-        assert!(code == 400 && said.starts_with(unrecognized) && said.ends_with(why), "{said}");
+        let (code, message) = message(&c, "POST", maps, JSON, body).await;
+        assert!(code == 400 && message.starts_with(unrecognized) && message.ends_with(why), "{message}");
     }
     for (path, scheme) in [
         (maps, "pkg/api/legacyscheme/scheme.go:30"),
@@ -87,19 +87,22 @@ async fn bodies_that_are_no_json_are_shown() {
         ("strategic-merge-patch", "[]", map),
         ("strategic-merge-patch", "{\"a\"}", "invalid character '}' after object key"),
     ] {
-        let said = message(&c, "PATCH", &m, &format!("application/{kind}+json"), body).await;
-        assert_eq!(said, (400, want.to_owned()), "{kind} {body}");
+        let message = message(&c, "PATCH", &m, &format!("application/{kind}+json"), body).await;
+        assert_eq!(message, (400, want.to_owned()), "{kind} {body}");
     }
     let patch = r#"{"binaryData": {"a": "eA==x"}}"#;
-    let (code, said) = message(&c, "PATCH", &m, "application/strategic-merge-patch+json", patch).await;
-    assert!(code == 422 && said.ends_with("error decoding from json: illegal base64 data at input byte 4"), "{said}");
+    let (code, message) = message(&c, "PATCH", &m, "application/strategic-merge-patch+json", patch).await;
+    assert!(
+        code == 422 && message.ends_with("error decoding from json: illegal base64 data at input byte 4"),
+        "{message}"
+    );
     let secret = json!({"metadata": {"name": "s"}, "type": "kubernetes.io/dockerconfigjson",
         "stringData": {".dockerconfigjson": "{}x"}});
     check(&c, "/api/v1/namespaces/default/secrets", secret, 422, "invalid character 'x' after top-level value").await;
 }
 
 #[tokio::test]
-async fn parameters_of_lists_are_answered_in_go_s_words() {
+async fn list_parameters_have_gos_errors() {
     let c = Cluster::start(1).await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let known = r#" is not a known field selector: only "metadata.name", "metadata.namespace""#;
@@ -174,7 +177,7 @@ async fn kinds_of_two_groups_are_named_by_the_one_they_are_stored_in() {
 }
 
 #[tokio::test]
-async fn expressions_and_schedules_are_told_where_they_end() {
+async fn syntax_errors_of_expressions_and_schedules_have_positions() {
     let c = Cluster::start(1).await;
     let class = json!({"metadata": {"name": "d"}, "spec": {"selectors": [{"cel": {"expression": ""}}]}});
     let classes = "/apis/resource.k8s.io/v1/deviceclasses";
@@ -206,12 +209,12 @@ async fn schemas_of_items_are_read_as_schemas() {
     let items = a.body.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/l/items");
     assert_eq!((a.code, items), (201, Some(&json!({"type": "string"}))), "{}", a.body);
     let a = c.call("POST", &path, definition(json!({"type": 7}))).await;
-    let said = a.body["message"].as_str().unwrap();
-    assert!(a.code == 400 && said.ends_with("openAPIV3Schema.properties.items.type of type string"), "{said}");
+    let message = a.body["message"].as_str().unwrap();
+    assert!(a.code == 400 && message.ends_with("openAPIV3Schema.properties.items.type of type string"), "{message}");
 }
 
 #[tokio::test]
-async fn the_older_autoscaler_aims_at_a_share_by_default() {
+async fn autoscaling_v1_has_a_default_target() {
     let c = Cluster::start(1).await;
     let spec =
         json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}, "maxReplicas": 2});
@@ -221,7 +224,7 @@ async fn the_older_autoscaler_aims_at_a_share_by_default() {
 }
 
 #[tokio::test]
-async fn one_address_stands_for_the_list_that_is_not_sent() {
+async fn a_single_cluster_ip_fills_the_list() {
     let c = Cluster::start(1).await;
     let services = "/api/v1/namespaces/default/services";
     let service = |ip: &str| {

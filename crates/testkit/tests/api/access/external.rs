@@ -1,6 +1,6 @@
-//! Those whom somebody else knows, and what somebody else decides.
+//! External authentication and authorization: OpenID Connect, webhooks, policy files.
 
-use super::somebody::{Reply, Somebody};
+use super::remote::{Reply, Somebody};
 use super::{holder, open};
 use crate::authorization::as_user;
 use auth::jwt::PrivateKey;
@@ -17,7 +17,7 @@ use testkit::{AUDIENCE, Access, Cluster, VirtualClock};
 
 /// Clauses: C14.oidc
 #[tokio::test]
-async fn an_issuer_says_who_somebody_is() {
+async fn openid_connect_tokens_authenticate() {
     let (key, _) = PrivateKey::generate().unwrap();
     let (next, _) = PrivateKey::generate().unwrap();
     let url: Arc<Mutex<String>> = Arc::default();
@@ -139,7 +139,7 @@ async fn an_issuer_that_hangs_keeps_out_only_unknown_keys() {
 
 /// Clauses: C14.token-webhook
 #[tokio::test]
-async fn somebody_else_knows_whose_a_token_is() {
+async fn a_token_webhook_authenticates() {
     let knows = Somebody::start(|_, v| match v["spec"]["token"].as_str() {
         Some("good") => Some(json!({"status": {"authenticated": true,
             "user": {"username": "jane", "uid": "1", "groups": ["team"], "extra": {"a": ["b"]}}}})),
@@ -187,7 +187,7 @@ fn decides(from: &Somebody, on_failure: OnFailure) -> Access {
 
 /// Clauses: C14.authorization-webhook
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_else_decides() {
+async fn an_authorization_webhook_decides() {
     let knows = Somebody::start(|_, v| {
         let of = &v["spec"];
         let resource = of["resourceAttributes"]["resource"].as_str();
@@ -237,7 +237,7 @@ async fn somebody_else_decides() {
 
 /// A file of policies decides, also about what somebody may see of his own rules. Clauses: C14.abac
 #[tokio::test]
-async fn a_file_of_policies_decides() {
+async fn abac_policies_decide() {
     let v1beta1 = |spec: Value| {
         json!({"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy", "spec": spec}).to_string()
     };

@@ -1,10 +1,10 @@
-//! Rules as tables: what is put where, and what the answer says of which field.
+//! Tables of invalid values with the expected field errors.
 
 use serde_json::Value;
 use testkit::Cluster;
 
-/// A pointer, what is put there (nothing takes it away), and how each thing begins that is said, in order of fields.
-pub type Said = (&'static str, Value, &'static [&'static str]);
+/// A JSON pointer, a value to put there (`null` removes it), and the beginnings of the expected field errors, sorted by field.
+pub type FieldCase = (&'static str, Value, &'static [&'static str]);
 
 pub fn put(body: &Value, pointer: &str, v: &Value) -> Value {
     let mut body = body.clone();
@@ -25,8 +25,8 @@ pub fn put(body: &Value, pointer: &str, v: &Value) -> Value {
     body
 }
 
-/// Sends the body with each change, and compares what is said.
-pub async fn said(c: &Cluster, method: &str, path: &str, body: &Value, cases: &[Said]) {
+/// Sends the body with each change and compares the field errors.
+pub async fn check_errors(c: &Cluster, method: &str, path: &str, body: &Value, cases: &[FieldCase]) {
     let path = format!("{path}?dryRun=All");
     let a = c.call(method, &path, body.clone()).await;
     assert!(a.code == 200 || a.code == 201, "{path} {}", a.body);
@@ -38,6 +38,6 @@ pub async fn said(c: &Cluster, method: &str, path: &str, body: &Value, cases: &[
             causes.iter().map(|c| format!("{}: {}", text(c, "field"), text(c, "message"))).collect();
         found.sort_unstable();
         let fits = found.len() == want.len() && found.iter().zip(*want).all(|(f, w)| f.starts_with(w));
-        assert!(fits, "{at} {v}\n said {found:#?}\n want {want:#?}\n {}", a.body["message"]);
+        assert!(fits, "{at} {v}\n found {found:#?}\n want {want:#?}\n {}", a.body["message"]);
     }
 }
