@@ -218,7 +218,7 @@ impl Store {
         Ok(prepared)
     }
 
-    /// The objects of a resource that are not sealed in the current form ([`Transform::is_current`]), with the revisions that wrote them. It sees
+    /// The objects of a resource that are not sealed in the current form ([`crate::Transform::is_current`]), with the revisions that wrote them. It sees
     /// every commit that began before: if an encryption key was replaced before the call and no object is found, none needs the old key.
     pub async fn stale(&self, resource: &str) -> Result<Vec<(Key, u64)>, SnapshotError> {
         let shared = &self.inner.shared;

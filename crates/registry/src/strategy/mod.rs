@@ -64,7 +64,7 @@ impl<T> Strategy for T where
 {
 }
 
-/// Completes the [`Strategy`](crate::Strategy) of a type: lists the parts that it implements, and implements the others
+/// Completes the [`Strategy`] of a type: lists the parts that it implements, and implements the others
 /// with their defaults.
 ///
 /// ```text
