@@ -665,7 +665,7 @@ mod end_tests {
         if std::env::var_os(STUCK).is_some() {
             return stuck();
         }
-        let name = format!("{}::a_process_that_is_stuck_ends_in_time", module_path!().split_once("::").unwrap().1);
+        let name = format!("{}::a_stuck_process_ends_in_time", module_path!().split_once("::").unwrap().1);
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &name, "--nocapture"]).env(STUCK, "1").stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
