@@ -3,7 +3,7 @@
 //! Invariant: an unread response holds one piece of its own; the objects are shared with the store.
 
 use bytes::Bytes;
-use codec::json::{format_typed, write_typed};
+use codec::json::{format_typed, indented_len, write_typed};
 use schema::Schema;
 use std::sync::Arc;
 use store::Entry;
@@ -13,6 +13,15 @@ const PIECE: usize = 256 * 1024;
 /// Indentation of pretty output, and the levels around an object of a list.
 const INDENT: &str = "  ";
 const LEVELS: usize = 2;
+
+/// Smaller objects are not measured: indented, they stay below two pieces.
+const SMALL: usize = 4 * 1024;
+
+/// Whether an object is about as large when it is indented. Indentation multiplies deeply nested text, and a piece has whole objects.
+pub fn is_indentable(entry: &Entry) -> bool {
+    let size = entry.value.len();
+    size <= SMALL || indented_len(&entry.value, INDENT, LEVELS) <= 2 * size + PIECE
+}
 
 #[derive(Clone)]
 pub struct Joined {

@@ -219,6 +219,23 @@ mod tests {
         assert_eq!(pieces_by(&[0_usize; 0], |s| *s).count(), 0);
     }
 
+    /// Some kilobytes of nested lists became a hundred times as much in one piece of a response, outside of any budget.
+    #[test]
+    fn objects_that_indentation_multiplies_are_not_joined() {
+        let entry = |data: Value| {
+            let object = meta::Object::from_value(
+                json!({"kind": "Odd", "apiVersion": "v1", "metadata": {"name": "n"}, "data": data}),
+            );
+            let index = stored::encode::index_fn(std::collections::HashMap::new());
+            Entry::new(store::Key::new("things", "", "n"), stored::encode::encode(&object.unwrap()), 7, index)
+        };
+        let many = Value::Array(vec![json!(1); 100_000]);
+        let nested = (0..100).fold(many.clone(), |v, _| json!([v]));
+        assert!(!crate::joined::is_indentable(&entry(nested)));
+        assert!(crate::joined::is_indentable(&entry(json!({"text": "[{,".repeat(300_000)}))), "brackets in text");
+        assert!(crate::joined::is_indentable(&entry(json!({"a": [1, 2, {"b": "c"}]}))));
+    }
+
     /// Issue 17: a pretty list was decoded as a whole before the first byte was sent, and took 20 times as long as a plain one.
     #[test]
     fn pretty_lists_are_joined_from_stored_bytes() {

@@ -4,7 +4,7 @@
 
 mod text;
 
-pub use text::format_typed;
+pub use text::{format_typed, indented_len};
 
 use meta::Value;
 use schema::{Schema, Type};
