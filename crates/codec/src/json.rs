@@ -83,7 +83,8 @@ fn in_order<'n, 's, N, V>(members: impl Iterator<Item = (N, &'n str, V)>, s: &'s
         let place = match (text, field) {
             ("kind", Some(f)) if is_kind && f.number == 0 => 0,
             ("apiVersion", Some(f)) if is_kind && f.number == 0 => 1,
-            (_, Some(f)) => 2 + usize::from(f.place),
+            ("metadata", Some(_)) if is_kind => 2,
+            (_, Some(f)) => 3 + usize::from(f.place),
             (_, None) => usize::MAX,
         };
         Member { name, value, schema: field.map(|f| f.schema.get()), place }
