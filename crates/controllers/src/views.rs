@@ -4,6 +4,7 @@ use client::informer::{Pooled, or_default};
 use client::{ApiResource, Entry, Meta};
 use jiff::Timestamp;
 use meta::LabelSelector;
+use placement::Toleration;
 use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Deref;
@@ -56,16 +57,6 @@ pub struct ContainerPort {
     pub name: Box<str>,
     pub container_port: i64,
     pub protocol: Box<str>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Toleration {
-    pub key: String,
-    pub operator: String,
-    pub value: String,
-    pub effect: String,
-    pub toleration_seconds: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

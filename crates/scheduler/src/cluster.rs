@@ -6,9 +6,9 @@
 use crate::pod::{HostPort, Pod};
 use crate::pod_affinity::NamespaceLabels;
 use crate::resources::Resources;
-use crate::taint::Taint;
 use client::Entry;
 use client::informer::{Labels, or_default};
+use placement::Taint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};

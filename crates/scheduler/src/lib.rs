@@ -6,7 +6,6 @@
 //! ([`admission_check`]).
 
 mod admission;
-pub mod affinity;
 pub mod binding;
 mod changes;
 pub mod cluster;
@@ -20,7 +19,6 @@ pub mod queue;
 pub mod resources;
 pub mod service;
 pub mod spread;
-pub mod taint;
 
 pub use admission::{Failure, admission_check};
 pub use cluster::{Cluster, Node, NodeInfo};

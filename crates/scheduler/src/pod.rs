@@ -1,12 +1,11 @@
 //! The scheduler's view of a pod, decoded and computed once per event.
 
-use crate::affinity::NodeAffinity;
 use crate::pod_affinity::PodAffinity;
 use crate::resources::Resources;
 use crate::spread::Constraint;
-use crate::taint::Toleration;
 use client::Entry;
 use client::informer::{Pooled, or_default};
+use placement::{NodeAffinity, Toleration};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::ops::Deref;

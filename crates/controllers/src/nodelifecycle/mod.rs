@@ -15,11 +15,12 @@ use client::{
     ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Patch, Recorder, Regarding, Scope, WorkQueue,
     WriteOptions, optional,
 };
-use evict::{Stay, Taint};
+use evict::Stay;
 use health::{GRACE, Ready, STARTUP_GRACE};
 use jiff::Timestamp;
 use meta::{Object, Value};
 use parking_lot::Mutex;
+use placement::Taint;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -276,19 +277,8 @@ impl Controller {
             return Ok(Outcome::Done);
         };
         let now = self.context.now();
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        let taints: Vec<Taint> = node
-            .view
-            .spec
-            .taints
-            .iter()
-            .filter(|t| t["effect"] == "NoExecute")
-            .map(|t| Taint {
-                key: text(&t["key"]),
-                value: text(&t["value"]),
-                since: t["timeAdded"].as_str().and_then(meta::time::parse),
-            })
-            .collect();
+        let taints = node.view.spec.taints.iter().filter(|t| t["effect"] == "NoExecute");
+        let taints: Vec<Taint> = taints.filter_map(|t| Taint::deserialize(t).ok()).collect();
         let uid = &*pod.meta.uid;
         let seen = self.tolerating.lock().get(&key).filter(|(of, _)| of == uid).map(|(_, begun)| *begun);
         let begun = seen.unwrap_or(now);

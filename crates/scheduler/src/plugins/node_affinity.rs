@@ -1,6 +1,5 @@
 //! Node selector and node affinity.
 
-use crate::affinity;
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
@@ -9,7 +8,7 @@ const NAME: &str = "NodeAffinity";
 
 pub struct NodeAffinity;
 
-struct Check<'a>(&'a affinity::NodeAffinity);
+struct Check<'a>(&'a placement::NodeAffinity);
 
 impl Plugin for NodeAffinity {
     fn name(&self) -> &'static str {
@@ -33,13 +32,13 @@ impl Plugin for NodeAffinity {
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
-        event.node().is_none_or(|n| pod.view.affinity.admits(n))
+        event.node().is_none_or(|n| pod.view.affinity.admits(&n.meta.name, |k| n.meta.label(k)))
     }
 }
 
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
-        if node.entry.as_ref().is_some_and(|n| self.0.admits(n)) {
+        if node.entry.as_ref().is_some_and(|n| self.0.admits(&n.meta.name, |k| n.meta.label(k))) {
             return Ok(());
         }
         Err(Refusal::unresolvable(NAME, "node(s) didn't match Pod's node affinity/selector"))
@@ -59,7 +58,7 @@ impl NodeFilter for Check<'_> {
 impl NodeScore for Check<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
-        self.0.preferred.iter().filter(|(_, t)| t.matches(&n.meta)).map(|(w, _)| w).sum()
+        self.0.preferred.iter().filter(|(_, t)| t.matches(&n.meta.name, |k| n.meta.label(k))).map(|(w, _)| w).sum()
     }
 
     fn normalize(&self, scores: &mut [i64]) {

@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
-use crate::taint::{Taint, tolerated};
+use placement::{Taint, is_tolerated};
 
 const NAME: &str = "NodeUnschedulable";
 
@@ -12,8 +12,13 @@ pub struct NodeUnschedulable;
 struct Check;
 
 fn tolerates(pod: &Pod) -> bool {
-    let taint = Taint { key: "node.kubernetes.io/unschedulable".into(), value: "".into(), effect: "NoSchedule".into() };
-    tolerated(&taint, &pod.view.tolerations)
+    let taint = Taint {
+        key: "node.kubernetes.io/unschedulable".into(),
+        value: "".into(),
+        effect: "NoSchedule".into(),
+        time_added: None,
+    };
+    is_tolerated(&taint, &pod.view.tolerations)
 }
 
 impl Plugin for NodeUnschedulable {

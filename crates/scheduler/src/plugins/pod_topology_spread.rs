@@ -4,8 +4,8 @@ use crate::cluster::{Cluster, Node, NodeEntry};
 use crate::framework::{Event, MAX_SCORE, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal};
 use crate::pod::Pod;
 use crate::spread::Constraint;
-use crate::taint::untolerated;
 use meta::LabelSelector;
+use placement::{EXCLUDING, untolerated};
 use std::collections::HashMap;
 
 const NAME: &str = "PodTopologySpread";
@@ -22,8 +22,8 @@ struct Counted<'a> {
 
 /// Whether the pods on a node count.
 fn counts(constraint: &Constraint, pod: &Pod, node: &NodeEntry) -> bool {
-    (!constraint.honor_affinity || pod.view.affinity.admits(node))
-        && (!constraint.honor_taints || untolerated(&node.view.taints, &pod.view.tolerations).is_none())
+    (!constraint.honor_affinity || pod.view.affinity.admits(&node.meta.name, |k| node.meta.label(k)))
+        && (!constraint.honor_taints || untolerated(&node.view.taints, EXCLUDING, &pod.view.tolerations).is_none())
 }
 
 fn count<'a>(pod: &'a Pod, cluster: &'a Cluster, hard: bool) -> Vec<Counted<'a>> {

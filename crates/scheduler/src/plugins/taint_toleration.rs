@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, Node};
 use crate::framework::{Event, NodeFilter, NodeScore, Plugin, PreFilter, Read, Refusal, normalize};
 use crate::pod::Pod;
-use crate::taint::{Toleration, tolerated, untolerated};
+use placement::{EXCLUDING, Toleration, is_tolerated, untolerated};
 
 const NAME: &str = "TaintToleration";
 
@@ -33,13 +33,13 @@ impl Plugin for TaintToleration {
     }
 
     fn hint(&self, pod: &Pod, event: &Event<'_>) -> bool {
-        event.node().is_none_or(|n| untolerated(&n.view.taints, &pod.view.tolerations).is_none())
+        event.node().is_none_or(|n| untolerated(&n.view.taints, EXCLUDING, &pod.view.tolerations).is_none())
     }
 }
 
 impl NodeFilter for Check<'_> {
     fn check(&self, node: &Node) -> Result<(), Refusal> {
-        match node.entry.as_ref().and_then(|n| untolerated(&n.view.taints, self.0)) {
+        match node.entry.as_ref().and_then(|n| untolerated(&n.view.taints, EXCLUDING, self.0)) {
             None => Ok(()),
             Some(_) => Err(Refusal::unresolvable(NAME, "node(s) had untolerated taint(s)")),
         }
@@ -50,7 +50,7 @@ impl NodeScore for Check<'_> {
     fn score(&self, node: &Node) -> i64 {
         let Some(n) = &node.entry else { return 0 };
         let soft = n.view.taints.iter().filter(|t| &*t.effect == "PreferNoSchedule");
-        soft.filter(|t| !tolerated(t, self.0)).count() as i64
+        soft.filter(|t| !is_tolerated(t, self.0)).count() as i64
     }
 
     fn normalize(&self, scores: &mut [i64]) {

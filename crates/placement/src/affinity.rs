@@ -1,13 +1,12 @@
-//! Node selectors: the terms of a pod's node affinity.
+//! Node selectors and node affinity.
 
-use client::{Entry, Meta};
 use meta::LabelSelector;
 use meta::selector::{Operator, Requirement};
 use serde_json::Value;
 
-/// One term: all requirements must hold. A term without any matches nothing.
+/// A term of a node selector: all its requirements must hold. A term without any matches nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Term {
+pub struct NodeSelectorTerm {
     labels: LabelSelector,
     /// Requirements on fields; `metadata.name` is the only one.
     fields: LabelSelector,
@@ -33,8 +32,8 @@ fn requirements(list: &Value) -> Option<LabelSelector> {
     Some(s)
 }
 
-impl Term {
-    /// A term that cannot be read matches nothing.
+impl NodeSelectorTerm {
+    /// Reads a `NodeSelectorTerm`. One that is invalid matches nothing.
     pub fn read(v: &Value) -> Self {
         let labels = requirements(&v["matchExpressions"]).unwrap_or_else(LabelSelector::none);
         let fields = requirements(&v["matchFields"]).unwrap_or_else(LabelSelector::none);
@@ -44,8 +43,9 @@ impl Term {
         Self { labels, fields }
     }
 
-    pub fn matches(&self, node: &Meta) -> bool {
-        self.labels.matches(|k| node.label(k)) && self.fields.matches(|k| (k == "metadata.name").then_some(&*node.name))
+    /// Whether the term matches the node of that name and labels.
+    pub fn matches<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.labels.matches(label) && self.fields.matches(|k| (k == "metadata.name").then_some(name))
     }
 
     /// The node names that this term is limited to (`metadata.name In (…)`, as written by the DaemonSet controller), if any.
@@ -55,20 +55,23 @@ impl Term {
     }
 }
 
-/// Required and preferred node affinity of a pod.
+/// The node selector of a pod, and its required and preferred node affinity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeAffinity {
+    /// `spec.nodeSelector`: labels that the node must have.
     pub selector: Vec<(Box<str>, Box<str>)>,
     /// Terms, one of which must match; none means no requirement.
-    pub required: Option<Vec<Term>>,
-    pub preferred: Vec<(i64, Term)>,
+    pub required: Option<Vec<NodeSelectorTerm>>,
+    /// Terms with their weights, for scoring.
+    pub preferred: Vec<(i64, NodeSelectorTerm)>,
 }
 
 impl NodeAffinity {
+    /// Reads `spec.nodeSelector` and `spec.affinity.nodeAffinity` of a pod; `null` where there is none.
     pub fn read(selector: &Value, affinity: &Value) -> Self {
         let required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
             .as_array()
-            .map(|t| t.iter().map(Term::read).collect());
+            .map(|t| t.iter().map(NodeSelectorTerm::read).collect());
         let preferred = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array().into_iter().flatten();
         Self {
             selector: selector
@@ -78,16 +81,20 @@ impl NodeAffinity {
                 .map(|(k, v)| (k.as_str().into(), v.as_str().unwrap_or_default().into()))
                 .collect(),
             required,
-            preferred: preferred.map(|p| (p["weight"].as_i64().unwrap_or(0), Term::read(&p["preference"]))).collect(),
+            preferred: preferred
+                .map(|p| (p["weight"].as_i64().unwrap_or(0), NodeSelectorTerm::read(&p["preference"])))
+                .collect(),
         }
     }
 
+    /// Whether any node may be excluded.
     pub fn is_required(&self) -> bool {
         !self.selector.is_empty() || self.required.is_some()
     }
 
-    pub fn admits<V>(&self, node: &Entry<V>) -> bool {
-        self.selector.iter().all(|(k, v)| node.meta.label(k) == Some(v))
-            && self.required.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(&node.meta)))
+    /// Whether the selector and the required terms admit the node of that name and labels.
+    pub fn admits<'a>(&self, name: &'a str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.selector.iter().all(|(k, v)| label(k) == Some(v))
+            && self.required.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(name, &label)))
     }
 }
