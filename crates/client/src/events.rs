@@ -8,8 +8,10 @@ mod correlate;
 
 use crate::{Api, ApiResource, Client, Error, Patch, Shutdown, WriteOptions};
 use correlate::{Correlator, Event, Send};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
 use meta::{Clock, Object};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +121,13 @@ impl Source {
 pub struct Recorder {
     queue: mpsc::Sender<Event>,
     clock: Arc<dyn Clock>,
+    last: Arc<Mutex<Timestamp>>,
 }
+
+/// Events of one moment are this far apart, since their names contain the time.
+const APART: SignedDuration = SignedDuration::from_nanos(1);
+/// How far events may be ahead of the clock for that.
+const AHEAD: SignedDuration = SignedDuration::from_millis(1);
 
 impl Recorder {
     /// Starts the sending task, which ends with `shutdown`. Must be called inside the runtime.
@@ -145,7 +153,15 @@ impl Recorder {
             };
             shutdown.race(work).await;
         });
-        Self { queue, clock }
+        Self { queue, clock, last: Arc::new(Mutex::new(Timestamp::UNIX_EPOCH)) }
+    }
+
+    /// The time, unlike that of the event before.
+    fn moment(&self) -> Timestamp {
+        let mut last = self.last.lock();
+        let now = self.clock.now();
+        *last = if now <= *last && last.duration_since(now) < AHEAD { *last + APART } else { now };
+        *last
     }
 
     pub fn event(&self, about: Regarding, severity: Severity, reason: &str, message: impl Into<String>) {
@@ -169,8 +185,7 @@ impl Recorder {
             message.truncate(cut);
             message.push_str("...");
         }
-        let event =
-            Event { about, severity, reason: reason.into(), action: action.into(), message, at: self.clock.now() };
+        let event = Event { about, severity, reason: reason.into(), action: action.into(), message, at: self.moment() };
         if self.queue.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: the queue is full");
         }
