@@ -35,6 +35,11 @@ impl<K: Ord + Clone> Expectations<K> {
         self.set(key, n as i64, BTreeSet::new());
     }
 
+    /// Creations and deletions at the same time.
+    pub fn expect(&self, key: &K, creations: usize, deletions: impl IntoIterator<Item = String>) {
+        self.set(key, creations as i64, deletions.into_iter().collect());
+    }
+
     /// `objects` are UIDs, or other strings that are unique for all time.
     pub fn expect_deletions(&self, key: &K, objects: impl IntoIterator<Item = String>) {
         self.set(key, 0, objects.into_iter().collect());

@@ -1,6 +1,6 @@
 //! What every controller receives.
 
-use client::{ApiResource, Client, Entry, Informers, Recorder, Shutdown, Source};
+use client::{Api, ApiResource, Client, Entry, Informers, Recorder, Shutdown, Source, WriteOptions};
 use jiff::Timestamp;
 use meta::{Clock, Object, Rng};
 use std::sync::Arc;
@@ -52,6 +52,30 @@ pub(crate) fn object<V>(resource: &ApiResource, entry: &Entry<V>) -> Result<Obje
     let mut o: Object = entry.decode()?;
     o.set_gvk(&resource.gvk());
     Ok(o)
+}
+
+/// Writes the status that `write` sets. After a conflict, which a change of the spec causes, it writes to the newest version of the
+/// same object: what was counted is still valid. An object that is gone needs no status.
+pub(crate) async fn put_status(
+    api: &Api<Object>,
+    object: &Object,
+    write: impl Fn(&mut Object),
+) -> Result<(), client::Error> {
+    let options = WriteOptions::default();
+    let mut next = object.clone();
+    write(&mut next);
+    match api.update_status(object.name(), &options, &next).await {
+        Err(e) if e.is_conflict() => {
+            let mut fresh = api.get(object.name()).await?;
+            if fresh.uid() == object.uid() {
+                write(&mut fresh);
+                api.update_status(object.name(), &options, &fresh).await?;
+            }
+            Ok(())
+        }
+        Err(e) if e.is_not_found() => Ok(()),
+        other => other.map(|_| ()),
+    }
 }
 
 /// Why a key could not be reconciled; it is tried again.

@@ -1,12 +1,15 @@
-//! Adopting and releasing objects of a controller (upstream `controller_ref_manager.go`).
+//! Owners and what they own: adopting and releasing (upstream `controller_ref_manager.go`), and which owners a change concerns.
 //!
 //! [`decide`] has the rules, [`Claims`] executes them. A controller that is being deleted adopts nothing; this is read
 //! from the server, not from the cache, before the first adoption.
 
 use crate::context::Error;
-use client::{Api, Meta, Patch, WriteOptions};
-use meta::{LabelSelector, Object, Value};
+use crate::views::Selector;
+use client::informer::{Owner, View};
+use client::{Api, Change, Entry, Expectations, Informer, Key, Meta, Patch, WorkQueue, WriteOptions};
+use meta::{Object, Value};
 use serde_json::json;
+use std::sync::Arc;
 
 /// What to do with an object that a selector or an owner reference selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +21,8 @@ pub enum Claim {
     Ignore,
 }
 
-pub fn decide(owner_uid: &str, owner_deleting: bool, selector: &LabelSelector, object: &Meta) -> Claim {
-    let matches = selector.matches(|k| object.label(k));
+/// `matches`: the owner's selector selects the object.
+pub fn decide(owner_uid: &str, owner_deleting: bool, matches: bool, object: &Meta) -> Claim {
     match object.controller() {
         Some(c) if &*c.uid != owner_uid => Claim::Ignore,
         Some(_) if matches => Claim::Keep,
@@ -38,6 +41,79 @@ pub fn controller_reference(owner: &Object) -> Value {
     })
 }
 
+/// `metadata.ownerReferences` with these owners.
+pub fn owner_references(owners: &[Owner]) -> Vec<Value> {
+    let reference = |o: &Owner| {
+        let mut r = json!({"apiVersion": o.api_version, "kind": o.kind, "name": o.name, "uid": &*o.uid});
+        if o.controller {
+            r["controller"] = true.into();
+        }
+        if o.block_owner_deletion {
+            r["blockOwnerDeletion"] = true.into();
+        }
+        r
+    };
+    owners.iter().map(reference).collect()
+}
+
+/// Finds the objects of one kind that own others or could adopt them.
+pub struct Owners<V> {
+    kind: &'static str,
+    objects: Informer<V>,
+    selector: fn(&V) -> &Selector,
+}
+
+impl<V: View> Owners<V> {
+    /// `selector` returns the selector with which an owner adopts orphans.
+    pub fn new(kind: &'static str, objects: &Informer<V>, selector: fn(&V) -> &Selector) -> Self {
+        Self { kind, objects: objects.clone(), selector }
+    }
+
+    /// The key of the controller of `object`, if it is of this kind and has the UID that the reference names.
+    pub fn owner(&self, object: &Meta) -> Option<Key> {
+        let owner = object.controller().filter(|o| o.kind == self.kind)?;
+        let key = Key::new(object.namespace.clone(), owner.name.as_str());
+        (self.objects.get(&key)?.meta.uid == owner.uid).then_some(key)
+    }
+
+    /// Notes an expected creation or deletion. Call this before [`Self::enqueue`], so that no worker sees the key too early.
+    pub fn observe<P>(&self, change: &Change<P>, expected: &Expectations<Key>) {
+        let latest = &change.latest().meta;
+        let Some(key) = self.owner(latest) else { return };
+        if change.new.is_none() || latest.is_deleting() {
+            expected.deletion_observed(&key, &latest.uid);
+        } else if change.old.is_none() {
+            expected.creation_observed(&key);
+        }
+    }
+
+    /// Enqueues what a change of an object concerns: its owner, its previous owner, and, for an orphan that is new or has other
+    /// labels than before, all that select it.
+    pub fn enqueue<P>(&self, change: &Change<P>, queue: &WorkQueue<Key>) {
+        let old = change.old.as_ref();
+        let latest = &change.latest().meta;
+        let owner = self.owner(latest);
+        if let Some(key) = &owner {
+            queue.add(key.clone());
+        }
+        // The previous owner has one object less.
+        if let Some(before) = old.and_then(|o| self.owner(&o.meta))
+            && Some(&before) != owner.as_ref()
+        {
+            queue.add(before);
+        }
+        let gone = change.new.as_ref().is_none_or(|n| n.meta.is_deleting());
+        let relabelled = || old.is_none_or(|o| o.meta.labels != latest.labels || o.meta.controller().is_some());
+        if !gone && latest.controller().is_none() && relabelled() {
+            for candidate in self.objects.cache().in_namespace(&latest.namespace) {
+                if (self.selector)(&candidate.view).selects(latest) {
+                    queue.add(candidate.key());
+                }
+            }
+        }
+    }
+}
+
 /// Adopts and releases objects for one owner.
 pub struct Claims<'a> {
     owner: &'a Object,
@@ -52,9 +128,32 @@ impl<'a> Claims<'a> {
         Self { owner, owners, objects, may_adopt: None }
     }
 
+    /// The objects of a cache that belong to the owner, by name, after adopting those that `matches` selects and releasing others.
+    pub async fn claim_all<V: View>(
+        &mut self,
+        matches: impl Fn(&Meta) -> bool,
+        informer: &Informer<V>,
+    ) -> Result<Vec<Arc<Entry<V>>>, Error> {
+        let mut candidates: Vec<Arc<Entry<V>>> = {
+            let cache = informer.cache();
+            let orphans = cache
+                .in_namespace(self.owner.namespace())
+                .filter(|o| o.meta.controller().is_none() && matches(&o.meta));
+            cache.controlled_by(self.owner.uid()).chain(orphans).cloned().collect()
+        };
+        candidates.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
+        let mut owned = Vec::with_capacity(candidates.len());
+        for object in candidates {
+            if self.claim(matches(&object.meta), &object.meta).await? {
+                owned.push(object);
+            }
+        }
+        Ok(owned)
+    }
+
     /// Adopts or releases the object if necessary; returns whether it belongs to the owner.
-    pub async fn claim(&mut self, selector: &LabelSelector, object: &Meta) -> Result<bool, Error> {
-        match decide(self.owner.uid(), self.owner.is_deleting(), selector, object) {
+    pub async fn claim(&mut self, matches: bool, object: &Meta) -> Result<bool, Error> {
+        match decide(self.owner.uid(), self.owner.is_deleting(), matches, object) {
             Claim::Keep => Ok(true),
             Claim::Ignore => Ok(false),
             Claim::Adopt => self.adopt(object).await,
@@ -104,6 +203,7 @@ impl<'a> Claims<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meta::LabelSelector;
 
     fn object(labels: &str, owner: Option<&str>, deleting: bool) -> Meta {
         let mut m = json!({"labels": {"app": labels}});
@@ -130,7 +230,8 @@ mod tests {
             ("b", None, false, false, Claim::Ignore),
         ];
         for (label, owner, deleting, owner_deleting, expect) in cases {
-            let got = decide("me", owner_deleting, &s, &object(label, owner, deleting));
+            let object = object(label, owner, deleting);
+            let got = decide("me", owner_deleting, s.matches(|k| object.label(k)), &object);
             assert_eq!(got, expect, "{label} {owner:?} {deleting} {owner_deleting}");
         }
     }

@@ -202,3 +202,17 @@ pub fn pods() -> ApiResource {
 pub fn condition<'a>(conditions: Option<&'a Value>, kind: &str) -> Option<&'a Value> {
     conditions?.as_array()?.iter().find(|c| c["type"] == kind)
 }
+
+/// An upper bound of counts; sums of a few do not overflow.
+pub const MAX_COUNT: i64 = 1 << 40;
+
+/// Resolves a count, or a percentage of `total` (upstream `GetScaledValueFromIntOrPercent`).
+pub fn scaled(v: &Value, total: i64, round: fn(f64) -> f64) -> i64 {
+    match v.as_str() {
+        Some(s) => {
+            let percent: f64 = s.strip_suffix('%').and_then(|p| p.parse().ok()).unwrap_or(0.0);
+            (round(percent * total as f64 / 100.0) as i64).clamp(-MAX_COUNT, MAX_COUNT)
+        }
+        None => v.as_i64().unwrap_or(0).clamp(-MAX_COUNT, MAX_COUNT),
+    }
+}

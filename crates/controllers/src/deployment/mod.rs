@@ -9,11 +9,10 @@ pub mod status;
 
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
-use crate::ownership::Claims;
+use crate::ownership::{Claims, Owners};
 use crate::views::{Pod, Selector, pods};
 use client::{
-    Api, ApiResource, Change, DeleteOptions, Informer, Key, Meta, Outcome, Pace, Recorder, Regarding, WorkQueue,
-    WriteOptions,
+    Api, ApiResource, Change, DeleteOptions, Informer, Key, Outcome, Pace, Recorder, Regarding, WorkQueue, WriteOptions,
 };
 use meta::{LabelSelector, Map, Object, Value};
 use rolling::{max_surge, total};
@@ -45,6 +44,7 @@ struct Strategy {
 struct Controller {
     context: Context,
     deployments: Informer<DeploymentView>,
+    owners: Owners<DeploymentView>,
     sets: Informer<()>,
     pods: Informer<Pod>,
     pace: Pace<Key>,
@@ -62,8 +62,10 @@ fn replica_sets() -> ApiResource {
 /// Runs until shutdown.
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
+    let deployments = builder.watch(&deployments());
     let c = Arc::new(Controller {
-        deployments: builder.watch(&deployments()),
+        owners: Owners::new("Deployment", &deployments, |d: &DeploymentView| &d.spec.selector),
+        deployments,
         sets: builder.watch(&replica_sets()),
         pods: builder.watch(&pods()),
         pace: Pace::default(),
@@ -89,31 +91,8 @@ impl Owned {
 }
 
 impl Controller {
-    fn owner_of(&self, set: &Meta) -> Option<Key> {
-        let owner = set.controller().filter(|o| o.kind == "Deployment")?;
-        let key = Key::new(set.namespace.clone(), owner.name.as_str());
-        (self.deployments.get(&key)?.meta.uid == owner.uid).then_some(key)
-    }
-
     fn set_changed(&self, c: &Change<()>, queue: &WorkQueue<Key>) {
-        for meta in [&c.old, &c.new].into_iter().flatten().map(|e| &e.meta) {
-            if let Some(key) = self.owner_of(meta) {
-                queue.add(key);
-            }
-        }
-        let Some(new) = &c.new else { return };
-        if new.meta.controller().is_some() {
-            return;
-        }
-        let relabelled =
-            c.old.as_ref().is_none_or(|o| o.meta.labels != new.meta.labels || o.meta.controller().is_some());
-        if relabelled {
-            for d in self.deployments.cache().in_namespace(&new.meta.namespace) {
-                if d.view.spec.selector.selects(&new.meta) {
-                    queue.add(d.key());
-                }
-            }
-        }
+        self.owners.enqueue(c, queue);
     }
 
     /// The Recreate strategy waits until the last old pod is gone.
@@ -121,7 +100,7 @@ impl Controller {
         let (Some(old), None) = (&c.old, &c.new) else { return };
         let Some(owner) = old.meta.controller().filter(|o| o.kind == "ReplicaSet") else { return };
         let Some(set) = self.sets.get(&Key::new(old.meta.namespace.clone(), owner.name.as_str())) else { return };
-        let Some(key) = self.owner_of(&set.meta) else { return };
+        let Some(key) = self.owners.owner(&set.meta) else { return };
         if self.deployments.get(&key).is_some_and(|d| d.view.spec.strategy.r#type == "Recreate") {
             queue.add(key);
         }
@@ -191,21 +170,10 @@ impl Work<'_> {
 
     /// The replica sets of the deployment, after adopting and releasing.
     async fn claimed(&self, selector: &LabelSelector) -> Result<Vec<Object>, Error> {
-        let candidates: Vec<_> = {
-            let cache = self.c.sets.cache();
-            let orphans = cache
-                .in_namespace(self.d.namespace())
-                .filter(|s| s.meta.controller().is_none() && selector.matches(|k| s.meta.label(k)));
-            cache.controlled_by(self.d.uid()).chain(orphans).cloned().collect()
-        };
-        let mut claims = Claims::new(&self.d, &self.api, &self.set_api);
-        let mut out = Vec::new();
-        for s in candidates {
-            if claims.claim(selector, &s.meta).await? {
-                out.push(object(&replica_sets(), &s)?);
-            }
-        }
-        Ok(out)
+        let owned = Claims::new(&self.d, &self.api, &self.set_api)
+            .claim_all(|s| selector.matches(|k| s.label(k)), &self.c.sets)
+            .await?;
+        Ok(owned.iter().map(|s| object(&replica_sets(), s)).collect::<Result<_, _>>()?)
     }
 
     /// Sets the Progressing condition when a rollout is paused or resumed, so that paused time does not count for the deadline.

@@ -1,29 +1,16 @@
 //! Sizes of replica sets during rollouts (upstream `rolling.go` and `sync.go`). Pure: data to data.
 
 use super::sets::{MAX_REPLICAS, by_age, replicas, status};
+use crate::views::{MAX_COUNT, scaled};
 use meta::{Object, Value};
 
 pub fn is_rolling(d: &Object) -> bool {
     d.str_at(&["spec", "strategy", "type"]).unwrap_or("RollingUpdate") == "RollingUpdate"
 }
 
-/// An upper bound of counts; sums of a few do not overflow.
-const MAX: i64 = 1 << 40;
-
-fn within(n: f64) -> i64 {
-    (n as i64).clamp(-MAX, MAX)
-}
-
-/// Resolves a count, or a percentage of `total`.
+/// A count or percentage with its default, 25 %.
 fn resolve(v: Option<&Value>, total: i64, round: fn(f64) -> f64) -> i64 {
-    match v {
-        Some(Value::String(s)) => {
-            let percent: f64 = s.strip_suffix('%').and_then(|p| p.parse().ok()).unwrap_or(0.0);
-            within(round(percent * total as f64 / 100.0))
-        }
-        Some(v) => v.as_i64().unwrap_or(0).clamp(-MAX, MAX),
-        None => round(0.25 * total as f64) as i64,
-    }
+    scaled(v.unwrap_or(&Value::from("25%")), total, round)
 }
 
 /// `(maxSurge, maxUnavailable)` as counts: the first rounded up, the second down; if both were zero, the second is one.
@@ -147,8 +134,8 @@ fn fraction(d: &Object, set: &Object) -> i64 {
     if before == 0 {
         return 0;
     }
-    let scaled = replicas(set) as f64 * (replicas(d) + max_surge(d)) as f64 / before as f64;
-    within(scaled.round()) - replicas(set)
+    let size = replicas(set) as f64 * (replicas(d) + max_surge(d)) as f64 / before as f64;
+    (size.round() as i64).clamp(-MAX_COUNT, MAX_COUNT) - replicas(set)
 }
 
 #[cfg(test)]

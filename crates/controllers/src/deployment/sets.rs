@@ -1,5 +1,6 @@
 //! The replica sets of a deployment: which is the new one, and their annotations (upstream `deployment_util.go`).
 
+use crate::history;
 use jiff::Timestamp;
 use meta::{Map, Object, Value};
 use std::cmp::Ordering;
@@ -42,16 +43,14 @@ pub fn revision(o: &Object) -> i64 {
 
 /// The template without the label that the deployment adds.
 fn bare(template: Option<&Value>) -> Value {
-    let mut t = template.cloned().unwrap_or_default();
-    if let Some(m) = t.get_mut("metadata").and_then(Value::as_object_mut) {
-        if let Some(l) = m.get_mut("labels").and_then(Value::as_object_mut) {
-            l.remove(TEMPLATE_HASH);
-            if l.is_empty() {
-                m.remove("labels");
-            }
+    let mut t = history::bare(template);
+    if let Some(m) = t.get_mut("metadata").and_then(Value::as_object_mut)
+        && let Some(l) = m.get_mut("labels").and_then(Value::as_object_mut)
+    {
+        l.remove(TEMPLATE_HASH);
+        if l.is_empty() {
+            m.remove("labels");
         }
-        // Go writes this empty field.
-        m.retain(|_, v| !v.is_null());
     }
     t
 }
@@ -60,19 +59,9 @@ pub fn same_template(a: &Object, b: &Object) -> bool {
     bare(a.at(&["spec", "template"])) == bare(b.at(&["spec", "template"]))
 }
 
-/// A short hash of the template: FNV-1a over its JSON with sorted keys.
+/// A short hash of the template, for the name of its set.
 pub fn template_hash(template: &Value, collisions: Option<i64>) -> String {
-    let mut h: u32 = 0x811c_9dc5;
-    let mut eat = |bytes: &[u8]| {
-        for b in bytes {
-            h = (h ^ u32::from(*b)).wrapping_mul(0x0100_0193);
-        }
-    };
-    eat(bare(Some(template)).to_string().as_bytes());
-    if let Some(c) = collisions {
-        eat(&c.to_le_bytes());
-    }
-    meta::random::safe_encode(&h.to_string())
+    history::hash(&bare(Some(template)), collisions)
 }
 
 /// Splits the sets into the one with the deployment's template (the oldest, if there are two) and the others.

@@ -6,14 +6,12 @@
 mod rank;
 mod status;
 
-use crate::context::{Context, Error, object};
+use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
-use crate::ownership::Claims;
+use crate::ownership::{Claims, Owners};
 use crate::pod_control::{BURST, PodControl, Supply, pod_from_template, slow_start};
 use crate::views::{Pod, PodEntry, Selector, is_active, pods};
-use client::{
-    Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, Recorder, WorkQueue, WriteOptions,
-};
+use client::{Api, ApiResource, Change, Entry, Expectations, Informer, Key, Outcome, Recorder, WorkQueue};
 use futures::future::join_all;
 use meta::{LabelSelector, Object, Value};
 use serde::Deserialize;
@@ -36,6 +34,13 @@ impl Family {
         match self {
             Self::ReplicaSet => ApiResource::typed::<k8s_openapi::api::apps::v1::ReplicaSet>(),
             Self::ReplicationController => ApiResource::typed::<k8s_openapi::api::core::v1::ReplicationController>(),
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::ReplicaSet => "ReplicaSet",
+            Self::ReplicationController => "ReplicationController",
         }
     }
 
@@ -73,6 +78,7 @@ struct Controller {
     context: Context,
     resource: ApiResource,
     sets: Informer<SetView>,
+    owners: Owners<SetView>,
     pods: Informer<Pod>,
     expected: Arc<Expectations<Key>>,
     supply: Supply,
@@ -84,9 +90,11 @@ pub async fn run(family: Family, context: Context) {
     let mut builder = Builder::new(&context);
     let resource = family.resource();
     let pods = builder.watch(&pods());
+    let sets = builder.watch(&resource);
     let c = Arc::new(Controller {
         family,
-        sets: builder.watch(&resource),
+        owners: Owners::new(family.kind(), &sets, |s: &SetView| &s.spec.selector),
+        sets,
         supply: Supply::new(&pods),
         pods,
         expected: Arc::default(),
@@ -100,52 +108,9 @@ pub async fn run(family: Family, context: Context) {
 }
 
 impl Controller {
-    /// The key of a pod's owner, if it is of this family and has the UID that the pod names.
-    fn owner_of(&self, pod: &Meta) -> Option<Key> {
-        let owner = pod.controller().filter(|o| o.kind == self.resource.kind())?;
-        let key = Key::new(pod.namespace.clone(), owner.name.as_str());
-        let known = self.sets.get(&key)?;
-        (known.meta.uid == owner.uid).then_some(key)
-    }
-
     fn pod_changed(&self, c: &Change<Pod>, queue: &WorkQueue<Key>) {
-        let (old, new) = (c.old.as_ref(), c.new.as_ref());
-        let gone = match new {
-            None => true,
-            Some(n) => n.meta.is_deleting(),
-        };
-        let latest = c.latest();
-        let owner = self.owner_of(&latest.meta);
-        if gone {
-            if let Some(key) = &owner {
-                self.expected.deletion_observed(key, &latest.meta.uid);
-            }
-        } else if let (None, Some(key)) = (old, &owner) {
-            self.expected.creation_observed(key);
-        }
-        if let Some(key) = &owner {
-            queue.add(key.clone());
-        }
-        // The previous owner has one pod less.
-        if let Some(before) = old.and_then(|o| self.owner_of(&o.meta))
-            && Some(&before) != owner.as_ref()
-        {
-            queue.add(before);
-        }
-        if latest.meta.controller().is_none() && !gone {
-            let relabelled = old.is_none_or(|o| o.meta.labels != latest.meta.labels || o.meta.controller().is_some());
-            if relabelled {
-                self.enqueue_matching(&latest.meta, queue);
-            }
-        }
-    }
-
-    fn enqueue_matching(&self, orphan: &Meta, queue: &WorkQueue<Key>) {
-        for set in self.sets.cache().in_namespace(&orphan.namespace) {
-            if set.view.spec.selector.selects(orphan) {
-                queue.add(set.key());
-            }
-        }
+        self.owners.observe(c, &self.expected);
+        self.owners.enqueue(c, queue);
     }
 }
 
@@ -179,7 +144,7 @@ impl Reconcile for Controller {
             }
             if p.meta.is_deleting() {
                 terminating += usize::from(p.meta.controller().is_some_and(|o| o.uid == entry.meta.uid));
-            } else if claims.claim(&selector, &p.meta).await? {
+            } else if claims.claim(selector.matches(|k| p.meta.label(k)), &p.meta).await? {
                 active.push(p);
             }
         }
@@ -307,20 +272,6 @@ impl Controller {
         if set.get("status").and_then(Value::as_object) == Some(&status) {
             return Ok(());
         }
-        let mut next = set.clone();
-        next.set(&["status"], status.clone());
-        match api.update_status(set.name(), &WriteOptions::default(), &next).await {
-            Err(e) if e.is_conflict() => {
-                // The spec changed in the meantime. The counts are still valid.
-                let mut fresh = api.get(set.name()).await?;
-                if fresh.uid() == set.uid() {
-                    fresh.set(&["status"], status);
-                    api.update_status(set.name(), &WriteOptions::default(), &fresh).await?;
-                }
-                Ok(())
-            }
-            Err(e) if e.is_not_found() => Ok(()),
-            other => other.map(|_| ()),
-        }
+        put_status(api, set, |s| s.set(&["status"], status.clone())).await
     }
 }

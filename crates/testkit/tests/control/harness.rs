@@ -88,6 +88,10 @@ impl Plane {
             "leases" => kind("coordination.k8s.io", "leases", "Lease", true),
             "deployments" => kind("apps", "deployments", "Deployment", true),
             "replicasets" => kind("apps", "replicasets", "ReplicaSet", true),
+            "statefulsets" => kind("apps", "statefulsets", "StatefulSet", true),
+            "daemonsets" => kind("apps", "daemonsets", "DaemonSet", true),
+            "controllerrevisions" => kind("apps", "controllerrevisions", "ControllerRevision", true),
+            "persistentvolumeclaims" => kind("", "persistentvolumeclaims", "PersistentVolumeClaim", true),
             "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
             other => panic!("{other}"),
         };

@@ -5,6 +5,7 @@
 mod addresses;
 mod certificates;
 mod custom;
+mod daemons;
 mod extremes;
 mod framework;
 mod harness;
@@ -13,6 +14,7 @@ mod policies;
 mod protection;
 mod repeat;
 mod roles;
+mod stateful;
 mod tokens;
 mod unreadable;
 
