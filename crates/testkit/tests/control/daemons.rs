@@ -4,7 +4,8 @@ use crate::harness::Plane;
 use client::{DeleteOptions, Propagation};
 use meta::{Object, Value};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Plane {
     async fn daemon_set(&self, more: Value) -> Object {
@@ -121,8 +122,7 @@ async fn updates_stay_within_their_budget() {
         p.daemon_counts(&[("numberAvailable", 4)]).await;
         let first = p.list("controllerrevisions").await[0].name().to_owned();
         p.daemon_image("log:2").await;
-        let mut ready = std::collections::BTreeSet::new();
-        let mut all = std::collections::BTreeSet::new();
+        let (ready, all) = (RefCell::new(BTreeSet::new()), RefCell::new(BTreeSet::new()));
         p.until("the update", async || {
             let pods = p.list("pods").await;
             let live: Vec<_> = pods.iter().filter(|p| !p.is_deleting()).collect();
@@ -132,14 +132,12 @@ async fn updates_stay_within_their_budget() {
             };
             let new = |p: &&&Object| p.at(&["spec", "containers"]).unwrap()[0]["image"] == "log:2";
             let n = live.iter().filter(is_ready).count();
-            seen(&mut *SEEN.lock().unwrap(), n, live.len());
+            ready.borrow_mut().insert(n);
+            all.borrow_mut().insert(live.len());
             (live.iter().filter(new).filter(is_ready).count() == 4 && pods.len() == 4).then_some(())
         })
         .await;
-        for (n, live) in SEEN.lock().unwrap().drain(..) {
-            ready.insert(n);
-            all.insert(live);
-        }
+        let (ready, all) = (ready.into_inner(), all.into_inner());
         assert!(*ready.first().unwrap() >= least && *all.last().unwrap() <= most, "{strategy}: {ready:?} {all:?}");
         p.daemon_counts(&[("updatedNumberScheduled", 4), ("numberAvailable", 4), ("numberUnavailable", 0)]).await;
         p.daemon_image("log:1").await;
@@ -152,12 +150,6 @@ async fn updates_stay_within_their_budget() {
             .collect();
         assert_eq!((numbers.len(), numbers[&first]), (2, 3));
     }
-}
-
-static SEEN: std::sync::Mutex<Vec<(usize, usize)>> = std::sync::Mutex::new(Vec::new());
-
-fn seen(all: &mut Vec<(usize, usize)>, ready: usize, live: usize) {
-    all.push((ready, live));
 }
 
 /// Clauses: C09.OnDelete, C09.adoption
