@@ -102,7 +102,8 @@ pub async fn preferred(client: &Client) -> Result<Discovered, Error> {
 /// The resources of one version of a group.
 pub async fn of_version(client: &Client, gv: &GroupVersion) -> Result<Vec<ApiResource>, Error> {
     let mut out = Vec::new();
-    read(client, &format!("/apis/{gv}"), gv, &mut BTreeSet::new(), &mut out).await?;
+    let path = if gv.group.is_empty() { format!("/api/{}", gv.version) } else { format!("/apis/{gv}") };
+    read(client, &path, gv, &mut BTreeSet::new(), &mut out).await?;
     Ok(out.into_iter().map(|s| s.resource).collect())
 }
 

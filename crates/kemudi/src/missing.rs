@@ -2,12 +2,8 @@
 
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("Jobs, CronJobs, DaemonSets, StatefulSets", "stored; no pods are created"),
+    ("Jobs, CronJobs", "stored; no pods are created"),
     ("HorizontalPodAutoscalers", "stored; nothing is scaled"),
-    (
-        "PodDisruptionBudgets",
-        "stored; their status is not updated, so the pods they select cannot be evicted (`drain` waits)",
-    ),
     ("NetworkPolicies", "stored; not enforced (the server warns)"),
     ("Ingresses, load balancers", "stored; no traffic is served"),
     ("PersistentVolumeClaims", "stored; not bound, and no volumes are provisioned"),

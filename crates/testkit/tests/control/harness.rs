@@ -90,6 +90,7 @@ impl Plane {
             "replicasets" => kind("apps", "replicasets", "ReplicaSet", true),
             "statefulsets" => kind("apps", "statefulsets", "StatefulSet", true),
             "daemonsets" => kind("apps", "daemonsets", "DaemonSet", true),
+            "poddisruptionbudgets" => kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", true),
             "controllerrevisions" => kind("apps", "controllerrevisions", "ControllerRevision", true),
             "persistentvolumeclaims" => kind("", "persistentvolumeclaims", "PersistentVolumeClaim", true),
             "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
