@@ -14,6 +14,7 @@ pub mod deployment;
 pub mod discovery;
 pub mod disruption;
 pub mod endpointslice;
+pub mod ephemeralvolume;
 pub mod garbagecollector;
 pub mod history;
 pub mod ipallocator;
@@ -31,6 +32,7 @@ pub mod servicecidrs;
 mod start;
 pub mod statefulset;
 pub mod storageprotection;
+pub mod ttl;
 pub mod validatingadmissionpolicystatus;
 pub mod views;
 

@@ -4,9 +4,9 @@ use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, daemonset, deployment, disruption, endpointslice,
+    bootstrap, certificates, clusterroleaggregation, daemonset, deployment, disruption, endpointslice, ephemeralvolume,
     garbagecollector, ipallocator, namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota,
-    serviceaccounttokens, servicecidrs, statefulset, storageprotection, validatingadmissionpolicystatus,
+    serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -67,6 +67,8 @@ const CONTROLLERS: &[Row] = &[
     Row("daemon-set-controller", ServiceAccount, |c, _| Box::pin(daemonset::run(c))),
     Row("statefulset-controller", ServiceAccount, |c, _| Box::pin(statefulset::run(c))),
     Row("disruption-controller", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
+    Row("ephemeral-volume-controller", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
+    Row("ttl-controller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),
     Row("generic-garbage-collector", ServiceAccount, |c, _| Box::pin(garbagecollector::run(c))),
     Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
     Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),

@@ -5,7 +5,8 @@ use client::{ApiResource, Entry, Meta};
 use jiff::Timestamp;
 use meta::LabelSelector;
 use placement::Toleration;
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::ops::Deref;
 
@@ -41,6 +42,20 @@ pub struct PodSpec {
     pub tolerations: Pooled<Vec<Toleration>>,
     pub containers: Pooled<Vec<Container>>,
     pub init_containers: Pooled<Vec<Container>>,
+    /// The names of generic ephemeral volumes.
+    #[serde(rename = "volumes", deserialize_with = "ephemeral_volumes")]
+    pub ephemeral_volumes: Pooled<Vec<Box<str>>>,
+}
+
+fn ephemeral_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Pooled<Vec<Box<str>>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Volume {
+        #[serde(default)]
+        name: Box<str>,
+        ephemeral: Option<IgnoredAny>,
+    }
+    let all = Option::<Vec<Volume>>::deserialize(d)?.unwrap_or_default();
+    Ok(Pooled::intern(all.into_iter().filter(|v| v.ephemeral.is_some()).map(|v| v.name).collect()))
 }
 
 /// The fields of a container that services read.

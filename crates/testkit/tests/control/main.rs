@@ -18,6 +18,7 @@ mod roles;
 mod stateful;
 mod tokens;
 mod unreadable;
+mod upkeep;
 
 use client::{DeleteOptions, Propagation};
 use harness::Plane;
