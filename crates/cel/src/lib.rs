@@ -37,5 +37,6 @@ pub use error::Error;
 pub use eval::{Program, Vars};
 pub use libraries::authorizer::{Authorizer, Decision, Question, Request};
 pub use source::{Issue, Issues};
+pub use syntax::is_reserved;
 pub use types::{Decl, Field, Object, Type, UNBOUNDED};
 pub use value::{Key, List, ListKind, Map, Opaque, Shape, Text, Val};
