@@ -34,7 +34,7 @@ const PLAIN_ANSWER: &str = "http: server gave HTTP response to HTTPS client";
 pub enum Purpose {
     /// The status of the answer counts.
     Probe,
-    /// Any answer is a success. A server that speaks plain HTTP in place of HTTPS is asked again in plain HTTP.
+    /// Any answer is a success. If the server answers HTTPS with plain HTTP, the request is repeated in plain HTTP.
     Hook,
 }
 
