@@ -158,7 +158,7 @@ pub(crate) struct WalkIndex {
     pub always_written: Vec<u16>,
 }
 
-/// The [`WalkIndex`] of a schema, computed on first use. A clone of a schema may change, and computes its own.
+/// The `WalkIndex` of a schema, computed on first use. A clone of a schema may change, and computes its own.
 #[derive(Debug, Default)]
 pub struct CachedWalkIndex(pub(crate) OnceLock<Box<WalkIndex>>);
 
