@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(pieces_by(&[0_usize; 0], |s| *s).count(), 0);
     }
 
-    /// Some kilobytes of nested lists became a hundred times as much in one piece of a response, outside of any budget.
+    /// Some kilobytes of nested lists became a hundred times as much in one piece of a response, beyond any budget.
     #[test]
     fn objects_that_indentation_multiplies_are_not_joined() {
         let entry = |data: Value| {

@@ -62,6 +62,27 @@ fn equal_lists<'a>(a: &List<'a>, b: &List<'a>) -> bool {
         }
 }
 
+impl<'a> List<'a> {
+    /// Whether an item equals the value.
+    pub fn contains(&self, v: &Val<'a>) -> bool {
+        self.iter().any(|x| work::is_over() || equal(&x, v))
+    }
+
+    /// The item of a map-like list with the same keys.
+    pub fn with_keys_of(&self, v: &Val<'a>, keys: &[Box<str>]) -> Option<Val<'a>> {
+        self.iter().find(|x| work::is_over() || same_keys(x, v, keys))
+    }
+}
+
+fn same_keys(a: &Val<'_>, b: &Val<'_>, keys: &[Box<str>]) -> bool {
+    let (Val::Map(a), Val::Map(b)) = (a, b) else { return false };
+    keys.iter().all(|k| match (a.field(k), b.field(k)) {
+        (Some(x), Some(y)) => equal(&x, &y),
+        (None, None) => true,
+        _ => false,
+    })
+}
+
 /// Compares numbers by value. None if one of them is no number or NaN.
 pub fn compare_numbers(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
     let whole = |v: &Val<'_>| match v {

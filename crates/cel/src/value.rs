@@ -1,9 +1,8 @@
 //! Values of an evaluation. JSON is borrowed, not copied. What a schema defines beyond JSON (a string is a time, a list is a set) comes from a
 //! [`Shape`].
 
-use crate::compare::equal;
-use crate::functions::authorizer::Request;
-use crate::functions::{format::Format, net::Cidr, semver::Version, url::Url};
+use crate::libraries::authorizer::{Decision, Request};
+use crate::libraries::{format::Format, net::Cidr, semver::Version, url::Url};
 use crate::time;
 use crate::work;
 use meta::Quantity;
@@ -63,7 +62,7 @@ pub enum Opaque<'a> {
     /// An authorization check.
     Authorizer(Request<'a>),
     /// The result of an authorization check.
-    Decision(crate::Decision),
+    Decision(Decision),
 }
 
 /// A string, borrowed or owned.
@@ -467,16 +466,6 @@ impl<'a> List<'a> {
             _ => &ListKind::Atomic,
         }
     }
-
-    /// Whether an item equals the value.
-    pub fn contains(&self, v: &Val<'a>) -> bool {
-        self.iter().any(|x| work::is_over() || equal(&x, v))
-    }
-
-    /// The item of a map-like list with the same keys.
-    pub fn with_keys_of(&self, v: &Val<'a>, keys: &[Box<str>]) -> Option<Val<'a>> {
-        self.iter().find(|x| work::is_over() || same_keys(x, v, keys))
-    }
 }
 
 fn items(shape: Option<&Shape>) -> Option<&Shape> {
@@ -484,15 +473,6 @@ fn items(shape: Option<&Shape>) -> Option<&Shape> {
         Some(Shape::List(_, items)) => items.as_deref(),
         _ => None,
     }
-}
-
-fn same_keys(a: &Val<'_>, b: &Val<'_>, keys: &[Box<str>]) -> bool {
-    let (Val::Map(a), Val::Map(b)) = (a, b) else { return false };
-    keys.iter().all(|k| match (a.field(k), b.field(k)) {
-        (Some(x), Some(y)) => equal(&x, &y),
-        (None, None) => true,
-        _ => false,
-    })
 }
 
 impl<'a> Map<'a> {

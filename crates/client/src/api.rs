@@ -42,10 +42,13 @@ impl<T> Clone for Api<T> {
 /// One page of a list.
 #[derive(Clone, Debug, Default)]
 pub struct List<T> {
+    /// Revision of the list.
     pub resource_version: String,
     /// Empty on the last page.
     pub continue_token: String,
+    /// Estimated number of items after this page; none on the last page, and with selectors.
     pub remaining: Option<i64>,
+    /// Objects of this page.
     pub items: Vec<T>,
 }
 
@@ -94,6 +97,7 @@ impl Client {
 }
 
 impl<T> Api<T> {
+    /// The objects of `resource`, in all namespaces until [`Self::namespace`] narrows it.
     pub fn new(client: Client, resource: ApiResource) -> Self {
         Self { client, resource, namespace: None, accept: JSON, marker: PhantomData }
     }
@@ -112,10 +116,12 @@ impl<T> Api<T> {
         self
     }
 
+    /// The resource of the requests.
     pub fn resource(&self) -> &ApiResource {
         &self.resource
     }
 
+    /// The client that sends the requests.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -231,6 +237,7 @@ impl<T> Api<T> {
         self.client.json(self.build(Method::PUT, Some(name), Some(sub), &options.query(), body)?).await
     }
 
+    /// Patches a subresource. Returns the response, decoded as `R`.
     pub async fn patch_subresource<R: DeserializeOwned>(
         &self,
         name: &str,
@@ -283,6 +290,7 @@ impl<T> Api<T> {
 }
 
 impl<T: DeserializeOwned> Api<T> {
+    /// Reads the newest state of an object. Fails with *not found* if there is none.
     pub async fn get(&self, name: &str) -> Result<T, Error> {
         self.get_at(name, "").await
     }
@@ -294,6 +302,7 @@ impl<T: DeserializeOwned> Api<T> {
         self.client.json(self.build(Method::GET, Some(name), None, &q, None)?).await
     }
 
+    /// Like [`Self::get`], but none if the object does not exist.
     pub async fn get_opt(&self, name: &str) -> Result<Option<T>, Error> {
         crate::error::optional(self.get(name).await)
     }
@@ -324,10 +333,12 @@ impl<T: DeserializeOwned> Api<T> {
         Ok(all)
     }
 
+    /// Watches objects. The stream ends when the server closes the watch.
     pub async fn watch(&self, options: &WatchOptions) -> Result<Events<T>, Error> {
         Ok(Events::new(self.watch_raw(options).await?))
     }
 
+    /// Patches an object. Only server-side apply creates an absent one.
     pub async fn patch(&self, name: &str, options: &WriteOptions, patch: &Patch) -> Result<T, Error> {
         let body = Some((patch.content_type(), self.encode(patch.document())?));
         self.client.json(self.build(Method::PATCH, Some(name), None, &options.query(), body)?).await
@@ -335,6 +346,7 @@ impl<T: DeserializeOwned> Api<T> {
 }
 
 impl<T: DeserializeOwned + Serialize> Api<T> {
+    /// Creates an object. Returns it as the server stored it.
     pub async fn create(&self, options: &WriteOptions, object: &T) -> Result<T, Error> {
         let body = Some((JSON, self.encode(object)?));
         self.client.json(self.build(Method::POST, None, None, &options.query(), body)?).await
@@ -346,10 +358,12 @@ impl<T: DeserializeOwned + Serialize> Api<T> {
         self.client.json(self.build(Method::PUT, Some(name), None, &options.query(), body)?).await
     }
 
+    /// Replaces the `status` of an object; the server ignores other fields.
     pub async fn update_status(&self, name: &str, options: &WriteOptions, object: &T) -> Result<T, Error> {
         self.update_subresource(name, "status", options, object).await
     }
 
+    /// Patches the `status` of an object; the server ignores other fields.
     pub async fn patch_status(&self, name: &str, options: &WriteOptions, patch: &Patch) -> Result<T, Error> {
         self.patch_subresource(name, "status", options, patch).await
     }

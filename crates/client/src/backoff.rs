@@ -18,16 +18,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Delays from `initial` up to `max`, multiplied by `factor` each time. `jitter` is a fraction of a delay.
     pub fn new(initial: Duration, max: Duration, factor: f64, jitter: f64) -> Self {
         Self { initial, max, factor, jitter, next: initial }
     }
 
+    /// Returns the next delay, with jitter, and increases the one after it.
     pub fn next(&mut self, rng: &dyn Rng) -> Duration {
         let base = self.next;
         self.next = base.mul_f64(self.factor).min(self.max);
         base.mul_f64(1.0 + self.jitter * unit(rng))
     }
 
+    /// Starts again with the initial delay.
     pub fn reset(&mut self) {
         self.next = self.initial;
     }

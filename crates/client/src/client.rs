@@ -16,9 +16,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Media type of JSON.
 pub const JSON: &str = "application/json";
 /// Accept header for metadata only.
 pub const PARTIAL_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// Accept header for lists of metadata only.
 pub const PARTIAL_METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Accept header for tables, as `kubectl get` sends it.
@@ -28,9 +30,13 @@ pub const TABLE: &str =
 /// The user to impersonate (`kubectl --as`). Empty fields are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Impersonation {
+    /// User name (`Impersonate-User`).
     pub user: String,
+    /// User ID (`Impersonate-Uid`).
     pub uid: String,
+    /// Group names, a header `Impersonate-Group` each.
     pub groups: Vec<String>,
+    /// Pairs of key and value, a header `Impersonate-Extra-<key>` each. A key may repeat.
     pub extra: Vec<(String, String)>,
 }
 
@@ -78,6 +84,7 @@ impl Client {
         Self::shared(Arc::new(transport), user_agent)
     }
 
+    /// Like [`Self::new`], for a transport that others use too.
     pub fn shared(transport: Arc<dyn Transport>, user_agent: &str) -> Self {
         let mut headers = HeaderMap::new();
         if let Ok(v) = HeaderValue::from_str(user_agent) {
@@ -86,6 +93,7 @@ impl Client {
         Self { transport, headers: Arc::new(headers), warn: None, timeout: None, limit: None }
     }
 
+    /// The transport, with its layers.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }
@@ -111,6 +119,7 @@ impl Client {
         self
     }
 
+    /// Sends requests as another user. Fails if a name cannot be in a header.
     pub fn with_impersonation(mut self, who: &Impersonation) -> Result<Self, Error> {
         who.write(Arc::make_mut(&mut self.headers))?;
         Ok(self)
@@ -206,6 +215,7 @@ impl Client {
         }
     }
 
+    /// Sends a request and decodes the JSON body. Fails if the response is no success.
     pub async fn json<T: DeserializeOwned>(&self, request: Request<Bytes>) -> Result<T, Error> {
         let what = format!("{} {}", request.method(), request.uri().path());
         decode(&self.bytes(request).await?, || what)
@@ -297,6 +307,7 @@ pub fn request(
     b.body(Bytes::from(bytes)).map_err(|e| Error::Request(format!("{path}: {e}")))
 }
 
+/// Reads a body to its end. Trusts the server with its size.
 pub async fn collect(body: Body) -> Result<Bytes, Error> {
     Ok(body.collect().await?.to_bytes())
 }

@@ -2,6 +2,7 @@
 
 use meta::{Reason, Status};
 
+/// The source of an error, of any type.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failed request. [`Error::Api`] is the server's response; all others occurred before or after it.
@@ -15,19 +16,38 @@ pub enum Error {
     Request(String),
     /// The connection failed; the text is that of Go's `net` and `crypto/tls`, with the address.
     #[error("{source}")]
-    Connect { to: String, source: BoxError },
+    Connect {
+        /// Host and port.
+        to: String,
+        /// The error of the network or of TLS.
+        source: BoxError,
+    },
     /// The request was sent, or half sent; whether the server acted on it is unknown.
     #[error("sending the request: {0}")]
     Send(#[source] BoxError),
+    /// The response ended before its end, or the connection failed meanwhile.
     #[error("reading the answer: {0}")]
     Body(#[source] BoxError),
+    /// A request body cannot be encoded as JSON.
     #[error("encoding {what}: {source}")]
-    Encode { what: &'static str, source: serde_json::Error },
+    Encode {
+        /// The type of the body.
+        what: &'static str,
+        /// The error of the encoder.
+        source: serde_json::Error,
+    },
+    /// A response body is not JSON of the expected form.
     #[error("decoding {what}: {source}")]
-    Decode { what: String, source: serde_json::Error },
+    Decode {
+        /// Method and path of the request, or the part of the response.
+        what: String,
+        /// The error of the decoder.
+        source: serde_json::Error,
+    },
     /// The response is not of the API's form.
     #[error("unexpected answer: {0}")]
     Unexpected(String),
+    /// The time limit of the client expired before the response.
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
     /// The client's time limit expired while the response arrived.
@@ -39,6 +59,7 @@ pub enum Error {
     /// The server refused to switch protocols, with a response that is no `Status`.
     #[error("unable to upgrade connection: {0}")]
     UpgradeRefused(String),
+    /// Credentials cannot be read or written as headers.
     #[error("credentials: {0}")]
     Credentials(String),
     /// The kubeconfig and flags are contradictory or name missing entries.
@@ -58,6 +79,7 @@ impl Error {
         }
     }
 
+    /// The server's `Status`, if it answered with one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Api(s) => Some(s),
@@ -69,26 +91,32 @@ impl Error {
         self.status().is_some_and(|s| s.is(reason))
     }
 
+    /// Whether the reason is `NotFound`.
     pub fn is_not_found(&self) -> bool {
         self.is(Reason::NotFound)
     }
 
+    /// Whether the reason is `AlreadyExists`.
     pub fn is_already_exists(&self) -> bool {
         self.is(Reason::AlreadyExists)
     }
 
+    /// Whether the reason is `Conflict`.
     pub fn is_conflict(&self) -> bool {
         self.is(Reason::Conflict)
     }
 
+    /// Whether the reason is `Forbidden`.
     pub fn is_forbidden(&self) -> bool {
         self.is(Reason::Forbidden)
     }
 
+    /// Whether the reason is `Unauthorized`.
     pub fn is_unauthorized(&self) -> bool {
         self.is(Reason::Unauthorized)
     }
 
+    /// Whether the reason is `Invalid`: the object has field errors.
     pub fn is_invalid(&self) -> bool {
         self.is(Reason::Invalid)
     }
@@ -98,6 +126,7 @@ impl Error {
         self.is(Reason::Expired) || self.is(Reason::Gone)
     }
 
+    /// Whether the reason is `TooManyRequests`: a rate limit, or a disruption budget.
     pub fn is_too_many_requests(&self) -> bool {
         self.is(Reason::TooManyRequests)
     }
@@ -129,6 +158,7 @@ impl Error {
         self.has_cause("NamespaceTerminating")
     }
 
+    /// Whether the details of the `Status` have a cause with this reason.
     pub fn has_cause(&self, reason: &str) -> bool {
         self.status().and_then(|s| s.details.as_ref()).is_some_and(|d| d.causes.iter().any(|c| c.reason == reason))
     }

@@ -23,9 +23,12 @@ const WAITING: usize = 1000;
 /// Attempts to send one event.
 const TRIES: u32 = 12;
 
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
+    /// Informative.
     Normal,
+    /// Something may need attention.
     Warning,
 }
 
@@ -41,17 +44,24 @@ impl Severity {
 /// The object of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Regarding {
+    /// API version of the object: `apps/v1`.
     pub api_version: String,
+    /// Kind of the object.
     pub kind: String,
+    /// Namespace of the object; empty if cluster-scoped. Its event is then in `default`.
     pub namespace: String,
+    /// Name of the object.
     pub name: String,
+    /// UID of the object.
     pub uid: String,
+    /// Resource version of the object that the reporter saw; may be empty.
     pub resource_version: String,
     /// `spec.containers{name}` for an event about a container.
     pub field_path: String,
 }
 
 impl Regarding {
+    /// Refers to an object of an informer, which may lack `apiVersion` and `kind`.
     pub fn from_meta(api_version: &str, kind: &str, m: &crate::Meta) -> Self {
         Self {
             api_version: api_version.into(),
@@ -64,6 +74,7 @@ impl Regarding {
         }
     }
 
+    /// Refers to a complete object.
     pub fn object(o: &Object) -> Self {
         Self {
             api_version: o.api_version().into(),
@@ -76,6 +87,7 @@ impl Regarding {
         }
     }
 
+    /// Refers to a field of the object, such as `spec.containers{name}`.
     #[must_use]
     pub fn field(mut self, path: &str) -> Self {
         self.field_path = path.into();
@@ -101,16 +113,28 @@ impl Regarding {
 #[derive(Clone, Debug)]
 pub enum Source {
     /// `v1` events, as controllers and the node agent write them.
-    Core { component: String, host: String },
+    Core {
+        /// Name of the component: `kubelet`.
+        component: String,
+        /// Name of its node; empty for none.
+        host: String,
+    },
     /// `events.k8s.io/v1` events, as the scheduler writes them.
-    Events { controller: String, instance: String },
+    Events {
+        /// Name of the component (`reportingController`).
+        controller: String,
+        /// Name of its process (`reportingInstance`).
+        instance: String,
+    },
 }
 
 impl Source {
+    /// Source of `v1` events without a host, such as a controller.
     pub fn component(name: &str) -> Self {
         Self::Core { component: name.into(), host: String::new() }
     }
 
+    /// Source of `events.k8s.io/v1` events: the instance is `name-host`.
     pub fn scheduler(name: &str, host: &str) -> Self {
         Self::Events { controller: name.into(), instance: format!("{name}-{host}") }
     }
@@ -164,14 +188,17 @@ impl Recorder {
         *last
     }
 
+    /// Records an event without an action. `reason` is in CamelCase.
     pub fn event(&self, about: Regarding, severity: Severity, reason: &str, message: impl Into<String>) {
         self.action(about, severity, reason, "", message);
     }
 
+    /// Records a `Normal` event.
     pub fn normal(&self, about: Regarding, reason: &str, message: impl Into<String>) {
         self.event(about, Severity::Normal, reason, message);
     }
 
+    /// Records a `Warning` event.
     pub fn warning(&self, about: Regarding, reason: &str, message: impl Into<String>) {
         self.event(about, Severity::Warning, reason, message);
     }

@@ -18,6 +18,7 @@ struct Expected {
     since: Instant,
 }
 
+/// Expected creations and deletions by key of the owner.
 pub struct Expectations<K>(Mutex<BTreeMap<K, Expected>>);
 
 impl<K> Default for Expectations<K> {
@@ -31,6 +32,7 @@ impl<K: Ord + Clone> Expectations<K> {
         self.0.lock().insert(key.clone(), Expected { creations, deletions, since: Instant::now() });
     }
 
+    /// Expects `n` creations, and replaces other expectations of the key.
     pub fn expect_creations(&self, key: &K, n: usize) {
         self.set(key, n as i64, BTreeSet::new());
     }
@@ -67,6 +69,7 @@ impl<K: Ord + Clone> Expectations<K> {
         }
     }
 
+    /// Removes the expectations of a deleted key.
     pub fn forget(&self, key: &K) {
         self.0.lock().remove(key);
     }

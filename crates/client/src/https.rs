@@ -40,13 +40,18 @@ const TOKEN_TTL: Duration = Duration::from_secs(10);
 /// Credentials other than a client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credentials {
+    /// No credentials.
     #[default]
     None,
+    /// A bearer token.
     Bearer(String),
     /// Re-read periodically, because service account tokens are renewed in place.
     BearerFile(PathBuf),
+    /// HTTP basic authentication.
     Basic {
+        /// User name, without a colon.
         user: String,
+        /// Password.
         password: String,
     },
 }
@@ -54,6 +59,7 @@ pub enum Credentials {
 /// The addresses that may be dialled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
+    /// Any address.
     #[default]
     Anywhere,
     /// All but loopback, link-local and multicast addresses ([`meta::address::is_special`]): for servers that cluster users name.
@@ -65,20 +71,28 @@ pub enum Reach {
 pub struct Config {
     /// `https://host:port[/prefix]`; `http` is allowed.
     pub server: String,
+    /// Certificate authorities that the server's certificate is verified with.
     pub roots: Roots,
+    /// Client certificate, if any.
     pub identity: Option<ClientIdentity>,
+    /// Credentials in the `Authorization` header.
     pub credentials: Credentials,
     /// The name that the certificate must have, if not the host of `server`.
     pub server_name: Option<String>,
+    /// Accepts any server certificate.
     pub insecure: bool,
+    /// Proxy to connect through, if any.
     pub proxy: Option<Proxy>,
     /// Checked after name resolution for each dialled address. A proxy resolves names itself.
     pub reach: Reach,
+    /// Time limit of the TCP connect, and of the TLS handshake.
     pub connect_timeout: Duration,
+    /// Uses HTTP/1.1 only.
     pub disable_http2: bool,
 }
 
 impl Config {
+    /// Configuration with the system's certificate authorities and a time limit of 30 seconds.
     pub fn new(server: impl Into<String>) -> Self {
         Self {
             server: server.into(),

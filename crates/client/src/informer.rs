@@ -62,10 +62,12 @@ impl<V: View> Informer<V> {
         self.shared.add_index(name, Arc::new(f));
     }
 
+    /// The cached entry of a key.
     pub fn get(&self, key: &Key) -> Option<Arc<Entry<V>>> {
         self.cache().get(key).cloned()
     }
 
+    /// Whether the first list has been delivered to the handlers.
     pub fn has_synced(&self) -> bool {
         self.synced.is_set()
     }

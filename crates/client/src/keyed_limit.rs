@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
+/// Counts what is open by key. Drops of a [`Permit`] decrease the count.
 pub struct KeyedLimit<K> {
     total: usize,
     per_key: usize,
@@ -18,6 +19,7 @@ pub struct Permit<K: Eq + Hash> {
 }
 
 impl<K: Clone + Eq + Hash> KeyedLimit<K> {
+    /// A limit of `total` open at a time, of which each key may have `per_key`.
     pub fn new(total: usize, per_key: usize) -> Arc<Self> {
         Arc::new(Self { total, per_key, open: Mutex::default() })
     }

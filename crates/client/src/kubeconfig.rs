@@ -27,16 +27,23 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Kubeconfig {
+    /// `v1`.
     #[serde(rename = "apiVersion")]
     pub api_version: String,
+    /// `Config`.
     pub kind: String,
+    /// Name of the context in use; may be empty.
     pub current_context: String,
+    /// Clusters by name.
     #[serde(deserialize_with = "list")]
     pub clusters: Vec<Named<Cluster>>,
+    /// Contexts by name.
     #[serde(deserialize_with = "list")]
     pub contexts: Vec<Named<Context>>,
+    /// Users by name.
     #[serde(deserialize_with = "list")]
     pub users: Vec<Named<User>>,
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -49,12 +56,15 @@ fn list<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(d: D) -> Result<V
 /// An entry of one of the three lists. Its value is under the list's name in the singular.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Named<T> {
+    /// Name of the entry.
     pub name: String,
+    /// Value of the entry.
     pub value: T,
 }
 
 /// The value type of one of the three lists.
 pub trait Entry {
+    /// Field of an entry that holds the value: `cluster`.
     const KEY: &'static str;
 }
 
@@ -93,66 +103,92 @@ impl<'de, T: Entry + Default + serde::de::DeserializeOwned> Deserialize<'de> for
     }
 }
 
+/// A server and how to verify it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Cluster {
+    /// URL of the server.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub server: String,
+    /// Path of a PEM file with certificate authorities.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificate_authority: String,
     /// PEM in base64.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificate_authority_data: String,
+    /// Accepts any server certificate.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_skip_tls_verify: bool,
+    /// Name that the server's certificate must have; empty for the host of `server`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tls_server_name: String,
+    /// URL of a proxy (`http://` only); empty for that of the environment.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub proxy_url: String,
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
+/// A cluster, a user and a default namespace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Context {
+    /// Name of the cluster.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cluster: String,
+    /// Name of the user.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
+    /// Default namespace; empty for `default`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
+/// Credentials of a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct User {
+    /// Path of a PEM file with the certificate chain.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client_certificate: String,
+    /// Certificate chain as PEM in base64; takes precedence over the file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client_certificate_data: String,
+    /// Path of a PEM file with the private key.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client_key: String,
+    /// Private key as PEM in base64; takes precedence over the file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client_key_data: String,
+    /// Bearer token.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub token: String,
+    /// Path of a file with a bearer token; takes precedence over `token`.
     #[serde(rename = "tokenFile", skip_serializing_if = "String::is_empty")]
     pub token_file: String,
+    /// User name of basic authentication.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub username: String,
+    /// Password of basic authentication.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub password: String,
+    /// User to impersonate.
     #[serde(rename = "as", skip_serializing_if = "String::is_empty")]
     pub impersonate: String,
+    /// UID to impersonate.
     #[serde(rename = "as-uid", skip_serializing_if = "String::is_empty")]
     pub impersonate_uid: String,
+    /// Groups to impersonate.
     #[serde(rename = "as-groups", skip_serializing_if = "Vec::is_empty")]
     pub impersonate_groups: Vec<String>,
+    /// Credential plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec: Option<exec::Exec>,
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -160,21 +196,37 @@ pub struct User {
 /// Values of flags; empty fields are not set.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
+    /// Context to use (`--context`).
     pub context: String,
+    /// Cluster of the kubeconfig to use (`--cluster`).
     pub cluster: String,
+    /// User of the kubeconfig to use (`--user`).
     pub user: String,
+    /// Namespace of requests (`--namespace`).
     pub namespace: String,
+    /// URL of the server (`--server`).
     pub server: String,
+    /// Path of a PEM file with certificate authorities (`--certificate-authority`).
     pub certificate_authority: String,
+    /// Accepts any server certificate (`--insecure-skip-tls-verify`).
     pub insecure_skip_tls_verify: bool,
+    /// Name that the server's certificate must have (`--tls-server-name`).
     pub tls_server_name: String,
+    /// Path of a PEM file with the client certificate (`--client-certificate`).
     pub client_certificate: String,
+    /// Path of a PEM file with the private key (`--client-key`).
     pub client_key: String,
+    /// Bearer token (`--token`).
     pub token: String,
+    /// User name of basic authentication (`--username`).
     pub username: String,
+    /// Password of basic authentication (`--password`).
     pub password: String,
+    /// User to impersonate (`--as`, `--as-group`, `--as-uid`).
     pub impersonation: Impersonation,
+    /// Time limit of each request (`--request-timeout`); none for no limit.
     pub request_timeout: Option<Duration>,
+    /// Uses HTTP/1.1 only.
     pub disable_http2: bool,
     /// The command reads standard input, so an exec plugin cannot prompt there.
     pub stdin_in_use: bool,
@@ -183,13 +235,17 @@ pub struct Overrides {
 /// The configuration of one context.
 #[derive(Clone, Debug)]
 pub struct Resolved {
+    /// Name of the context; empty if there is none.
     pub context: String,
     /// `default` unless the context or a flag names another.
     pub namespace: String,
     /// Whether a flag or the context named the namespace.
     pub namespace_given: bool,
+    /// Connection to the server, without the credentials of a plugin.
     pub https: Config,
+    /// User to impersonate.
     pub impersonation: Impersonation,
+    /// Time limit of each request; none for no limit.
     pub request_timeout: Option<Duration>,
     exec: Option<exec::Exec>,
 }

@@ -14,15 +14,22 @@ use tokio::time::Instant;
 /// The lease, the identity of the candidate, and the times (client-go's defaults: 15 s, 10 s, 2 s).
 #[derive(Clone, Debug)]
 pub struct Election {
+    /// Namespace of the lease.
     pub namespace: String,
+    /// Name of the lease.
     pub name: String,
+    /// Identity of this candidate; unique among candidates.
     pub identity: String,
+    /// Time after which an unchanged lease has expired.
     pub duration: Duration,
+    /// Time within which the holder must renew the lease, or it stops leading.
     pub renew_deadline: Duration,
+    /// Interval between attempts to acquire or renew the lease.
     pub retry: Duration,
 }
 
 impl Election {
+    /// Election with client-go's default times.
     pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -46,6 +53,7 @@ pub struct Elector {
 }
 
 impl Elector {
+    /// Creates a candidate. `rng` spreads the attempts of candidates.
     pub fn new(client: &Client, election: Election, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let api = client.api::<Lease>().namespace(&election.namespace);
         Self { api, election, clock, rng, seen: None }

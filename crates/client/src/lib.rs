@@ -3,30 +3,32 @@
 //! A [`Client`] is one caller's connection to the server; [`Api`] has the verbs of one resource, for [`meta::Object`] or a typed view of
 //! `k8s-openapi`. Invariant: nothing here knows the semantics of a kind, and components reach the server only through this crate.
 
+#![warn(missing_docs)]
+
 pub mod api;
-pub mod backoff;
+mod backoff;
 pub mod certificate;
 pub mod client;
 pub mod discovery;
 pub mod error;
-pub mod events;
-pub mod expectations;
+mod events;
+mod expectations;
 pub mod https;
 pub mod informer;
-pub mod keyed_limit;
+mod keyed_limit;
 pub mod kubeconfig;
 pub mod lease;
 pub mod log;
 pub mod lookups;
 pub mod metrics;
-pub mod options;
-pub mod pace;
+mod options;
+mod pace;
 pub mod program;
 pub mod queue;
-pub mod resource;
+mod resource;
 pub mod shared;
 pub mod transport;
-pub mod watch;
+mod watch;
 
 pub use api::{Api, List};
 pub use client::{Client, Impersonation};

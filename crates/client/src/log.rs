@@ -23,7 +23,9 @@ use tokio::time::Instant;
 
 type Write = dyn Fn(&str) + Send + Sync;
 
+/// A transport that logs what it sends and receives.
 pub struct Logged {
+    /// The transport that sends the requests.
     pub inner: Arc<dyn Transport>,
     /// 6: one line per request; 7: request headers; 8: response headers and bodies, cut at 1,024 bytes; 9: a curl command, connections with
     /// their durations, bodies cut at 10,240 bytes; 10: complete bodies.
@@ -32,7 +34,9 @@ pub struct Logged {
     pub server: String,
     /// The scheme of the credentials that the transport adds, if any: `Bearer`, `Basic`.
     pub authorization: Option<&'static str>,
+    /// Clock of the line prefix.
     pub clock: Arc<dyn Clock>,
+    /// Time zone of the line prefix.
     pub zone: TimeZone,
     /// Writes a line; the line ends with a newline.
     pub write: Box<Write>,

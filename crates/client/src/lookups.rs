@@ -18,10 +18,13 @@ type Resolver = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 /// A tenant's share of concurrent lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
+    /// The tenant.
     pub key: &'a str,
+    /// Maximum number of concurrent lookups of the tenant.
     pub limit: usize,
 }
 
+/// Runs lookups on blocking threads, within limits.
 pub struct Lookups {
     resolver: Arc<Resolver>,
     total: Arc<Semaphore>,
@@ -35,6 +38,7 @@ impl Lookups {
         Self::with_resolver(limit, |host, port| (host, port).to_socket_addrs().map(Iterator::collect))
     }
 
+    /// Like [`Self::new`], with another blocking resolver of host and port.
     pub fn with_resolver(
         limit: usize,
         resolver: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,

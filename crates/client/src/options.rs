@@ -38,33 +38,44 @@ impl Query {
     }
 }
 
+/// How `resourceVersion` applies to a list (`resourceVersionMatch`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersionMatch {
+    /// The server's default.
     #[default]
     Unset,
+    /// Any state at least as new as the revision.
     NotOlderThan,
+    /// The state at exactly the revision.
     Exact,
 }
 
 /// Which objects to list. `Default` is all of them at the newest revision in one response.
 #[derive(Clone, Debug, Default)]
 pub struct ListOptions {
+    /// Label selector in text form; empty for all.
     pub label_selector: String,
+    /// Field selector in text form; empty for all.
     pub field_selector: String,
     /// `0`: no limit.
     pub limit: u32,
+    /// Token of the previous page; empty for the first.
     pub continue_token: String,
     /// Empty: the newest; `0`: any that the server has cached.
     pub resource_version: String,
+    /// How `resource_version` applies.
     pub version_match: VersionMatch,
+    /// Time limit of the request on the server, in seconds.
     pub timeout_seconds: Option<u32>,
 }
 
 impl ListOptions {
+    /// All objects that match a label selector.
     pub fn labels(selector: &LabelSelector) -> Self {
         Self { label_selector: selector.to_string(), ..Self::default() }
     }
 
+    /// All objects that match a field selector.
     pub fn fields(selector: &FieldSelector) -> Self {
         Self { field_selector: selector.to_string(), ..Self::default() }
     }
@@ -93,13 +104,17 @@ impl ListOptions {
 /// Which events to watch.
 #[derive(Clone, Debug, Default)]
 pub struct WatchOptions {
+    /// Label selector in text form; empty for all.
     pub label_selector: String,
+    /// Field selector in text form; empty for all.
     pub field_selector: String,
     /// Events after this revision. Empty: the current state as synthetic `ADDED` events first.
     pub resource_version: String,
+    /// Whether the server sends bookmarks.
     pub bookmarks: bool,
     /// Streaming list: the current state first, then a bookmark with the annotation `k8s.io/initial-events-end`.
     pub send_initial_events: bool,
+    /// Time after which the server ends the watch, in seconds.
     pub timeout_seconds: Option<u32>,
 }
 
@@ -124,20 +139,27 @@ impl WatchOptions {
     }
 }
 
+/// How the server handles unknown and duplicate fields (`fieldValidation`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
     /// The server's default.
     #[default]
     Unset,
+    /// Drops them silently.
     Ignore,
+    /// Drops them and warns.
     Warn,
+    /// Rejects the request.
     Strict,
 }
 
+/// Whether a write is only tried (`dryRun`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DryRun {
+    /// The server stores the result.
     #[default]
     No,
+    /// The server runs all stages but does not store the result.
     All,
 }
 
@@ -146,13 +168,16 @@ pub enum DryRun {
 pub struct WriteOptions {
     /// Empty: derived from the user agent by the server.
     pub field_manager: String,
+    /// Whether the server stores the result.
     pub dry_run: DryRun,
+    /// How the server handles unknown and duplicate fields.
     pub field_validation: FieldValidation,
     /// Server-side apply only: take fields from other managers (`--force-conflicts`).
     pub force: bool,
 }
 
 impl WriteOptions {
+    /// Default options with a field manager.
     pub fn manager(name: &str) -> Self {
         Self { field_manager: name.into(), ..Self::default() }
     }
@@ -176,18 +201,25 @@ impl WriteOptions {
     }
 }
 
+/// What happens to dependents of a deleted object (`propagationPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Propagation {
+    /// Dependents stay, without the owner reference.
     Orphan,
+    /// The object is deleted at once, dependents afterwards.
     Background,
+    /// Dependents are deleted first.
     Foreground,
 }
 
+/// What an object must have to be deleted (`metav1.Preconditions`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preconditions {
+    /// Required UID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
+    /// Required resource version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }
@@ -196,12 +228,16 @@ pub struct Preconditions {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeleteOptions {
+    /// Grace period in seconds; none for that of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<i64>,
+    /// What happens to dependents; none for the default of the kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation_policy: Option<Propagation>,
+    /// Preconditions, which otherwise fail with a conflict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preconditions: Option<Preconditions>,
+    /// Whether the server deletes the object.
     #[serde(skip_serializing_if = "is_no", serialize_with = "dry_run")]
     pub dry_run: DryRun,
 }
@@ -220,10 +256,12 @@ impl DeleteOptions {
         Self { preconditions: Some(Preconditions { uid: Some(uid.into()), resource_version: None }), ..Self::default() }
     }
 
+    /// Default options with a propagation policy.
     pub fn propagation(policy: Propagation) -> Self {
         Self { propagation_policy: Some(policy), ..Self::default() }
     }
 
+    /// Sets the grace period, in seconds.
     #[must_use]
     pub fn with_grace(mut self, seconds: i64) -> Self {
         self.grace_period_seconds = Some(seconds);
@@ -253,6 +291,7 @@ pub enum Patch {
 }
 
 impl Patch {
+    /// The media type of the patch.
     pub fn content_type(&self) -> &'static str {
         match self {
             Self::Json(_) => "application/json-patch+json",
@@ -263,6 +302,7 @@ impl Patch {
         }
     }
 
+    /// The document of the patch, sent as the body.
     pub fn document(&self) -> &Value {
         let (Self::Json(v) | Self::Merge(v) | Self::Strategic(v) | Self::Apply(v)) = self;
         v

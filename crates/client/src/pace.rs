@@ -14,6 +14,7 @@ pub struct Tokens<K> {
 }
 
 impl<K: Ord + Clone> Tokens<K> {
+    /// Full buckets for all keys. `burst` tokens take `burst · every` to return.
     pub fn new(burst: u32, every: Duration) -> Self {
         Self { full_at: Mutex::default(), burst, every }
     }

@@ -5,10 +5,13 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+/// Why a program was not found. The texts are those of Go's `exec.LookPath`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
+    /// No entry of `PATH` has an executable file of this name.
     #[error("exec: {0:?}: executable file not found in $PATH")]
     NotFound(String),
+    /// The first entry of `PATH` that has the program is relative.
     #[error("exec: {0:?}: cannot run executable found relative to current directory")]
     Relative(String),
 }

@@ -20,7 +20,9 @@ const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Delay of a key that failed: `base · 2ⁿ`, at most `max`.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimit {
+    /// Delay after the first failure.
     pub base: Duration,
+    /// Maximum delay.
     pub max: Duration,
 }
 
@@ -61,6 +63,7 @@ impl<K: Ord + Clone> Default for WorkQueue<K> {
 }
 
 impl<K: Ord + Clone> WorkQueue<K> {
+    /// An empty queue without metrics.
     pub fn new(limit: RateLimit) -> Self {
         Self {
             state: Mutex::new(State {
@@ -79,6 +82,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
+    /// Adds a key. Wakes a worker, unless the key waits already or is being processed.
     pub fn add(&self, key: K) {
         let mut s = self.state.lock();
         if s.enqueue(key) {
@@ -140,6 +144,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.add_after(key, delay);
     }
 
+    /// The number of failures of a key since [`Self::forget`].
     pub fn failures(&self, key: &K) -> u32 {
         self.state.lock().failures.get(key).copied().unwrap_or(0)
     }
@@ -149,10 +154,12 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.state.lock().failures.remove(key);
     }
 
+    /// The number of waiting keys, without delayed ones and those in progress.
     pub fn len(&self) -> usize {
         self.state.lock().queue.len()
     }
 
+    /// Whether no key waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -196,6 +203,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
+    /// Returns a key from [`Self::get`]. Queues it again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut s = self.state.lock();
         s.processing.remove(key);
@@ -270,7 +278,9 @@ impl<K: Ord + Clone> State<K> {
 /// What to do with a key that was processed without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// Nothing more to do until the key is added again.
     Done,
+    /// Process the key again after this delay.
     After(Duration),
 }
 

@@ -19,6 +19,7 @@ struct Inner {
 }
 
 impl ApiResource {
+    /// A resource of a group and version, with the kind of its objects.
     pub fn new(gvr: Gvr, kind: impl Into<String>, namespaced: bool) -> Self {
         Self(Arc::new(Inner { gvr, kind: kind.into(), namespaced }))
     }
@@ -38,18 +39,22 @@ impl ApiResource {
         Self::named(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT, K::KIND, namespaced)
     }
 
+    /// Group, version and plural name.
     pub fn gvr(&self) -> &Gvr {
         &self.0.gvr
     }
 
+    /// Group, version and kind.
     pub fn gvk(&self) -> Gvk {
         Gvk::new(self.0.gvr.group.clone(), self.0.gvr.version.clone(), self.0.kind.clone())
     }
 
+    /// The kind of the objects.
     pub fn kind(&self) -> &str {
         &self.0.kind
     }
 
+    /// Whether objects are in namespaces.
     pub fn namespaced(&self) -> bool {
         self.0.namespaced
     }

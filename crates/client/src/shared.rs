@@ -20,6 +20,7 @@ pub struct HandoverRequest;
 /// An object and its metadata, shared by all readers in the process.
 #[derive(Debug)]
 pub struct Stored {
+    /// The metadata of the object.
     pub meta: Meta,
     bytes: Bytes,
     /// The offset behind the brace that opens `metadata`, in bytes that lack the resource version.
@@ -77,21 +78,26 @@ fn whole(value: &[u8], mark: usize, resource_version: &str) -> Vec<u8> {
 
 /// A page of a list.
 pub struct Page {
+    /// The objects of the page.
     pub objects: Vec<Arc<Stored>>,
+    /// Revision of the list.
     pub resource_version: String,
     /// Empty on the last page.
     pub continue_token: String,
 }
 
+/// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Added or modified.
     Put,
+    /// Deleted: the object is the last state.
     Deleted,
 }
 
 /// Events that a watch hands over at a time. The end of the stream ends the watch.
 pub enum Batch {
+    /// Changes in order of their revisions.
     Events(Vec<(Kind, Arc<Stored>)>),
     /// A bookmark: there are no more events up to this revision.
     Bookmark(u64),
@@ -99,6 +105,7 @@ pub enum Batch {
     Failed(Status),
 }
 
+/// The receiver of a watch.
 pub type Batches = mpsc::Receiver<Batch>;
 
 /// A value that is taken once. Extensions must be `Clone`; the first caller of [`Self::take`] gets the value.
@@ -111,10 +118,12 @@ impl<T> Clone for Handover<T> {
 }
 
 impl<T: Send + 'static> Handover<T> {
+    /// Adds a value to the extensions of a response.
     pub fn give(extensions: &mut Extensions, thing: T) {
         extensions.insert(Self(Arc::new(Mutex::new(Some(thing)))));
     }
 
+    /// Takes the value from the extensions of a response; none if there is none, or it was taken.
     pub fn take(extensions: &Extensions) -> Option<T> {
         extensions.get::<Self>()?.0.lock().take()
     }

@@ -19,10 +19,13 @@ pub type Body = UnsyncBoxBody<Bytes, Error>;
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
+/// An upgraded connection.
 pub type Upgraded = Box<dyn Duplex>;
 
+/// Sends requests to one server.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
+    /// Sends a request. Returns the response once its headers are read; an error is no `Status`.
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error>;
 
     /// The server's address, as metrics label it.
@@ -40,7 +43,9 @@ pub trait Transport: Send + Sync + 'static {
 
 /// The result of a request to switch protocols.
 pub enum Upgrade {
+    /// The server switched protocols: its response and the byte stream.
     Switched(http::response::Parts, Upgraded),
+    /// The server sent another response.
     Refused(Response<Body>),
 }
 

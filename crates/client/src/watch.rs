@@ -16,13 +16,17 @@ use std::task::{Context, Poll};
 /// A change of one object, or a bookmark.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<T> {
+    /// The object was created, or began to match the selector.
     Added(T),
+    /// The object was modified.
     Modified(T),
     /// The last state of the object.
     Deleted(T),
     /// A bookmark: all events up to this revision have been sent.
     Bookmark {
+        /// Revision of the bookmark.
         resource_version: String,
+        /// Whether it ends the initial state (`k8s.io/initial-events-end`).
         initial_events_end: bool,
     },
 }

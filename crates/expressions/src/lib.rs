@@ -10,7 +10,7 @@ mod schema_types;
 
 pub use kind_types::{kind_type, metadata_type};
 pub use policy::{Params, message_env, policy_env, webhook_env};
-pub use schema_types::{RESERVED, Typed, escape, keys, max_occurrences, schema_type, shape, typed};
+pub use schema_types::{Typed, escape, keys, max_occurrences, schema_type, shape, typed};
 
 use cel::{Env, Program, Type};
 

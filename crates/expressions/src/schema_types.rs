@@ -104,34 +104,9 @@ fn object(s: &Value, resource: bool) -> Option<Typed> {
     Some(Typed { decl: Decl::new(Type::Object(Arc::new(o)), 0), least })
 }
 
-/// Reserved words of the language.
-pub const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
-
 /// The name of a property in expressions; none if an expression cannot contain it.
 pub fn escape(name: &str) -> Option<String> {
-    if RESERVED.contains(&name) {
+    if cel::is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let first = name.chars().next()?;

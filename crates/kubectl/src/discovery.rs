@@ -1,8 +1,8 @@
 //! The resources of the server (aggregated discovery, `apidiscovery.k8s.io/v2`, or one document per version from older
 //! servers), and how words of the command line name them.
 //!
-//! The documents are cached in kubectl's cache directory with their ETags. After six hours, and for an unknown word, the
-//! server is asked whether they are still current, so that a new definition is found.
+//! The documents are cached in kubectl's cache directory with their ETags. They are revalidated after six hours, and when a
+//! resource name is unknown, so that a new definition is found.
 
 use client::{ApiResource, Client};
 use http::Method;

@@ -71,7 +71,7 @@ impl Quantity {
             return Err(Error::Format);
         }
         let (format, binary, exponent) = read_suffix(suffix)?;
-        // value = digits × 10^(exponent − len(fraction)) × 1024^binary, wanted in billionths.
+        // value = digits × 10^(exponent − len(fraction)) × 1024^binary, in billionths.
         let zeros = whole.bytes().chain(fraction.bytes()).take_while(|c| *c == b'0').count();
         let count = whole.len() + fraction.len() - zeros;
         let mut scale = exponent - fraction.len() as i32 + 9;

@@ -62,7 +62,7 @@ pub fn forget_pods(namespace: Option<&Path>, pods: &BTreeSet<Ipv4Addr>) -> io::R
     forget(namespace, |body| Some(is_pod(body, TUPLE_ORIG) || is_pod(body, TUPLE_REPLY)))
 }
 
-/// Deletes the connections of a namespace for whose attributes `chosen` returns true.
+/// Deletes the connections of a namespace if `chosen` returns true for their attributes.
 fn forget(namespace: Option<&Path>, chosen: impl Fn(&[u8]) -> Option<bool>) -> io::Result<usize> {
     let socket = run_in(namespace, || {
         let protocol = SockProtocol::NetlinkNetFilter;
@@ -145,12 +145,12 @@ fn next_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+fn attribute(mut bytes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let length = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) as usize;
-        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?) & 0x3fff;
+        let found = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?) & 0x3fff;
         let value = bytes.get(4..length)?;
-        if kind == wanted {
+        if found == kind {
             return Some(value);
         }
         bytes = bytes.get(length.next_multiple_of(4)..)?;

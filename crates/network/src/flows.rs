@@ -42,9 +42,9 @@ pub fn table(id: &str) -> String {
 /// Applies the rules for packets from the bridge. Counts are kept. Logs a warning if the kernel does not support them.
 pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
     if settings == Settings::Ours && node.is_none() {
-        enlarge();
+        enlarge().await;
     }
-    let max = namespace::get(node, MAX).and_then(|max| u32::try_from(max).ok()).unwrap_or(USUAL_MAX);
+    let max = namespace::get(node, MAX).await.and_then(|max| u32::try_from(max).ok()).unwrap_or(USUAL_MAX);
     let table = table(id);
     let probe = format!(
         "add table ip {table}-probe\n\
@@ -64,10 +64,10 @@ pub async fn unlimit(node: Option<&Path>, id: &str) -> Result<()> {
 }
 
 /// Enlarges the machine's table if it is smaller than desired. The setting applies to all network namespaces, and stays.
-fn enlarge() {
+async fn enlarge() {
     let desired = desired_max(memory());
-    if namespace::get(None, MAX).is_some_and(|max| max < desired)
-        && let Err(error) = namespace::set(None, &[(MAX.to_owned(), &*desired.to_string())])
+    if namespace::get(None, MAX).await.is_some_and(|max| max < desired)
+        && let Err(error) = namespace::set(None, vec![(MAX.to_owned(), desired.to_string())]).await
     {
         tracing::info!(%error, "enlarging the table of connections failed");
     }

@@ -46,16 +46,16 @@ pub fn table(id: &str) -> String {
 
 /// Applies the rules for packets from the bridge. Logs a warning if the kernel does not support them.
 pub async fn limit(node: Option<&Path>, id: &str, bridge: &str, settings: Settings) -> Result<()> {
-    let has = |name: &str, usual: u64| namespace::get(node, name).unwrap_or(usual);
+    let current = async |name: &str, usual: u64| namespace::get(node, name).await.unwrap_or(usual);
     if settings == Settings::Ours {
-        let budget = desired_budget(memory()).max(has(BUDGET_SETTING, USUAL.0)).to_string();
-        let patience = PATIENCE.min(has(PATIENCE_SETTING, USUAL.1)).to_string();
-        let settings = [(BUDGET_SETTING.to_owned(), &*budget), (PATIENCE_SETTING.to_owned(), &*patience)];
-        if let Err(error) = namespace::set(node, &settings) {
+        let budget = desired_budget(memory()).max(current(BUDGET_SETTING, USUAL.0).await).to_string();
+        let patience = PATIENCE.min(current(PATIENCE_SETTING, USUAL.1).await).to_string();
+        let settings = vec![(BUDGET_SETTING.to_owned(), budget), (PATIENCE_SETTING.to_owned(), patience)];
+        if let Err(error) = namespace::set(node, settings).await {
             tracing::warn!(%error, "setting the memory for fragments failed");
         }
     }
-    let share = Share::new(has(BUDGET_SETTING, USUAL.0), has(PATIENCE_SETTING, USUAL.1));
+    let share = Share::new(current(BUDGET_SETTING, USUAL.0).await, current(PATIENCE_SETTING, USUAL.1).await);
     let table = table(id);
     let probe = format!(
         "add table ip {table}-probe\n\

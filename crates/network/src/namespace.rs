@@ -1,4 +1,6 @@
 //! Network namespaces as files. Threads that end afterwards enter them: a thread of a pool must never change its own.
+//!
+//! Functions that are not asynchronous block.
 
 use std::fs::File;
 use std::io;
@@ -7,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use supervisor::blocking;
 
 use crate::{Error, Result};
 
@@ -66,23 +69,34 @@ pub fn exists(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|s| s.filesystem_type().0 == NSFS_MAGIC)
 }
 
+/// Values of settings by their paths below /proc/sys/net.
+pub type Settings = Vec<(String, String)>;
+
 /// Reads a number from the settings of a namespace, a path below /proc/sys/net. `None` if it cannot be read.
-pub(crate) fn get(namespace: Option<&Path>, name: &str) -> Option<u64> {
-    let path = PathBuf::from("/proc/sys/net").join(name);
-    run_in(namespace, || std::fs::read_to_string(&path)).ok()?.trim().parse().ok()
+pub(crate) async fn get(namespace: Option<&Path>, name: &str) -> Option<u64> {
+    let (namespace, path) = (namespace.map(Path::to_owned), setting(name));
+    let text = blocking(move || run_in(namespace.as_deref(), || std::fs::read_to_string(&path))).await;
+    text.ok()?.trim().parse().ok()
 }
 
-/// Writes `net.…` settings of a namespace, given as paths below /proc/sys/net.
-pub fn set(namespace: Option<&Path>, settings: &[(String, &str)]) -> Result<()> {
-    run_in(namespace, || write_settings(settings)).map_err(Error::io("network settings"))
+/// Writes settings of a namespace.
+pub async fn set(namespace: Option<&Path>, settings: Settings) -> Result<()> {
+    let namespace = namespace.map(Path::to_owned);
+    let written = blocking(move || run_in(namespace.as_deref(), || write_settings(&settings))).await;
+    written.map_err(Error::io("network settings"))
 }
 
-pub(crate) fn write_settings(settings: &[(String, &str)]) -> io::Result<()> {
+/// Writes settings of the namespace of the calling thread. Blocks.
+pub(crate) fn write_settings(settings: &Settings) -> io::Result<()> {
     for (name, value) in settings {
-        let path = PathBuf::from("/proc/sys/net").join(name);
+        let path = setting(name);
         std::fs::write(&path, value).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
     }
     Ok(())
+}
+
+fn setting(name: &str) -> PathBuf {
+    PathBuf::from("/proc/sys/net").join(name)
 }
 
 fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {

@@ -1,10 +1,10 @@
 //! Runs `nft`. A script is one transaction, which applies as a whole or not at all.
 
-use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -53,7 +53,7 @@ async fn run(namespace: Option<&Path>, args: &[&str], input: &str) -> Result<Str
     let mut command = Command::new(&program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     if let Some(path) = namespace {
-        let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
+        let file = File::open(path).await.map_err(Error::io(path.display().to_string()))?;
         // SAFETY: between fork and exec only one system call is made, on a descriptor that is open until then.
         unsafe {
             command.pre_exec(move || {

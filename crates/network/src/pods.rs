@@ -6,12 +6,13 @@
 //! address is used again, and the node's address does not change with its pods. [`crate::ports`] limits what a pod may send.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use supervisor::blocking;
+use tokio::fs::File;
 use tokio::sync::Mutex;
 
 use crate::address::Cidr;
@@ -93,9 +94,10 @@ struct Inner {
     netlink: Netlink,
     bridge: u32,
     neighbours: Neighbours,
-    ipam: Mutex<Ipam>,
-    /// Locked before the addresses.
-    host_ports: Mutex<host_ports::Table>,
+    /// Its guard moves to the thread that writes the file, so that a change ends even if the caller goes away.
+    ipam: Arc<Mutex<Ipam>>,
+    /// Likewise. Locked before the addresses.
+    host_ports: Arc<Mutex<host_ports::Table>>,
     /// Addresses whose connections have to be deleted.
     leaving: Mutex<BTreeSet<Ipv4Addr>>,
     /// Held while connections are deleted; locked before `leaving`.
@@ -113,7 +115,7 @@ impl PodNetwork {
             return Err(Error::Invalid { field: "pod range", message });
         }
         for directory in [&options.state_directory, &options.namespace_directory] {
-            std::fs::create_dir_all(directory).map_err(Error::io(directory.display().to_string()))?;
+            tokio::fs::create_dir_all(directory).await.map_err(Error::io(directory.display().to_string()))?;
         }
         let node = options.node_namespace.as_deref();
         let netlink = Netlink::open(node)?;
@@ -122,9 +124,14 @@ impl PodNetwork {
         let mut devices = options.more_devices.clone();
         devices.push(bridge_name.clone());
         guard::raise(node, &netlink, &options.id, &ranges, &devices).await?;
-        let ipam = Ipam::open(options.state_directory.join("addresses.json"), options.pod_range)?;
-        let host_ports =
-            host_ports::Table::open(options.state_directory.join("host-ports.json"), |pod| ipam.get(pod).is_some())?;
+        let (directory, range) = (options.state_directory.clone(), options.pod_range);
+        let (ipam, host_ports) = blocking(move || -> Result<_> {
+            let ipam = Ipam::open(directory.join("addresses.json"), range)?;
+            let path = directory.join("host-ports.json");
+            let host_ports = host_ports::Table::open(path, |pod| ipam.get(pod).is_some())?;
+            Ok((ipam, host_ports))
+        })
+        .await?;
         let published = host_ports.script(&options.host_port_table(), &bridge_name, ipam.pods());
         let more = format!("{}{published}", script(&options));
         let rules = ports::apply(node, &options.table(), gateway, &ipam.addresses(), &more).await?;
@@ -147,20 +154,20 @@ impl PodNetwork {
         // sent, and refuse unknown ones.
         netlink.replace_route(way(options.service_range, bridge, gateway)).await?;
         let mut settings = vec![
-            (format!("ipv4/conf/{bridge_name}/forwarding"), "1"),
-            (format!("ipv4/conf/{bridge_name}/send_redirects"), "0"),
-            (format!("ipv4/conf/{bridge_name}/accept_redirects"), "0"),
+            (format!("ipv4/conf/{bridge_name}/forwarding"), "1".into()),
+            (format!("ipv4/conf/{bridge_name}/send_redirects"), "0".into()),
+            (format!("ipv4/conf/{bridge_name}/accept_redirects"), "0".into()),
             route_localnet(&bridge_name, &host_ports),
-            (format!("ipv4/conf/{bridge_name}/accept_source_route"), "0"),
+            (format!("ipv4/conf/{bridge_name}/accept_source_route"), "0".into()),
         ];
         settings.extend(no_ipv6(&bridge_name));
         if options.forward {
-            settings.insert(0, ("ipv4/ip_forward".into(), "1"));
+            settings.insert(0, ("ipv4/ip_forward".into(), "1".into()));
         }
-        namespace::set(node, &settings)?;
+        namespace::set(node, settings).await?;
         // Without rules only the bridge can isolate ports, unless it has to deliver between them itself.
         let neighbours = match rules {
-            Rules::Missing if !ports::bridged_packets_are_filtered(node) => Neighbours::Isolated,
+            Rules::Missing if !ports::bridged_packets_are_filtered(node).await => Neighbours::Isolated,
             _ => Neighbours::Reachable,
         };
         let inner = Inner {
@@ -169,8 +176,8 @@ impl PodNetwork {
             netlink,
             bridge,
             neighbours,
-            ipam: Mutex::new(ipam),
-            host_ports: Mutex::new(host_ports),
+            ipam: Arc::new(Mutex::new(ipam)),
+            host_ports: Arc::new(Mutex::new(host_ports)),
             leaving: Mutex::default(),
             forgetting: Mutex::default(),
         };
@@ -199,9 +206,13 @@ impl PodNetwork {
         let path = inner.options.namespace_directory.join(pod);
         // Addresses are assigned one at a time; the rest runs in parallel.
         let (address, known) = {
-            let mut ipam = inner.ipam.lock().await;
-            let known = ipam.get(pod).is_some() && namespace::exists(&path);
-            (ipam.allocate(pod)?, known)
+            let mut ipam = inner.ipam.clone().lock_owned().await;
+            let (pod, path) = (pod.to_owned(), path.clone());
+            let allocate = move || -> Result<_> {
+                let known = ipam.get(&pod).is_some() && namespace::exists(&path);
+                Ok((ipam.allocate(&pod)?, known))
+            };
+            blocking(allocate).await?
         };
         let attachment = Attachment { address, gateway: inner.gateway, namespace: path };
         if known && inner.port(pod, address).await?.is_some() {
@@ -210,7 +221,7 @@ impl PodNetwork {
         match inner.connect(&attachment, namespace).await {
             Ok(()) => Ok(attachment),
             Err(e) => {
-                let _ = self.detach(pod).await; // the first error is the one to tell
+                let _ = self.detach(pod).await; // the first error is returned
                 Err(e)
             }
         }
@@ -251,9 +262,12 @@ impl PodNetwork {
             }
             netlink.delete(bridge.index).await?;
         }
-        for entry in std::fs::read_dir(&options.namespace_directory).into_iter().flatten().flatten() {
-            namespace::remove(&entry.path())?;
-        }
+        let directory = options.namespace_directory.clone();
+        let remove = move || {
+            let mut entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+            entries.try_for_each(|entry| namespace::remove(&entry.path()))
+        };
+        blocking(remove).await?;
         let table = options.table();
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
         flows::unlimit(node, &options.id).await?;
@@ -262,11 +276,16 @@ impl PodNetwork {
         nft::apply(node, &format!("add table ip {table}\ndelete table ip {table}\n")).await?;
         let table = options.table();
         ports::remove(node, &table).await?;
-        let _ = std::fs::remove_dir(&options.namespace_directory); // stays if someone put something else there
-        for file in ["addresses.json", "host-ports.json"] {
-            let _ = std::fs::remove_file(options.state_directory.join(file));
-        }
-        let _ = std::fs::remove_dir(&options.state_directory);
+        let (namespaces, state) = (options.namespace_directory.clone(), options.state_directory.clone());
+        blocking(move || {
+            // A directory with files of others stays.
+            let _ = std::fs::remove_dir(namespaces);
+            for file in ["addresses.json", "host-ports.json"] {
+                let _ = std::fs::remove_file(state.join(file));
+            }
+            let _ = std::fs::remove_dir(state);
+        })
+        .await;
         guard::lower(node, &netlink, &options.id, &[options.cluster_range, options.service_range]).await
     }
 }
@@ -305,8 +324,9 @@ impl Inner {
         }
         // The addresses have no routes any more, and are not assigned again yet.
         self.forget(addresses).await;
-        let mut ipam = self.ipam.lock().await;
-        pods.iter().try_for_each(|pod| ipam.release(pod))
+        let mut ipam = self.ipam.clone().lock_owned().await;
+        let pods = pods.to_vec();
+        blocking(move || pods.iter().try_for_each(|pod| ipam.release(pod))).await
     }
 
     /// Removes what a pod has in the kernel. Returns its address.
@@ -320,7 +340,8 @@ impl Inner {
             self.netlink.delete_route(self.way_to(address)?).await?;
             self.netlink.delete_neighbour(self.bridge, address).await?;
         }
-        namespace::remove(&self.options.namespace_directory.join(pod))?;
+        let path = self.options.namespace_directory.join(pod);
+        blocking(move || namespace::remove(&path)).await?;
         Ok(address)
     }
 
@@ -335,7 +356,7 @@ impl Inner {
         let all = {
             let mut leaving = self.leaving.lock().await;
             if leaving.is_disjoint(&addresses) {
-                return; // the one before took them along
+                return; // the previous turn deleted them too
             }
             std::mem::take(&mut *leaving)
         };
@@ -361,17 +382,23 @@ impl Inner {
     }
 
     async fn publish(&self, pod: &str, ports: &[HostPort]) -> Result<()> {
-        let mut table = self.host_ports.lock().await;
+        let mut table = self.host_ports.clone().lock_owned().await;
         let pods = self.ipam.lock().await.pods().clone();
         if !ports.is_empty() && !pods.contains_key(pod) {
             return Err(Error::Invalid { field: "pod id", message: format!("{pod:?} has no address") });
         }
-        if !table.set(pod, ports)? {
+        let (pod, ports) = (pod.to_owned(), ports.to_vec());
+        let (table, changed) = blocking(move || {
+            let changed = table.set(&pod, &ports);
+            (table, changed)
+        })
+        .await;
+        if !changed? {
             return Ok(());
         }
         let (bridge, node) = (self.options.bridge(), self.options.node_namespace.clone());
         nft::apply(node.as_deref(), &table.script(&self.options.host_port_table(), &bridge, &pods)).await?;
-        namespace::set(node.as_deref(), &[route_localnet(&bridge, &table)])?;
+        namespace::set(node.as_deref(), vec![route_localnet(&bridge, &table)]).await?;
         let flows = table.flows(&pods);
         if flows != Flows::default() {
             let forget = move || forget_stale(node.as_deref(), &flows);
@@ -400,14 +427,15 @@ impl Inner {
             Some(_) => return Err(Error::Foreign(name)),
             None => {}
         }
-        namespace::remove(&attachment.namespace)?;
+        let path = attachment.namespace.clone();
+        blocking(move || namespace::remove(&path)).await?;
         let fail = || Error::io(attachment.namespace.display().to_string());
         let given = namespace.map(OwnedFd::try_clone).transpose().map_err(fail())?;
         let (path, runtime) = (attachment.namespace.clone(), tokio::runtime::Handle::current());
         // A pod accepts no redirects to its neighbours on the bridge.
         let mut settings: Vec<_> = ["accept_redirects", "accept_source_route"]
             .into_iter()
-            .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0")))
+            .flat_map(|s| ["all", "default"].map(|c| (format!("ipv4/conf/{c}/{s}"), "0".to_owned())))
             .collect();
         settings.extend(no_ipv6("default"));
         // Creating a namespace takes time in the kernel.
@@ -419,7 +447,7 @@ impl Inner {
             })
         });
         let inside = made.await.map_err(|e| fail()(std::io::Error::other(e)))??;
-        let file = File::open(&attachment.namespace).map_err(fail())?;
+        let file = File::open(&attachment.namespace).await.map_err(fail())?.into_std().await;
         let (address, mtu) = (hardware_address(attachment.address), self.options.mtu);
         self.netlink.add_pair(&name, self.bridge, "eth0", &file.into(), address, mtu).await?;
         self.secure(self.netlink.index(&name).await?, attachment.address).await?;
@@ -439,20 +467,21 @@ fn way(to: Cidr, bridge: u32, gateway: Ipv4Addr) -> RouteKind {
 }
 
 /// Whether clients on the node's loopback reach pods by host ports. (No packet of a pod reaches servers on the loopback.)
-fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, &'static str) {
-    (format!("ipv4/conf/{bridge}/route_localnet"), if ports.is_empty() { "0" } else { "1" })
+fn route_localnet(bridge: &str, ports: &host_ports::Table) -> (String, String) {
+    let value = if ports.is_empty() { "0" } else { "1" };
+    (format!("ipv4/conf/{bridge}/route_localnet"), value.into())
 }
 
 /// Settings that disable IPv6 on a device (or on new ones, `default`): a pod that sends router advertisements would become the
 /// router of the node and its neighbours. Empty if the kernel has no IPv6.
-fn no_ipv6(device: &str) -> Vec<(String, &'static str)> {
+fn no_ipv6(device: &str) -> namespace::Settings {
     if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
         return Vec::new();
     }
     ["accept_ra", "accept_redirects", "autoconf"]
-        .map(|s| (format!("ipv6/conf/{device}/{s}"), "0"))
+        .map(|s| (format!("ipv6/conf/{device}/{s}"), "0".into()))
         .into_iter()
-        .chain([(format!("ipv6/conf/{device}/disable_ipv6"), "1")])
+        .chain([(format!("ipv6/conf/{device}/disable_ipv6"), "1".into())])
         .collect()
 }
 
@@ -462,12 +491,12 @@ fn script(options: &Options) -> String {
     let Options { pod_range, cluster_range, service_range, masquerade, .. } = options;
     let (table, bridge) = (options.table(), options.bridge());
     let mut script = format!("add table ip {table}\ndelete table ip {table}\nadd table ip {table}\n");
-    let outside =
+    let leaving =
         format!("ip saddr {pod_range} ip daddr != {{ {cluster_range}, {service_range} }} oifname != \"{bridge}\"");
     if *masquerade {
         script.push_str(&format!(
             "add chain ip {table} leave {{ type nat hook postrouting priority srcnat; policy accept; }}\n\
-             add rule ip {table} leave {outside} masquerade\n"
+             add rule ip {table} leave {leaving} masquerade\n"
         ));
     }
     for hook in ["forward", "output"] {
@@ -477,10 +506,10 @@ fn script(options: &Options) -> String {
         ));
     }
     if !*masquerade {
-        // Answers to connections from outside (node ports) are still forwarded.
+        // Answers to external connections (node ports) are still forwarded.
         script.push_str(&format!(
             "add chain ip {table} forward {{ type filter hook forward priority filter; policy accept; }}\n\
-             add rule ip {table} forward {outside} ct state new reject with icmp type admin-prohibited\n"
+             add rule ip {table} forward {leaving} ct state new reject with icmp type admin-prohibited\n"
         ));
     }
     script

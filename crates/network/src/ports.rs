@@ -72,9 +72,8 @@ pub async fn remove(node: Option<&Path>, table: &str) -> Result<()> {
 }
 
 /// Whether packets on bridges pass the rules for routed packets (`br_netfilter`), as far as this can be read.
-pub fn bridged_packets_are_filtered(node: Option<&Path>) -> bool {
-    let read = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
-    namespace::run_in(node, read).is_ok_and(|value| value.trim() == "1")
+pub async fn bridged_packets_are_filtered(node: Option<&Path>) -> bool {
+    namespace::get(node, "bridge/bridge-nf-call-iptables").await == Some(1)
 }
 
 fn script(table: &str, gateway: Ipv4Addr, addresses: &BTreeSet<Ipv4Addr>) -> String {

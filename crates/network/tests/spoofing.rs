@@ -53,7 +53,7 @@ async fn attack(node: &Node, network: &PodNetwork) {
             .map(Result::unwrap);
     let gateway = network.gateway();
     // Another program of the machine may have allowed it for all devices.
-    namespace::set(Some(&node.node), &[("ipv4/conf/all/route_localnet".into(), "1")]).unwrap();
+    namespace::set(Some(&node.node), vec![("ipv4/conf/all/route_localnet".into(), "1".into())]).await.unwrap();
     // So that the node's own clients reach the server by its loopback.
     let port = HostPort { address: None, protocol: Protocol::Tcp, port: 7000, target: 80 };
     network.publish("server", &[port]).await.unwrap();
@@ -94,14 +94,14 @@ async fn attack(node: &Node, network: &PodNetwork) {
         (0, 0, vec![BTreeSet::new(); 4]),
         "lost, overheard, and who was believed"
     );
-    namespace::set(Some(&node.node), &[("ipv4/conf/all/route_localnet".into(), "0")]).unwrap();
+    namespace::set(Some(&node.node), vec![("ipv4/conf/all/route_localnet".into(), "0".into())]).await.unwrap();
 }
 
 /// What is bridged passes the rules for routed packets, or not (`br_netfilter`).
 async fn with_bridge_filter(value: &'static str) {
     let node = Node::new();
     if Path::new("/proc/sys/net/bridge").exists() {
-        namespace::set(Some(&node.node), &[("bridge/bridge-nf-call-iptables".into(), value)]).unwrap();
+        namespace::set(Some(&node.node), vec![("bridge/bridge-nf-call-iptables".into(), value.into())]).await.unwrap();
     }
     let network = PodNetwork::open(node.options.clone()).await.unwrap();
     attack(&node, &network).await;

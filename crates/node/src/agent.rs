@@ -8,10 +8,10 @@ use client::{ApiResource, Informers, Lookups, Recorder, Scope, Shutdown, Source}
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use runtime::Resources;
+use supervisor::blocking;
 use supervisor::panics::restarted;
 
 use crate::admission::Admission;
-use crate::blocking::blocking;
 use crate::counts::Known;
 use crate::dispatch::{Wakes, dispatch, listen, wake};
 use crate::env::ServiceView;

@@ -113,7 +113,7 @@ fn serve(port: u16) -> io::Result<()> {
         let state = state.clone();
         let end = move || {
             if wait(&[PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).is_ok() {
-                println!("told to end: finishing what is under way");
+                println!("termination signal received: finishing requests in progress");
                 state.ending.store(true, Ordering::SeqCst);
                 linger(&state);
                 println!("done");

@@ -10,7 +10,6 @@
 
 mod admission;
 mod agent;
-mod blocking;
 mod counts;
 pub mod demo;
 mod dispatch;

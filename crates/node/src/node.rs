@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use runtime::image::Image;
 use serde_json::{Value, json};
+use supervisor::blocking;
 
-use crate::blocking::blocking;
 use crate::counts::Known;
 use crate::options::Options;
 use crate::resources::is_extended;

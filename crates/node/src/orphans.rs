@@ -5,8 +5,8 @@ use std::path::Path;
 
 use client::Informer;
 use runtime::beneath;
+use supervisor::blocking;
 
-use crate::blocking::blocking;
 use crate::objects::Whole;
 use crate::pod::container::POD_UID;
 use crate::shared::Shared;

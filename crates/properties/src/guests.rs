@@ -32,8 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Unpacking writes nothing outside the layer's directory, neither from any bytes nor from an archive whose entries the bytes
-/// choose.
+/// Unpacking writes only below the layer's directory, both for arbitrary bytes and for an archive with arbitrary entries.
 pub fn layers(data: &[u8]) {
     unpacks_inside(data);
     unpacks_inside(&archive(data));

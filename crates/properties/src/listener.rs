@@ -76,12 +76,12 @@ impl Listener {
         Ok(())
     }
 
-    /// The status line of an answer on another connection.
-    async fn ask(&self) -> Result<String> {
+    /// Returns the status line of a response on another connection.
+    async fn status_line(&self) -> Result<String> {
         let mut stream = self.connect(b"http/1.1").await?;
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await; // it may close without saying so
+        let _ = stream.read_to_end(&mut answer).await; // the server may close without a TLS alert
         Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
     }
 }
@@ -98,7 +98,7 @@ pub fn send(data: &[u8]) {
     };
     let answer = listener.runtime.block_on(async {
         let _ = tokio::time::timeout(PATIENCE, listener.attack(data)).await;
-        tokio::time::timeout(PATIENCE, listener.ask()).await.map(|a| a.map_err(|e| e.to_string()))
+        tokio::time::timeout(PATIENCE, listener.status_line()).await.map(|a| a.map_err(|e| e.to_string()))
     });
     assert!(matches!(&answer, Ok(Ok(line)) if line.starts_with("HTTP/1.1 ")), "{answer:?}");
 }

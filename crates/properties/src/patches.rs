@@ -9,16 +9,16 @@ use schema::Schema;
 
 const DEPTH: usize = 100;
 
-/// As many documents as are there, at most `N`; the rest are null.
+/// Reads up to `N` documents; absent ones are null. None if one is invalid or too deep.
 fn documents<const N: usize>(data: &[u8]) -> Option<[Value; N]> {
     if meta::depth::of_text(data) > DEPTH {
         return None;
     }
     let mut stream = serde_json::Deserializer::from_slice(data).into_iter::<Value>();
     let mut all = [const { Value::Null }; N];
-    for one in &mut all {
+    for document in &mut all {
         match stream.next() {
-            Some(Ok(v)) => *one = v,
+            Some(Ok(v)) => *document = v,
             Some(Err(_)) => return None,
             None => break,
         }
@@ -30,7 +30,7 @@ fn deployment() -> Option<&'static Schema> {
     kinds::catalog().schema_of(&Gvk::new("apps", "v1", "Deployment")).map(|s| &**s)
 }
 
-/// A set is told as an equal one, and the laws of sets hold.
+/// A written field set reads back as an equal one, and the laws of sets hold.
 pub fn field_sets(data: &[u8]) {
     let Some([a, b]) = documents(data) else { return };
     let (Ok(a), Ok(b)) = (Set::from_value(&a), Set::from_value(&b)) else { return };
@@ -49,7 +49,7 @@ pub fn field_sets(data: &[u8]) {
     assert_eq!(a.intersects(&b), !common.is_empty());
 }
 
-/// A patch that fails says so, and nothing panics.
+/// No patch panics.
 pub fn json_patch(data: &[u8]) {
     let Some([mut document, patch]) = documents(data) else { return };
     if let Ok(patch) = json_patch::Patch::decode(patch) {
@@ -57,7 +57,7 @@ pub fn json_patch(data: &[u8]) {
     }
 }
 
-/// A patch applied twice is a patch applied once; what tells two objects apart turns one into the other.
+/// A merge patch is idempotent, and the difference of two objects turns the first into the second.
 pub fn merge_patch(data: &[u8]) {
     let Some([a, b]) = documents(data) else { return };
     let mut once = a.clone();
@@ -79,7 +79,7 @@ fn has_null(m: &Map<String, Value>) -> bool {
     m.values().any(|v| v.is_null() || v.as_object().is_some_and(has_null))
 }
 
-/// Nothing panics, with a patch given and with one that is worked out.
+/// No strategic merge patch panics: neither a given one, nor one computed from two or three objects.
 pub fn strategic_patch(data: &[u8]) {
     let Some([Value::Object(a), Value::Object(b), Value::Object(c)]) = documents(data) else { return };
     for schema in [deployment(), None] {
@@ -97,13 +97,12 @@ fn has_empty(v: &Value) -> bool {
     match v {
         Value::Object(m) => m.is_empty() || m.values().any(has_empty),
         Value::Array(a) => a.is_empty() || a.iter().any(has_empty),
-        // As a map or list of Go's it is stored as none.
+        // Go stores a null map or list as an absent one.
         other => other.is_null(),
     }
 }
 
-/// Managers apply one after the other. An apply that succeeded changes nothing when it is done again, and a forced one leaves
-/// the other managers what it does not touch.
+/// Two managers apply in turn. Repeating a successful apply changes nothing.
 pub fn apply(data: &[u8]) {
     let Some(configurations) = documents::<4>(data) else { return };
     let mut live: Option<Object> = None;
@@ -127,19 +126,19 @@ pub fn apply(data: &[u8]) {
         if let Some(o) = applied {
             live = Some(o);
         }
-        // Where nobody owns anything, the next apply takes all there is for what was there before the first.
-        let nobodys =
+        // Without managed fields, the next apply assigns all existing fields to the manager of updates before the first apply.
+        let is_unowned =
             |live: &Option<Object>| live.as_ref().is_none_or(|o| o.at(&["metadata", "managedFields"]).is_none());
-        if nobodys(&live) {
+        if is_unowned(&live) {
             continue;
         }
-        // As upstream: a map that is applied empty and loses all it had goes with it, and comes back with the next apply, even
-        // where another has it too.
+        // As upstream: a map that is applied empty and loses all its members is removed with them, and returns with the next apply,
+        // even if another manager owns it too.
         if configuration.0.values().any(has_empty)
             && let Ok(Some(o)) = managed::apply(live.as_ref(), &configuration, Force::Yes, &cx)
         {
             live = Some(o);
-            if nobodys(&live) {
+            if is_unowned(&live) {
                 continue;
             }
         }

@@ -1,14 +1,14 @@
-//! Properties of texts and messages.
+//! Properties of text formats and protobuf messages.
 
 use cel::{Budget, Env, Error, Type, Val, Vars};
 use codec::json::Html;
 use meta::{FieldSelector, GroupVersion, LabelSelector, Object, Quantity, Value};
 use std::cmp::Ordering;
 
-/// Deeper texts are read on a larger stack, which a fuzzer has not.
+/// Deeper texts need a larger stack than a fuzzer has.
 const DEPTH: usize = 200;
 
-/// What is read is written and read as the same, in each way of writing.
+/// A decoded JSON text encodes to one that decodes to the same value, with and without HTML escapes.
 pub fn json(data: &[u8]) {
     if meta::depth::of_text(data) > DEPTH {
         return;
@@ -21,7 +21,7 @@ pub fn json(data: &[u8]) {
     }
 }
 
-/// What is read is written and read as the same.
+/// A parsed YAML document prints as one that parses to the same value.
 pub fn yaml(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(documents) = codec::yaml::parse(text) else { return };
@@ -35,7 +35,7 @@ pub fn yaml(data: &[u8]) {
     }
 }
 
-/// A message that is understood is written as one that is understood as the same.
+/// A decoded protobuf message encodes to one that decodes to the same object.
 pub fn protobuf(data: &[u8]) {
     let schema_of = |api_version: &str, kind: &str| {
         kinds::catalog().schema_of(&GroupVersion::parse(api_version)?.with_kind(kind)).map(|s| &**s)
@@ -48,7 +48,7 @@ pub fn protobuf(data: &[u8]) {
     assert_eq!(again_written, Some(written), "{read:?}\n{again:?}");
 }
 
-/// A selector is told as one that selects the same.
+/// A parsed selector prints as one that parses to an equal selector.
 pub fn selectors(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(read) = LabelSelector::parse(text) {
@@ -59,14 +59,14 @@ pub fn selectors(data: &[u8]) {
     }
 }
 
-/// A quantity is told as an equal one, and compared with others as an order asks.
+/// A parsed quantity prints as one that parses to an equal quantity, and comparison is a total order.
 pub fn quantities(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let all: Vec<Quantity> = text.split(' ').filter_map(|t| Quantity::parse(t).ok()).take(3).collect();
     for q in &all {
-        let told = q.to_string();
-        let again = Quantity::parse(&told);
-        assert!(again.as_ref().is_ok_and(|a| a == q && a.to_string() == told), "{q:?} {told} {again:?}");
+        let printed = q.to_string();
+        let again = Quantity::parse(&printed);
+        assert!(again.as_ref().is_ok_and(|a| a == q && a.to_string() == printed), "{q:?} {printed} {again:?}");
         let _ = (q.value(), q.milli_value(), q.nano_value(), q.sign());
     }
     if let [a, b, c] = &all[..] {

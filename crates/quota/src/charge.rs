@@ -6,9 +6,13 @@ use meta::{Object, Quantity};
 
 /// An object to write.
 pub struct ChargeRequest<'a> {
+    /// API group of the object; empty for the core group.
     pub group: &'a str,
+    /// Plural resource name of the object.
     pub resource: &'a str,
+    /// The object to write.
     pub object: &'a Object,
+    /// The stored object, on update.
     pub old: Option<&'a Object>,
     /// Charge without rejecting an exceeded quota.
     pub only_counted: bool,

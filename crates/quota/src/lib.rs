@@ -1,5 +1,7 @@
 //! Quota evaluation (`k8s.io/apiserver/pkg/quota/v1`): pure functions for admission and the controller.
 
+#![warn(missing_docs)]
+
 mod charge;
 mod scopes;
 mod usage;
@@ -21,12 +23,14 @@ pub struct Quota {
     pub desired: Amounts,
     /// Limits in force: the controller has computed usage for them.
     pub hard: Amounts,
+    /// Usage by limited resource (`status.used`).
     pub used: Amounts,
     scopes: Vec<Scope>,
     name: String,
 }
 
 impl Quota {
+    /// Reads a `ResourceQuota`. Skips quantities that cannot be parsed.
     pub fn read(o: &Object) -> Self {
         Self {
             desired: amounts(o.at(&["spec", "hard"])),

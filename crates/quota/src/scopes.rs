@@ -34,16 +34,19 @@ pub fn is_terminating(pod: &Object) -> bool {
 }
 
 impl Scope {
+    /// Reads a `ScopedResourceSelectorRequirement`. Absent fields are empty.
     pub fn read(e: &Value) -> Self {
         let text = |k: &str| e[k].as_str().unwrap_or_default().to_owned();
         let values = e["values"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
         Self { name: text("scopeName"), operator: text("operator"), values: values.collect() }
     }
 
+    /// Name of the scope, such as `BestEffort`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// Whether the scope matches an object. Only pods and claims with volume attributes classes have scopes.
     pub fn holds(&self, group: &str, resource: &str, object: &Object) -> bool {
         match (group, resource) {
             ("", "pods") => self.holds_for_pod(object),

@@ -22,6 +22,7 @@ fn alias(group: &str, resource: &str) -> Option<&'static str> {
 /// Stored resources that quotas never count (upstream `pkg/quota/v1/install`).
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
+/// Whether quotas never count objects of this resource.
 pub fn is_ignored(group: &str, resource: &str) -> bool {
     IGNORED.contains(&(group, resource))
 }

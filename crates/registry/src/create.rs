@@ -4,7 +4,7 @@ use crate::admit::Admit;
 use crate::options::WriteOptions;
 use crate::row::Backend;
 use crate::strategy::{Request, Sent};
-use crate::update::Written;
+use crate::written::{Written, commit_status};
 use crate::{Registry, managed, metadata};
 use kinds::Generation;
 use meta::{MutatedBy, Object, Operation, Status, random, time};
@@ -191,15 +191,5 @@ impl Stamp {
                 None => object.metadata_mut().remove(key),
             };
         }
-    }
-}
-
-/// Converts a failed commit to a `Status`. Callers handle conflicts.
-pub(crate) fn commit_status(e: &CommitError) -> Status {
-    match e {
-        CommitError::TooLarge { .. } => Status::too_large(format!("Request entity too large: {e}")),
-        CommitError::TooLongKey { .. } => Status::bad_request(e.to_string()),
-        CommitError::NoSpace => Status::new(507, meta::Reason::Unknown, format!("the server's disk is full: {e}")),
-        _ => Status::internal(e),
     }
 }

@@ -1,9 +1,9 @@
 //! Delete: grace periods, finalizers, propagation (`k8s.io/apiserver/pkg/registry/rest/delete.go`).
 
 use crate::admit::Admit;
-use crate::create::commit_status;
 use crate::options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation};
 use crate::strategy::{DeleteStrategy, Request};
+use crate::written::commit_status;
 use crate::{Registry, metadata};
 use meta::{FieldError, FieldPath, GroupKind, GroupResource, Object, Operation, Status, time};
 use store::{Action, CommitError, Expect, Op};

@@ -20,6 +20,7 @@ pub mod strategy;
 mod update;
 mod versions;
 mod watch;
+mod written;
 
 pub use admit::{Admit, AdmitAll, Charge};
 pub use commit_observer::CommitObserver;
@@ -29,9 +30,10 @@ pub use list::{ListOptions, Page, Selector, VersionMatch, check_readable, find, 
 pub use options::{DeleteOptions, IGNORE_READ_ERROR, Preconditions, Propagation, WriteOptions};
 pub use row::{Backend, Function, Resource, Rows, internal_key, is_internal};
 pub use strategy::*;
-pub use update::{Target, Updated, Written};
+pub use update::{Target, Updated};
 pub use versions::Conversions;
 pub use watch::{Batch, Initial, ObjectEvent, ObjectEventKind, ObjectWatch, WatchOptions};
+pub use written::Written;
 
 use meta::{Clock, Rng};
 use parking_lot::RwLock;

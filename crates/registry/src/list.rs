@@ -278,18 +278,18 @@ impl Selector {
 
     /// Whether an entry must be converted before its fields can be read.
     fn converts(&self, row: &Resource, e: &Entry) -> bool {
-        self.looks_inside() && !row.serves_bytes(e) && self.matches_entry(e, Depth::Outside)
+        self.looks_inside() && !row.serves_bytes(e) && self.matches_entry(e, Depth::KeyAndLabels)
     }
 
     /// Whether an entry may match, before conversion.
     pub(crate) fn may_match(&self, e: &Entry) -> bool {
-        let look = if self.looks_inside() { Depth::Outside } else { Depth::Inside };
+        let look = if self.looks_inside() { Depth::KeyAndLabels } else { Depth::Fields };
         self.matches_entry(e, look)
     }
 
     /// Whether an entry stored in the served version matches.
     pub fn matches(&self, e: &Entry) -> bool {
-        self.matches_entry(e, Depth::Inside)
+        self.matches_entry(e, Depth::Fields)
     }
 
     /// Reads all selectable fields of an object in one scan.
@@ -322,7 +322,7 @@ impl Selector {
         let field = |t: &Target| match t {
             Target::Name => Some(&*e.key.name),
             Target::Namespace => Some(&*e.key.namespace),
-            Target::Field { .. } if look == Depth::Outside => None,
+            Target::Field { .. } if look == Depth::KeyAndLabels => None,
             Target::Field { stored, .. } if self.unindexed => Some(inside(stored)),
             Target::Field { stored, instead, .. } => Some(match (indexed(stored), instead) {
                 ("", Some(instead)) => indexed(instead),
@@ -357,8 +357,9 @@ impl Selector {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
     /// Its key and labels only.
-    Outside,
-    Inside,
+    KeyAndLabels,
+    /// Its fields too.
+    Fields,
 }
 
 impl Registry {

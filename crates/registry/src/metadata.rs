@@ -151,7 +151,7 @@ fn all_as_written(v: Option<&Value>, path: &FieldPath) -> String {
 
 fn as_written(reference: &Value, path: &FieldPath) -> String {
     match kinds::catalog().definitions.get("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference") {
-        Some(schema) => schema::go::show(reference, schema, path),
+        Some(schema) => schema::go_format::show(reference, schema, path),
         None => reference.to_string(),
     }
 }

@@ -2,16 +2,16 @@
 //! how they compute the new object from the old one.
 
 use crate::admit::{Admit, Charge};
-use crate::create::commit_status;
 use crate::options::{Preconditions, WriteOptions};
 use crate::strategy::{Request, Sent};
 use crate::versions::Conversions;
+use crate::written::{Written, commit_status};
 use crate::{Registry, managed, metadata};
 use bytes::Bytes;
 use kinds::Generation;
 use meta::{FieldError, FieldPath, GroupKind, MutatedBy, Object, Operation, Status};
 use std::sync::Arc;
-use store::{Action, CommitError, Committed, Entry, Expect, Key, Op};
+use store::{Action, CommitError, Entry, Expect, Key, Op};
 
 /// Maximum number of attempts of an update without a resource version after conflicts.
 const TRIES: usize = 12;
@@ -45,27 +45,6 @@ impl Updated {
             Self::Changed(w) | Self::Same(w) | Self::Created(w) => w,
             Self::Removed(o) => o.into(),
         }
-    }
-}
-
-/// A written object.
-pub struct Written {
-    pub object: Arc<Object>,
-    /// Its entry, in the storage version. None after a dry run, and for functions.
-    pub entry: Option<Arc<Entry>>,
-}
-
-impl From<Object> for Written {
-    fn from(object: Object) -> Self {
-        Self { object: Arc::new(object), entry: None }
-    }
-}
-
-impl Written {
-    /// The result of the transaction's first operation, which wrote this object.
-    pub(crate) fn committed(mut object: Object, done: &Committed) -> Self {
-        object.set_resource_version(&done.revision.to_string());
-        Self { object: Arc::new(object), entry: done.entries.first().cloned().flatten() }
     }
 }
 

@@ -32,7 +32,7 @@ impl Conversions {
         if !conversions.pending.iter().any(|(o, t)| t == to && o == object) {
             conversions.pending.push((object.clone(), to.clone()));
         }
-        Err("it has not been asked yet".into())
+        Err("the conversion is pending".into())
     }
 
     fn take_pending(&self) -> Vec<(Object, Gvk)> {

@@ -503,7 +503,7 @@ pub struct Container {
     pub reason: Option<String>,
     /// Details of the reason, for users.
     pub message: Option<String>,
-    /// Host file that holds the termination message, if the container asked for one.
+    /// Host file that holds the termination message, if the container requests one.
     pub termination_message_file: Option<PathBuf>,
     /// The log file on the host; empty if there is none.
     pub log_path: PathBuf,

@@ -285,7 +285,7 @@ fn make_entry(parent: BorrowedFd, name: &OsStr, leaf: Leaf, mode: Mode) -> nix::
 }
 
 fn exchanged() -> io::Error {
-    io::Error::other("somebody else changes the directory all the time")
+    io::Error::other("another process keeps changing the directory")
 }
 
 fn too_many(most: usize) -> io::Error {
@@ -369,7 +369,7 @@ mod tests {
             assert_eq!(made.is_ok(), path == "none", "{path}: {made:?}");
         }
         assert_eq!(code(inside.make(Path::new("absolute/new"), Leaf::Directory, MODE)), Some(libc::EXDEV));
-        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing was made outside");
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing was created elsewhere");
 
         let as_root = Directory::open(root.path(), Links::Root).unwrap();
         assert!(same(&as_root.resolve(Path::new("/rooted")).unwrap(), &at("a/b")));

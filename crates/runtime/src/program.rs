@@ -1,7 +1,7 @@
 //! The program that shims run, as a read-only mount of its file.
 //!
 //! `/proc/PID/exe` leads to the program of a process, also if a container sees that process for a moment, or makes the kernel run it
-//! (`#!/proc/self/exe`). Through this mount nobody can open the file for writing. It is attached nowhere and ends with the last
+//! (`#!/proc/self/exe`). Through this mount no process can open the file for writing. It is attached nowhere and ends with the last
 //! process that runs the program from it.
 
 use std::io;

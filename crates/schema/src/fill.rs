@@ -17,7 +17,7 @@ pub fn fill(value: &mut Value, schema: &Schema) {
 pub fn fill_within(value: &mut Value, schema: &Schema, most: usize) -> bool {
     if schema.custom {
         let mut room = Room { left: most, suffices: true };
-        if schema.ways().fills {
+        if schema.walk_index().has_defaults {
             fill_custom(value, schema, &mut room);
         }
         return room.suffices;
@@ -52,7 +52,7 @@ impl Room {
 }
 
 fn fill_built_in(value: &mut Value, schema: &Schema) {
-    if !schema.ways().fills {
+    if !schema.walk_index().has_defaults {
         return;
     }
     match (value, schema.ty) {
@@ -131,9 +131,9 @@ impl Turn {
 }
 
 fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
-    let ways = schema.ways();
+    let index = schema.walk_index();
     for turn in [Turn::SiblingAbsent, Turn::Always, Turn::SiblingIs] {
-        for f in ways.filled.iter().filter_map(|i| schema.fields.get(usize::from(*i))) {
+        for f in index.with_default.iter().filter_map(|i| schema.fields.get(usize::from(*i))) {
             let Some(default) = f.fill.as_ref().filter(|d| Turn::new(d) == turn) else { continue };
             // Without a pointer, zero and absent are the same.
             let set = m.get(&*f.name).is_some_and(|v| match f.presence {
@@ -155,7 +155,7 @@ fn fill_struct(m: &mut Map<String, Value>, schema: &Schema) {
             }
         }
     }
-    for (f, v) in schema.some_beside(&ways.fills_below, m.iter_mut()) {
+    for (f, v) in schema.some_beside(&index.with_defaults_below, m.iter_mut()) {
         if let Some(v) = v {
             fill_built_in(v, &f.schema);
         }

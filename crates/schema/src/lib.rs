@@ -6,19 +6,23 @@
 #![warn(missing_docs)]
 
 pub mod decode;
+mod enumeration;
 pub mod fill;
-pub mod go;
+pub mod go_format;
+mod pattern;
+mod rule;
 pub mod rules;
 pub mod sent;
+mod strings;
 pub mod structural;
 pub mod typed;
 pub mod types;
-mod ways;
+mod walk_index;
 
 pub use decode::{DecodeError, Decoded, MOST_REPORTED, decode};
 pub use fill::{fill, fill_within, size};
 pub use meta::depth::of_text as depth;
-pub use rules::Rule;
+pub use rule::Rule;
 pub use sent::Empties;
 pub use typed::{TypeError, Typed, base64, base64_decode, settle, typed};
 pub use types::{Definitions, Field, Fill, ListType, PatchStrategy, Presence, Schema, SchemaRef, Str, Type};

@@ -34,7 +34,7 @@ pub fn typed(value: &mut Value, schema: &Schema) -> Result<Typed, TypeError> {
 
 /// Removes empty lists that are always written, as conversions do.
 pub fn settle(m: &mut Map<String, Value>, schema: &Schema) {
-    for (f, v) in schema.some_beside(&schema.ways().settled, m.iter_mut()) {
+    for (f, v) in schema.some_beside(&schema.walk_index().always_written, m.iter_mut()) {
         let Some(v) = v else { continue };
         match v {
             Value::Array(a) if a.is_empty() && f.presence == Presence::Always => *v = Value::Null,

@@ -1,16 +1,15 @@
 //! The types of schemas.
 
-use crate::rules::Rule;
-use crate::structural::Constraints;
-use crate::ways::Ways;
+use crate::enumeration::Enumeration;
+use crate::pattern::Pattern;
+use crate::rule::Rule;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// A shared string.
-pub type Str = Arc<str>;
+pub use crate::strings::Str;
 
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +95,79 @@ pub struct Fill {
     pub when: Option<(Str, Vec<Str>)>,
 }
 
+/// Constraints on a value beyond its type.
+#[derive(Clone, Debug, Default)]
+pub struct Constraints {
+    /// `format`.
+    pub format: Option<Str>,
+    /// `pattern`.
+    pub pattern: Option<Box<Pattern>>,
+    /// `minimum`.
+    pub minimum: Option<f64>,
+    /// `maximum`.
+    pub maximum: Option<f64>,
+    /// `exclusiveMinimum`.
+    pub exclusive_minimum: bool,
+    /// `exclusiveMaximum`.
+    pub exclusive_maximum: bool,
+    /// `multipleOf`.
+    pub multiple_of: Option<f64>,
+    /// `minLength` and `maxLength`, in characters.
+    pub length: Bounds,
+    /// `minItems` and `maxItems`.
+    pub items: Bounds,
+    /// `minProperties` and `maxProperties`.
+    pub properties: Bounds,
+    /// `enum`.
+    pub allowed: Enumeration,
+    /// `required`, sorted.
+    pub required: Vec<Str>,
+    /// `allOf`.
+    pub all_of: Vec<Schema>,
+    /// `anyOf`.
+    pub any_of: Vec<Schema>,
+    /// `oneOf`.
+    pub one_of: Vec<Schema>,
+    /// `not`.
+    pub not: Option<Box<Schema>>,
+}
+
+/// Minimum and maximum of a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The minimum.
+    pub min: Option<u32>,
+    /// The maximum.
+    pub max: Option<u32>,
+}
+
+/// Indexes of fields that walks over a schema visit, in [`Schema::fields`], sorted. Most fields have neither defaults nor rules, at any depth.
+#[derive(Debug)]
+pub(crate) struct WalkIndex {
+    /// Whether the schema has defaults, at any depth.
+    pub has_defaults: bool,
+    /// Fields with a default of their own.
+    pub with_default: Vec<u16>,
+    /// Fields that have defaults below.
+    pub with_defaults_below: Vec<u16>,
+    /// Fields with rules, at any depth.
+    pub with_rules: Vec<u16>,
+    /// Fields behind a disabled feature gate, at any depth.
+    pub disabled: Vec<u16>,
+    /// Lists that are always written, at any depth.
+    pub always_written: Vec<u16>,
+}
+
+/// The `WalkIndex` of a schema, computed on first use. A clone of a schema may change, and computes its own.
+#[derive(Debug, Default)]
+pub struct CachedWalkIndex(pub(crate) OnceLock<Box<WalkIndex>>);
+
+impl Clone for CachedWalkIndex {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
 /// The schema of a value.
 #[derive(Clone, Debug)]
 pub struct Schema {
@@ -127,8 +199,8 @@ pub struct Schema {
     pub custom: bool,
     /// Constraints of a custom resource beyond types.
     pub constraints: Option<Box<Constraints>>,
-    /// Shortcuts for walks over the schema.
-    pub ways: Ways,
+    /// The fields that walks over the schema visit.
+    pub walk_index: CachedWalkIndex,
 }
 
 /// One shape of a value that may have several (`JSONSchemaPropsOrBool`).
@@ -260,7 +332,7 @@ impl Schema {
             nullable: false,
             custom: false,
             constraints: None,
-            ways: Ways::default(),
+            walk_index: CachedWalkIndex::default(),
         }
     }
 
@@ -280,10 +352,10 @@ impl Schema {
     /// As [`Schema::beside`], for some of the fields, by sorted indexes.
     pub(crate) fn some_beside<'s, 'm, V>(
         &'s self,
-        places: &'s [u16],
+        indexes: &'s [u16],
         members: impl Iterator<Item = (&'m String, V)>,
     ) -> impl Iterator<Item = (&'s Field, Option<V>)> {
-        beside(places.iter().filter_map(|i| self.fields.get(usize::from(*i))), members)
+        beside(indexes.iter().filter_map(|i| self.fields.get(usize::from(*i))), members)
     }
 
     /// Whether all of these sorted names are fields.

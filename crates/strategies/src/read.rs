@@ -37,7 +37,7 @@ pub fn shown_list(list: &[Value], definition: &str, path: &FieldPath) -> BadValu
 /// Like [`shown`], for a field of the type, which may be absent.
 pub fn shown_field(v: Option<&Value>, definition: &str, field: &str, path: &FieldPath) -> BadValue {
     BadValue::formatted(&match kinds::catalog().definitions.get(definition).and_then(|s| s.field(field)) {
-        Some(f) => schema::go::show_field(v, f, path),
+        Some(f) => schema::go_format::show_field(v, f, path),
         None => v.cloned().unwrap_or_default().to_string(),
     })
 }
@@ -53,7 +53,7 @@ pub fn delegated(parent: &Value, definition: &str, field: &str, path: &FieldPath
 
 fn formatted(v: &Value, definition: &str, path: &FieldPath) -> String {
     match kinds::catalog().definitions.get(definition) {
-        Some(schema) => schema::go::show(v, schema, path),
+        Some(schema) => schema::go_format::show(v, schema, path),
         None => v.to_string(),
     }
 }

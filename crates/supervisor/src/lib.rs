@@ -5,11 +5,13 @@
 
 #![warn(missing_docs)]
 
+mod blocking;
 mod flag;
 pub mod panics;
 mod shutdown;
 mod supervisor;
 
+pub use blocking::blocking;
 pub use flag::{Flag, Setter, flag};
 pub use shutdown::{Shutdown, Trigger, shutdown};
 pub use supervisor::{Component, End, Failure, OnEnd, State, Status, Supervisor};

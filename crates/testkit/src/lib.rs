@@ -73,7 +73,7 @@ pub struct Cluster {
     pub rng: Arc<SeededRng>,
     /// Follows the definitions of custom resources; a test that wants to be the only writer aborts it.
     pub definitions: tokio::task::JoinHandle<()>,
-    /// Holds no rule until it is told to load them.
+    /// Has no rules until [`RbacCache::load`] is called.
     pub rbac: Arc<RbacCache>,
     pub accounts: Arc<ServiceAccountTokens>,
 }
@@ -260,7 +260,7 @@ impl Cluster {
     }
 }
 
-/// A request of somebody who may do everything.
+/// Adds the identity of an administrator, who may do everything, to a request.
 pub fn as_administrator(request: Request<Bytes>) -> Request<Bytes> {
     as_identity(request, User::new("admin", &[auth::user::GROUP_MASTERS]))
 }

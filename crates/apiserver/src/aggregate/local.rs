@@ -6,7 +6,7 @@ use registry::Rows;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// The label of local APIServices, whose value says when they are synced.
+/// The label of local APIServices. Its value is when they are synced: at the start, or always.
 pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// Discovery order of groups and versions: group, version, priority of the group and of the version in it

@@ -101,7 +101,7 @@ mod tests {
         assert_eq!((&*user.name, &*user.uid), ("jane", "1"));
         assert_eq!(user.groups, ["a", "b", "system:authenticated"]);
         assert_eq!(user.extra["acme.com/scope"], ["read"]);
-        assert_eq!(h.len(), 1, "nobody after it sees them");
+        assert_eq!(h.len(), 1, "later filters do not see the headers");
         for other in [None, Some("other")] {
             let mut h = sent();
             assert!(proxy.take(&mut h, other).unwrap().is_none());
@@ -109,7 +109,7 @@ mod tests {
         }
         let any = FrontProxy { allowed_names: Vec::new(), ..proxy.clone() };
         assert!(any.take(&mut sent(), Some("other")).unwrap().is_some());
-        assert!(proxy.take(&mut HeaderMap::new(), Some("front")).unwrap().is_none(), "it speaks for nobody");
+        assert!(proxy.take(&mut HeaderMap::new(), Some("front")).unwrap().is_none(), "no user without headers");
 
         // Names may be in any language; an unreadable one is an error.
         for name in ["x-remote-user", "x-remote-group", "x-remote-extra-acme.com%2fscope"] {

@@ -398,7 +398,10 @@ mod tests {
         assert!(small.0.may_read(PARTIAL_SHARE), "each has a share of its own");
         assert!(!small.0.may_read(1) && !large.0.may_read(1));
         small.0.begin();
-        assert!(small.0.may_read(PARTIAL_SHARE) && !small.0.may_read(1), "a request of nobody does not end the count");
+        assert!(
+            small.0.may_read(PARTIAL_SHARE) && !small.0.may_read(1),
+            "the count continues until a request is authenticated"
+        );
         small.0.became_known("jane");
         assert!(small.0.may_read(PARTIAL), "the body of a request is bounded otherwise");
         drop(large);

@@ -56,7 +56,7 @@ pub const LONG_RUNNING: Row =
 pub const DEPRECATED: Row = Row::gauge(
     "apiserver_requested_deprecated_apis",
     &["group", "version", "resource", "subresource", "removed_release"],
-    "Deprecated APIs that have been asked for.",
+    "Deprecated APIs that have been requested.",
 );
 pub const WATCH_EVENTS: Row = Row::counter("apiserver_watch_events_total", KIND, "Events sent to clients that watch.");
 pub const WATCH_SIZES: Row = Row::histogram(
@@ -133,12 +133,12 @@ pub const WEBHOOK_REQUESTS: Row = Row::counter(
 pub const WEBHOOK_REJECTIONS: Row = Row::counter(
     "apiserver_admission_webhook_rejection_count",
     &["name", "type", "operation", "error_type", "rejection_code"],
-    "Requests that admission webhooks refused, or that were refused because a webhook could not be asked.",
+    "Requests that admission webhooks refused, or that were refused because a webhook could not be called.",
 );
 pub const WEBHOOK_FAIL_OPEN: Row = Row::counter(
     "apiserver_admission_webhook_fail_open_count",
     &["name", "type"],
-    "Requests that went on though a webhook could not be asked.",
+    "Requests that continued although a webhook could not be called.",
 );
 /// Checks of validating policies, and the duration of each failed expression.
 pub const POLICY_CHECKS: (Row, Row) = (
@@ -181,7 +181,7 @@ pub const CONDITION_ERRORS: Row = Row::counter(
 pub const CONDITION_EXCLUSIONS: Row = Row::counter(
     "apiserver_admission_match_condition_exclusions_total",
     CONDITION,
-    "Requests that webhooks were not asked about, since their match conditions did not hold.",
+    "Requests for which webhooks were not called, because their match conditions were false.",
 );
 pub const CONVERSION_SECONDS: Row = Row::histogram(
     "apiserver_crd_conversion_webhook_duration_seconds",

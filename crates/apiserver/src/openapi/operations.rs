@@ -60,8 +60,8 @@ const PRETTY: Parameter = query("pretty", "string", "With 'true' the answer is w
 
 const CONTINUE: Parameter =
     query("continue", "string", "Where an earlier list of a part ended: its `metadata.continue`.");
-const FIELD_SELECTOR: Parameter = query("fieldSelector", "string", "Only objects whose fields are as said.");
-const LABEL_SELECTOR: Parameter = query("labelSelector", "string", "Only objects whose labels are as said.");
+const FIELD_SELECTOR: Parameter = query("fieldSelector", "string", "Restricts the objects by their fields.");
+const LABEL_SELECTOR: Parameter = query("labelSelector", "string", "Restricts the objects by their labels.");
 const LIMIT: Parameter = query("limit", "integer", "At most so many objects; the answer says how to go on.");
 const RESOURCE_VERSION: Parameter =
     query("resourceVersion", "string", "The version that is to be read, or watched from.");
@@ -74,7 +74,7 @@ const BOOKMARKS: Parameter = query("allowWatchBookmarks", "boolean", "A watch ma
 const WATCH: Parameter = query("watch", "boolean", "Changes are sent as they happen, instead of a list.");
 
 const DRY_RUN: Parameter = query("dryRun", "string", "With 'All' everything is done but the writing.");
-const MANAGER: Parameter = query("fieldManager", "string", "In whose name fields are written.");
+const MANAGER: Parameter = query("fieldManager", "string", "The manager that owns the written fields.");
 const VALIDATION: Parameter = query(
     "fieldValidation",
     "string",
@@ -138,7 +138,7 @@ fn of_connection(subresource: &str) -> Vec<Parameter> {
         }
         "attach" => streams(),
         "portforward" => vec![query("ports", "integer", "The ports that are forwarded.")],
-        _ => vec![query("path", "string", "The path that is asked for behind the proxy.")],
+        _ => vec![query("path", "string", "The path of the request to the proxied server.")],
     }
 }
 

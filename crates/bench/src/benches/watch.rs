@@ -61,7 +61,7 @@ impl Bench for Watch {
                         let event = match event {
                             Ok(WatchEvent::Modified(_)) => Ok(()),
                             Ok(WatchEvent::Bookmark { .. }) => continue,
-                            Ok(e) => Err(format!("an event that nobody caused: {e:?}")),
+                            Ok(e) => Err(format!("unexpected event: {e:?}")),
                             Err(e) => Err(e.to_string()),
                         };
                         if sender.send((Instant::now(), event)).is_err() {

@@ -1,95 +1,10 @@
-//! Authorization checks (`k8s.io/apiserver/pkg/cel/library/authz.go`): an expression builds a check part by part, then runs it.
+//! Functions of authorization checks (`k8s.io/apiserver/pkg/cel/library/authz.go`).
 
 use super::{Fault, Price, Result, Row, no_overload, row};
+use crate::libraries::authorizer::{Decision, Question, Request, Stage};
 use crate::value::{Opaque, Val};
 use crate::work;
 use meta::names;
-
-pub(super) const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
-pub(super) const PATH: &str = "kubernetes.authorization.PathCheck";
-pub(super) const GROUP: &str = "kubernetes.authorization.GroupCheck";
-pub(super) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
-pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
-
-/// Decides authorization checks.
-pub trait Authorizer {
-    /// Decides a check.
-    fn decide(&self, question: &Question) -> Decision;
-}
-
-/// An authorization check, as far as it was built.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
-    /// Namespace and name of a service account. None for the user of the request.
-    pub service_account: Option<(String, String)>,
-    /// The path of a non-resource check.
-    pub path: Option<String>,
-    /// The API group of the resource.
-    pub group: String,
-    /// The resource.
-    pub resource: String,
-    /// The subresource; empty for none.
-    pub subresource: String,
-    /// The namespace; empty for all, or for cluster-scoped resources.
-    pub namespace: String,
-    /// The name of the object; empty for all.
-    pub name: String,
-    /// The field selector; empty for none.
-    pub field_selector: String,
-    /// The label selector; empty for none.
-    pub label_selector: String,
-    /// The verb.
-    pub verb: String,
-}
-
-/// The result of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
-    /// Whether the request is allowed.
-    pub allowed: bool,
-    /// The reason; may be empty.
-    pub reason: String,
-    /// The error, if the check could not be decided.
-    pub error: Option<String>,
-}
-
-/// A check while an expression builds it.
-#[derive(Clone)]
-pub struct Request<'a> {
-    who: &'a dyn Authorizer,
-    stage: Stage,
-    question: Question,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Start,
-    Path,
-    Group,
-    Resource,
-}
-
-impl<'a> Request<'a> {
-    /// The value of `authorizer`, of which a check is built.
-    pub fn new(who: &'a dyn Authorizer) -> Self {
-        Self { who, stage: Stage::Start, question: Question::default() }
-    }
-
-    /// The value of a check that has its resource (`authorizer.requestResource`).
-    pub fn for_resource(who: &'a dyn Authorizer, question: Question) -> Self {
-        Self { who, stage: Stage::Resource, question }
-    }
-
-    /// The name of its CEL type.
-    pub fn type_name(&self) -> &'static str {
-        match self.stage {
-            Stage::Start => AUTHORIZER,
-            Stage::Path => PATH,
-            Stage::Group => GROUP,
-            Stage::Resource => RESOURCE,
-        }
-    }
-}
 
 pub(super) const ROWS: &[Row] = &[
     row("serviceAccount", ".authorizer,string,string:authorizer", Price::Fixed(1), |a| {
@@ -138,11 +53,11 @@ pub(super) const ROWS: &[Row] = &[
     }),
 ];
 
-fn set(place: &mut String, s: &str, when_empty: &str) -> std::result::Result<(), Fault> {
+fn set(field: &mut String, s: &str, when_empty: &str) -> std::result::Result<(), Fault> {
     if s.is_empty() && !when_empty.is_empty() {
         return Err(when_empty.into());
     }
-    s.clone_into(place);
+    s.clone_into(field);
     Ok(())
 }
 
@@ -180,7 +95,7 @@ fn check<'a>(args: &[Val<'a>]) -> Result<'a> {
         return no_overload();
     }
     let question = Question { verb: verb.to_owned(), ..r.question.clone() };
-    Ok(Val::opaque(Opaque::Decision(r.who.decide(&question))))
+    Ok(Val::opaque(Opaque::Decision(r.authorizer.decide(&question))))
 }
 
 fn decided<'a>(args: &[Val<'a>], f: impl Fn(&Decision) -> Val<'a>) -> Result<'a> {

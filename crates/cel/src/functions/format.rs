@@ -1,62 +1,13 @@
-//! Named formats of strings (`k8s.io/apiserver/pkg/cel/library/format.go`).
+//! Functions of named formats (`k8s.io/apiserver/pkg/cel/library/format.go`).
 
-use super::url::Url;
 use super::{Price, Result, Row, no_overload, row};
+use crate::libraries::format::Format;
 use crate::value::{Opaque, Val};
-use base64::Engine;
-use meta::names;
-
-pub struct Format {
-    pub name: &'static str,
-    /// Validates a string. Returns the errors.
-    check: fn(&str) -> Vec<String>,
-}
-
-static FORMATS: [Format; 12] = [
-    Format { name: "dns1123Label", check: |s| names::dns_label(s) },
-    Format { name: "dns1123Subdomain", check: |s| names::dns_subdomain(s) },
-    Format { name: "dns1035Label", check: |s| names::dns_1035_label(s) },
-    Format { name: "qualifiedName", check: |s| names::qualified_name(s) },
-    Format { name: "dns1123LabelPrefix", check: |s| names::dns_label(&names::as_prefix(s)) },
-    Format { name: "dns1123SubdomainPrefix", check: |s| names::dns_subdomain(&names::as_prefix(s)) },
-    Format { name: "dns1035LabelPrefix", check: |s| names::dns_1035_label(&names::as_prefix(s)) },
-    Format { name: "labelValue", check: |s| names::label_value(s) },
-    Format {
-        name: "uri",
-        check: |s| match Url::parse(s) {
-            Some(_) => Vec::new(),
-            None if s.is_empty() => vec![format!("parse {s:?}: empty url")],
-            None => vec![format!("parse {s:?}: invalid URI for request")],
-        },
-    },
-    Format { name: "uuid", check: |s| unless(is_uuid(s), "does not match the UUID format") },
-    Format {
-        name: "byte",
-        check: |s| unless(base64::engine::general_purpose::STANDARD.decode(s).is_ok(), "invalid base64"),
-    },
-    Format { name: "date", check: |s| unless(s.len() == 10 && s.parse::<jiff::civil::Date>().is_ok(), "invalid date") },
-];
-
-static DATETIME: Format =
-    Format { name: "datetime", check: |s| unless(crate::time::timestamp(s).is_some(), "invalid datetime") };
-
-fn unless(fine: bool, why: &str) -> Vec<String> {
-    if fine { Vec::new() } else { vec![why.to_owned()] }
-}
-
-fn is_uuid(s: &str) -> bool {
-    let plain: String = s.chars().filter(|c| *c != '-').collect();
-    plain.len() == 32 && plain.chars().all(|c| c.is_ascii_hexdigit()) && matches!(s.len(), 32..=36)
-}
-
-fn named(name: &str) -> Option<&'static Format> {
-    FORMATS.iter().chain([&DATETIME]).find(|f| f.name == name)
-}
 
 /// `format.NAME()`.
 macro_rules! constant {
     ($full:literal, $name:literal) => {
-        row($full, ":format", Price::Fixed(1), |_| match named($name) {
+        row($full, ":format", Price::Fixed(1), |_| match Format::named($name) {
             Some(f) => Ok(Val::opaque(Opaque::Format(f))),
             None => no_overload(),
         })
@@ -78,7 +29,7 @@ pub(super) const ROWS: &[Row] = &[
     constant!("format.date", "date"),
     constant!("format.datetime", "datetime"),
     row("format.named", "string:opt(format)", Price::Fixed(1), |a| match a[0].as_str() {
-        Some(s) => Ok(named(s).map_or(Val::Optional(None), |f| Val::some(Val::opaque(Opaque::Format(f))))),
+        Some(s) => Ok(Format::named(s).map_or(Val::Optional(None), |f| Val::some(Val::opaque(Opaque::Format(f))))),
         None => no_overload(),
     }),
     row("validate", ".format,string:opt(list(string))", Price::Pattern(128), validate),

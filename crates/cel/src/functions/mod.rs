@@ -3,21 +3,22 @@
 //!
 //! A row's signatures read `arguments:result`, separated by `;`; one with a dot in front is called on its first argument.
 
-pub mod authorizer;
-pub mod format;
+mod authorizer;
+mod format;
 mod lists;
-pub mod net;
+mod net;
 mod operators;
 mod quantity;
 pub(crate) mod regexes;
-pub mod semver;
+mod semver;
 mod sets;
 mod standard;
 mod strings;
 mod times;
-pub mod url;
+mod url;
 
 use crate::cost::{REGEX, Range, TRAVERSAL};
+use crate::libraries;
 use crate::types::Type;
 use crate::value::Val;
 use std::collections::HashMap;
@@ -237,11 +238,11 @@ fn parse(text: &str) -> Type {
         "quantity" => Type::Opaque("kubernetes.Quantity"),
         "semver" => Type::Opaque("kubernetes.Semver"),
         "format" => Type::Opaque("kubernetes.NamedFormat"),
-        "authorizer" => Type::Opaque(authorizer::AUTHORIZER),
-        "path" => Type::Opaque(authorizer::PATH),
-        "group" => Type::Opaque(authorizer::GROUP),
-        "resource" => Type::Opaque(authorizer::RESOURCE),
-        "decision" => Type::Opaque(authorizer::DECISION),
+        "authorizer" => Type::Opaque(libraries::authorizer::AUTHORIZER),
+        "path" => Type::Opaque(libraries::authorizer::PATH),
+        "group" => Type::Opaque(libraries::authorizer::GROUP),
+        "resource" => Type::Opaque(libraries::authorizer::RESOURCE),
+        "decision" => Type::Opaque(libraries::authorizer::DECISION),
         _ => Type::Dyn,
     }
 }

@@ -1,26 +1,13 @@
-//! IP addresses and networks (`k8s.io/apiserver/pkg/cel/library/ip.go`, `cidr.go`). Addresses with zones, and IPv4 addresses
-//! mapped to IPv6, are invalid.
+//! Functions of IP addresses and networks (`k8s.io/apiserver/pkg/cel/library/ip.go`, `cidr.go`).
 
-use super::{Fault, Price, Result, Row, no_overload, row};
+use super::{Price, Result, Row, no_overload, row};
+use crate::libraries::net::{Cidr, parse_cidr, parse_ip};
 use crate::value::{Opaque, Val};
-use std::fmt;
 use std::net::IpAddr;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cidr {
-    ip: IpAddr,
-    bits: u8,
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.bits)
-    }
-}
 
 pub(super) const ROWS: &[Row] = &[
     row("ip", "string:ip;.cidr:ip", Price::Walk(0, 1.0), |a| match &a[0] {
-        Val::Str(s) => parse_ip(s.as_str()).map(|ip| Val::opaque(Opaque::Ip(ip))),
+        Val::Str(s) => Ok(Val::opaque(Opaque::Ip(parse_ip(s.as_str())?))),
         v => of_cidr(v, |c| Val::opaque(Opaque::Ip(c.ip))),
     }),
     row("isIP", "string:bool", Price::Walk(0, 1.0), |a| match a[0].as_str() {
@@ -44,7 +31,7 @@ pub(super) const ROWS: &[Row] = &[
         })
     }),
     row("cidr", "string:cidr", Price::Walk(0, 1.0), |a| match a[0].as_str() {
-        Some(s) => parse_cidr(s).map(|c| Val::opaque(Opaque::Cidr(c))),
+        Some(s) => Ok(Val::opaque(Opaque::Cidr(parse_cidr(s)?))),
         None => no_overload(),
     }),
     row("isCIDR", "string:bool", Price::Walk(0, 1.0), |a| match a[0].as_str() {
@@ -73,28 +60,9 @@ pub(super) const ROWS: &[Row] = &[
         };
         of_cidr(&a[0], |c| Val::Bool(c.bits <= other.bits && c.contains(other.ip)))
     }),
-    row("masked", ".cidr:cidr", Price::Fixed(1), |a| {
-        of_cidr(&a[0], |c| Val::opaque(Opaque::Cidr(Cidr { ip: c.network(c.ip), bits: c.bits })))
-    }),
+    row("masked", ".cidr:cidr", Price::Fixed(1), |a| of_cidr(&a[0], |c| Val::opaque(Opaque::Cidr(c.masked())))),
     row("prefixLength", ".cidr:int", Price::Fixed(1), |a| of_cidr(&a[0], |c| Val::Int(c.bits.into()))),
 ];
-
-impl Cidr {
-    fn network(&self, ip: IpAddr) -> IpAddr {
-        match ip {
-            IpAddr::V4(v) => {
-                IpAddr::V4((v.to_bits() & u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)).into())
-            }
-            IpAddr::V6(v) => {
-                IpAddr::V6((v.to_bits() & u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0)).into())
-            }
-        }
-    }
-
-    fn contains(&self, ip: IpAddr) -> bool {
-        ip.is_ipv4() == self.ip.is_ipv4() && self.network(ip) == self.network(self.ip)
-    }
-}
 
 fn of_ip<'a>(v: &Val<'a>, f: impl Fn(&IpAddr) -> Val<'a>) -> Result<'a> {
     match v {
@@ -114,41 +82,6 @@ fn of_cidr<'a>(v: &Val<'a>, f: impl Fn(&Cidr) -> Val<'a>) -> Result<'a> {
         },
         _ => no_overload(),
     }
-}
-
-fn parse_ip(s: &str) -> std::result::Result<IpAddr, Fault> {
-    if s.contains('%') {
-        return Err(format!("IP address {s:?} with zone value is not allowed").into());
-    }
-    let bad =
-        |_| format!("IP Address {s:?} parse error during conversion from string: ParseAddr({s:?}): unable to parse IP");
-    let ip: IpAddr = s.parse().map_err(bad)?;
-    mapped(s, ip)
-}
-
-fn mapped(s: &str, ip: IpAddr) -> std::result::Result<IpAddr, Fault> {
-    match ip {
-        IpAddr::V6(v) if v.to_ipv4_mapped().is_some() => {
-            Err(format!("IPv4-mapped IPv6 address {s:?} is not allowed").into())
-        }
-        ip => Ok(ip),
-    }
-}
-
-fn parse_cidr(s: &str) -> std::result::Result<Cidr, Fault> {
-    let bad = || -> Fault {
-        format!("network address parse error during conversion from string: netip.ParsePrefix({s:?}): no '/'").into()
-    };
-    let (ip, bits) = s.split_once('/').ok_or_else(bad)?;
-    let ip: IpAddr = ip.parse().map_err(|_| bad())?;
-    let ip = mapped(s, ip)?;
-    let plain = bits.bytes().all(|b| b.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
-    let bits: u8 = bits.parse().ok().filter(|_| plain).ok_or_else(bad)?;
-    let most = if ip.is_ipv4() { 32 } else { 128 };
-    if bits > most {
-        return Err(bad());
-    }
-    Ok(Cidr { ip, bits })
 }
 
 fn local_multicast(ip: &IpAddr) -> bool {

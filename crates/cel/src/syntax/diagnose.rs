@@ -556,7 +556,7 @@ impl Diagnosis<'_> {
                 d.call(or_end(T::Comma), Self::expr)
             });
         }
-        let error = names::reserved(ident.text(self.source));
+        let error = names::reserved_error(ident.text(self.source));
         let is_reserved = error.is_some();
         self.value(start, error);
         if !is_call {

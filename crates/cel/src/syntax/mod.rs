@@ -14,6 +14,7 @@ mod parse;
 mod tests;
 mod token;
 
+pub use names::is_reserved;
 pub(crate) use parse::parse;
 
 use crate::node::Const;

@@ -1,8 +1,10 @@
-//! Identifiers that the grammar takes but the parser refuses, and names of messages.
+//! Reserved words, and names of messages.
 
 use super::token::{Kind as T, Token};
 
-/// Names that stand for nothing, although the grammar takes them for identifiers.
+/// Reserved words that the grammar takes as tokens of their own.
+const KEYWORDS: [&str; 4] = ["false", "in", "null", "true"];
+/// Reserved words that the grammar takes as identifiers, and the parser refuses.
 const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -23,14 +25,19 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// What is wrong with an identifier or a literal, if the grammar takes it.
-pub(super) fn reserved(name: &str) -> Option<String> {
+/// Whether a name is a reserved word of the language, which no variable or field may have.
+pub fn is_reserved(name: &str) -> bool {
+    KEYWORDS.contains(&name) || RESERVED.contains(&name)
+}
+
+/// The error for an identifier that is a reserved word.
+pub(super) fn reserved_error(name: &str) -> Option<String> {
     RESERVED.contains(&name).then(|| format!("reserved identifier: {name}"))
 }
 
 pub(super) const NO_ESCAPED_IDENTS: &str = "unsupported syntax: '`'";
 
-/// Whether an identifier here is the first part of the name of a message, before its brace.
+/// Whether the identifier at this index begins the name of a message, which a brace follows.
 pub(super) fn is_message(tokens: &[Token], ident: usize) -> bool {
     let kind = |i: usize| tokens.get(i).map_or(T::Eof, |t| t.kind);
     let mut i = ident + 1;

@@ -1,7 +1,7 @@
 //! The parser: one pass over the tokens, by precedence.
 
 use super::lex::{self, Tokens};
-use super::names::{NO_ESCAPED_IDENTS, is_message, reserved};
+use super::names::{NO_ESCAPED_IDENTS, is_message, reserved_error};
 use super::token::{Kind as T, Token};
 use super::{Call, DEPTH_LIMIT, Entry, Expr, Field, Kind, SIZE_LIMIT, diagnose, literal, operators};
 use crate::source::{Found, on_large_stack};
@@ -341,7 +341,7 @@ impl<'s, 't> Parser<'s, 't> {
         if !is_call && is_message(self.tokens, first) {
             return self.message(first, absolute);
         }
-        let error = reserved(name);
+        let error = reserved_error(name);
         let is_reserved = error.is_some();
         if let Some(message) = error {
             self.issue(dot.unwrap_or(ident).at, message);

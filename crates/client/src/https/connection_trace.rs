@@ -10,21 +10,29 @@ use tokio::time::Instant;
 /// The steps taken for one request; empty if an open connection was reused.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionTrace {
+    /// Lookups and dials, in order.
     pub steps: Vec<Step>,
     /// Total duration of each kind of step.
     pub lookup: Duration,
+    /// Total duration of TCP connects.
     pub dial: Duration,
+    /// Total duration of TLS handshakes.
     pub handshake: Duration,
     /// When the connection was ready.
     pub ready: Option<Instant>,
 }
 
+/// A step of opening a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// A DNS lookup.
     Lookup {
+        /// Host name.
         host: String,
+        /// Addresses found.
         addresses: Vec<IpAddr>,
     },
+    /// A TCP connect.
     Dial {
         /// `host:port`
         address: String,

@@ -24,7 +24,9 @@ pub enum Roots {
 /// A client certificate chain and its key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
+    /// Certificate chain, the client's own first.
     pub certificates: Vec<u8>,
+    /// Private key.
     pub key: Vec<u8>,
 }
 

@@ -20,11 +20,14 @@ use supervisor::panics::caught_now;
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
+    /// Namespace; empty if cluster-scoped.
     pub namespace: Arc<str>,
+    /// Object name.
     pub name: Arc<str>,
 }
 
 impl Key {
+    /// Key of a namespace, empty if cluster-scoped, and a name.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -52,18 +55,22 @@ impl Labels {
         Self(sorted)
     }
 
+    /// The value of a label.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|i| &*self.0[i].1)
     }
 
+    /// Pairs of key and value, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(k, v)| (&**k, &**v))
     }
 
+    /// The number of labels.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -86,15 +93,25 @@ impl<'de> Deserialize<'de> for Labels {
 /// The metadata that every reader needs. Annotations and managed fields are read on demand.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
+    /// `metadata.name`.
     pub name: Arc<str>,
+    /// `metadata.namespace`; empty if cluster-scoped.
     pub namespace: Arc<str>,
+    /// `metadata.uid`.
     pub uid: Arc<str>,
+    /// `metadata.resourceVersion`.
     pub resource_version: String,
+    /// `metadata.generation`; 0 if absent.
     pub generation: i64,
+    /// `metadata.labels`.
     pub labels: Labels,
+    /// `metadata.creationTimestamp`.
     pub creation_timestamp: Option<Timestamp>,
+    /// `metadata.deletionTimestamp`; set while the object is being deleted.
     pub deletion_timestamp: Option<Timestamp>,
+    /// `metadata.finalizers`.
     pub finalizers: Vec<String>,
+    /// `metadata.ownerReferences`.
     pub owner_references: Vec<Owner>,
 }
 
@@ -169,30 +186,41 @@ pub fn or_default<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
+/// An owner reference (`metav1.OwnerReference`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Owner {
+    /// API version of the owner: `apps/v1`.
     pub api_version: String,
+    /// Kind of the owner.
     pub kind: String,
+    /// Name of the owner, in the namespace of the object or cluster-scoped.
     pub name: String,
+    /// UID of the owner.
     pub uid: Arc<str>,
+    /// Whether the owner is the managing controller.
     pub controller: bool,
+    /// Whether foreground deletion of the owner waits for the object.
     pub block_owner_deletion: bool,
 }
 
 impl Meta {
+    /// Namespace and name.
     pub fn key(&self) -> Key {
         Key { namespace: self.namespace.clone(), name: self.name.clone() }
     }
 
+    /// The owner that is the managing controller, if any.
     pub fn controller(&self) -> Option<&Owner> {
         self.owner_references.iter().find(|o| o.controller)
     }
 
+    /// Whether the object has a deletion timestamp.
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
+    /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key)
     }
@@ -201,6 +229,7 @@ impl Meta {
 /// One object: its bytes and metadata, which all readers share, and the reader's view of it.
 pub struct Entry<V> {
     object: Arc<Stored>,
+    /// The reader's view of the object.
     pub view: V,
 }
 
@@ -232,6 +261,7 @@ fn view<V: View>(bytes: &[u8]) -> Result<V, serde_json::Error> {
 }
 
 impl<V> Entry<V> {
+    /// Namespace and name.
     pub fn key(&self) -> Key {
         self.meta.key()
     }
@@ -250,7 +280,9 @@ impl<V> Entry<V> {
 
 /// A change: an object that was added (`old` is none), modified, or deleted (`new` is none).
 pub struct Change<V> {
+    /// The state before the change; none if the object was added.
     pub old: Option<Arc<Entry<V>>>,
+    /// The state after the change; none if the object was deleted.
     pub new: Option<Arc<Entry<V>>>,
 }
 
@@ -263,6 +295,7 @@ impl<V> Change<V> {
         }
     }
 
+    /// Namespace and name of the object.
     pub fn key(&self) -> Key {
         self.latest().key()
     }
@@ -488,14 +521,17 @@ fn drop_key<I: Ord + Clone>(index: &mut BTreeMap<I, BTreeSet<Key>>, at: &I, key:
 pub struct Cache<'a, V>(RwLockReadGuard<'a, Store<V>>);
 
 impl<V> Cache<'_, V> {
+    /// The entry of a key.
     pub fn get(&self, key: &Key) -> Option<&Arc<Entry<V>>> {
         self.0.get(key)
     }
 
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.0.entries.len()
     }
 
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
     }
@@ -505,6 +541,7 @@ impl<V> Cache<'_, V> {
         self.0.entries.iter().map(|s| &s.0)
     }
 
+    /// The entries of a namespace, sorted by name.
     pub fn in_namespace<'b>(&'b self, namespace: &'b str) -> impl Iterator<Item = &'b Arc<Entry<V>>> + 'b {
         let start = Key::new(namespace, "");
         self.0

@@ -15,8 +15,11 @@ use supervisor::flag;
 /// The objects of a resource to list and watch; `Default` is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
+    /// Namespace; none for all.
     pub namespace: Option<String>,
+    /// Label selector in text form; empty for all.
     pub label_selector: String,
+    /// Field selector in text form; empty for all.
     pub field_selector: String,
     /// Requests metadata only.
     pub metadata_only: bool,
@@ -34,10 +37,12 @@ pub struct Informers {
 }
 
 impl Informers {
+    /// Creates a factory without informers. `rng` spreads retries of failed watches.
     pub fn new(client: Client, rng: Arc<dyn Rng>, shutdown: Shutdown) -> Self {
         Self { client, rng, shutdown, held: Arc::default() }
     }
 
+    /// The client that lists and watches.
     pub fn client(&self) -> &Client {
         &self.client
     }

@@ -18,6 +18,7 @@ pub struct Pooled<T>(Arc<T>);
 type Pools = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 impl<T: Eq + Hash + Send + Sync + 'static> Pooled<T> {
+    /// Returns the pooled value that equals `value`; adds it to the pool if there is none.
     pub fn intern(value: T) -> Self {
         static POOLS: LazyLock<RwLock<Pools>> = LazyLock::new(RwLock::default);
         let known = POOLS.read().get(&TypeId::of::<T>()).cloned();

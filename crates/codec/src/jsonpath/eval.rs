@@ -67,8 +67,8 @@ impl Evaluation {
         Ok(out)
     }
 
-    /// Evaluates the nodes from one on, to the end of the range that they are in. A range without an end goes to the end of the
-    /// template, and what is in it is evaluated once more outside of it.
+    /// Evaluates the nodes from `first` to the end of their range. A range without an end extends to the end of the template, and its
+    /// nodes are then evaluated once more without the range.
     fn from<'a>(
         &mut self,
         nodes: &[Node],

@@ -74,8 +74,8 @@ impl At<'_> {
     }
 }
 
-/// Reads a message into an object; `inline` is where the message is when its fields lie in a parent: names and numbers, from
-/// the outside in.
+/// Reads a message into an object. If its fields lie in a parent object, `inline` is the path of the message: names and numbers, the
+/// outermost first.
 fn message(
     m: &mut Map<String, Value>,
     bytes: &[u8],

@@ -36,7 +36,7 @@ pub async fn run(context: Context) {
         let since: Option<Date> = since.ok().flatten().and_then(|o| o.str_at(&["data", "since"])?.parse().ok());
         for entry in all.iter().filter(|_| since.is_some_and(|s| days(s, today) >= UNUSED_DAYS)) {
             let Ok(secret) = object(&resource, entry) else { continue };
-            // Users created those that no account lists, and mounted ones are used outside the API.
+            // Keeps secrets that no account lists, since users created them, and mounted ones, whose use the API server does not see.
             let named = accounts.cache().in_namespace(&entry.meta.namespace).any(|a| {
                 let list = |k: &str| a.view[k].as_array().cloned().unwrap_or_default();
                 list("secrets").iter().any(|s| s["name"] == *secret.name())

@@ -58,8 +58,9 @@ fn services_lead_to_no_address_of_the_machine(s: &Story) {
         let spec = json!({"group": group, "version": "v1", "groupPriorityMinimum": 10, "versionPriority": 10,
             "insecureSkipTLSVerify": true, "service": {"namespace": s.ns, "name": service, "port": port}});
         s.post(services, json!({"metadata": {"name": name}, "spec": spec}));
-        let told = |o: &Value| o["status"]["conditions"][0]["message"].as_str().unwrap_or_default().contains(why);
-        let o = s.until_at(&format!("{services}/{name}"), told);
+        let has_message =
+            |o: &Value| o["status"]["conditions"][0]["message"].as_str().unwrap_or_default().contains(why);
+        let o = s.until_at(&format!("{services}/{name}"), has_message);
         assert_eq!(o["status"]["conditions"][0]["status"], "False", "{service}");
         s.ok(&["delete", "apiservice", &name]);
     }

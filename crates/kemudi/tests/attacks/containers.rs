@@ -363,9 +363,9 @@ fn a_status_that_is_too_large_keeps_no_pod(s: &Story) {
     let mounts: Vec<_> = (0..900).map(|i| json!({"name": "v", "mountPath": path(i)})).collect();
     let container = |i: usize| json!({"name": format!("c{i}"), "image": "kemudi.local/none", "imagePullPolicy": "Never", "volumeMounts": mounts});
     s.pod("p", json!({"volumes": [{"name": "v", "emptyDir": {}}]}), (0..4).map(container).collect());
-    let told =
+    let reported =
         s.until("pods/p", |p| p["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImageNeverPull");
-    assert!(told["status"]["containerStatuses"][0]["volumeMounts"].is_null(), "{}", told["status"]);
+    assert!(reported["status"]["containerStatuses"][0]["volumeMounts"].is_null(), "{}", reported["status"]);
     s.ok(&["delete", "pod", "p"]);
     s.gone("pods/p");
 }

@@ -27,14 +27,14 @@ pub const TESTS: &[Case] = &[
 
 const FOREVER: &str = "echo ready; trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
-/// Where the attacker is, and where the agent.
-struct Place {
+/// A pod of an attacker, and the address of the node agent.
+struct Attacker {
     namespace: PathBuf,
     agent: SocketAddr,
 }
 
-impl Place {
-    fn of(s: &Story) -> Self {
+impl Attacker {
+    fn start(s: &Story) -> Self {
         s.shell_pod("attacker", FOREVER, json!({}), json!({}));
         let pod = s.ready("attacker");
         let node = s.get_at("/api/v1/nodes/e2e");
@@ -62,13 +62,13 @@ impl Place {
         TlsConnector::from(config).connect(name, self.tcp()).await
     }
 
-    /// The code and text of the answer. An empty token is none.
-    async fn ask(&self, method: &str, path: &str, token: &str) -> (u16, String) {
+    /// Returns status code and body of the response. Without a token if `token` is empty.
+    async fn response(&self, method: &str, path: &str, token: &str) -> (u16, String) {
         let c = timeout(PATIENCE, self.tls()).await.unwrap().unwrap();
-        Self::ask_over(c, method, path, token).await
+        Self::response_over(c, method, path, token).await
     }
 
-    async fn ask_over(mut c: TlsStream<TcpStream>, method: &str, path: &str, token: &str) -> (u16, String) {
+    async fn response_over(mut c: TlsStream<TcpStream>, method: &str, path: &str, token: &str) -> (u16, String) {
         let mut text = head(method, path, token, 0).replacen("\r\n", "\r\nConnection: close\r\n", 1);
         if token.is_empty() {
             text = text.replace("Authorization: Bearer \r\n", "");
@@ -94,25 +94,29 @@ fn paths(ns: &str) -> Vec<(&'static str, String)> {
 }
 
 fn nobody(s: &Story) {
-    let place = Place::of(s);
+    let attacker = Attacker::start(s);
     let account = s.ok(&["create", "token", "default"]);
     let foreign = foreign_token();
     let authority = std::fs::read(s.cluster.directory.join("data/pki/ca.crt")).unwrap();
     s.cluster.runtime.block_on(async {
         for (method, path) in paths(&s.ns) {
             for token in ["", "nobody", foreign] {
-                let (code, said) = place.ask(method, &path, token).await;
-                assert_eq!((code, said.as_str()), (401, "Unauthorized"), "{method} {path} with {token:?}");
+                let (code, body) = attacker.response(method, &path, token).await;
+                assert_eq!((code, body.as_str()), (401, "Unauthorized"), "{method} {path} with {token:?}");
             }
             // The pod's own account may do nothing here.
-            let (code, said) = place.ask(method, &path, account.trim()).await;
-            assert_eq!(code, 403, "{method} {path}: {said}");
+            let (code, body) = attacker.response(method, &path, account.trim()).await;
+            assert_eq!(code, 403, "{method} {path}: {body}");
             let user = format!("Forbidden (user=system:serviceaccount:{}:default, verb=", s.ns);
-            assert!(said.starts_with(&user), "{method} {path}: {said}");
+            assert!(body.starts_with(&user), "{method} {path}: {body}");
             // A certificate with an administrator's name, signed by an unknown CA.
             let config = client::https::mutual(Roots::Pem(authority.clone()), self_signed()).unwrap();
-            let c = place.tls_as(config).await.unwrap();
-            assert_eq!(Place::ask_over(c, method, &path, "").await, (401, "Unauthorized".into()), "{method} {path}");
+            let c = attacker.tls_as(config).await.unwrap();
+            assert_eq!(
+                Attacker::response_over(c, method, &path, "").await,
+                (401, "Unauthorized".into()),
+                "{method} {path}"
+            );
         }
     });
 }
@@ -134,7 +138,7 @@ fn foreign_token() -> &'static str {
 
 /// `KubeletFineGrainedAuthz`: who may see pods may not run anything in them.
 fn roles(s: &Story) {
-    let place = Place::of(s);
+    let attacker = Attacker::start(s);
     let all = ["/pods", "/healthz", "/configz", "/stats/summary", "/metrics", "/logs/", "/debug/pprof/"];
     for (subresource, verb, allowed) in [
         ("pods", "get", &["/pods"][..]),
@@ -156,12 +160,12 @@ fn roles(s: &Story) {
         let token = s.ok(&["create", "token", &name]);
         s.cluster.runtime.block_on(async {
             for path in all {
-                let (code, said) = place.ask("GET", path, token.trim()).await;
-                assert_eq!(code != 403, allowed.contains(&path), "{path} by {name}: {code} {said}");
+                let (code, body) = attacker.response("GET", path, token.trim()).await;
+                assert_eq!(code != 403, allowed.contains(&path), "{path} by {name}: {code} {body}");
             }
             let run = format!("/run/{}/attacker/c?cmd=id", s.ns);
-            let (code, said) = place.ask("POST", &run, token.trim()).await;
-            assert_eq!(code != 403, (subresource, verb) == ("proxy", "create"), "run by {name}: {code} {said}");
+            let (code, body) = attacker.response("POST", &run, token.trim()).await;
+            assert_eq!(code != 403, (subresource, verb) == ("proxy", "create"), "run by {name}: {code} {body}");
         });
         s.ok(&["delete", "clusterrole", &role]);
         s.ok(&["delete", "clusterrolebinding", &role]);
@@ -179,16 +183,16 @@ fn others_are_served(s: &Story) {
 
 /// More silent connections of a pod than the listener accepts: before TLS, after it, and within a request.
 fn silence(s: &Story) {
-    let place = Place::of(s);
+    let attacker = Attacker::start(s);
     s.logged("attacker", "ready");
     let silent = s.cluster.runtime.block_on(async {
         let mut silent: Vec<Box<dyn Send>> = Vec::new();
         for n in 0..1500 {
             match n % 3 {
-                0 => silent.push(Box::new(place.tcp())),
+                0 => silent.push(Box::new(attacker.tcp())),
                 kind => {
                     // One that is closed for another is an attack that failed already.
-                    let Ok(Ok(mut c)) = timeout(PATIENCE, place.tls()).await else { continue };
+                    let Ok(Ok(mut c)) = timeout(PATIENCE, attacker.tls()).await else { continue };
                     if kind == 2 {
                         let _ =
                             c.write_all(b"POST /run/a/b/c HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx").await;
@@ -202,24 +206,24 @@ fn silence(s: &Story) {
     assert!(silent.len() > 1000, "there was no attack: {} connections", silent.len());
     others_are_served(s);
     let token = s.ok(&["create", "token", "default"]);
-    let (code, _) = s.cluster.runtime.block_on(place.ask("GET", "/pods", token.trim()));
+    let (code, _) = s.cluster.runtime.block_on(attacker.response("GET", "/pods", token.trim()));
     assert_eq!(code, 403, "the agent answers");
 }
 
 /// Many tokens at a time, all different, each of which needs a TokenReview.
 fn tokens(s: &Story) {
-    let place = Arc::new(Place::of(s));
+    let attacker = Arc::new(Attacker::start(s));
     s.logged("attacker", "ready");
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let attack: Vec<_> = (0..32)
         .map(|n| {
-            let (place, stop) = (place.clone(), stop.clone());
+            let (attacker, stop) = (attacker.clone(), stop.clone());
             s.cluster.runtime.spawn(async move {
-                let (mut asked, mut refused) = (0u32, 0u32);
+                let (mut sent, mut refused) = (0u32, 0u32);
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let (code, _) = place.ask("GET", "/pods", &format!("{n}-{asked}")).await;
+                    let (code, _) = attacker.response("GET", "/pods", &format!("{n}-{sent}")).await;
                     assert!(matches!(code, 401 | 429), "{code}");
-                    asked += 1;
+                    sent += 1;
                     refused += u32::from(code == 401);
                 }
                 refused

@@ -114,7 +114,7 @@ fn no_pod_fills_the_table_of_connections(s: &Story) {
             let socket = run_in(attacker.namespace.as_deref(), || UdpSocket::bind((attacker.address, 0))).unwrap();
             for to in [server.address, friend.address] {
                 for port in 1..=u16::MAX {
-                    // That nobody is there is told with a later packet.
+                    // An unreachable port is reported as the error of a later send.
                     let _ = socket.send_to(b"x", (to, port));
                 }
                 left = left.saturating_sub(u32::from(u16::MAX));

@@ -34,7 +34,7 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    pub fn of(story: &'a Story, token: Option<&str>) -> Self {
+    pub fn new(story: &'a Story, token: Option<&str>) -> Self {
         let sources = Sources { explicit: Some(story.cluster.kubeconfig.clone()), files: Vec::new() };
         let server = format!("https://{}", address(story));
         let client = story.cluster.runtime.block_on(async {
@@ -112,7 +112,7 @@ fn sample(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
 }
 
 fn health(s: &Story) {
-    let agent = Agent::of(s, None);
+    let agent = Agent::new(s, None);
     for path in ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"] {
         assert_eq!(agent.get(path), "ok", "{path}");
     }
@@ -136,7 +136,7 @@ fn talk(pod: &Value) {
 fn usage(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({"resources": {"limits": {"memory": "64Mi"}}}));
     let pod = s.ready("p");
-    let agent = Agent::of(s, None);
+    let agent = Agent::new(s, None);
     talk(&pod);
     let is = |p: &&Value| p["metadata"]["uid"] == pod["metadata"]["uid"];
     let pods = agent.json("/pods");
@@ -210,7 +210,7 @@ fn cadvisor(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({"readinessProbe": probe}));
     let made = s.ready("p");
     let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
-    let agent = Agent::of(s, None);
+    let agent = Agent::new(s, None);
     talk(&made);
     let text = agent.get("/metrics/cadvisor");
     let ns = s.ns.as_str();
@@ -253,7 +253,7 @@ fn commands(s: &Story) {
     let pod = s.ready("p");
     s.logged("p", "ready");
     let uid = pod["metadata"]["uid"].as_str().unwrap();
-    let agent = Agent::of(s, None);
+    let agent = Agent::new(s, None);
     let ns = &s.ns;
     assert_eq!(agent.get(&format!("/containerLogs/{ns}/p/c")), "ready\n");
     assert_eq!(agent.call("GET", &format!("/containerLogs/{ns}/none/c")).0, 404);
@@ -295,7 +295,7 @@ fn commands(s: &Story) {
 }
 
 fn refusals(s: &Story) {
-    let agent = Agent::of(s, None);
+    let agent = Agent::new(s, None);
     for (method, path, code, said) in [
         ("POST", "/pods", 405, "Method Not Allowed"),
         ("POST", "/stats/summary", 405, "Method Not Allowed"),
@@ -320,7 +320,7 @@ fn one_way(s: &Story) {
     s.shell_pod("p", FOREVER, json!({}), json!({}));
     s.ready("p");
     s.logged("p", "ready");
-    let agent = Agent::of(s, None);
+    let agent = Agent::new(s, None);
     let count = || -> BTreeMap<&str, f64> {
         let text = agent.get("/metrics");
         ["exec", "containerLogs"]

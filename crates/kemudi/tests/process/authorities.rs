@@ -66,10 +66,10 @@ async fn changed_authorities_are_reloaded() {
     }
     assert_eq!(code(&first).await, 401);
     let path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-    let told = || async { server.call("GET", path, &Value::Null).await.1["data"]["client-ca-file"].to_string() };
-    while !told().await.contains(new.pem.lines().nth(1).unwrap()) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "others are not told");
+    let published = || async { server.call("GET", path, &Value::Null).await.1["data"]["client-ca-file"].to_string() };
+    while !published().await.contains(new.pem.lines().nth(1).unwrap()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the authorities are not published");
         sleep(Duration::from_millis(100)).await;
     }
-    assert!(!told().await.contains(old.pem.lines().nth(1).unwrap()));
+    assert!(!published().await.contains(old.pem.lines().nth(1).unwrap()));
 }

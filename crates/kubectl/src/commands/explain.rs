@@ -290,7 +290,7 @@ mod tests {
             "io.k8s.api.core.v1.Pod": {
                 "type": "object", "description": "A pod.",
                 "x-kubernetes-group-version-kind": [{"group": "", "kind": "Pod", "version": "v1"}],
-                "properties": {"kind": {"type": "string", "description": "The kind."}, "spec": {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}], "description": "What is wanted."}},
+                "properties": {"kind": {"type": "string", "description": "The kind."}, "spec": {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}], "description": "Desired state."}},
             },
             "io.k8s.api.core.v1.PodSpec": {
                 "type": "object", "description": "A spec:\n  - of one\n\n  - of two", "required": ["names"],
@@ -305,7 +305,7 @@ mod tests {
         for (line, expected) in [
             (
                 "explain pods",
-                "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n    The kind.\n\n  spec\t<PodSpec>\n    What is wanted.\n\n\n",
+                "KIND:       Pod\nVERSION:    v1\n\nDESCRIPTION:\n    A pod.\n    \nFIELDS:\n  kind\t<string>\n    The kind.\n\n  spec\t<PodSpec>\n    Desired state.\n\n\n",
             ),
             (
                 "explain po.spec.names",
@@ -313,7 +313,7 @@ mod tests {
             ),
             (
                 "explain po.spec",
-                "KIND:       Pod\nVERSION:    v1\n\nFIELD: spec <PodSpec>\n\n\nDESCRIPTION:\n    What is wanted.\n    A spec:\n      - of one\n    \n      - of two\n    \nFIELDS:\n  m\t<map[string]string>\n    <no description>\n\n  names\t<[]string> -required-\n    Names.\n\n\n",
+                "KIND:       Pod\nVERSION:    v1\n\nFIELD: spec <PodSpec>\n\n\nDESCRIPTION:\n    Desired state.\n    A spec:\n      - of one\n    \n      - of two\n    \nFIELDS:\n  m\t<map[string]string>\n    <no description>\n\n  names\t<[]string> -required-\n    Names.\n\n\n",
             ),
             (
                 "explain pods --recursive",

@@ -87,7 +87,7 @@ impl Replacement {
         let failed = match self.api.delete(&self.name, options).await {
             Ok(_) => return Ok(true),
             Err(e) if e.is_not_found() => {
-                // Somebody else deleted it, so it is not restored.
+                // Another client deleted it, so it is not restored.
                 self.old = None;
                 return Ok(false);
             }

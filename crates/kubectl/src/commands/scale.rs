@@ -122,7 +122,7 @@ async fn scale_object(a: &Arguments, api: &Api<Object>, name: &str, options: &Wr
     Ok(accepted(&scale))
 }
 
-/// Waits until the number of replicas is reached, or somebody else sets another number.
+/// Waits until the number of replicas is reached, or another client sets another number.
 async fn wait_scaled(k: &mut Kube, i: &Info, replicas: i64, limit: Duration) -> Result {
     let api = k.api(&i.resource, &i.namespace).await?;
     let poll = async {
@@ -146,11 +146,11 @@ mod tests {
     use crate::testing::{Server, snapshot};
     use serde_json::json;
 
-    /// Reads the status until it has the count, somebody sets another one, or the time is over.
+    /// Reads the status until it has the count, another client sets another one, or the time limit expires.
     #[tokio::test(start_paused = true)]
     async fn waits_for_the_replicas() {
         let path = "/apis/apps/v1/namespaces/default/deployments/web";
-        let scale = |wanted: i64, there: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": wanted}, "status": {"replicas": there}});
+        let scale = |desired: i64, current: i64| json!({"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": desired}, "status": {"replicas": current}});
         let deployment = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web"}});
         let scaled = "deployment.apps/web scaled\n";
         let timeout_error = "! error: timed out waiting for \"web\" to be synced\nexit 1\n";

@@ -1,6 +1,6 @@
 //! `kubectl undo`: undoes exactly one `kubectl apply --atomic`. Upstream has no such command.
 //!
-//! It undoes all or nothing: if somebody else has changed an object since the apply, no object is touched.
+//! It undoes all or nothing: if another client has changed an object since the apply, no object is changed.
 
 use super::apply::atomic::{journal, records};
 use crate::error::{Error, Result, text};

@@ -229,19 +229,19 @@ fn render_service(out: &mut Ruleset, service: &ServicePort) {
     let key = |ip: &Ipv4Addr| format!("{ip} . {} . {}", service.protocol.word(), service.port);
     let mut put = |map: &str, key: String, value: String| {
         if let Some(map) = out.maps.get_mut(map) {
-            map.elements.entry(key).or_insert(value); // who came first keeps it
+            map.elements.entry(key).or_insert(value); // the first service keeps the key
         }
     };
     // Without any endpoint: refuse. With endpoints, but none here where only those count: drop, so that a load balancer without this
     // information tries another node.
     let refusal = if all.is_empty() { "goto refuse" } else { "goto discard" }.to_owned();
     let external = !service.external_ips.is_empty() || service.node_port.is_some();
-    let inside = if service.internal_policy == Policy::Local { &local } else { &all };
-    let outside = if service.external_policy == Policy::Local { &local } else { &all };
-    if inside.is_empty() {
+    let internal_endpoints = if service.internal_policy == Policy::Local { &local } else { &all };
+    let external_endpoints = if service.external_policy == Policy::Local { &local } else { &all };
+    if internal_endpoints.is_empty() {
         put("no-endpoint-services", key(&service.cluster_ip), refusal.clone());
     }
-    if outside.is_empty() && external {
+    if external_endpoints.is_empty() && external {
         for ip in &service.external_ips {
             put("no-endpoint-services", key(ip), refusal.clone());
         }
@@ -251,17 +251,18 @@ fn render_service(out: &mut Ruleset, service: &ServicePort) {
     }
 
     let kind = |policy| if policy == Policy::Local { "local" } else { "svc" };
-    let inside = picker(out, service, inside, kind(service.internal_policy));
-    let outside = if external { picker(out, service, outside, kind(service.external_policy)) } else { None };
+    let internal_picker = picker(out, service, internal_endpoints, kind(service.internal_policy));
+    let external_picker =
+        if external { picker(out, service, external_endpoints, kind(service.external_policy)) } else { None };
     let mut put = |map: &str, key: String, value: String| {
         if let Some(map) = out.maps.get_mut(map) {
             map.elements.entry(key).or_insert(value);
         }
     };
-    if let Some(inside) = &inside {
-        put("service-ips", key(&service.cluster_ip), format!("goto {inside}"));
+    if let Some(picker) = &internal_picker {
+        put("service-ips", key(&service.cluster_ip), format!("goto {picker}"));
     }
-    if let Some(outside) = outside {
+    if let Some(picker) = external_picker {
         let name = format!("ext-{}", short(&service.name));
         for ip in &service.external_ips {
             put("service-ips", key(ip), format!("goto {name}"));
@@ -275,7 +276,7 @@ fn render_service(out: &mut Ruleset, service: &ServicePort) {
         if service.external_policy == Policy::Cluster {
             rules.push("jump mark-for-masquerade".to_owned());
         }
-        rules.push(format!("goto {outside}"));
+        rules.push(format!("goto {picker}"));
         chain(out, &name, "", rules);
     }
 }
@@ -324,11 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn external_addresses_are_outside() {
-        let [outside, pod, cluster] = ["192.0.2.1", "10.1.0.1", "10.96.0.1"].map(|a| a.parse().unwrap());
-        let greedy = ServicePort { external_ips: vec![cluster, outside, pod], ..service(&[(1, true)]) };
+    fn external_addresses_are_of_no_cluster_range() {
+        let [external, pod, cluster] = ["192.0.2.1", "10.1.0.1", "10.96.0.1"].map(|a| a.parse().unwrap());
+        let greedy = ServicePort { external_ips: vec![cluster, external, pod], ..service(&[(1, true)]) };
         let all = without_taken(&options(), std::slice::from_ref(&greedy)).into_owned();
-        assert_eq!(all[0].external_ips, [outside]);
+        assert_eq!(all[0].external_ips, [external]);
         assert!(matches!(without_taken(&options(), &all), Cow::Borrowed(_)));
         let keys: Vec<String> = render(&options(), &all).maps["service-ips"].elements.clone().into_keys().collect();
         assert_eq!(keys, ["10.96.0.10 . tcp . 80", "192.0.2.1 . tcp . 80"]);

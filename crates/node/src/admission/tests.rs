@@ -136,7 +136,7 @@ fn others_end_for_a_critical_pod() {
     let cpu = |amount: &str| requests(json!({"cpu": amount}));
     let small = a.admit(pod("small", 0, cpu("200m")), Qos::Burstable).unwrap();
     let large = a.admit(pod("large", 0, cpu("1500m")), Qos::Burstable).unwrap();
-    assert!(a.admit(pod("plain", 1000, cpu("1")), Qos::Burstable).is_err(), "its priority alone lets nobody end");
+    assert!(a.admit(pod("plain", 1000, cpu("1")), Qos::Burstable).is_err(), "priority alone preempts no pod");
     let elsewhere = json!({"nodeSelector": {"zone": "b"}, "containers": cpu("1")["containers"]});
     assert_eq!(a.admit(pod("c", CRITICAL, elsewhere), Qos::Burstable).err().unwrap().reason, "NodeAffinity");
     let critical = a.admit(pod("critical", CRITICAL, cpu("1")), Qos::Burstable).unwrap();

@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(decide(local("k8s-nginx"), Value::Null), Ok(Some("k8s-nginx".into())));
         assert_eq!(decide(local("k8s-nginx"), json!({"type": "Unconfined"})), Ok(Some("unconfined".into())));
         assert_eq!(decide(local("k8s-nginx"), local("other")), Err("profile \"other\" is not loaded".into()));
-        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err(), "nobody has loaded it");
+        assert!(decide(Value::Null, json!({"type": "RuntimeDefault"})).is_err(), "the default profile is not loaded");
         let host = Host { apparmor: Some(with_default), ..Host::default() };
         let decide = |profile: Value, privileged: bool| {
             let context = json!({"appArmorProfile": profile, "privileged": privileged});

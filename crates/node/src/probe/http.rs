@@ -12,8 +12,7 @@ use http::header;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{HTTPGetAction, HTTPHeader};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::target::{MAX_OUTPUT, Outcome, Target};
@@ -34,7 +33,7 @@ const PLAIN_ANSWER: &str = "http: server gave HTTP response to HTTPS client";
 pub enum Purpose {
     /// The status of the answer counts.
     Probe,
-    /// Any answer is a success. A server that speaks plain HTTP in place of HTTPS is asked again in plain HTTP.
+    /// Any answer is a success. If the server answers HTTPS with plain HTTP, the request is repeated in plain HTTP.
     Hook,
 }
 
@@ -187,7 +186,7 @@ async fn exchange(target: &Target<'_>, url: &Url, request: http::Request<Empty<B
     if url.scheme != "https" {
         return send(stream, request).await;
     }
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config().map_err(|e| e.to_string())?));
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config().map_err(|e| e.why())?));
     let name = ServerName::try_from(url.host.clone()).map_err(|e| e.to_string())?;
     send(connector.connect(name, stream).await.map_err(|e| tls_error(&e))?, request).await
 }
@@ -232,52 +231,12 @@ where
     }
 }
 
-fn config() -> Result<rustls::ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    Ok(rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-        .with_no_client_auth())
-}
-
-/// Accepts any certificate: a probe checks that the server answers, not its identity.
-#[derive(Debug)]
-struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+/// TLS that accepts any certificate: a probe checks that the server answers, not its identity.
+fn config() -> Result<rustls::ClientConfig, client::Error> {
+    let mut config = (*client::https::unverified()?).clone();
+    // A server that offers only other protocols answers anyway.
+    config.alpn_protocols.clear();
+    Ok(config)
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ use client::lookups::{Lookups, Share};
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::Runtime;
+use supervisor::blocking;
 use tokio::net::{TcpSocket, TcpStream};
-
-use crate::blocking::blocking;
 
 /// Bytes that are kept of a probe's output.
 pub(super) const MAX_OUTPUT: usize = 10 * 1024;

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(all.get(&1), Some(10));
         all.insert(1, 11);
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(all.get(&1), Some(11), "asked for again");
+        assert_eq!(all.get(&1), Some(11), "a repeated insert extends the time");
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(all.get(&1), None);
         for n in 0..2 * REMEMBERED {

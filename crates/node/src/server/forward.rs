@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::blocking;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -23,7 +24,6 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::coding::Coding;
 use super::{Body, Error, Handle, Query, upgrade};
-use crate::blocking::blocking;
 use crate::pod::container::{POD_NAME, POD_NAMESPACE};
 use crate::spdy::{Session, Stream};
 

@@ -15,6 +15,7 @@ use futures::{FutureExt, SinkExt, StreamExt};
 use http::{Request, Response};
 use jiff::Timestamp;
 use runtime::ContainerState;
+use supervisor::blocking;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc;
@@ -23,7 +24,6 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use super::{Body, Error, Handle, Query, absent, stream, upgrade};
-use crate::blocking::blocking;
 use crate::options::Options;
 
 /// How often a followed file is checked for new lines.
@@ -480,7 +480,7 @@ mod tests {
         let text: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
         std::fs::write(&path, &text).unwrap();
         let mut f = File::open(&path).await.unwrap();
-        assert_eq!(tail_start(&mut f, 19_000, || true).await.unwrap(), None, "nobody waits for it");
+        assert_eq!(tail_start(&mut f, 19_000, || true).await.unwrap(), None, "the client has gone");
         for n in [0, 1, 2, 9_999, 20_000, 30_000] {
             let at = tail_start(&mut f, n, || false).await.unwrap().unwrap() as usize;
             assert_eq!(text[at..].lines().count(), n.min(20_000), "{n}");

@@ -4,10 +4,10 @@ use http::Response;
 use nix::sys::statvfs::statvfs;
 use runtime::{Timestamp, Usage};
 use serde_json::{Value, json};
+use supervisor::blocking;
 
 use super::usage::{ContainerUsage, Disks, Everything, Interface, NodeUsage, PodUsage, collect, processes};
 use super::{Body, Error, Handle, json};
-use crate::blocking::blocking;
 use crate::node::most_pids;
 use crate::options::Options;
 

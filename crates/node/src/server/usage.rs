@@ -8,11 +8,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use runtime::Usage;
 use runtime::{Container, ContainerState, Runtime, Timestamp};
+use supervisor::blocking;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Error, Handle};
-use crate::blocking::blocking;
 use crate::counts::PodLabels;
 use crate::node::meminfo;
 use crate::options::Host;

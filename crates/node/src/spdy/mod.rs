@@ -263,7 +263,7 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
         self.send(Out::Reply(id)).await?;
         let output = Output { id, frames: self.frames.clone() };
         let stream = Stream { id, headers, input: Input { pieces, room: None }, output, _place: place };
-        self.opened.send(stream).await.map_err(|_| Error::Protocol("nobody takes streams any more"))
+        self.opened.send(stream).await.map_err(|_| Error::Protocol("streams are no longer accepted"))
     }
 
     async fn data(&mut self, id: u32, flags: u8, length: u32) -> Result<(), Error> {
@@ -271,7 +271,7 @@ impl<S: AsyncRead + AsyncWrite> Side<S> {
         while left > 0 {
             let size = left.min(PIECE);
             let room = self.unread.clone().acquire_many_owned(size.max(SMALLEST) as u32).await;
-            let room = room.map_err(|_| Error::Protocol("nobody reads any more"))?;
+            let room = room.map_err(|_| Error::Protocol("the session has ended"))?;
             let mut piece = BytesMut::zeroed(size);
             self.read.read_exact(&mut piece).await?;
             left -= size;

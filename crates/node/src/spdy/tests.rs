@@ -145,7 +145,7 @@ async fn streams_are_counted_while_they_live() {
         c.next_control(SYN_REPLY).await;
         held.push(session.accept().await.unwrap());
     }
-    assert!(held.iter().all(|s| s.headers.len() == 2), "what nobody asks for is not kept");
+    assert!(held.iter().all(|s| s.headers.len() == 2), "unused headers are not kept");
     let next = 2 * STREAMS as u32 + 1;
     c.open(next, FIN, &[]).await;
     assert_eq!(c.next_control(RST_STREAM).await[4..], REFUSED_STREAM.to_be_bytes());

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::KeyToPath;
+use supervisor::blocking;
 use tokio::sync::SemaphorePermit;
 
 use super::atomic::{self, File, Payload};
 use super::memory::{Memory, mount_tmpfs};
 use super::{Error, MAX_CONTENT, PodContext, io_error};
-use crate::blocking::blocking;
 use crate::objects::{Data, Kind};
 
 /// Permission bits of files where the volume does not set any.

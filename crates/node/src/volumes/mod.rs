@@ -23,9 +23,9 @@ use k8s_openapi::api::core::v1::{self as api, Pod};
 use meta::Clock;
 use parking_lot::Mutex;
 use runtime::beneath;
+use supervisor::blocking;
 use tokio::sync::Semaphore;
 
-use crate::blocking::blocking;
 use crate::env::{Budget, CachedSource, Source};
 use crate::fields::NodeInfo;
 use crate::objects::Reference;

@@ -12,10 +12,10 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use runtime::beneath::{Directory, Leaf, Links};
 use runtime::{Mount, MountSource, Propagation};
+use supervisor::blocking;
 
 use super::types::{self, TYPES};
 use super::{Error, io_error};
-use crate::blocking::blocking;
 use crate::env::{Budget, expand};
 
 /// Volume mounts of one container. Each path is resolved twice, and containers may have made it long.

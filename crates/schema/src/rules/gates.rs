@@ -9,7 +9,7 @@ type Members = Map<String, Value>;
 
 /// Drops fields behind disabled gates that the old object does not have. Drops a struct that becomes empty.
 pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
-    if schema.ways().off.is_empty() {
+    if schema.walk_index().disabled.is_empty() {
         return;
     }
     let mut kept = Vec::new();
@@ -21,7 +21,7 @@ pub fn leave_out(object: &mut Members, old: Option<&Members>, schema: &Schema) {
 
 /// The fields behind disabled gates that an object has.
 fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
-    for (f, v) in schema.some_beside(&schema.ways().off, m.iter()) {
+    for (f, v) in schema.some_beside(&schema.walk_index().disabled, m.iter()) {
         match (v, f.schema.ty) {
             (None | Some(Value::Null), _) => {}
             _ if f.rules.contains(&Rule::Off) => found.push(f),
@@ -37,7 +37,7 @@ fn used<'s>(m: &Members, schema: &'s Schema, found: &mut Vec<&'s Field>) {
 
 fn without(m: &mut Members, schema: &Schema, kept: &[&Field]) {
     let mut gone = Vec::new();
-    for (f, v) in schema.some_beside(&schema.ways().off, m.iter_mut()) {
+    for (f, v) in schema.some_beside(&schema.walk_index().disabled, m.iter_mut()) {
         match (v, f.schema.ty) {
             (None, _) => {}
             _ if kept.iter().any(|k| std::ptr::eq(*k, f)) => {}

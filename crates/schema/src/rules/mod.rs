@@ -4,18 +4,17 @@ mod addresses;
 mod formats;
 mod gates;
 mod order;
-mod rule;
 
 use crate::types::{Field, Presence, Schema, Str, Type};
 use meta::field::{BadValue, ErrorList};
 use meta::{FieldError, FieldPath, Map, Quantity, Value, names};
 use std::collections::HashSet;
 
+pub use crate::rule::Rule;
 pub use addresses::{canonical_cidr, canonical_ip, cidr, cidr_warning, ip, ip_warning, is_range, ratchet, sloppy};
 pub use formats::{descending_path, int_or_percent, labels, local_path, no_backsteps, selector};
 pub use gates::leave_out;
 pub use order::{Found, arrange};
-pub use rule::Rule;
 
 /// Validates an object, at every depth.
 pub fn validate(object: &Map<String, Value>, schema: &Schema, errors: &mut ErrorList) {
@@ -41,7 +40,7 @@ pub fn validate_update(new: &Map<String, Value>, old: &Map<String, Value>, schem
 }
 
 fn fields(m: &Map<String, Value>, schema: &Schema, path: &FieldPath, errors: &mut ErrorList) {
-    for (f, v) in schema.some_beside(&schema.ways().ruled, m.iter()) {
+    for (f, v) in schema.some_beside(&schema.walk_index().with_rules, m.iter()) {
         if !f.rules.iter().any(|r| matches!(r, Rule::Delegated)) {
             field(v, f, path, errors);
         }
@@ -315,7 +314,7 @@ fn unchanged(
         if f.rules.contains(&Rule::Immutable) {
             errors.push(FieldError::invalid(
                 &at,
-                BadValue::formatted(&crate::go::show_field(n, f, &at)),
+                BadValue::formatted(&crate::go_format::show_field(n, f, &at)),
                 "field is immutable",
             ));
         } else if let Some(why) = f.rules.iter().find_map(Rule::frozen) {

@@ -1,7 +1,7 @@
 //! Validates values by the schema of a custom resource, with the messages of upstream's validator (`k8s.io/kube-openapi/pkg/validation`).
 
-use super::pattern::Work;
 use super::{Bounds, Constraints, formats};
+use crate::pattern::Work;
 use crate::types::{ListType, Schema, Str, Type};
 use meta::field::BadValue;
 use meta::field::{ErrorList, limited};

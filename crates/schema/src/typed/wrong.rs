@@ -1,7 +1,7 @@
 //! Go's error messages for values of a wrong type: the struct of the field, the path without indexes and keys, and the name of the type in Go.
 
 use super::{Step, Walk};
-use crate::go;
+use crate::go_format;
 use crate::types::{Field, Schema, Type};
 use serde_json::Value;
 use std::fmt;
@@ -114,7 +114,7 @@ fn step(f: &Field) -> String {
     for e in embedded.split('/') {
         let name = e.split('#').next().unwrap_or_default();
         // Renamed since it got its name in protobuf.
-        out.push_str(&if name == "handler" { "ProbeHandler".to_owned() } else { go::name(name) });
+        out.push_str(&if name == "handler" { "ProbeHandler".to_owned() } else { go_format::name(name) });
         out.push('.');
     }
     out + &f.name

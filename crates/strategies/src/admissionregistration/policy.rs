@@ -2,7 +2,6 @@
 
 use super::match_resources;
 use crate::read::{is_set, items, text};
-use expressions::RESERVED;
 use kinds::columns::{Cell, display};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Value, names};
@@ -82,7 +81,7 @@ fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && !RESERVED.contains(&name)
+        && !cel::is_reserved(name)
 }
 
 /// Evaluates the table cell functions of the kind.

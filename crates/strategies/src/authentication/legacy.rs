@@ -1,12 +1,12 @@
 //! Service account tokens in secrets (`kubernetes.io/service-account-token`), which are valid until the secret is
 //! deleted. Secrets record the day of last use, so that unused tokens can be removed.
 
-use super::service_account::{ServiceAccountTokens, user_of};
+use super::bound_objects::{BoundObjects, account_user};
 use auth::User;
 use meta::{Clock, Object, Value};
 use registry::{AdmitAll, Registry, Request, Target, WriteOptions};
 use serde_json::json;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 pub const ISSUER: &str = "kubernetes/serviceaccount";
 const CLAIM: &str = "kubernetes.io/serviceaccount/";
@@ -23,7 +23,7 @@ fn text<'a>(claims: &'a Value, key: &str) -> &'a str {
     claims[format!("{CLAIM}{key}")].as_str().unwrap_or_default()
 }
 
-pub fn user(tokens: &ServiceAccountTokens, claims: &Value, token: &str) -> Result<User, String> {
+pub fn user(objects: &BoundObjects, claims: &Value, token: &str) -> Result<User, String> {
     let (namespace, name) = (text(claims, "namespace"), text(claims, "service-account.name"));
     let (uid, secret) = (text(claims, "service-account.uid"), text(claims, "secret.name"));
     if namespace.is_empty() || name.is_empty() || uid.is_empty() || secret.is_empty() {
@@ -34,7 +34,7 @@ pub fn user(tokens: &ServiceAccountTokens, claims: &Value, token: &str) -> Resul
         return Err("sub claim is invalid".into());
     }
     let gone = || "service account token has been invalidated".to_owned();
-    let (entry, kept) = tokens.lookup("secrets", namespace, secret).ok_or_else(gone)?;
+    let (entry, kept) = objects.lookup("secrets", namespace, secret).ok_or_else(gone)?;
     let held = schema::base64_decode(&kept.token).unwrap_or_default();
     if held != token.as_bytes() {
         return Err("service account token does not match server's copy".into());
@@ -44,13 +44,13 @@ pub fn user(tokens: &ServiceAccountTokens, claims: &Value, token: &str) -> Resul
             "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid since {since}"
         ));
     }
-    tokens.check_account(namespace, name, uid)?;
-    Ok(user_of(namespace, name, uid))
+    objects.check_account(namespace, name, uid)?;
+    Ok(account_user(namespace, name, uid))
 }
 
 /// Records the use of a token in its secret, once a day and in the background.
-pub fn record_use(registry: &OnceLock<Weak<Registry>>, clock: &Arc<dyn Clock>, claims: &Value) {
-    let Some(registry) = registry.get().and_then(Weak::upgrade) else { return };
+pub fn record_use(registry: Option<Arc<Registry>>, clock: &dyn Clock, claims: &Value) {
+    let Some(registry) = registry else { return };
     let (namespace, name) = (text(claims, "namespace").to_owned(), text(claims, "secret.name").to_owned());
     let day = clock.now().strftime("%Y-%m-%d").to_string();
     let rows = registry.rows();

@@ -1,5 +1,6 @@
 //! `authentication.k8s.io`: reviews of tokens and identities, and service account tokens.
 
+mod bound_objects;
 mod legacy;
 mod self_subject_review;
 pub mod service_account;

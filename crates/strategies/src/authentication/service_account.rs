@@ -1,59 +1,20 @@
 //! Service account tokens (`k8s.io/kubernetes/pkg/serviceaccount`): issued on request and bound to an object, or legacy
 //! tokens in secrets. A token is valid while the objects it names exist.
 
+use super::bound_objects::{BoundObjects, account_user};
 use super::legacy;
 use async_trait::async_trait;
 use auth::jwt::{PrivateKey, PublicKey, Token};
-use auth::user::GROUP_SERVICE_ACCOUNTS;
 use auth::{Authenticated, TokenAuthenticator, User};
 use jiff::Timestamp;
 use meta::{Clock, Object, Rng, Value};
 use parking_lot::RwLock;
 use registry::Registry;
 use serde_json::json;
-use std::sync::{Arc, LazyLock, OnceLock, Weak};
-use store::Entry;
-use stored::{Views, encode};
+use std::sync::Arc;
 
-/// Seconds for which tokens of an object being deleted remain valid, as its finalizers may need them.
-const LEEWAY: i64 = 60;
 /// Size of the cache of verified signatures.
 const REMEMBERED: usize = 256;
-/// Size of the cache of object identities, in bytes.
-const IDENTITIES: usize = 4 << 20;
-/// Maximum size of an identity, in bytes: tokens in secrets are shorter.
-const IDENTITY: usize = 16 << 10;
-
-/// Fields of [`Bound`], in order.
-static BOUND: LazyLock<[String; 5]> = LazyLock::new(|| {
-    ["metadata.deletionTimestamp", "metadata.uid", "data.token", "spec.nodeName", "spec.serviceAccountName"]
-        .map(str::to_owned)
-});
-
-/// The fields of an account, pod, secret or node that tokens are validated against. They are read without decoding the
-/// object, since token authentication precedes all limits on the user.
-pub(super) struct Bound {
-    deleted: Option<Timestamp>,
-    pub uid: String,
-    /// Of secrets, in base64.
-    pub token: String,
-    /// Of pods.
-    pub node: String,
-    pub account: String,
-}
-
-impl Bound {
-    /// Reads the fields of an entry. Also returns their size in bytes.
-    fn read(entry: &Entry) -> (Self, usize) {
-        let texts = encode::fields(&entry.value, &*BOUND);
-        let bytes = texts.iter().map(String::len).sum();
-        let mut texts = texts.into_iter();
-        let mut next = || texts.next().unwrap_or_default();
-        let deleted = next().parse().ok();
-        (Self { deleted, uid: next(), token: next(), node: next(), account: next() }, bytes)
-    }
-}
-
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Issuers: the first issues tokens, tokens of all are accepted.
@@ -87,10 +48,8 @@ pub struct ServiceAccountTokens {
     pub settings: Settings,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    /// For checks that bound objects exist.
-    registry: OnceLock<Weak<Registry>>,
     verified: RwLock<Vec<(String, Arc<Value>)>>,
-    bound: Views<Bound>,
+    pub(super) objects: BoundObjects,
 }
 
 impl ServiceAccountTokens {
@@ -107,14 +66,13 @@ impl ServiceAccountTokens {
         if !keys.iter().any(|k| k.to_jwk() == own.to_jwk()) {
             keys.insert(0, own);
         }
-        let (registry, verified) = (OnceLock::new(), RwLock::default());
-        let bound = Views::new(IDENTITIES, IDENTITY);
-        Ok(Arc::new(Self { key, keys, settings, clock, rng, registry, verified, bound }))
+        let objects = BoundObjects::new(clock.clone());
+        Ok(Arc::new(Self { key, keys, settings, clock, rng, verified: RwLock::default(), objects }))
     }
 
     /// Attaches the registry. Tokens are rejected before.
     pub fn attach(&self, registry: &Arc<Registry>) {
-        let _ = self.registry.set(Arc::downgrade(registry));
+        self.objects.attach(registry);
     }
 
     pub(super) fn issuer(&self) -> &str {
@@ -173,37 +131,6 @@ impl ServiceAccountTokens {
         Ok(Some(claims))
     }
 
-    /// Returns the current fields that tokens are validated against, of an object of the core group.
-    pub(super) fn stored(
-        &self,
-        registry: &Registry,
-        resource: &str,
-        namespace: &str,
-        name: &str,
-    ) -> Option<(Arc<Entry>, Arc<Bound>)> {
-        let key = registry.rows().stored("", resource)?.key(namespace, name)?;
-        let entry = registry.store.snapshot().get(&key)?;
-        let bound = self.bound.get(&entry, Bound::read);
-        Some((entry, bound))
-    }
-
-    /// Like [`Self::stored`], except for objects whose deletion began too long ago.
-    pub(super) fn lookup(&self, resource: &str, namespace: &str, name: &str) -> Option<(Arc<Entry>, Arc<Bound>)> {
-        let found = self.stored(&*self.registry.get()?.upgrade()?, resource, namespace, name)?;
-        let now = self.clock.now().as_second();
-        found.1.deleted.is_none_or(|t| t.as_second() + LEEWAY > now).then_some(found)
-    }
-
-    pub(super) fn check_account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
-        match self.lookup("serviceaccounts", namespace, name) {
-            None => Err(format!("service account {namespace}/{name} has been deleted")),
-            Some((_, o)) if o.uid != uid => {
-                Err(format!("service account UID ({}) does not match claim ({uid})", o.uid))
-            }
-            Some(_) => Ok(()),
-        }
-    }
-
     fn user(&self, claims: &Value) -> Result<User, String> {
         let now = self.clock.now().as_second();
         if claims["exp"].as_i64().is_some_and(|e| e < now) {
@@ -216,8 +143,8 @@ impl ServiceAccountTokens {
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
         let (namespace, account) = (text(&own["namespace"]), &own["serviceaccount"]);
         let (name, uid) = (text(&account["name"]), text(&account["uid"]));
-        self.check_account(&namespace, &name, &uid)?;
-        let mut user = user_of(&namespace, &name, &uid);
+        self.objects.check_account(&namespace, &name, &uid)?;
+        let mut user = account_user(&namespace, &name, &uid);
         let mut add_extra = |key: &str, v: String| {
             user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![v]);
         };
@@ -231,7 +158,7 @@ impl ServiceAccountTokens {
             // The node of a pod is informative; the token is bound to the pod.
             let namespace = if field == "node" { "" } else { &namespace };
             let is_informative = field == "node" && pod;
-            if !is_informative && self.lookup(resource, namespace, &name).is_none_or(|(_, o)| o.uid != uid) {
+            if !is_informative && self.objects.lookup(resource, namespace, &name).is_none_or(|(_, o)| o.uid != uid) {
                 return Err(format!("service account token has been invalidated: the {field} it is bound to is gone"));
             }
             if field != "secret" {
@@ -247,13 +174,6 @@ impl ServiceAccountTokens {
     }
 }
 
-pub(super) fn user_of(namespace: &str, name: &str, uid: &str) -> User {
-    let groups = [GROUP_SERVICE_ACCOUNTS, &format!("{GROUP_SERVICE_ACCOUNTS}:{namespace}")];
-    let mut user = User::new(format!("system:serviceaccount:{namespace}:{name}"), &groups);
-    user.uid = uid.to_owned();
-    user
-}
-
 #[async_trait]
 impl TokenAuthenticator for ServiceAccountTokens {
     async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, String> {
@@ -264,8 +184,8 @@ impl TokenAuthenticator for ServiceAccountTokens {
             if audiences.is_empty() {
                 return Err(format!("token audiences do not include any of {:?}", self.settings.audiences));
             }
-            let user = legacy::user(self, &claims, token)?;
-            legacy::record_use(&self.registry, &self.clock, &claims);
+            let user = legacy::user(&self.objects, &claims, token)?;
+            legacy::record_use(self.objects.registry(), &*self.clock, &claims);
             return Ok(Some(Authenticated { user, audiences }));
         }
         let meant = auth::jwt::strings(&claims["aud"]);

@@ -101,7 +101,7 @@ impl TokenRequest {
         let row = rows.stored("", resource).ok_or_else(|| Status::internal("not served"))?;
         // Objects are not decoded, however large they are.
         let find = |resource: &str, namespace: &str, name: &str| {
-            self.0.stored(env.registry, resource, namespace, name).map(|(_, bound)| bound)
+            self.0.objects.stored(env.registry, resource, namespace, name).map(|(_, bound)| bound)
         };
         let object = find(resource, namespace, name);
         let object = object.ok_or_else(|| Status::not_found(&row.group_resource(), name))?;

@@ -16,7 +16,9 @@ pub mod persistent_volume_claim;
 pub(crate) mod pod;
 mod pod_apparmor;
 mod pod_cells;
-pub mod pod_parts;
+mod pod_ephemeral_containers;
+mod pod_fields;
+mod pod_qos;
 mod pod_resize;
 pub mod pod_shape;
 mod pod_status;
@@ -29,6 +31,7 @@ mod secret;
 mod service;
 mod service_account;
 mod service_rules;
+mod service_spec;
 mod volume;
 
 kinds! {

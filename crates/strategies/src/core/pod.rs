@@ -1,13 +1,17 @@
 //! Pod: defaults, QoS class, updates of a running pod, graceful deletion.
 
-use super::{binding, eviction, pod_apparmor, pod_cells, pod_parts, pod_resize, pod_status, pod_update, proxy};
+use super::pod_fields::items;
+use super::pod_qos::qos_class;
+use super::{
+    binding, eviction, pod_apparmor, pod_cells, pod_ephemeral_containers, pod_resize, pod_status, pod_update, proxy,
+};
 use crate::Config;
 use crate::pod_template::{self, SpecOwner, annotations};
 use crate::read::text;
 use crate::table::Row;
 use kinds::columns::Cell;
 use meta::field::ErrorList;
-use meta::{FieldError, FieldPath, Object, Quantity, Status, Value, names};
+use meta::{FieldError, FieldPath, Object, Status, Value, names};
 use registry::{
     CostEstimator, CreateStrategy, DeleteOptions, DeleteStrategy, Env, ProxyTarget, Request, ResetFieldsStrategy, Sub,
     Subresources, TableConvertor, UpdateStrategy, Upstream, take_field,
@@ -99,7 +103,7 @@ impl UpdateStrategy for Pod {
 
     fn validate_part(&self, subresource: &str, o: &Object, old: &Object, errors: &mut ErrorList) {
         let rule = match subresource {
-            "ephemeralcontainers" => pod_parts::ephemeral_containers,
+            "ephemeralcontainers" => pod_ephemeral_containers::validate,
             "resize" => pod_resize::validate,
             "status" => return pod_status::validate(o, old, errors),
             _ => return,
@@ -199,10 +203,6 @@ fn annotations_of(o: &Object) -> &Value {
     o.at(&["metadata", "annotations"]).unwrap_or(&Value::Null)
 }
 
-pub(super) fn items<'a>(o: &'a Object, list: &str) -> &'a [Value] {
-    o.at(&["spec", list]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
 /// Sets absent requests of containers from their limits.
 fn requests_from_limits(o: &mut Object) {
     let Some(mut spec) = o.remove(&["spec"]) else { return };
@@ -217,29 +217,6 @@ fn requests_from_limits(o: &mut Object) {
         }
     }
     o.set(&["spec"], spec);
-}
-
-/// Returns the QoS class (`k8s.io/kubernetes/pkg/apis/core/v1/helper/qos`), from pod-level resources if set, otherwise
-/// from all containers.
-pub fn qos_class(o: &Object) -> &'static str {
-    let quantity = |v: &Value| v.as_str().and_then(|s| Quantity::parse(s).ok()).filter(|q| q.sign() > 0);
-    let own = o.at(&["spec", "resources"]).filter(|r| !r["requests"].is_null() || !r["limits"].is_null());
-    let of_containers = ["containers", "initContainers"].iter().flat_map(|l| items(o, l)).map(|c| &c["resources"]);
-    let all: Vec<&Value> = own.map_or_else(|| of_containers.collect(), |r| vec![r]);
-    let (mut any, mut guaranteed) = (false, true);
-    for r in all {
-        for k in ["cpu", "memory"] {
-            let request = quantity(&r["requests"][k]);
-            let limit = quantity(&r["limits"][k]);
-            any |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
 }
 
 #[cfg(test)]
@@ -362,27 +339,6 @@ mod tests {
                 (&format!("{terms}/0/matchExpressions/0/values"), json!(["w"]), &[&only]),
             ],
         );
-    }
-
-    #[test]
-    fn classifies_quality_of_service() {
-        let check = |resources: Value, class: &str| {
-            let mut pod = pod(json!({}));
-            pod["spec"]["containers"][0]["resources"] = resources.clone();
-            assert_eq!(qos_class(&object(pod)), class, "{resources}");
-        };
-        check(json!({}), "BestEffort");
-        check(json!({"requests": {"cpu": "0"}}), "BestEffort");
-        check(json!({"requests": {"cpu": "1"}}), "Burstable");
-        check(json!({"limits": {"cpu": "1"}}), "Burstable");
-        check(json!({"limits": {"cpu": "1", "memory": "1"}}), "Guaranteed");
-        check(
-            json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1000m", "memory": "1"}}),
-            "Guaranteed",
-        );
-        check(json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "500m"}}), "Burstable");
-        let whole = json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1", "memory": "1"}});
-        assert_eq!(qos_class(&object(pod(json!({"resources": whole})))), "Guaranteed", "pod-level resources");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! The pod has been validated as if it were new; the rules here are those about changes.
 
-use super::pod::{items, qos_class};
-use super::pod_parts::is_mirror;
+use super::pod_fields::{is_mirror, items};
+use super::pod_qos::qos_class;
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value};

@@ -2,7 +2,7 @@
 //! part of the security context, and the order of some fields differs.
 
 use meta::{FieldPath, Value};
-use schema::go::{self, Shape};
+use schema::go_format::{self, Shape};
 
 /// Fields that are in the internal type's security context, in its order.
 const SHARED: [&str; 5] = ["HostNetwork", "HostPID", "HostIPC", "ShareProcessNamespace", "HostUsers"];
@@ -24,7 +24,7 @@ const AFTER_CONTEXT: [(&str, &str); 3] = [
 pub fn difference(old: &Value, new: &Value) -> String {
     let Some(schema) = kinds::catalog().definitions.get("io.k8s.api.core.v1.PodSpec") else { return String::new() };
     let new = Shape::sent(new, schema, &FieldPath::new("spec"));
-    go::unified(&inside(Shape::new(old, schema)).lines(), &inside(new).lines())
+    go_format::unified(&inside(Shape::new(old, schema)).lines(), &inside(new).lines())
 }
 
 /// Formats a template, or only its spec, on one line.
@@ -45,20 +45,21 @@ pub fn sources(old: &Value, new: &Value) -> String {
     };
     let inlined = |mut shape: Shape| {
         if let Shape::Fields(all) = &mut shape {
-            let is_source = |k: &str| schema.fields.iter().any(|f| f.inline_of.is_some() && go::name(&f.name) == k);
+            let is_source =
+                |k: &str| schema.fields.iter().any(|f| f.inline_of.is_some() && go_format::name(&f.name) == k);
             all.retain(|(k, _)| is_source(k));
             move_after(all, &[("Quobyte", "RBD"), ("FlexVolume", "ISCSI")]);
         }
         shape.lines()
     };
     let new = Shape::sent(new, schema, &FieldPath::new("spec"));
-    go::unified(&inlined(Shape::new(old, schema)), &inlined(new))
+    go_format::unified(&inlined(Shape::new(old, schema)), &inlined(new))
 }
 
 /// Returns the diff of two values of a type whose internal form is the same.
 pub fn difference_of(old: &Value, new: &Value, definition: &str) -> String {
     let Some(schema) = kinds::catalog().definitions.get(definition) else { return String::new() };
-    go::unified(&Shape::new(old, schema).lines(), &Shape::sent(new, schema, &FieldPath::new("spec")).lines())
+    go_format::unified(&Shape::new(old, schema).lines(), &Shape::sent(new, schema, &FieldPath::new("spec")).lines())
 }
 
 fn inside(mut spec: Shape) -> Shape {

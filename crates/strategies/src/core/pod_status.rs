@@ -1,7 +1,7 @@
 //! Validation of the pod status (`ValidatePodStatusUpdate`).
 
 use super::container_status;
-use super::pod::items;
+use super::pod_fields::items;
 use crate::pod_template::annotations;
 use crate::read::{shown, shown_list, text};
 use meta::field::ErrorList;

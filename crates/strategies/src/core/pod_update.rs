@@ -1,7 +1,7 @@
 //! Validation of pod updates (`ValidatePodUpdate`): images, deadlines, added tolerations, removed gates, and scheduling
 //! fields of a gated pod may change. Also merges label keys on create.
 
-use super::pod::items;
+use super::pod_fields::items;
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value};

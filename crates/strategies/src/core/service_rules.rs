@@ -1,7 +1,7 @@
 //! Validation and warnings of services (`ValidateService`, `ValidateServiceUpdate`).
 
 use super::endpoints::special_address;
-use super::service::{accepts_external_traffic, is_balanced};
+use super::service_spec::{accepts_external_traffic, is_balanced};
 use crate::read::{delegated, items, repeats, shown, text};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Value, names};

@@ -205,7 +205,7 @@ impl Side {
         c
     }
 
-    fn ask(&self, line: &str) -> Answer {
+    fn answer(&self, line: &str) -> Answer {
         let mut child = self.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
         let (done, over) = std::sync::mpsc::channel::<()>();
@@ -298,8 +298,8 @@ fn agree(s: &Story, section: &str) {
                     }
                     let compare = || {
                         let (a, b) = thread::scope(|t| {
-                            let real = t.spawn(|| theirs.ask(line));
-                            (ours.ask(line), real.join().unwrap())
+                            let real = t.spawn(|| theirs.answer(line));
+                            (ours.answer(line), real.join().unwrap())
                         });
                         judge(line, &a, &b, &listed)
                     };

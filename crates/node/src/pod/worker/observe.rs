@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Container as Spec;
 use runtime::{Container, ContainerState, PodRecords, PodState};
+use supervisor::blocking;
 
 use super::Worker;
-use crate::blocking::blocking;
 use crate::pod::plan::Sandbox;
 use crate::pod::{messages, status};
 

@@ -3,12 +3,12 @@
 use client::Severity;
 use k8s_openapi::api::core::v1::{Container as Spec, ResourceRequirements};
 use runtime::{Container, Pod, Resources};
+use supervisor::blocking;
 use tokio::time::Instant;
 
 use super::Worker;
 use super::observe::Observed;
 use crate::admission::Unfit;
-use crate::blocking::blocking;
 use crate::pod::plan::{Kill, Plan, Sandbox};
 use crate::pod::resize::{
     Allocation, InProgress, Limits, Pending, RETRY, check_usage, lowered, message, restarts, same, settings, widest,

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use client::Severity;
 use jiff::Timestamp;
 use runtime::{IdRange, PidMode, PodConfig};
+use supervisor::blocking;
 
 use super::Worker;
 use super::observe::Observed;
-use crate::blocking::blocking;
 use crate::pod::backoff::go_duration;
 use crate::pod::holds::{FIRST_RETRY, LAST_RETRY, SANDBOX};
 use crate::pod::plan::Plan;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use client::{Key, Severity};
 use k8s_openapi::api::core::v1::{Container as Spec, LifecycleHandler};
 use runtime::ContainerState;
+use supervisor::blocking;
 
 use super::observe::Observed;
 use super::{Worker, unless_ending};
-use crate::blocking::blocking;
 use crate::pod::holds::SYNC_RETRY;
 use crate::pod::plan::{Role, ended_at};
 use crate::pod::spec::text;

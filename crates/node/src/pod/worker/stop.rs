@@ -7,10 +7,10 @@ use client::{DeleteOptions, Severity};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use runtime::ContainerState;
+use supervisor::blocking;
 
 use super::events::regarding;
 use super::{RESYNC, Stage, Worker, unless_ending};
-use crate::blocking::blocking;
 use crate::pod::hooks;
 use crate::pod::spec::text;
 use crate::probe::Names;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use client::Severity;
+use supervisor::blocking;
 
 use super::observe::Observed;
 use super::stop::Stopped;
 use super::{RESYNC, Stage, Worker, unless_ending};
 use crate::admission::{Admitted, PREEMPTING};
-use crate::blocking::blocking;
 use crate::pod::backoff::go_duration;
 use crate::pod::holds::SANDBOX;
 use crate::pod::plan::{self, Plan, Role, Sandbox, Seen};

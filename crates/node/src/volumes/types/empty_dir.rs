@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1 as api;
 use meta::Quantity;
+use supervisor::blocking;
 
 use super::Volume;
-use crate::blocking::blocking;
 use crate::volumes::memory::{Memory, mount_tmpfs};
 use crate::volumes::{Error, PodContext, io_error};
 

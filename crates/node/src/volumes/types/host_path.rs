@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1 as api;
 use nix::sys::stat::Mode;
 use runtime::FileKind;
 use runtime::beneath::{Directory, Leaf, Links};
+use supervisor::blocking;
 
 use super::Volume;
-use crate::blocking::blocking;
 use crate::volumes::{Error, PodContext, io_error};
 
 pub(super) struct HostPath(api::HostPathVolumeSource);

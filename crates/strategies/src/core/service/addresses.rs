@@ -2,7 +2,8 @@
 //! address.
 
 use super::families::{family, is_settled};
-use super::{Service, invalid, is_headless, list, ty};
+use super::{Service, invalid};
+use crate::core::service_spec::{is_headless, list, ty};
 use crate::networking::Cidr;
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::Env;

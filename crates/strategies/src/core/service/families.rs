@@ -1,7 +1,8 @@
 //! IP families of services, given the cluster's ranges (upstream `initIPFamilyFields`).
 
-use super::{Service, has_address, invalid, is_headless, list, selects, ty};
+use super::{Service, invalid};
 use crate::core::service_rules;
+use crate::core::service_spec::{has_address, is_headless, list, selects, ty};
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Fields of services that depend on each other: allocated values that an update omits, single and list fields, and
 //! values of the old type (upstream `patchAllocatedValues`, `normalizeClusterIPs`, `dropTypeDependentFields`).
 
-use super::{accepts_external_traffic, has_address, is_balanced, is_checked, list, reaches_nodes};
+use crate::core::service_spec::{accepts_external_traffic, has_address, is_balanced, is_checked, list, reaches_nodes};
 use meta::{Object, Value};
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};

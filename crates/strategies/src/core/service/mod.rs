@@ -166,44 +166,6 @@ impl CostEstimator for Service {
 
 registry::strategy!(Service: CreateStrategy, UpdateStrategy, Allocator, Subresources, TableConvertor, CostEstimator);
 
-fn ty(o: &Object) -> &str {
-    o.str_at(&["spec", "type"]).unwrap_or("ClusterIP")
-}
-
-/// Returns a list field of the spec.
-fn list<'a>(o: &'a Object, field: &str) -> &'a [Value] {
-    o.at(&["spec", field]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn has_address(o: &Object) -> bool {
-    ty(o) != "ExternalName"
-}
-
-fn is_headless(o: &Object) -> bool {
-    o.str_at(&["spec", "clusterIP"]) == Some("None")
-}
-
-fn selects(o: &Object) -> bool {
-    o.at(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|s| !s.is_empty())
-}
-
-fn reaches_nodes(o: &Object) -> bool {
-    matches!(ty(o), "NodePort" | "LoadBalancer")
-}
-
-pub(super) fn is_balanced(o: &Object) -> bool {
-    ty(o) == "LoadBalancer"
-}
-
-/// Whether load balancers check which nodes have local endpoints.
-fn is_checked(o: &Object) -> bool {
-    is_balanced(o) && o.str_at(&["spec", "externalTrafficPolicy"]) == Some("Local")
-}
-
-pub(super) fn accepts_external_traffic(o: &Object) -> bool {
-    reaches_nodes(o) || (ty(o) == "ClusterIP" && !list(o, "externalIPs").is_empty())
-}
-
 fn invalid(o: &Object, errors: &[FieldError]) -> Status {
     Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, o.name(), errors)
 }

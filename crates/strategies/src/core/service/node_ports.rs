@@ -4,7 +4,8 @@
 //! directory without these records, the first allocation writes them.
 
 use super::fields::ports_of;
-use super::{Service, invalid, is_balanced, is_checked, list, reaches_nodes, ty};
+use super::{Service, invalid};
+use crate::core::service_spec::{is_balanced, is_checked, list, reaches_nodes, ty};
 use meta::{FieldError, FieldPath, Object, Status, Value};
 use registry::{Env, internal_key};
 use std::collections::{BTreeSet, HashMap};

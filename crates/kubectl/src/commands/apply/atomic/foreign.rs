@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 5;
 /// Checks that `created` holds for every object that would be deleted together with `o`.
 ///
 /// # Errors
-/// The namespace or definition holds an object of somebody else.
+/// The namespace or definition has an object that the apply did not create.
 pub async fn check_none(k: &mut Kube, o: &Object, created: impl Fn(&Resource, &Object) -> bool) -> Result {
     let (namespace, resources) = match stage(o) {
         Stage::Rest => return Ok(()),

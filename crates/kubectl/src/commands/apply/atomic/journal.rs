@@ -126,7 +126,7 @@ impl Step {
         Ok(Info { resource, namespace, name, source: String::new(), object: None })
     }
 
-    /// Decides how to undo the step. Errors if somebody else has changed the object since.
+    /// Decides how to undo the step. Errors if another client has changed the object since.
     async fn plan(&self, k: &mut Kube, i: &Info, all: &[Self]) -> Result<Reversal> {
         let current = k.api(&i.resource, &i.namespace).await?.get_opt(&i.name).await?;
         let name = self.to_name();

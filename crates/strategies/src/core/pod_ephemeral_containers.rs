@@ -2,20 +2,13 @@
 //!
 //! The pod has been validated as if it were new; the rules here are those about changes.
 
-use super::pod::items;
+use super::pod_fields::{is_mirror, items};
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object};
 
-/// Marks a mirror pod, which the kubelet created from a file.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
-pub(super) fn is_mirror(o: &Object) -> bool {
-    o.at(&["metadata", "annotations", MIRROR]).is_some()
-}
-
 /// Checks that ephemeral containers are only added.
-pub fn ephemeral_containers(o: &Object, old: &Object, errors: &mut ErrorList) {
+pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     if is_mirror(old) {
         *errors = vec![FieldError::forbidden(&FieldPath::root(), "static pods do not support ephemeral containers")];
         return;

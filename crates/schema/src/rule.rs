@@ -1,6 +1,6 @@
 //! The validation rules, and their notation in the description.
 
-use crate::types::Str;
+use crate::strings::Str;
 use std::str::FromStr;
 
 /// A validation rule of a field.
@@ -91,7 +91,7 @@ pub enum Rule {
     /// May not change, with the error `Forbidden`.
     Frozen(Str),
     /// The validator of the kind decides whether the rules of this field, and of all below it, apply: it runs them with
-    /// [`super::validate_field`].
+    /// [`crate::rules::validate_field`].
     Delegated,
     /// Behind a feature gate that is disabled in this release: dropped from a write, unless the old object has it.
     Off,

@@ -1,8 +1,8 @@
-//! Values as the server's own types print them in messages: upstream validates internal types, which have no names for JSON, so
-//! that fields stand under the names and in the order they have in Go, and what is empty is there as well.
+//! Formats values as upstream's internal Go types appear in error messages. Internal types have no JSON tags, so that fields have
+//! their Go names and order, and empty fields are included.
 //!
-//! Types of `metav1` are the same in internal and external versions and keep their JSON. What this leaves out: fields that upstream has moved
-//! inside (`hostNetwork` of pods) stay where they are.
+//! Types of `metav1` are the same in internal and external versions and keep their JSON form. Left out: fields that internal types have in
+//! another struct (`hostNetwork` of pods) stay where the external type has them.
 
 mod diff;
 
@@ -29,18 +29,18 @@ pub fn show(v: &Value, schema: &Schema, path: &FieldPath) -> String {
     Shape::sent(v, schema, path).compact()
 }
 
-/// The value of a field on one line, or what stands for nothing.
+/// The value of a field on one line; the zero value of its Go type if it is absent.
 pub fn show_field(v: Option<&Value>, f: &Field, path: &FieldPath) -> String {
     v.filter(|v| !v.is_null()).map_or_else(|| zero(f, Some(path)), |v| Shape::sent(v, &f.schema, path)).compact()
 }
 
 impl Shape {
-    /// Of a value that was stored: what is empty is absent.
+    /// The shape of a stored value: an empty list or map is absent.
     pub fn new(v: &Value, schema: &Schema) -> Self {
         Self::at(v, schema, None)
     }
 
-    /// Of a value that came with the request, from this path: what was sent empty is empty.
+    /// The shape of a value of the request, at this path: a list or map that was sent empty stays empty.
     pub fn sent(v: &Value, schema: &Schema, path: &FieldPath) -> Self {
         Self::at(v, schema, sent::any().then_some(path))
     }
@@ -58,8 +58,9 @@ impl Shape {
             },
             (Value::Object(m), Type::Map) => match schema.additional.as_deref() {
                 Some(s) => {
-                    let one = |(k, v): (&String, &Value)| (k.clone(), Self::at(v, s, path.map(|p| p.key(k)).as_ref()));
-                    Self::Fields(m.iter().map(one).collect())
+                    let member =
+                        |(k, v): (&String, &Value)| (k.clone(), Self::at(v, s, path.map(|p| p.key(k)).as_ref()));
+                    Self::Fields(m.iter().map(member).collect())
                 }
                 None => Self::Leaf(v.clone()),
             },
@@ -67,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// As it is, in the order of Go.
+    /// The shape of `metav1` types: only the present members, with their JSON names, in the order of the Go type.
     fn meta(m: &Map<String, Value>, schema: &Schema) -> Self {
         let mut all: Vec<(&Field, &Value)> = m.iter().filter_map(|(k, v)| Some((schema.field(k)?, v))).collect();
         all.sort_by_key(|(f, _)| f.place);
@@ -94,7 +95,7 @@ impl Shape {
         }
     }
 
-    /// The value on as many lines as it has members, each deeper by one blank.
+    /// The value with a line for each member, indented by one blank per level.
     pub fn lines(&self) -> String {
         let mut out = String::new();
         self.write(0, &mut out);
@@ -141,14 +142,14 @@ impl Shape {
     }
 }
 
-/// All fields of a struct, the empty ones too.
+/// All fields of a struct, including the empty ones.
 fn fields(m: &Map<String, Value>, schema: &Schema, path: Option<&FieldPath>) -> Vec<(String, Shape)> {
     let mut all: Vec<(&Field, Option<&Value>)> = schema.beside(m.iter()).collect();
     all.sort_by_key(|(f, _)| f.place);
     let mut out = Vec::with_capacity(all.len());
     for (f, v) in all {
         match v.filter(|v| !v.is_null()) {
-            // What is embedded lies in the struct around it.
+            // Go embeds `ObjectMeta`: its fields are those of the struct.
             Some(Value::Object(m)) if &*f.name == "metadata" => {
                 if let Shape::Fields(inner) = Shape::meta(m, &f.schema) {
                     out.extend(inner);
@@ -165,7 +166,7 @@ fn fields(m: &Map<String, Value>, schema: &Schema, path: Option<&FieldPath>) -> 
     out
 }
 
-/// What Go has where nothing is.
+/// The zero value of the Go type of an absent field.
 fn zero(f: &Field, path: Option<&FieldPath>) -> Shape {
     if f.presence == Presence::Pointer {
         return Shape::Leaf(Value::Null);
@@ -184,12 +185,12 @@ fn is_meta(schema: &Schema) -> bool {
     schema.name.as_deref().is_some_and(|n| n.starts_with("io.k8s.apimachinery."))
 }
 
-/// Words that Go writes in capitals where they begin a name.
+/// Initialisms that Go names capitalize where they begin a name.
 const CAPITALS: [&str; 31] = [
     "api", "aws", "ca", "cel", "cidr", "csi", "dns", "fc", "fs", "gce", "gid", "gmsa", "grpc", "http", "id", "ip",
     "iqn", "iscsi", "json", "nfs", "os", "pd", "qos", "rbd", "se", "ssl", "tcp", "tls", "ttl", "uid", "url",
 ];
-/// Names that no rule gives.
+/// Go names that do not follow from the JSON name.
 const NAMES: [(&str, &str); 15] = [
     ("cephfs", "CephFS"),
     ("chapAuthDiscovery", "DiscoveryCHAPAuth"),
@@ -208,7 +209,7 @@ const NAMES: [(&str, &str); 15] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
-/// The name of a field in Go.
+/// The Go name of a field, from its JSON name.
 pub fn name(json: &str) -> String {
     if let Some((_, go)) = NAMES.iter().find(|(n, _)| *n == json) {
         return (*go).into();
@@ -223,7 +224,7 @@ pub fn name(json: &str) -> String {
     format!("{initial}{}", chars.as_str())
 }
 
-/// As Go's encoder writes it: safe within HTML.
+/// A scalar as Go's JSON encoder writes it: `<`, `>` and `&` are escaped.
 fn leaf(v: &Value) -> String {
     let text = v.to_string();
     if !text.contains(['<', '>', '&']) {
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_is_shown() {
+    fn shows_empty_fields() {
         let shown = |v: Value| show(&v, &sample(), &FieldPath::root());
         assert_eq!(shown(json!({})), r#"{"Items":null,"APIGroup":"","Count":0,"On":null}"#);
         let all = json!({"items": ["<a>"], "apiGroup": "g", "count": 3, "on": false});
@@ -264,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_deeper_by_one() {
+    fn indents_members_by_one_blank() {
         let lines = Shape::new(&json!({"items": ["a", "b"]}), &sample()).lines();
         let want = "{\n \"Items\": [\n  \"a\",\n  \"b\"\n ],\n \"APIGroup\": \"\",\n \"Count\": 0,\n \"On\": null\n}";
         assert_eq!(lines, want);
     }
 
     #[test]
-    fn names_are_those_of_go() {
+    fn capitalizes_initialisms() {
         let cases =
             [("apiGroup", "APIGroup"), ("ip", "IP"), ("csi", "CSI"), ("clusterIP", "ClusterIP"), ("name", "Name")];
         for (json, go) in cases {

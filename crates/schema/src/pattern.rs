@@ -1,7 +1,7 @@
 //! Patterns of schemas. They are compiled when they first match a value, and cached within a bound: definitions may have any number of
 //! them, and a compiled pattern takes a hundred times the memory of its text, more while it searches.
 
-use crate::types::Str;
+use crate::strings::Str;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regex::{Regex, RegexBuilder};
