@@ -31,6 +31,7 @@ pub mod transport;
 mod watch;
 
 pub use api::{Api, List};
+pub use backoff::KeyedBackoff;
 pub use client::{Client, Impersonation};
 pub use error::{BoxError, Error, optional};
 pub use events::{Recorder, Regarding, Severity, Source};

@@ -13,10 +13,9 @@ use crate::history::{self, HASH_LABEL, History, Revisions, revisions};
 use crate::ownership::{Claims, Owners};
 use crate::pod_control::{BURST, PodControl, slow_start};
 use crate::views::{Pod, PodEntry, Selector, pods};
-use client::backoff::KeyedBackoff;
 use client::{
-    Api, ApiResource, Change, Entry, Expectations, Informer, Key, Outcome, Patch, Recorder, Regarding, WorkQueue,
-    WriteOptions, optional,
+    Api, ApiResource, Change, Entry, Expectations, Informer, Key, KeyedBackoff, Outcome, Patch, Recorder, Regarding,
+    WorkQueue, WriteOptions, optional,
 };
 use futures::future::join_all;
 use jiff::Timestamp;

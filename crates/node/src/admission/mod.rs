@@ -16,9 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use placement::untolerated;
 use scheduler::cluster::{Cluster, NodeEntry};
 use scheduler::resources::Resources;
-use scheduler::{Failure, admission_check, taint};
+use scheduler::{Failure, admission_check};
 
 use crate::resources::Qos;
 use crate::resources::is_extended;
@@ -236,8 +237,7 @@ impl Admission {
             cluster.add_pod(t.pod.clone(), &self.node_name);
         }
         let mut failures = admission_check(pod, requests, &cluster, &self.node_name);
-        let expels = |t: &&taint::Taint| &*t.effect == "NoExecute" && !taint::tolerated(t, &pod.view.tolerations);
-        if node.view.taints.iter().any(|t| expels(&t)) {
+        if untolerated(&node.view.taints, &["NoExecute"], &pod.view.tolerations).is_some() {
             let reason = "node(s) had taints that the pod didn't tolerate".into();
             failures.push(Failure::Predicate { name: "TaintToleration", reason });
         }
