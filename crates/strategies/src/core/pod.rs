@@ -364,6 +364,7 @@ mod tests {
         );
     }
 
+    /// Clauses: R04.qos
     #[test]
     fn classifies_quality_of_service() {
         let check = |resources: Value, class: &str| {

@@ -7,6 +7,8 @@ use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object};
 
+/// The path of errors about the whole pod: as Go prints a field without a name.
+pub(super) const POD: &str = "[]";
 /// Marks a mirror pod, which the kubelet created from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -17,7 +19,7 @@ pub(super) fn is_mirror(o: &Object) -> bool {
 /// Checks that ephemeral containers are only added.
 pub fn ephemeral_containers(o: &Object, old: &Object, errors: &mut ErrorList) {
     if is_mirror(old) {
-        *errors = vec![FieldError::forbidden(&FieldPath::root(), "static pods do not support ephemeral containers")];
+        *errors = vec![FieldError::forbidden(&FieldPath::new(POD), "static pods do not support ephemeral containers")];
         return;
     }
     let at = FieldPath::new("spec.ephemeralContainers");

@@ -4,7 +4,7 @@
 //! The pod has been validated as if it were new; the rules here are those about changes.
 
 use super::pod::{items, qos_class};
-use super::pod_parts::is_mirror;
+use super::pod_parts::{POD, is_mirror};
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Map, Object, Value};
@@ -14,8 +14,6 @@ const LISTS: [&str; 2] = ["containers", "initContainers"];
 const TAKEN: [&str; 2] = ["resources", "resizePolicy"];
 const PARTS: [&str; 2] = ["requests", "limits"];
 const RESIZED: [&str; 2] = ["cpu", "memory"];
-/// The path of errors about the whole pod: as Go prints a field without a name.
-const POD: &str = "[]";
 
 /// Copies the resources of containers and of the pod from `sent` and ignores other fields. If the containers differ,
 /// copies the lists, so that validation reports the difference.

@@ -364,6 +364,11 @@ mod tests {
                 ),
                 (
                     "/status/podIPs",
+                    ips(&["fd00::1", "fd00::2"]),
+                    &[&format!("status.podIPs: Invalid value: …{family}")],
+                ),
+                (
+                    "/status/podIPs",
                     ips(&["10.0.0.1", "fd00::1", "fd00::2"]),
                     &[&format!("status.podIPs: Invalid value: …{family}")],
                 ),

@@ -431,7 +431,11 @@ mod tests {
             check_create(
                 &strategy(),
                 &fixed.into_value(),
-                &[("", Value::Null, &[]), ("/spec/priorityLevelConfiguration/name", json!("other"), &[&different])],
+                &[
+                    ("", Value::Null, &[]),
+                    ("/spec/rules", Value::Null, &[&different]),
+                    ("/spec/priorityLevelConfiguration/name", json!("other"), &[&different]),
+                ],
             );
         }
     }

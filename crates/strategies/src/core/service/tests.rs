@@ -262,6 +262,7 @@ async fn updates_allocate_and_release() {
     let external = json!({"type": "ExternalName", "externalName": "a.example"});
     let node_port = json!({"type": "NodePort"});
     let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"});
+    let headless = json!({"clusterIP": "None"});
     let none: &[i64] = &[];
     let port = |n: i64| json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": n}]});
     let duplicate = json!({"type": "NodePort", "ports": [{"port": 1, "name": "a", "nodePort": 30_003}, {"port": 2, "name": "b", "nodePort": 30_003}]});
@@ -296,6 +297,8 @@ async fn updates_allocate_and_release() {
             json!({"clusterIP": FIRST, "clusterIPs": [FIRST, FIRST_IPV6], "ipFamilies": ["IPv4"]}),
             Err("must be 'SingleStack' to release the secondary IP family"),
         ),
+        // A headless service has no address to keep; validation then refuses the new one.
+        (&headless, json!({"clusterIP": "10.0.0.7"}), Ok((json!({"clusterIPs": ["10.0.0.7"]}), &[], none))),
         // Types change.
         (
             &single,
