@@ -15,14 +15,19 @@ pub fn run(s: &Story) {
         println!("clients::kubectl: skipped: this machine has no kubectl");
         return;
     }
-    for (minor, program) in all {
-        println!("clients::kubectl: v1.{minor}");
-        let k = Kubectl { s, program, minor };
-        k.knows_the_server();
-        k.config_maps();
-        k.watches();
-        k.workloads();
-    }
+    // All versions at the same time: objects have the version in their names.
+    std::thread::scope(|scope| {
+        for (minor, program) in all {
+            println!("clients::kubectl: v1.{minor}");
+            let k = Kubectl { s, program, minor };
+            scope.spawn(move || {
+                k.knows_the_server();
+                k.config_maps();
+                k.watches();
+                k.workloads();
+            });
+        }
+    });
 }
 
 /// Returns the path of each minor version.

@@ -149,7 +149,7 @@ async fn mandatory_objects_stay_as_they_are() {
         (
             "/spec",
             json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}),
-            &["spec.type: Invalid value: \"Limited\": type must be", "spec: Invalid value: {\"Type\":\"Limited\""],
+            &["spec.type: Invalid value: \"Limited\": must be", "spec: Invalid value: {\"Type\":\"Limited\""],
         ),
     ];
     let levels = format!("{FLOW}/prioritylevelconfigurations");
