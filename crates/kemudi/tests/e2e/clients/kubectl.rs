@@ -62,23 +62,23 @@ impl Kubectl<'_> {
         c
     }
 
-    fn told(&self, args: &[&str], o: &Output) -> String {
-        let (out, complaint) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-        format!("v1.{} {args:?}: {}\n{out}{complaint}", self.minor, o.status)
+    fn transcript(&self, args: &[&str], o: &Output) -> String {
+        let (out, stderr) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
+        format!("v1.{} {args:?}: {}\n{out}{stderr}", self.minor, o.status)
     }
 
     #[track_caller]
     fn ok(&self, args: &[&str]) -> String {
         let o = self.command(args).output().unwrap();
-        assert!(o.status.success(), "{}", self.told(args, &o));
+        assert!(o.status.success(), "{}", self.transcript(args, &o));
         String::from_utf8(o.stdout).unwrap()
     }
 
     #[track_caller]
-    fn fails(&self, args: &[&str], says: &str) {
+    fn fails(&self, args: &[&str], error: &str) {
         let o = self.command(args).output().unwrap();
-        let complaint = String::from_utf8_lossy(&o.stderr);
-        assert!(o.status.code() == Some(1) && complaint.contains(says), "{says}: {}", self.told(args, &o));
+        let stderr = String::from_utf8_lossy(&o.stderr);
+        assert!(o.status.code() == Some(1) && stderr.contains(error), "{error}: {}", self.transcript(args, &o));
     }
 
     /// Writes a manifest to a file and returns its name.
@@ -148,7 +148,7 @@ impl Kubectl<'_> {
         assert!(self.ok(&["logs", target]).starts_with("begun\n"));
         assert_eq!(self.ok(&["exec", target, "--", "sh", "-c", "echo $A"]), "1\n");
         let o = self.command(&["exec", target, "--", "sh", "-c", "exit 7"]).output().unwrap();
-        assert_eq!(o.status.code(), Some(7), "{}", self.told(&["exec"], &o));
+        assert_eq!(o.status.code(), Some(7), "{}", self.transcript(&["exec"], &o));
         self.ok(&["apply", "-f", &self.file("web", &deployment("2"))]);
         self.ok(&["rollout", "status", target, "--timeout=60s"]);
         assert_eq!(self.ok(&["exec", target, "--", "sh", "-c", "echo $A"]), "2\n");
