@@ -2,9 +2,12 @@
 //! Errors of common metadata are the registry's, and not included.
 
 use crate::core::pod::Pod;
-use meta::{Object, Value};
-use registry::Strategy;
+use meta::time::Clock;
+use meta::{Object, Rng, Value};
+use registry::{Registry, Rows, Strategy};
 use serde_json::json;
+use std::sync::Arc;
+use store::{Memory, Options, Retention, Store};
 
 /// A JSON pointer (empty: no change), the new value, and the expected errors. A `…` in an error stands for any text.
 pub type Case<'a> = (&'a str, Value, &'a [&'a str]);
@@ -27,6 +30,18 @@ pub fn check_status(strategy: &dyn Strategy, old: &Value, cases: &[Case<'_>]) {
         let (object, old) = (read(strategy, with(old, pointer, value)), read(strategy, old.clone()));
         let mut errors = Vec::new();
         strategy.validate_part("status", &object, &old, &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    });
+}
+
+/// Validates a write of a subresource of `old`: each case sets a field of the whole object, of which the subresource
+/// takes its part.
+pub fn check_part(strategy: &dyn Strategy, subresource: &str, old: &Value, cases: &[Case<'_>]) {
+    check(cases, |pointer, value| {
+        let (mut object, old) = (read(strategy, with(old, pointer, value)), read(strategy, old.clone()));
+        strategy.take_part(subresource, &mut object, &old);
+        let mut errors = Vec::new();
+        strategy.validate_part(subresource, &object, &old, &mut errors);
         errors.iter().map(ToString::to_string).collect()
     });
 }
@@ -87,7 +102,8 @@ fn schema_of(object: &Object) -> &'static schema::Schema {
     kinds::catalog().schema_of(&object.gvk().expect("a kind")).expect("a kind of the catalog")
 }
 
-fn read(strategy: &dyn Strategy, sent: Value) -> Object {
+/// Reads an object as the server does: with the types and defaults of its kind.
+pub fn read(strategy: &dyn Strategy, sent: Value) -> Object {
     let schema = schema_of(&Object::from_value(sent.clone()).expect("an object"));
     let mut value = sent;
     schema::typed(&mut value, schema).expect("the types of the kind");
@@ -111,4 +127,31 @@ fn errors(strategy: &dyn Strategy, object: &Object, old: Option<&Object>) -> Vec
         schema::rules::arrange(&mut errors, found, schema);
     }
     errors.iter().map(ToString::to_string).collect()
+}
+
+/// A clock that stands still, and random numbers that are all zero.
+struct Fixed;
+
+impl Clock for Fixed {
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::UNIX_EPOCH
+    }
+}
+
+impl Rng for Fixed {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+/// Returns a registry without kinds and with an empty store in memory.
+pub async fn empty_registry() -> Registry {
+    let options = Options {
+        index: stored::encode::index_fn(Default::default()),
+        transform: None,
+        retention: Retention::default(),
+        clock: Arc::new(|| 0),
+    };
+    let store = Store::open(Memory::new(), options).await.expect("a store in memory");
+    Registry::new(store, Arc::new(Fixed), Arc::new(Fixed), Rows::default())
 }

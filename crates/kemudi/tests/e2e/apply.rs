@@ -9,9 +9,6 @@ pub const TESTS: &[Case] = &[
     ("apply::reads_urls", reads_urls),
     ("apply::continues_after_an_invalid_object", continues_after_an_invalid_object),
     ("apply::follows_the_documentation", follows_the_documentation),
-    ("apply::null_is_removed_and_defaulted", null_is_removed_and_defaulted),
-    ("apply::merges_lists_by_key", merges_lists_by_key),
-    ("apply::merges_primitive_lists_as_sets", merges_primitive_lists_as_sets),
 ];
 
 fn config_map(name: &str, value: &str) -> String {
@@ -130,71 +127,4 @@ fn follows_the_documentation(s: &Story) {
     assert_eq!((&spec["replicas"], &spec["minReadySeconds"]), (&json!(2), &Value::Null));
     assert_eq!(spec["template"]["spec"]["containers"][0]["image"], "nginx:1.11.9");
     assert_eq!(annotation(), applied("", "nginx:1.11.9"));
-}
-
-/// Clauses: A05.removed A05.defaulted
-fn null_is_removed_and_defaulted(s: &Story) {
-    let manifest = |more: &str| SIMPLE.replace("  minReadySeconds: 5\n", &format!("  replicas: 0\n{more}"));
-    s.apply(&manifest(""));
-    // Somebody else sets fields that the manifest does not contain.
-    s.patch("deployments/nginx-deployment", json!({"spec": {"revisionHistoryLimit": 3, "minReadySeconds": 7}}));
-    s.apply(&manifest(""));
-    assert_eq!(s.get("deployments/nginx-deployment")["spec"]["revisionHistoryLimit"], 3);
-    s.apply(&manifest("  revisionHistoryLimit: null\n  minReadySeconds: null\n"));
-    let spec = s.get("deployments/nginx-deployment")["spec"].clone();
-    assert_eq!((&spec["revisionHistoryLimit"], &spec["minReadySeconds"]), (&json!(10), &Value::Null));
-}
-
-fn containers(list: &[(&str, &str)]) -> String {
-    let items: String =
-        list.iter().map(|(n, more)| format!("      - name: {n}\n        image: helper:1.3\n{more}")).collect();
-    format!(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec:\n  replicas: 0\n  selector: {{matchLabels: {{app: d}}}}\n  \
-         template:\n    metadata: {{labels: {{app: d}}}}\n    spec:\n      containers:\n{items}"
-    )
-}
-
-/// Clauses: A10.replaced A10.merged
-fn merges_lists_by_key(s: &Story) {
-    s.apply(&containers(&[("nginx", "        args: [a, b]\n"), ("nginx-helper-a", ""), ("nginx-helper-b", "")]));
-    // Somebody else changes a container, adds one, and adds an argument.
-    let patch = r#"{"spec":{"template":{"spec":{"containers":[
-        {"name":"nginx","args":["a","b","d"]},
-        {"name":"nginx-helper-b","args":["run"]},
-        {"name":"nginx-helper-d","image":"helper:1.3"}]}}}}"#;
-    s.ok(&["patch", "deployment", "d", "-p", patch]);
-    s.apply(&containers(&[("nginx", "        args: [a, c]\n"), ("nginx-helper-b", ""), ("nginx-helper-c", "")]));
-    let live = s.get("deployments/d");
-    let list = live["spec"]["template"]["spec"]["containers"].as_array().unwrap();
-    let args: Vec<(&str, &Value)> = list.iter().map(|c| (c["name"].as_str().unwrap(), &c["args"])).collect();
-    let expected = [
-        ("nginx", json!(["a", "c"])),
-        ("nginx-helper-b", json!(["run"])),
-        ("nginx-helper-c", Value::Null),
-        ("nginx-helper-d", Value::Null),
-    ];
-    let mut sorted = args.clone();
-    sorted.sort_by_key(|(n, _)| *n);
-    assert_eq!(sorted, expected.each_ref().map(|(n, v)| (*n, v)), "{args:?}");
-}
-
-/// Clauses: A10.primitive
-fn merges_primitive_lists_as_sets(s: &Story) {
-    let manifest = |finalizers: &str| {
-        format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\n  finalizers: [{finalizers}]\n")
-    };
-    s.apply(&manifest("e2e/a, e2e/b"));
-    s.ok(&[
-        "patch",
-        "configmap",
-        "c",
-        "--type=json",
-        "-p",
-        r#"[{"op":"add","path":"/metadata/finalizers/-","value":"e2e/c"}]"#,
-    ]);
-    s.apply(&manifest("e2e/a"));
-    let live = s.get("configmaps/c");
-    // No finalizer may hold the object before the namespace is deleted.
-    s.patch("configmaps/c", json!({"metadata": {"finalizers": null}}));
-    assert_eq!(live["metadata"]["finalizers"], json!(["e2e/a", "e2e/c"]));
 }

@@ -71,12 +71,12 @@ impl Cluster {
         self.runtime.block_on(ready(&self.kubeconfig)).unwrap();
     }
 
-    /// What the server said.
+    /// Returns the log of the server.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
-    /// Removes the cluster. Says what could not be removed, or should not have been there.
+    /// Removes the cluster. Returns descriptions of everything that it leaves behind.
     pub fn end(&self) -> Vec<String> {
         let mut left = Vec::new();
         let data = data_dir(&self.directory);
@@ -111,8 +111,8 @@ impl Cluster {
     }
 }
 
-/// Starts the server; what it says is appended to one file. As careless parents do, it leaves descriptors open: of a file that
-/// is nobody's business and of a directory.
+/// Starts the server, which appends its log to a file. Like careless parents, it leaves two descriptors open for the server:
+/// a secret file and a directory. No container may get them.
 fn spawn(directory: &Path) -> Result<Child, String> {
     let wrong = |e: std::io::Error| format!("{KEMUDI}: {e}");
     let secret = directory.join("secret");
@@ -139,7 +139,7 @@ fn data_dir(directory: &Path) -> String {
     directory.join("data").display().to_string()
 }
 
-/// Makes the network namespace that of this thread, and of all that it starts.
+/// Enters the network namespace with this thread and everything that it starts.
 fn enter(netns: &str) -> Result<(), String> {
     let path = format!("/run/netns/{netns}");
     let file = fs::File::open(&path).map_err(|e| format!("{path}: {e}"))?;

@@ -1,7 +1,7 @@
 //! Commands other than `apply` and `get`: logs, exec, wait, create, describe, scale.
 
 use crate::runner::Case;
-use crate::story::{Story, refused, text};
+use crate::story::{Story, refused};
 use serde_json::json;
 
 pub const TESTS: &[Case] = &[
@@ -11,7 +11,6 @@ pub const TESTS: &[Case] = &[
     ("commands::secrets_stay_secret", secrets_stay_secret),
     ("commands::describes_objects_with_events", describes_objects_with_events),
     ("commands::bad_input_changes_nothing", bad_input_changes_nothing),
-    ("commands::scale_checks_preconditions", scale_checks_preconditions),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -179,16 +178,4 @@ fn bad_input_changes_nothing(s: &Story) {
         "{stderr}"
     );
     assert_eq!(s.get("configmaps/c")["data"]["a"], "2");
-}
-
-/// Clauses: A14.scale
-fn scale_checks_preconditions(s: &Story) {
-    let rs = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: r}\nspec:\n  replicas: 0\n  selector: {matchLabels: {a: b}}\n  \
-              template: {metadata: {labels: {a: b}}, spec: {schedulerName: nobody, containers: [{name: c, image: x}]}}\n";
-    s.apply(rs);
-    let stderr = s.fails(&["scale", "rs/r", "--current-replicas=9", "--replicas=1"]);
-    assert!(stderr.contains("xpected replicas to be 9, was 0"), "{stderr}");
-    text(&["scale"], &s.k(&["scale", "rs/r", "--current-replicas=0", "--replicas=1"]));
-    assert_eq!(s.get("replicasets/r")["spec"]["replicas"], 1);
-    assert!(s.fails(&["scale", "rs/none", "--replicas=1"]).contains("replicasets.apps \"none\" not found"));
 }

@@ -440,15 +440,18 @@ fn create_makes_every_kind(s: &Story) {
         let line = line.replace("NS", &s.ns);
         let words: Vec<String> = line.split(' ').map(|w| w.replace('_', " ")).collect();
         let words: Vec<&str> = std::iter::once("create").chain(words.iter().map(String::as_str)).collect();
-        let dry = s.ok(&[&words[..], &["--dry-run=client", "-o", "json"]].concat());
-        let dry: Value = serde_json::from_str(&dry).unwrap();
-        assert!(s.get_at(&path).is_null(), "{line}: a rehearsal made it");
+        // A dry run of the real kubectl does not reach the server, and all kinds have one answer to a second creation.
+        let dry = (s.tool == Tool::Kemudi).then(|| s.ok(&[&words[..], &["--dry-run=client", "-o", "json"]].concat()));
+        assert!(s.get_at(&path).is_null(), "{line}: a dry run created it");
         s.ok(&words);
         let live = s.get_at(&path);
         assert_eq!(live.pointer(at), Some(&expected), "{line}: {live}");
-        assert_eq!(live["kind"], dry["kind"], "{line}");
-        let stderr = s.fails(&words);
-        assert!(stderr.contains("already exists"), "{line}: {stderr}");
+        if let Some(dry) = dry {
+            let dry: Value = serde_json::from_str(&dry).unwrap();
+            assert_eq!(live["kind"], dry["kind"], "{line}");
+            let stderr = s.fails(&words);
+            assert!(stderr.contains("already exists"), "{line}: {stderr}");
+        }
     }
     let token = s.ok(&["create", "token", "robot", "--duration=20m"]);
     assert_eq!(token.trim().split('.').count(), 3, "{token}");

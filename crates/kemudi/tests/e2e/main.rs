@@ -47,6 +47,10 @@ use std::process::ExitCode;
 
 fn tests() -> Vec<Test> {
     [
+        // The longest come first, so that at the end no worker is left with one of them.
+        own(clients::TESTS),
+        own(resources::TESTS),
+        own(sidebyside::TESTS),
         own(states::TESTS),
         own(lifecycle::TESTS),
         own(probes::TESTS),
@@ -79,13 +83,9 @@ fn tests() -> Vec<Test> {
         own(images::TESTS),
         own(volumes::TESTS),
         own(environment::TESTS),
-        own(resources::TESTS),
         own(services::TESTS),
         own(kubelet::TESTS),
-        own(clients::TESTS),
-        own(sidebyside::TESTS),
         alone(both_since(36, top::ALONE)),
-        alone(own(resources::ALONE)),
         alone(own(restart::ALONE)),
     ]
     .concat()

@@ -57,26 +57,44 @@ fn maps() -> Vec<Row> {
     ]
 }
 
-/// One field of a kind, and how tests read and change it.
-struct Field {
-    manifest: fn(&str, &Value) -> String,
+/// One field of a kind, and how tests write, change and read it.
+struct Field<'a> {
+    /// The manifest of an object with this name and this value.
+    manifest: &'a dyn Fn(&str, &Value) -> String,
     /// The merge patch with which others change it.
-    patch: fn(&Value) -> Value,
-    read: fn(&Value) -> Value,
-    resource: String,
+    patch: &'a dyn Fn(&Value) -> Value,
+    read: &'a dyn Fn(&Value) -> Value,
 }
 
-fn check(s: &Story, f: &Field, what: &str, rows: &[Row]) {
-    for (n, Row(title, file, others, last, expected)) in rows.iter().enumerate() {
-        let name = format!("{what}{n}");
-        let path = format!("{}/{name}", f.resource);
-        s.apply(&(f.manifest)(&name, last));
-        if let Some(v) = others {
-            s.patch_at(&path, (f.patch)(v));
+/// Applies all rows, an object each, with one command for each step: kubectl merges every object by itself.
+fn check(s: &Story, resource: &str, tables: &[(&str, &Field<'_>, Vec<Row>)]) {
+    let all = || {
+        tables.iter().flat_map(|(what, field, rows)| {
+            rows.iter().enumerate().map(move |(n, row)| (format!("{what}{n}"), *what, field, row))
+        })
+    };
+    let apply = |value: fn(&Row) -> &Value| {
+        let manifests = all().map(|(name, _, field, row)| (field.manifest)(&name, value(row)));
+        let items = manifests.collect::<Vec<_>>().join(",");
+        s.apply(&format!("{{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[{items}]}}"))
+    };
+    let last: fn(&Row) -> &Value = |row| &row.3;
+    let file: fn(&Row) -> &Value = |row| &row.1;
+    apply(last);
+    for (name, _, field, row) in all() {
+        if let Some(v) = &row.2 {
+            s.patch_at(&format!("{resource}/{name}"), (field.patch)(v));
         }
-        s.apply(&(f.manifest)(&name, file));
-        assert_eq!((f.read)(&s.get_at(&path)), *expected, "{what}: {title}");
-        assert!(s.apply(&(f.manifest)(&name, file)).ends_with(" unchanged\n"), "{what}: {title}, again");
+    }
+    apply(file);
+    for (name, what, field, Row(title, _, _, _, expected)) in all() {
+        assert_eq!((field.read)(&s.get_at(&format!("{resource}/{name}"))), *expected, "{what}: {title}");
+    }
+    let again = apply(file);
+    let lines: Vec<&str> = again.lines().collect();
+    assert_eq!(lines.len(), all().count(), "{again}");
+    for ((_, what, _, row), line) in all().zip(lines) {
+        assert!(line.ends_with(" unchanged"), "{what}: {}, again: {line}", row.0);
     }
 }
 
@@ -102,31 +120,28 @@ fn with(key: &str, v: &Value) -> Value {
 /// Clauses: A08.strategic A09.primitives A09.objects A09.maps A10.replaced
 fn tables_of_built_in_kinds(s: &Story) {
     let resource = format!("/apis/apps/v1/namespaces/{}/deployments", s.ns);
-    let field = |manifest, patch, read| Field { manifest, patch, read, resource: resource.clone() };
-    let primitive = field(
-        |n, v| deployment(n, &with("minReadySeconds", v), &json!({})),
-        |v| json!({"spec": {"minReadySeconds": v}}),
-        |o| o["spec"]["minReadySeconds"].clone(),
-    );
-    check(s, &primitive, "primitive", &primitives());
-    let map = field(
-        |n, v| deployment(n, &json!({}), &with("nodeSelector", v)),
-        |v| json!({"spec": {"template": {"spec": {"nodeSelector": v}}}}),
-        |o| o["spec"]["template"]["spec"]["nodeSelector"].clone(),
-    );
-    check(s, &map, "map", &maps());
+    let primitive = Field {
+        manifest: &|n, v| deployment(n, &with("minReadySeconds", v), &json!({})),
+        patch: &|v| json!({"spec": {"minReadySeconds": v}}),
+        read: &|o| o["spec"]["minReadySeconds"].clone(),
+    };
+    let map = Field {
+        manifest: &|n, v| deployment(n, &json!({}), &with("nodeSelector", v)),
+        patch: &|v| json!({"spec": {"template": {"spec": {"nodeSelector": v}}}}),
+        read: &|o| o["spec"]["template"]["spec"]["nodeSelector"].clone(),
+    };
     // An object: its fields are merged one by one, down to primitives. The server's own empty object counts as absent.
-    let object = field(
-        |n, v| deployment(n, &json!({}), &with("securityContext", v)),
-        |v| json!({"spec": {"template": {"spec": {"securityContext": v}}}}),
-        |o| match &o["spec"]["template"]["spec"]["securityContext"] {
+    let object = Field {
+        manifest: &|n, v| deployment(n, &json!({}), &with("securityContext", v)),
+        patch: &|v| json!({"spec": {"template": {"spec": {"securityContext": v}}}}),
+        read: &|o| match &o["spec"]["template"]["spec"]["securityContext"] {
             v if *v == json!({}) => NO,
             v => v.clone(),
         },
-    );
+    };
     let (user, both) = (json!({"runAsUser": 1}), json!({"runAsUser": 1, "runAsGroup": 2}));
     let deep = |level: &str| json!({"seLinuxOptions": {"level": level, "role": "r"}});
-    let rows = [
+    let objects = vec![
         Row("field in file and live", json!({"runAsUser": 3}), None, user.clone(), json!({"runAsUser": 3})),
         Row("field in file, not live", both.clone(), None, user.clone(), both.clone()),
         Row("field not in file, applied last", user.clone(), None, both.clone(), user.clone()),
@@ -142,20 +157,28 @@ fn tables_of_built_in_kinds(s: &Story) {
             json!({"seLinuxOptions": {"level": "2", "role": "r", "user": "u"}}),
         ),
     ];
-    check(s, &object, "object", &rows);
     // A list without merge key is replaced completely, in the order of the file.
-    let list = field(
-        |n, v| deployment(n, &json!({}), &with("args", v)),
-        |v| json!({"spec": {"template": {"spec": {"containers": [{"name": "nginx", "image": "nginx:1.7.9", "args": v}]}}}}),
-        |o| o["spec"]["template"]["spec"]["containers"][0]["args"].clone(),
-    );
-    let rows = [
+    let list = Field {
+        manifest: &|n, v| deployment(n, &json!({}), &with("args", v)),
+        patch: &|v| {
+            let container = json!({"name": "nginx", "image": "nginx:1.7.9", "args": v});
+            json!({"spec": {"template": {"spec": {"containers": [container]}}}})
+        },
+        read: &|o| o["spec"]["template"]["spec"]["containers"][0]["args"].clone(),
+    };
+    let lists = vec![
         Row("the seed's args", json!(["a", "c"]), Some(json!(["a", "b", "d"])), json!(["a", "b"]), json!(["a", "c"])),
         Row("another order", json!(["b", "a"]), None, json!(["a", "b"]), json!(["b", "a"])),
         Row("no more", NO, Some(json!(["a", "d"])), json!(["a"]), NO),
         Row("of others", NO, Some(json!(["a"])), NO, json!(["a"])),
     ];
-    check(s, &list, "list", &rows);
+    let tables = [
+        ("primitive", &primitive, primitives()),
+        ("map", &map, maps()),
+        ("object", &object, objects),
+        ("list", &list, lists),
+    ];
+    check(s, &resource, &tables);
 }
 
 /// Clauses: A08.json A09.custom A10.custom
@@ -174,10 +197,13 @@ fn tables_of_custom_resources(s: &Story) {
     s.apply(&crd.to_string());
     s.ok(&["wait", "--for=condition=Established", &format!("crd/widgets.{group}")]);
     let resource = format!("/apis/{group}/v1/namespaces/{}/widgets", s.ns);
-    // The group is the test's own: what all rows share is bound here, not in the functions of the field.
-    let manifest = |name: &str, v: &Value| {
-        json!({"apiVersion": format!("{group}/v1"), "kind": "Widget", "metadata": {"name": name}, "spec": with("field", v)})
-            .to_string()
+    let field = &Field {
+        manifest: &|name, v| {
+            let (kind, metadata) = (format!("{group}/v1"), json!({"name": name}));
+            json!({"apiVersion": kind, "kind": "Widget", "metadata": metadata, "spec": with("field", v)}).to_string()
+        },
+        patch: &|v| json!({"spec": {"field": v}}),
+        read: &|o| o["spec"]["field"].clone(),
     };
     let list = |v: &[&str]| json!(v);
     let mut lists = vec![
@@ -198,21 +224,12 @@ fn tables_of_custom_resources(s: &Story) {
         items("1"),
         items("2"),
     ));
-    for (what, rows) in [("primitive", primitives()), ("map", maps()), ("list", lists)] {
-        for (n, Row(title, file, others, last, expected)) in rows.iter().enumerate() {
-            let path = format!("{resource}/{what}{n}");
-            s.apply(&manifest(&format!("{what}{n}"), last));
-            if let Some(v) = others {
-                s.patch_at(&path, json!({"spec": {"field": v}}));
-            }
-            s.apply(&manifest(&format!("{what}{n}"), file));
-            assert_eq!(s.get_at(&path)["spec"]["field"], *expected, "{what}: {title}");
-        }
-    }
+    let tables = [("primitive", field, primitives()), ("map", field, maps()), ("list", field, lists)];
+    check(s, &resource, &tables);
     s.ok(&["delete", "crd", &format!("widgets.{group}")]);
 }
 
-/// The four rows for elements of a list that is merged as an ordered set.
+/// The four rows for elements of a list that is merged as an ordered set. Clauses: A10.primitive
 fn elements_of_primitive_lists(s: &Story) {
     let manifest = |list: &[&str]| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "finalizers": list}}).to_string()
@@ -230,7 +247,7 @@ fn elements_of_primitive_lists(s: &Story) {
 
 const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Clauses: A08.patch A08.set-element-order A08.delete-from-primitive-list A08.retain-keys A10.helpers
+/// Clauses: A10.merged A08.patch A08.set-element-order A08.delete-from-primitive-list A08.retain-keys A10.helpers
 fn patches_are_those_of_kubectl(s: &Story) {
     let recorder = Recorder::new(s);
     // Returns the patch that an apply sends, without the annotation, which A02 covers.
@@ -413,7 +430,7 @@ fn strategy_can_be_switched(s: &Story) {
     assert_eq!(strategy()["rollingUpdate"]["maxSurge"], "25%", "what is in no file any more has its default again");
 }
 
-/// Clauses: A05.others A05.items A05.absent
+/// Clauses: A05.removed A05.defaulted A05.others A05.items A05.absent
 fn null_removes_values_of_others(s: &Story) {
     let manifest = |spec: Value, args: Value| deployment("d", &spec, &json!({"args": args}));
     s.apply(&manifest(json!({"minReadySeconds": 3}), json!(["a"])));

@@ -38,8 +38,8 @@ fn take_everything_with_them(s: &Story) {
     // Nothing new comes into it, and everything but the held one goes.
     let manifest = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: new, namespace: {other}}}\n");
     let o = s.with_input(&["create", "-n", &other, "-f", "-"], &manifest);
-    let said = refused(&["create"], &o);
-    assert!(said.contains("because it is being terminated"), "{said}");
+    let stderr = refused(&["create"], &o);
+    assert!(stderr.contains("because it is being terminated"), "{stderr}");
     s.until_at(&path("/pods"), |l| l["items"].as_array().is_some_and(Vec::is_empty));
     let patch =
         ["patch", "configmap", "held", "-n", &other, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#];
@@ -60,9 +60,9 @@ fn accounts_speak_for_pods(s: &Story) {
     assert_eq!(s.sh("without", &format!("ls {dir} 2>/dev/null; true")), "");
     let token = s.sh("p", &format!("cat {dir}/token"));
     let flag = format!("--token={token}");
-    let said = s.fails(&["get", "configmaps", &flag]);
+    let stderr = s.fails(&["get", "configmaps", &flag]);
     let who = format!("User \"system:serviceaccount:{}:robot\" cannot list resource \"configmaps\"", s.ns);
-    assert!(said.contains(&who), "{said}");
+    assert!(stderr.contains(&who), "{stderr}");
     let account = format!("--serviceaccount={}:robot", s.ns);
     s.ok(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]);
     s.ok(&["create", "rolebinding", "reader", "--role=reader", &account]);

@@ -7,15 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub const TESTS: &[Case] = &[
+    ("resources::extended_resources_are_requested", extended_resources_are_requested),
     ("resources::never_more_than_there_is", never_more_than_there_is),
     ("resources::limits_reach_the_kernel", limits_reach_the_kernel),
-    ("resources::quantities_are_written_one_way", quantities_are_written_one_way),
-    ("resources::classes_of_service", classes_of_service),
     ("resources::a_node_shows_what_is_taken", a_node_shows_what_is_taken),
 ];
-
-/// Changes what the node shows.
-pub const ALONE: &[Case] = &[("resources::what_others_add_can_be_asked_for", what_others_add_can_be_asked_for)];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
@@ -83,58 +79,6 @@ fn limits_reach_the_kernel(s: &Story) {
     s.eventually("the end of the control groups", || values(&["cgroup.procs"]).is_empty().then_some(()));
 }
 
-/// Clauses: R01.notations R01.canonical R01.sub-milli
-fn quantities_are_written_one_way(s: &Story) {
-    let pod = |name: &str, resource: &str, quantity: &str| {
-        format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  schedulerName: nobody\n  containers:\n  \
-             - {{name: c, image: x, resources: {{requests: {{{resource}: \"{quantity}\"}}}}}}\n"
-        )
-    };
-    let written = [
-        ("memory", "128974848", "128974848"),
-        ("memory", "129e6", "129e6"),
-        ("memory", "129M", "129M"),
-        ("memory", "123Mi", "123Mi"),
-        ("memory", "1024Mi", "1Gi"),
-        ("memory", "1.5Gi", "1536Mi"),
-        ("memory", "128974848000m", "128974848"),
-        ("cpu", "0.1", "100m"),
-        ("cpu", "1000m", "1"),
-        ("cpu", "1.5", "1500m"),
-        ("cpu", "2", "2"),
-        // Less than a thousandth of a processor cannot be had.
-        ("cpu", "0.5m", "1m"),
-        ("ephemeral-storage", "2Gi", "2Gi"),
-    ];
-    for (i, (resource, given, expected)) in written.into_iter().enumerate() {
-        let name = format!("p{i}");
-        s.apply(&pod(&name, resource, given));
-        let p = s.get(&format!("pods/{name}"));
-        assert_eq!(p["spec"]["containers"][0]["resources"]["requests"][resource], expected, "{given}");
-    }
-    let said = s.apply_fails(&pod("bad", "memory", "-1"));
-    assert!(said.contains("must be greater than or equal to 0"), "{said}");
-    let said = s.apply_fails(&pod("bad", "memory", "1Kb"));
-    assert!(said.contains("quantities must match the regular expression"), "{said}");
-    assert!(s.get("pods/bad").is_null());
-}
-
-/// Clauses: R04.qos
-fn classes_of_service(s: &Story) {
-    let both = json!({"cpu": "10m", "memory": "16Mi"});
-    for (name, resources, class) in [
-        ("best", json!({}), "BestEffort"),
-        ("some", json!({"requests": {"memory": "16Mi"}}), "Burstable"),
-        ("sure", json!({"requests": both, "limits": both}), "Guaranteed"),
-        ("limits", json!({"limits": both}), "Guaranteed"),
-    ] {
-        s.shell_pod(name, FOREVER, json!({}), json!({"resources": resources}));
-        let p = s.ready(name);
-        assert_eq!(p["status"]["qosClass"], class, "{name}");
-    }
-}
-
 /// Clauses: R04.describe
 fn a_node_shows_what_is_taken(s: &Story) {
     let resources = json!({"requests": {"cpu": "123m", "memory": "17Mi"}, "limits": {"memory": "34Mi"}});
@@ -151,16 +95,17 @@ fn a_node_shows_what_is_taken(s: &Story) {
     }
 }
 
-/// An extended resource, as the tasks of Kubernetes' documentation add it to a node. Clauses: R06
-fn what_others_add_can_be_asked_for(s: &Story) {
-    let ask = |count: u32| json!({"resources": {"limits": {"example.com/dongle": count.to_string()}}});
-    s.shell_pod("early", FOREVER, json!({}), ask(2));
+/// An extended resource, as the tasks of Kubernetes' documentation add it to a node. No other test requests it.
+/// Clauses: R06
+fn extended_resources_are_requested(s: &Story) {
+    let request = |count: u32| json!({"resources": {"limits": {"example.com/dongle": count.to_string()}}});
+    s.shell_pod("early", FOREVER, json!({}), request(2));
     let message = s.event("early", "FailedScheduling");
     assert!(message.contains("1 Insufficient example.com/dongle"), "{message}");
     s.patch_at("/api/v1/nodes/e2e/status", json!({"status": {"capacity": {"example.com/dongle": "4"}}}));
     s.ready("early");
     assert_eq!(node(s)["status"]["allocatable"]["example.com/dongle"], "4");
-    s.shell_pod("late", FOREVER, json!({}), ask(3));
+    s.shell_pod("late", FOREVER, json!({}), request(3));
     s.event("late", "FailedScheduling");
     s.ok(&["delete", "pod", "early"]);
     s.ready("late");

@@ -10,7 +10,6 @@ pub const TESTS: &[Case] = &[
     ("rollout::goes_back_in_history", goes_back_in_history),
     ("rollout::pauses_and_resumes", pauses_and_resumes),
     ("rollout::restarts", restarts),
-    ("rollout::keeps_its_selector", keeps_its_selector),
     ("rollout::turns_round_in_the_middle", turns_round_in_the_middle),
 ];
 
@@ -179,16 +178,6 @@ fn restarts(s: &Story) {
         let pods = s.items("pods");
         (pods.len() == 1 && pods[0]["metadata"]["uid"] != before && ready(&pods[0])).then_some(())
     });
-}
-
-/// Clauses: C04.immutable-selector
-fn keeps_its_selector(s: &Story) {
-    s.apply(&web("1", 0, ""));
-    let other = web("1", 0, "").replace("app: web", "app: other");
-    let stderr = s.apply_fails(&other);
-    let cause = "spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"other\"}}: field is immutable";
-    assert!(stderr.contains(cause), "{stderr}");
-    assert_eq!(s.get("deployments/web")["spec"]["selector"], json!({"matchLabels": {"app": "web"}}));
 }
 
 /// Clauses: C04.rollover C04.keeps-serving C05.status-timeout

@@ -10,44 +10,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use tokio::time::Instant;
 
-/// A name and what it does.
+/// The name of a test and its body.
 pub type Case = (&'static str, fn(&Story));
 
 #[derive(Clone)]
 pub struct Test {
     name: String,
     tool: Tool,
-    /// The oldest minor version of the real program that knows what is asked.
+    /// The oldest minor version of the real kubectl that supports the test.
     since: u32,
-    /// Runs when no other does.
+    /// Whether the test runs after all others, by itself.
     alone: bool,
     body: fn(&Story),
 }
 
-/// Mostly waiting: more of them than there are processors.
+/// The number of tests that run at the same time. They mostly wait, so it exceeds the number of processors.
 const AT_ONCE: usize = 8;
 
-/// Driven by our own program.
+/// Tests that run with our own kubectl.
 pub fn own(cases: &[Case]) -> Vec<Test> {
     named(cases, Tool::Kemudi)
 }
 
-/// Driven by the real program alone: ours does not know these commands.
+/// Tests that run with the real kubectl alone, because ours lacks the commands.
 pub fn real(cases: &[Case]) -> Vec<Test> {
     named(cases, Tool::Kubectl)
 }
 
-/// Driven by our own program, and again by the real one.
+/// Tests that run with our own kubectl, and again with the real one.
 pub fn both(cases: &[Case]) -> Vec<Test> {
     [named(cases, Tool::Kemudi), named(cases, Tool::Kubectl)].concat()
 }
 
-/// Like [`both`], but older versions of the real program do not know what is asked.
+/// Like [`both`], but the real kubectl must have at least a minor version.
 pub fn both_since(since: u32, cases: &[Case]) -> Vec<Test> {
     both(cases).into_iter().map(|t| Test { since, ..t }).collect()
 }
 
-/// After all others, and by themselves.
+/// Tests that run after all others, one at a time.
 pub fn alone(tests: Vec<Test>) -> Vec<Test> {
     tests.into_iter().map(|t| Test { alone: true, ..t }).collect()
 }
@@ -85,7 +85,7 @@ impl Arguments {
                 "--skip" => a.skip.extend(words.next()),
                 "--test-threads" => a.threads = words.next().and_then(|n| n.parse().ok()),
                 w if w.starts_with("--test-threads=") => a.threads = w[15..].parse().ok(),
-                // What else `cargo test` may say changes nothing here.
+                // Other arguments of `cargo test` have no effect here.
                 w if w.starts_with('-') => {}
                 w => a.filters.push(w.into()),
             }
@@ -93,7 +93,7 @@ impl Arguments {
         a
     }
 
-    fn wants(&self, name: &str) -> bool {
+    fn selects(&self, name: &str) -> bool {
         let meets = |f: &String| if self.exact { name == f } else { name.contains(f.as_str()) };
         (self.filters.is_empty() || self.filters.iter().any(meets)) && !self.skip.iter().any(meets)
     }
@@ -101,7 +101,7 @@ impl Arguments {
 
 pub fn main(tests: Vec<Test>) -> ExitCode {
     let arguments = Arguments::read();
-    let mut tests: Vec<Test> = tests.into_iter().filter(|t| arguments.wants(&t.name)).collect();
+    let mut tests: Vec<Test> = tests.into_iter().filter(|t| arguments.selects(&t.name)).collect();
     if arguments.list {
         tests.iter().for_each(|t| println!("{}: test", t.name));
         return ExitCode::SUCCESS;

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long anything may take that is waited for.
+/// The time limit of everything that tests wait for.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Which program speaks to the cluster.
+/// The client program of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     Kemudi,
@@ -24,7 +24,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The real one is in `PATH`, or where `KUBECTL` says.
+    /// Returns the command; the real kubectl is that of `KUBECTL`, or the one in `PATH`.
     pub fn program(self) -> Option<Command> {
         match self {
             Self::Kemudi => {
@@ -42,10 +42,10 @@ impl Tool {
     }
 }
 
-/// Of version 1.N of the real program, N.
+/// Returns the minor version of a kubectl: 36 for v1.36.
 pub fn minor(program: impl AsRef<OsStr>) -> Option<u32> {
-    let said = Command::new(program).args(["version", "--client", "-o", "json"]).output().ok()?;
-    let v: Value = serde_json::from_slice(&said.stdout).ok()?;
+    let output = Command::new(program).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let v: Value = serde_json::from_slice(&output.stdout).ok()?;
     v["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse().ok()
 }
 
@@ -68,22 +68,22 @@ impl Story {
         std::fs::create_dir_all(&dir).unwrap();
         let story = Self { cluster, ns: ns.clone(), tool, dir };
         story.post("/api/v1/namespaces", json!({"metadata": {"name": ns}}));
-        // Pods cannot be made before it.
+        // Pods cannot be created before it exists.
         story.until_at(&format!("/api/v1/namespaces/{ns}/serviceaccounts/default"), |s| !s.is_null());
         story
     }
 
-    /// Takes the namespace away without waiting for it; a test that failed first says what there was.
+    /// Deletes the namespace without waiting for it. After a failure, prints its objects and the log of the cluster.
     pub fn end(self, passed: bool) {
         if !passed {
-            eprintln!("{}", self.scene());
+            eprintln!("{}", self.report());
         }
         let path = format!("/api/v1/namespaces/{}", self.ns);
         let request = client::client::request(http::Method::DELETE, &path, client::client::JSON, None).unwrap();
         let _ = self.cluster.runtime.block_on(self.cluster.client.bytes(request));
     }
 
-    fn scene(&self) -> String {
+    fn report(&self) -> String {
         let mut text = format!("--- {} ---\n", self.ns);
         for what in [&["get", "all", "-o", "wide"][..], &["get", "events"]] {
             let o = self.k(what);
@@ -101,7 +101,7 @@ impl Story {
         self.bare(&[&["-n", &self.ns], args].concat())
     }
 
-    /// A command that is told of no namespace, so that its first word is the first there is.
+    /// Returns a command without a namespace flag, so that `args` come first.
     pub fn bare(&self, args: &[&str]) -> Command {
         let mut c = self.tool.program().unwrap();
         c.args(args).env("KUBECONFIG", &self.cluster.kubeconfig).env("HOME", &self.dir).current_dir(&self.dir);
@@ -114,7 +114,7 @@ impl Story {
         self.command(args).output().unwrap()
     }
 
-    /// A command with no WebSockets, as before v1.31. Ours knows nothing else and takes no notice.
+    /// Returns a command that uses SPDY as before v1.31. Ours has only WebSockets and ignores the variables.
     pub fn spdy(&self, args: &[&str]) -> Command {
         let mut c = self.command(args);
         c.env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false").env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
@@ -126,34 +126,34 @@ impl Story {
         self.k(&[&["exec", pod, "--"], program].concat())
     }
 
-    /// What a shell in the pod prints.
+    /// Runs a script in a shell of the pod, and returns its output.
     pub fn sh(&self, pod: &str, script: &str) -> String {
         let o = self.exec(pod, &["sh", "-c", script]);
         assert!(o.status.success(), "{script}: {}", String::from_utf8_lossy(&o.stderr));
         String::from_utf8(o.stdout).unwrap()
     }
 
-    /// The command must succeed; what it prints.
+    /// Runs a command that must succeed, and returns its standard output.
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
         text(args, &self.k(args))
     }
 
-    /// The command must fail with exit code 1; what it complains.
+    /// Runs a command that must fail with exit code 1, and returns its standard error.
     #[track_caller]
     pub fn fails(&self, args: &[&str]) -> String {
         refused(args, &self.k(args))
     }
 
-    /// With something to read from its standard input.
+    /// Runs a command with standard input.
     pub fn with_input(&self, args: &[&str], input: &str) -> Output {
         Self::feed(self.command(args), input)
     }
 
-    /// Runs a command with something to read from its standard input.
+    /// Runs a prepared command with standard input.
     pub fn feed(mut command: Command, input: &str) -> Output {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It may end before it has read everything.
+        // The command may end before it reads everything.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()
     }
@@ -178,9 +178,7 @@ impl Story {
 
     // --- the API ---
 
-    /// GET; `null` when it is not there.
-    /// A web server of these pages (path, status, body or, for a redirect, where to), for as long as the test process lives. Its
-    /// address, as a URL.
+    /// Serves pages (path, status, and body or target of a redirect) until the process ends. Returns the URL of the server.
     pub fn serve(&self, pages: &[(&str, u16, String)]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -210,6 +208,7 @@ impl Story {
         format!("http://{address}")
     }
 
+    /// Returns the object at a path of the API, or `null` if it does not exist.
     pub fn get_at(&self, path: &str) -> Value {
         let answer = self.cluster.runtime.block_on(self.cluster.client.get::<Value>(path));
         client::optional(answer).unwrap().unwrap_or_default()
@@ -225,7 +224,7 @@ impl Story {
         format!("/{group}/namespaces/{}/{resource}/{name}", self.ns).trim_end_matches('/').to_owned()
     }
 
-    /// An object (`pods/a`) or a list (`pods`) of the namespace; `null` when it is not there.
+    /// Returns an object (`pods/a`) or a list (`pods`) of the namespace, or `null` if it does not exist.
     pub fn get(&self, what: &str) -> Value {
         self.get_at(&self.path(what))
     }
@@ -234,7 +233,7 @@ impl Story {
         self.get(what)["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Makes an object of the namespace.
+    /// Creates an object in the namespace.
     pub fn create(&self, resource: &str, object: Value) -> Value {
         self.post(&self.path(resource), object)
     }
@@ -243,12 +242,12 @@ impl Story {
         self.send(http::Method::POST, path, "application/json", &object)
     }
 
-    /// A merge patch of an object.
+    /// Sends a merge patch of an object of the namespace.
     pub fn patch(&self, what: &str, patch: Value) -> Value {
         self.send(http::Method::PATCH, &self.path(what), "application/merge-patch+json", &patch)
     }
 
-    /// A merge patch of what is at this path.
+    /// Sends a merge patch to a path of the API.
     pub fn patch_at(&self, path: &str, patch: Value) -> Value {
         self.send(http::Method::PATCH, path, "application/merge-patch+json", &patch)
     }
@@ -259,26 +258,26 @@ impl Story {
         self.cluster.runtime.block_on(self.cluster.client.json(request)).unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
-    /// Waits until an object or list of the namespace is as wanted.
+    /// Waits until an object or list of the namespace meets a condition, and returns it.
     #[track_caller]
-    pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.until_at(&self.path(what), wanted)
+    pub fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        self.until_at(&self.path(what), condition)
     }
 
     #[track_caller]
-    pub fn until_at(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn until_at(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
             let v = self.get_at(path);
-            if wanted(&v) {
+            if condition(&v) {
                 return v;
             }
-            assert!(Instant::now() < end, "{path} did not become what was waited for; it is {v:#}");
+            assert!(Instant::now() < end, "{path} did not meet the condition in time: {v:#}");
             self.pause();
         }
     }
 
-    /// Waits until something is so.
+    /// Waits until `look` returns a value.
     #[track_caller]
     pub fn eventually<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
@@ -286,7 +285,7 @@ impl Story {
             if let Some(t) = look() {
                 return t;
             }
-            assert!(Instant::now() < end, "{what} did not come true");
+            assert!(Instant::now() < end, "{what}: did not happen in time");
             self.pause();
         }
     }
@@ -300,7 +299,7 @@ impl Story {
         self.until(what, Value::is_null);
     }
 
-    /// The events of an object: reason and message.
+    /// Returns reason and message of each event of an object.
     pub fn events(&self, name: &str) -> Vec<(String, String)> {
         let of = |e: &Value| {
             let word = |k: &str| e[k].as_str().unwrap_or_default().to_owned();
@@ -309,7 +308,7 @@ impl Story {
         self.items("events").iter().filter_map(of).collect()
     }
 
-    /// Waits for an event of an object; its message.
+    /// Waits for an event of an object, and returns its message.
     #[track_caller]
     pub fn event(&self, name: &str, reason: &str) -> String {
         let what = format!("event {reason} of {name}");
@@ -318,14 +317,14 @@ impl Story {
 
     // --- pods ---
 
-    /// Makes a pod of one container with a shell; `spec` is merged into the pod's and `container` into its container.
+    /// Creates a pod of one container with a shell; `spec` is merged into the pod's and `container` into its container.
     pub fn shell_pod(&self, name: &str, script: &str, spec: Value, container: Value) -> Value {
         let mut c = json!({"name": "c", "command": ["sh", "-c", script]});
         merge(&mut c, container);
         self.pod(name, spec, vec![c])
     }
 
-    /// Makes a pod. Containers have the demonstration's image and the tools in `/bin`, unless they say otherwise.
+    /// Creates a pod. Containers have the image of the demonstration by default, and the tools in `/bin`.
     pub fn pod(&self, name: &str, spec: Value, containers: Vec<Value>) -> Value {
         let mut pod = json!({
             "metadata": {"name": name, "labels": {"app": name}},
@@ -345,7 +344,7 @@ impl Story {
         self.create("pods", pod)
     }
 
-    /// The volume with the tools.
+    /// Returns the volume with the tools.
     pub fn tools(&self) -> Value {
         json!({"name": "tools", "hostPath": {"path": self.cluster.directory.join("bin")}})
     }
@@ -362,12 +361,12 @@ impl Story {
 
     /// Waits for the state of the pod's first container.
     #[track_caller]
-    pub fn container(&self, pod: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let p = self.until(&format!("pods/{pod}"), |p| wanted(&p["status"]["containerStatuses"][0]));
+    pub fn container(&self, pod: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let p = self.until(&format!("pods/{pod}"), |p| condition(&p["status"]["containerStatuses"][0]));
         p["status"]["containerStatuses"][0].clone()
     }
 
-    /// What a container logged.
+    /// Returns the log of a pod.
     pub fn logs(&self, pod: &str) -> String {
         self.ok(&["logs", pod])
     }
@@ -398,19 +397,19 @@ pub fn text(args: &[&str], o: &Output) -> String {
 
 #[track_caller]
 pub fn refused(args: &[&str], o: &Output) -> String {
-    let said = String::from_utf8_lossy(&o.stderr).into_owned();
-    assert_eq!(o.status.code(), Some(1), "{args:?}: {}{said}", String::from_utf8_lossy(&o.stdout));
-    said
+    let stderr = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert_eq!(o.status.code(), Some(1), "{args:?}: {}{stderr}", String::from_utf8_lossy(&o.stdout));
+    stderr
 }
 
-/// The status of a condition.
+/// Returns the status of a condition, or an empty text.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     let all = object["status"]["conditions"].as_array();
     let found = all.and_then(|c| c.iter().find(|c| c["type"] == kind));
     found.and_then(|c| c["status"].as_str()).unwrap_or_default()
 }
 
-/// Names of objects, sorted.
+/// Returns the names of objects, sorted.
 pub fn names(items: &[Value]) -> Vec<String> {
     let mut v: Vec<_> = items.iter().filter_map(|o| o["metadata"]["name"].as_str()).map(str::to_owned).collect();
     v.sort();
@@ -430,7 +429,7 @@ fn push(list: &mut Value, item: Value) {
     }
 }
 
-/// GET of `http://address/path`: the body of a 200, or nothing.
+/// Requests `http://address/path`, and returns the body of a response 200.
 pub fn http_get(address: &str, path: &str) -> Option<String> {
     let address = if address.contains(':') { address.to_owned() } else { format!("{address}:80") };
     let to = address.parse().ok()?;

@@ -9,7 +9,6 @@ pub const TESTS: &[Case] = &[
     ("volumes::items_modes_and_dotfiles", items_modes_and_dotfiles),
     ("volumes::wait_for_what_is_missing", wait_for_what_is_missing),
     ("volumes::are_shared_and_survive_restarts", are_shared_and_survive_restarts),
-    ("volumes::immutable_means_immutable", immutable_means_immutable),
 ];
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
@@ -107,18 +106,4 @@ fn are_shared_and_survive_restarts(s: &Story) {
     assert!(dir.exists(), "{}", dir.display());
     s.ok(&["delete", "pod", "p"]);
     s.eventually("the end of the volume", || (!dir.exists()).then_some(()));
-}
-
-/// Clauses: K12.immutable K05.immutable
-fn immutable_means_immutable(s: &Story) {
-    for (kind, manifest) in [
-        ("ConfigMap", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\nimmutable: true\ndata: {k: \"1\"}\n"),
-        ("Secret", "apiVersion: v1\nkind: Secret\nmetadata: {name: c}\nimmutable: true\nstringData: {k: \"1\"}\n"),
-    ] {
-        s.apply(manifest);
-        let said = s.apply_fails(&manifest.replace("\"1\"", "\"2\""));
-        assert!(said.contains("Forbidden: field is immutable when `immutable` is set"), "{kind}: {said}");
-        let said = s.apply_fails(&manifest.replace("immutable: true", "immutable: false"));
-        assert!(said.contains("immutable: Forbidden: field is immutable when `immutable` is set"), "{kind}: {said}");
-    }
 }

@@ -237,3 +237,86 @@ fn go_type(v: &Value) -> &'static str {
         Value::Object(_) => "map[string]interface {}",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_match_their_request() {
+        let response =
+            |response: Value| json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": KIND, "response": response});
+        let success = json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [{}]});
+        for (answer, version, expected) in [
+            (response(success.clone()), "v1", Ok(vec![json!({})])),
+            (
+                json!({"kind": KIND, "response": success}),
+                "v1",
+                Err(
+                    "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got /, Kind=ConversionReview",
+                ),
+            ),
+            (json!({"response": success}), "v1beta1", Ok(vec![json!({})])),
+            (response(Value::Null), "v1", Err("no response provided")),
+            (
+                response(json!({"uid": "x", "result": {"status": "Success"}})),
+                "v1",
+                Err("expected response.uid=\"u\", got \"x\""),
+            ),
+            (response(json!({"uid": "x", "result": {"status": "Success"}})), "v1beta1", Ok(vec![])),
+            (response(json!({"uid": "u", "result": {"status": "Failure", "message": "m"}})), "v1", Err("m")),
+            (response(json!({"uid": "u", "result": {}})), "v1", Err("response.result.status was '', not 'Success'")),
+        ] {
+            assert_eq!(read(answer.clone(), version, "u"), expected.map_err(str::to_owned), "{answer} {version}");
+        }
+    }
+
+    #[test]
+    fn conversion_changes_labels_and_annotations_alone() {
+        let original = Object::from_value(json!({"apiVersion": "e.example/v1", "kind": "K", "metadata": {
+            "name": "n", "namespace": "s", "uid": "u", "labels": {"a": "b"}, "finalizers": ["e.example/f"]}}))
+        .expect("an object");
+        let to = Gvk::new("e.example", "v2", "K");
+        let converted = |kind: &str, version: &str, metadata: Value| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
+        let metadata = |labels: Value| json!({"name": "n", "namespace": "s", "uid": "u", "labels": labels});
+        let convert = |v: Value| take(&original, v, &to, Position { index: 0, single: true });
+        let result = convert(converted("K", "e.example/v2", metadata(json!({"c": "d"})))).expect("an object");
+        assert_eq!(
+            result.0["metadata"],
+            json!({"name": "n", "namespace": "s", "uid": "u", "labels": {"c": "d"}, "finalizers": ["e.example/f"]})
+        );
+        for (v, expected) in [
+            (
+                converted("", "e.example/v2", metadata(json!({}))),
+                "returned invalid object at index 0: Object 'Kind' is missing in ",
+            ),
+            (
+                converted("K", "e.example/v3", metadata(json!({}))),
+                "returned invalid object at index 0: invalid groupVersion (expected e.example/v2, received e.example/v3)",
+            ),
+            (
+                converted("L", "e.example/v2", metadata(json!({}))),
+                "returned invalid object at index 0: invalid kind (expected K, received L)",
+            ),
+            (
+                converted("K", "e.example/v2", json!({"name": "m", "namespace": "s", "uid": "u"})),
+                "returned invalid object: must have the same name: n != m",
+            ),
+            (
+                converted("K", "e.example/v2", json!({"name": "n", "namespace": "s", "uid": "v"})),
+                "returned invalid object: must have the same UID: u != v",
+            ),
+            (
+                converted("K", "e.example/v2", metadata(json!({"a": 1}))),
+                "returned invalid metadata: metadata.labels[a] must be a string, but is int64 in converted object",
+            ),
+            (
+                converted("K", "e.example/v2", metadata(json!({"a b": "c"}))),
+                "returned invalid metadata: metadata.labels: Invalid value: \"a b\": ",
+            ),
+        ] {
+            let error = convert(v.clone()).expect_err("an error");
+            assert!(error.starts_with(expected), "{v}: {error}");
+        }
+    }
+}

@@ -210,3 +210,115 @@ fn below(v: &Value, s: &Value, declared: &FieldPath, used: &FieldPath, errors: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(schema: Value, expected: &[&str]) {
+        let mut errors = ErrorList::new();
+        validate(&schema, &FieldPath::new("s"), &mut errors);
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors, expected, "{schema}");
+    }
+
+    fn root(properties: Value) -> Value {
+        json!({"type": "object", "properties": properties})
+    }
+
+    #[test]
+    fn every_field_has_a_type() {
+        check(root(json!({"a": {"type": "string"}, "b": {"x-kubernetes-int-or-string": true}})), &[]);
+        check(json!({}), &["s.type: Required value: must not be empty at the root"]);
+        check(
+            json!({"type": "array", "items": {"type": "string"}}),
+            &["s.type: Invalid value: \"array\": must be object at the root"],
+        );
+        check(
+            root(json!({"a": {}})),
+            &["s.properties[a].type: Required value: must not be empty for specified object fields"],
+        );
+        check(root(json!({"a": {"type": "array"}})), &["s.properties[a].items: Required value: must be specified"]);
+        check(
+            root(json!({"a": {"type": "array", "items": {}}})),
+            &["s.properties[a].items.type: Required value: must not be empty for specified array items"],
+        );
+        check(
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            &["s.additionalProperties: Forbidden: must not be used at the root"],
+        );
+    }
+
+    #[test]
+    fn extensions_exclude_each_other() {
+        let embedded = |more: Value| {
+            let mut s = json!({"type": "object", EMBEDDED: true});
+            more.as_object().into_iter().flatten().for_each(|(k, v)| s[k] = v.clone());
+            root(json!({"a": s}))
+        };
+        check(embedded(json!({PRESERVE: true})), &[]);
+        let properties =
+            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        check(embedded(json!({})), &[&format!("s.properties[a].properties: Required value: {properties}")]);
+        check(
+            embedded(json!({"type": "string", PRESERVE: true})),
+            &[
+                "s.properties[a].type: Invalid value: \"string\": must be object if x-kubernetes-embedded-resource is true",
+            ],
+        );
+        check(
+            root(json!({"a": {INT_OR_STRING: true, PRESERVE: true}})),
+            &[&format!(
+                "s.properties[a].{PRESERVE}: Invalid value: true: must be false if x-kubernetes-int-or-string is true"
+            )],
+        );
+        check(
+            embedded(json!({PRESERVE: true, "properties": {"kind": {"type": "integer"}}})),
+            &["s.properties[a].properties[kind].type: Invalid value: \"integer\": must be string"],
+        );
+        check(
+            root(json!({"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}})),
+            &[
+                "s.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
+            ],
+        );
+    }
+
+    #[test]
+    fn junctors_only_constrain() {
+        let with = |constraint: Value| json!({"type": "object", "properties": {"a": {"type": "string"}}, "allOf": [constraint]});
+        let within = |field: &str, why: &str| {
+            format!("s.allOf[0].properties[a].{field}: Forbidden: must be {why} to be structural")
+        };
+        check(with(json!({"properties": {"a": {"minLength": 1}}})), &[]);
+        for (constraint, error) in [
+            (json!({"type": "string"}), within("type", "empty")),
+            (json!({"description": "d"}), within("description", "empty")),
+            (json!({"default": 1}), within("default", "undefined")),
+            (json!({"additionalProperties": true}), within("additionalProperties", "undefined")),
+            (json!({"nullable": true}), within("nullable", "false")),
+            (json!({INT_OR_STRING: true}), within(INT_OR_STRING, "false")),
+            (json!({"x-kubernetes-validations": [{}]}), within("x-kubernetes-validations", "empty")),
+        ] {
+            check(with(json!({"properties": {"a": constraint}})), &[&error]);
+        }
+        check(
+            with(json!({"properties": {"b": {"minLength": 1}}})),
+            &["s.properties[b]: Required value: because it is defined in s.allOf[0].properties[b]"],
+        );
+        check(
+            json!({"type": "object", "not": {"items": {}}}),
+            &["s.items: Required value: because it is defined in s.not.items"],
+        );
+        check(
+            with(json!({"pattern": "("})).clone(),
+            &[&format!("s.allOf[0].pattern: Invalid value: \"(\": {}", pattern_error())],
+        );
+    }
+
+    fn pattern_error() -> String {
+        let why = crate::apiextensions::patterns::check("(").expect_err("an error").to_string();
+        format!("must be a valid regular expression, but isn't: {why}")
+    }
+}

@@ -95,6 +95,7 @@ mod tests {
         );
     }
 
+    /// Clauses: C04.immutable-selector
     #[test]
     fn validates_strategy_selector_and_template() {
         let rolling = |r: Value| json!({"type": "RollingUpdate", "rollingUpdate": r});

@@ -233,3 +233,64 @@ fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::check_part;
+
+    #[test]
+    fn validates_signer_names() {
+        let qualified = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        let long = format!("{}.example/a", "a".repeat(253));
+        for (name, expected) in [
+            ("example.com/a.b", vec![]),
+            ("example.com", vec![format!("s: Invalid value: \"example.com\": {qualified}")]),
+            ("a.b/c/d", vec![format!("s: Invalid value: \"a.b/c/d\": {qualified}")]),
+            (
+                "com/a",
+                vec![
+                    "s: Invalid value: \"com\": should be a domain with at least two segments separated by dots".into(),
+                ],
+            ),
+            ("a.B/c", vec!["s: Invalid value: \"a.B\": validating label \"B\": a lowercase RFC 1123 label…".into()]),
+            ("a.b/C", vec!["s: Invalid value: \"C\": validating label \"C\": a lowercase RFC 1123 subdomain…".into()]),
+            (&long, vec!["s: Too long: may not be more than 253 bytes".into(), "s: Invalid value: …".into()]),
+        ] {
+            let mut errors = ErrorList::new();
+            signer_name(name, &FieldPath::new("s"), &mut errors);
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            let fits = |(error, expected): (&String, &String)| {
+                error.starts_with(expected.split('…').next().unwrap_or_default())
+            };
+            assert!(errors.len() == expected.len() && errors.iter().zip(&expected).all(fits), "{name}: {errors:#?}");
+        }
+    }
+
+    /// Certificates are set once, by `status` alone.
+    #[test]
+    fn certificates_are_set_once() {
+        let empty = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "c"},
+            "spec": {"signerName": "example.com/a", "request": "", "usages": ["client auth"]}, "status": {}});
+        let mut issued = empty.clone();
+        // Not a certificate, so that none is checked again.
+        issued["status"]["certificate"] = "b2xk".into();
+        let at = "/status/certificate";
+        let block = "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block";
+        check_part(
+            &CertificateSigningRequest,
+            "status",
+            &empty,
+            &[("", Value::Null, &[]), (at, json!("bmV3"), &[block])],
+        );
+        let modified = "status.certificate: Forbidden: updates may not modify existing certificate content";
+        check_part(
+            &CertificateSigningRequest,
+            "status",
+            &issued,
+            &[("", Value::Null, &[]), (at, json!("bmV3"), &[modified])],
+        );
+        // An approval does not take it.
+        check_part(&CertificateSigningRequest, "approval", &empty, &[(at, json!("bmV3"), &[])]);
+    }
+}

@@ -64,3 +64,62 @@ pub fn immutable(o: &Object, old: &Object, parts: &[&str], errors: &mut ErrorLis
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_update};
+    use serde_json::json;
+
+    fn base() -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "b"}})
+    }
+
+    #[test]
+    fn validates_keys_and_size() {
+        let text = "x".repeat(MAX_SIZE);
+        let binary = "eHh4".repeat(MAX_SIZE / 3 + 1);
+        let large = "[]: Too long: may not be more than 1048576 bytes";
+        check_create(
+            &ConfigMap,
+            &base(),
+            &[
+                ("", Value::Null, &[]),
+                (
+                    "/data",
+                    json!({"a/b": "c"}),
+                    &["data[a/b]: Invalid value: \"a/b\": a valid config key must consist of…"],
+                ),
+                ("/binaryData", json!({"..": ""}), &["binaryData[..]: Invalid value: \"..\": must not be '..'"]),
+                (
+                    "/binaryData",
+                    json!({"a": ""}),
+                    &["data[a]: Invalid value: \"a\": duplicate of key present in binaryData"],
+                ),
+                ("/data", json!({"a": text}), &[]),
+                ("/data", json!({"a": text, "b": "x"}), &[large]),
+                ("/binaryData", json!({"b": binary}), &[large]),
+            ],
+        );
+    }
+
+    /// Clauses: K12.immutable
+    #[test]
+    fn immutable_data_does_not_change() {
+        let why = "Forbidden: field is immutable when `immutable` is set";
+        check_update(&ConfigMap, &base(), &[("/data/a", json!("c"), &[]), ("/immutable", json!(true), &[])]);
+        let mut old = base();
+        old["immutable"] = true.into();
+        check_update(
+            &ConfigMap,
+            &old,
+            &[
+                ("/metadata/labels", json!({"a": "b"}), &[]),
+                ("/data/a", json!("c"), &[&format!("data: {why}")]),
+                ("/binaryData", json!({"b": "eA=="}), &[&format!("binaryData: {why}")]),
+                ("/immutable", json!(false), &[&format!("immutable: {why}")]),
+                ("/immutable", Value::Null, &[&format!("immutable: {why}")]),
+            ],
+        );
+    }
+}

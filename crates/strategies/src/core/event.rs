@@ -192,7 +192,7 @@ fn required_fields(o: &Object, errors: &mut ErrorList) {
         o.str_at(&[k]).or_else(|| o.str_at(&[old])).unwrap_or_default()
     };
     let controller = text("reportingController");
-    let at = FieldPath::new("reportingController");
+    let at = FieldPath::new(if o.api_version() == "v1" { "reportingComponent" } else { "reportingController" });
     if controller.is_empty() {
         errors.push(FieldError::required(&at, ""));
     }
@@ -271,6 +271,7 @@ fn first_time(o: &Object, paths: &[&str], now: &str) -> String {
 #[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use super::*;
+    use crate::testing::{check_create, check_update};
     use serde_json::json;
 
     #[test]
@@ -285,5 +286,167 @@ mod tests {
             let errors = Event.check_name(&Object::from_value(event).unwrap());
             assert_eq!(errors.is_empty(), valid, "{version} {name}: {errors:?}");
         }
+    }
+
+    const V1: &str = "v1";
+    const EVENTS: &str = "events.k8s.io/v1";
+
+    /// Returns an event about a pod, as recorders write it in a group.
+    fn event(version: &str) -> Value {
+        let (object, note, controller) = if version == V1 {
+            ("involvedObject", "message", "reportingComponent")
+        } else {
+            ("regarding", "note", "reportingController")
+        };
+        let mut event = json!({"apiVersion": version, "kind": "Event", "metadata": {"name": "e", "namespace": "n"},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingInstance": "i", "action": "a", "reason": "r", "type": "Normal"});
+        event[object] = json!({"kind": "Pod", "namespace": "n", "name": "p"});
+        event[note] = "m".into();
+        event[controller] = "example.com/c".into();
+        event
+    }
+
+    #[test]
+    fn validates_new_events() {
+        let long = "x".repeat(129);
+        let at_most =
+            |field: &str, max: usize| format!("{field}: Invalid value: \"\": can have at most {max} characters");
+        for (version, note, controller, object) in [
+            (V1, "/message", "reportingComponent", "/involvedObject"),
+            (EVENTS, "/note", "reportingController", "/regarding"),
+        ] {
+            let qualified = format!("{controller}: Invalid value: …");
+            check_create(
+                &Event,
+                &event(version),
+                &[
+                    ("", Value::Null, &[]),
+                    (
+                        &format!("/{controller}"),
+                        json!(""),
+                        &[&format!("{controller}: Required value"), &qualified, &qualified],
+                    ),
+                    (&format!("/{controller}"), json!("a b"), &[&qualified]),
+                    ("/reportingInstance", json!(""), &["reportingInstance: Required value"]),
+                    ("/reportingInstance", json!(long), &[&at_most("reportingInstance", 128)]),
+                    ("/reportingInstance", json!(long[1..]), &[]),
+                    ("/action", json!(""), &["action: Required value"]),
+                    ("/action", json!(long), &[&at_most("action", 128)]),
+                    ("/reason", json!(""), &["reason: Required value"]),
+                    ("/reason", json!(long), &[&at_most("reason", 128)]),
+                    (note, json!("x".repeat(1024)), &[]),
+                    (note, json!("x".repeat(1025)), &[&at_most("message", 1024)]),
+                    // The namespace of the object is not checked.
+                    (&format!("{object}/namespace"), json!("m"), &[]),
+                ],
+            );
+        }
+    }
+
+    /// Only `events.k8s.io` requires the fields of new events.
+    #[test]
+    fn events_of_the_new_group_are_strict() {
+        let series = |count: i64| json!({"count": count, "lastObservedTime": "2026-01-01T00:00:00.000000Z"});
+        let unset = |field: &str| format!("{field}: Invalid value: \"\": needs to be unset");
+        let time = "2026-01-01T00:00:00Z";
+        check_create(
+            &Event,
+            &event(EVENTS),
+            &[
+                ("/eventTime", Value::Null, &["eventTime: Required value"]),
+                ("/type", json!("Warning"), &[]),
+                ("/type", json!("Odd"), &["type: Invalid value: \"\": has invalid value: Odd"]),
+                ("/series", series(2), &[]),
+                ("/series", series(1), &["series.count: Invalid value: \"\": should be at least 2"]),
+                (
+                    "/series",
+                    json!({"count": 2, "lastObservedTime": null}),
+                    &["series.lastObservedTime: Required value"],
+                ),
+                ("/deprecatedFirstTimestamp", json!(time), &[&unset("firstTimestamp")]),
+                ("/deprecatedLastTimestamp", json!(time), &[&unset("lastTimestamp")]),
+                ("/deprecatedCount", json!(1), &[&unset("count")]),
+                ("/deprecatedSource", json!({"host": "h"}), &[&unset("source")]),
+                ("/deprecatedSource", json!({}), &[]),
+            ],
+        );
+        check_create(
+            &Event,
+            &event(V1),
+            &[
+                ("/eventTime", Value::Null, &[]),
+                ("/type", json!("Odd"), &[]),
+                ("/series", series(1), &[]),
+                ("/firstTimestamp", json!(time), &[]),
+                ("/count", json!(1), &[]),
+                ("/source", json!({"host": "h"}), &[]),
+            ],
+        );
+    }
+
+    /// The namespaces of an event and of its object, whether it has an `eventTime`, and whether they are accepted.
+    #[test]
+    fn namespaces_of_events_and_objects_match() {
+        for (namespace, of_object, timed, valid) in [
+            ("n", "n", false, true),
+            ("n", "m", false, false),
+            ("default", "", false, true),
+            ("kube-system", "", false, false),
+            ("n", "", false, false),
+            ("default", "", true, true),
+            ("kube-system", "", true, true),
+            ("n", "", true, false),
+            ("n", "m", true, true),
+        ] {
+            let mut event = event(V1);
+            event["metadata"]["namespace"] = namespace.into();
+            event["involvedObject"]["namespace"] = of_object.into();
+            if !timed {
+                event["eventTime"] = Value::Null;
+            }
+            let error =
+                format!("involvedObject.namespace: Invalid value: {of_object:?}: does not match event.namespace");
+            let errors: &[&str] = if valid { &[] } else { &[&error] };
+            check_create(&Event, &event, &[("", Value::Null, errors)]);
+        }
+    }
+
+    #[test]
+    fn updates_change_the_series_alone() {
+        let immutable = |field: &str, value: &str| format!("{field}: Invalid value: {value}: field is immutable");
+        let series = json!({"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"});
+        let reason = immutable("reason", "\"s\"");
+        check_update(
+            &Event,
+            &event(EVENTS),
+            &[
+                ("", Value::Null, &[]),
+                ("/metadata/labels", json!({"a": "b"}), &[]),
+                ("/series", series.clone(), &[]),
+                (
+                    "/series",
+                    json!({"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}),
+                    &["series.count: Invalid value: \"\": should be at least 2"],
+                ),
+                ("/regarding/name", json!("q"), &[&immutable("involvedObject", "…")]),
+                ("/related", json!({"kind": "Pod"}), &[&immutable("related", "…")]),
+                // Upstream checks the reason twice.
+                ("/reason", json!("s"), &[&reason, &reason]),
+                ("/note", json!("o"), &[&immutable("message", "\"o\"")]),
+                ("/type", json!("Warning"), &[&immutable("type", "\"Warning\"")]),
+                ("/action", json!("b"), &[&immutable("action", "\"b\"")]),
+                (
+                    "/reportingController",
+                    json!("example.com/d"),
+                    &[&immutable("reportingController", "\"example.com/d\"")],
+                ),
+                ("/reportingInstance", json!("j"), &[&immutable("reportingInstance", "\"j\"")]),
+                ("/deprecatedCount", json!(3), &[&immutable("count", "3")]),
+                ("/deprecatedSource", json!({"host": "h"}), &[&immutable("source", "…")]),
+                ("/eventTime", json!("2026-01-01T00:00:01.000000Z"), &[&immutable("eventTime", "…")]),
+                ("/eventTime", json!("2026-01-01T00:00:00.0000009Z"), &[]),
+            ],
+        );
+        check_update(&Event, &event(V1), &[("/reason", json!("s"), &[]), ("/involvedObject/name", json!("q"), &[])]);
     }
 }

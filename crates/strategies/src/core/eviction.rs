@@ -172,3 +172,59 @@ fn is_ready(pod: &Object) -> bool {
     let all = pod.at(&["status", "conditions"]).and_then(Value::as_array);
     all.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(status: Value) -> Object {
+        Object::from_value(json!({"metadata": {"name": "b", "generation": 2}, "status": status})).expect("an object")
+    }
+
+    #[test]
+    fn takes_disruptions_from_budgets() {
+        let mut b = budget(json!({"observedGeneration": 2, "disruptionsAllowed": 2}));
+        take_disruption(&mut b, "p", "now").expect("a disruption");
+        let expected = json!({"observedGeneration": 2, "disruptionsAllowed": 1, "disruptedPods": {"p": "now"}});
+        assert_eq!(b.0["status"], expected);
+        take_disruption(&mut b, "q", "now").expect("the last disruption");
+        let condition = &b.0["status"]["conditions"][0];
+        assert_eq!((&b.0["status"]["disruptionsAllowed"], &condition["status"]), (&json!(0), &json!("False")));
+    }
+
+    /// The status of a budget, and code, cause or message, and delay of the refusal.
+    #[test]
+    fn refuses_disruptions() {
+        let many: Value = (0..2_001).map(|i| (format!("p{i}"), json!("now"))).collect::<serde_json::Map<_, _>>().into();
+        for (status, code, message, delay) in [
+            (
+                json!({"observedGeneration": 1, "disruptionsAllowed": 1}),
+                429,
+                "The disruption budget b is still being processed by the server.",
+                10,
+            ),
+            (json!({"observedGeneration": 2, "disruptionsAllowed": -1}), 403, "pdb disruptions allowed is negative", 0),
+            (
+                json!({"observedGeneration": 2, "disruptionsAllowed": 1, "disruptedPods": many}),
+                403,
+                "DisruptedPods map too big",
+                0,
+            ),
+            (
+                json!({"observedGeneration": 2, "disruptionsAllowed": 0, "desiredHealthy": 3, "currentHealthy": 2}),
+                429,
+                "The disruption budget b needs 3 healthy pods and has 2 currently",
+                0,
+            ),
+        ] {
+            let mut b = budget(status);
+            let before = b.clone();
+            let refused = take_disruption(&mut b, "p", "now").expect_err("no disruption");
+            let details = refused.details.clone().unwrap_or_default();
+            let text = details.causes.first().map_or(refused.message.as_str(), |c| c.message.as_str());
+            assert!(refused.code == code && text.contains(message), "{refused:?}");
+            assert_eq!(details.retry_after_seconds, delay, "{message}");
+            assert_eq!(b, before, "{message}");
+        }
+    }
+}

@@ -341,6 +341,7 @@ mod tests {
         );
     }
 
+    /// Clauses: R04.qos
     #[test]
     fn determines_the_grace_period() {
         let check = |pod: Value, requested: Option<i64>, grace: i64| {

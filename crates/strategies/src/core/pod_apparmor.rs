@@ -1,7 +1,7 @@
 //! AppArmor profiles in fields and in deprecated annotations (upstream `applyAppArmorVersionSkew`): on create, each
 //! form is set from the other.
 
-use crate::pod_template::apparmor;
+use crate::pod_template::{apparmor, apparmor_profile};
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldPath, Object, Value};
@@ -65,12 +65,7 @@ fn annotation_value(profile: &Value) -> Option<String> {
 
 /// Returns the profile of an annotation value, or `None` if it would be invalid as a field.
 fn profile_field(value: &str) -> Option<Value> {
-    let profile = match (value, value.strip_prefix("localhost/")) {
-        ("unconfined", _) => json!({"type": "Unconfined"}),
-        ("runtime/default", _) => json!({"type": "RuntimeDefault"}),
-        (_, Some(name)) if !name.is_empty() => json!({"type": "Localhost", "localhostProfile": name}),
-        _ => return None,
-    };
+    let profile = apparmor_profile(value)?;
     let mut errors = ErrorList::new();
     apparmor(&profile, &FieldPath::root(), &mut errors);
     errors.is_empty().then_some(profile)

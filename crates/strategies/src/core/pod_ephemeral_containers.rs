@@ -2,7 +2,7 @@
 //!
 //! The pod has been validated as if it were new; the rules here are those about changes.
 
-use super::pod_fields::{is_mirror, items};
+use super::pod_fields::{POD, is_mirror, items};
 use crate::read::text;
 use meta::field::ErrorList;
 use meta::{FieldError, FieldPath, Object};
@@ -10,7 +10,7 @@ use meta::{FieldError, FieldPath, Object};
 /// Checks that ephemeral containers are only added.
 pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     if is_mirror(old) {
-        *errors = vec![FieldError::forbidden(&FieldPath::root(), "static pods do not support ephemeral containers")];
+        *errors = vec![FieldError::forbidden(&FieldPath::new(POD), "static pods do not support ephemeral containers")];
         return;
     }
     let at = FieldPath::new("spec.ephemeralContainers");

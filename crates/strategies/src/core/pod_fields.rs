@@ -2,6 +2,8 @@
 
 use meta::{Object, Value};
 
+/// The path of errors about the whole pod: as Go prints a field without a name.
+pub(super) const POD: &str = "[]";
 /// Marks a mirror pod, which the kubelet created from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 

@@ -3,7 +3,7 @@
 //!
 //! The pod has been validated as if it were new; the rules here are those about changes.
 
-use super::pod_fields::{is_mirror, items};
+use super::pod_fields::{POD, is_mirror, items};
 use super::pod_qos::qos_class;
 use crate::read::text;
 use meta::field::ErrorList;
@@ -51,11 +51,11 @@ pub fn take_resources(o: &mut Object, sent: &Object) {
 
 pub fn validate(o: &Object, old: &Object, errors: &mut ErrorList) {
     if is_mirror(old) {
-        *errors = vec![FieldError::forbidden(&FieldPath::root(), "static pods cannot be resized")];
+        *errors = vec![FieldError::forbidden(&FieldPath::new(POD), "static pods cannot be resized")];
         return;
     }
     if old.str_at(&["spec", "os", "name"]) == Some("windows") {
-        *errors = vec![FieldError::forbidden(&FieldPath::root(), "windows pods cannot be resized")];
+        *errors = vec![FieldError::forbidden(&FieldPath::new(POD), "windows pods cannot be resized")];
         return;
     }
     let spec = FieldPath::new("spec");
@@ -147,13 +147,14 @@ fn others(resources: &Value) -> [Map<String, Value>; 2] {
     PARTS.map(|p| amounts(resources, p).into_iter().filter(|(k, _)| !RESIZED.contains(&k.as_str())).collect())
 }
 
-/// Whether a container differs at most in amounts of CPU and memory.
+/// Whether a container differs at most in amounts of CPU and memory. As upstream, none with resource claims does.
 fn same_but_resized(is: &Value, was: &Value) -> bool {
     let rest = |c: &Value| -> Map<String, Value> {
         let all = c.as_object().into_iter().flatten().filter(|(k, v)| *k != "resources" && !v.is_null());
         all.map(|(k, v)| (k.clone(), v.clone())).collect()
     };
-    rest(is) == rest(was) && others(&is["resources"]) == others(&was["resources"])
+    let claims = was["resources"]["claims"].as_array().is_some_and(|c| !c.is_empty());
+    !claims && rest(is) == rest(was) && others(&is["resources"]) == others(&was["resources"])
 }
 
 /// Checks that init containers change at most in CPU and memory, and that a resize does not require a restart of one
@@ -164,11 +165,235 @@ fn init_containers(o: &Object, old: &Object, list: &FieldPath, errors: &mut Erro
             let why = "only cpu and memory resources for init or sidecar containers are mutable";
             errors.push(FieldError::forbidden(&list.index(i), why));
         }
+        if is == was || text(is, "restartPolicy") == "Always" {
+            continue;
+        }
         let policies = is["resizePolicy"].as_array().into_iter().flatten();
-        let restarts = policies.into_iter().any(|p| p["restartPolicy"] == "RestartContainer");
-        if is != was && restarts && text(is, "restartPolicy") != "Always" {
+        for _ in policies.filter(|p| p["restartPolicy"] == "RestartContainer") {
             let why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
             errors.push(FieldError::forbidden(&list.index(i), why));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::pod::Pod;
+    use crate::testing::{Case, check_part, field};
+    use serde_json::json;
+
+    /// Returns a pod with an init container, a sidecar and two containers, which request CPU and huge pages.
+    fn pod() -> Value {
+        let resources =
+            json!({"requests": {"cpu": "1", "hugepages-2Mi": "2Mi"}, "limits": {"cpu": "2", "hugepages-2Mi": "2Mi"}});
+        let container = |name: &str| json!({"name": name, "image": "i", "resources": resources});
+        let mut sidecar = container("sidecar");
+        sidecar["restartPolicy"] = "Always".into();
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "initContainers": [container("init"), sidecar], "containers": [container("a"), container("b")]}})
+    }
+
+    fn with(changes: &[(&str, Value)]) -> Value {
+        let mut pod = pod();
+        changes.iter().for_each(|(pointer, value)| *field(&mut pod, pointer) = value.clone());
+        pod
+    }
+
+    fn check(old: &Value, cases: &[Case<'_>]) {
+        check_part(&Pod, "resize", old, cases);
+    }
+
+    const IMMUTABLE: &str = "spec: Forbidden: only cpu and memory resources are mutable";
+
+    #[test]
+    fn changes_cpu_and_memory_alone() {
+        let init = "only cpu and memory resources for init or sidecar containers are mutable";
+        let (first, second) = (
+            format!("spec.initContainers[0]: Forbidden: {init}"),
+            format!("spec.initContainers[1]: Forbidden: {init}"),
+        );
+        let resources = |pages: &str| json!({"requests": {"cpu": "1", "hugepages-2Mi": pages}, "limits": {"cpu": "2", "hugepages-2Mi": pages}});
+        let restart = |policy: &str| json!([{"resourceName": "cpu", "restartPolicy": policy}]);
+        check(
+            &pod(),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/containers/1/resources/limits/cpu", json!("3"), &[]),
+                ("/spec/containers/1/resources/requests/memory", json!("1Gi"), &[]),
+                ("/spec/initContainers/0/resources/requests/cpu", json!("500m"), &[]),
+                ("/spec/initContainers/1/resources/requests/cpu", json!("500m"), &[]),
+                ("/spec/containers/1/resources", resources("2048Ki"), &[]),
+                ("/spec/containers/1/resources", resources("4Mi"), &[IMMUTABLE]),
+                ("/spec/containers/1/resizePolicy", restart("NotRequired"), &[IMMUTABLE]),
+                ("/spec/initContainers/0/resources", resources("4Mi"), &[&first]),
+                ("/spec/initContainers/1/resources", resources("4Mi"), &[&second]),
+                ("/spec/initContainers/1/resizePolicy", restart("NotRequired"), &[&second]),
+                // Other fields are not taken.
+                ("/spec/containers/0/image", json!("j"), &[]),
+                ("/spec/nodeName", json!("n"), &[]),
+                ("/metadata/labels", json!({"a": "b"}), &[]),
+            ],
+        );
+    }
+
+    #[test]
+    fn keeps_containers_and_their_resources() {
+        let requests = "resources.requests: Forbidden: resource requests cannot be removed";
+        let limits = "resources.limits: Forbidden: resource limits cannot be removed";
+        let container = |name: &str| json!({"name": name, "image": "i"});
+        check(
+            &with(&[("/spec/containers/1/resources", json!({"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}))]),
+            &[
+                (
+                    "/spec/containers/1/resources",
+                    json!({"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}),
+                    &[&format!("spec.containers[1].{requests}")],
+                ),
+                (
+                    "/spec/containers/1/resources",
+                    json!({"requests": {"cpu": "1", "memory": "1Gi"}}),
+                    &[&format!("spec.containers[1].{limits}")],
+                ),
+                (
+                    "/spec/containers/2",
+                    container("c"),
+                    &["spec.containers: Forbidden: containers may not be added or removed on resize"],
+                ),
+                (
+                    "/spec/initContainers/2",
+                    container("c"),
+                    &["spec.initContainers: Forbidden: initContainers may not be added or removed on resize"],
+                ),
+                (
+                    "/spec/containers/1/name",
+                    json!("c"),
+                    &["spec.containers[1].name: Forbidden: containers may not be renamed or reordered on resize"],
+                ),
+                (
+                    "/spec/initContainers/0/name",
+                    json!("c"),
+                    &[
+                        "spec.initContainers[0].name: Forbidden: initContainers may not be renamed or reordered on resize",
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn changes_pod_level_resources() {
+        let other = "spec: Forbidden: only cpu and memory resources are mutable at pod-level";
+        let removed =
+            |what: &str| format!("spec.resources.{what}: Forbidden: pod-level resource {what} cannot be removed");
+        let amounts = json!({"cpu": "4", "memory": "1Gi", "hugepages-2Mi": "8Mi"});
+        let own = json!({"requests": amounts, "limits": amounts});
+        let with_pages = |pages: &str| {
+            let mut own = own.clone();
+            own["requests"]["hugepages-2Mi"] = pages.into();
+            own["limits"]["hugepages-2Mi"] = pages.into();
+            own
+        };
+        check(
+            &with(&[("/spec/resources", own.clone())]),
+            &[
+                (
+                    "/spec/resources",
+                    Value::Null,
+                    &[
+                        "spec: Invalid value: \"\": Pod QOS Class may not change as a result of resizing",
+                        "spec.resources: Forbidden: pod-level resources cannot be removed",
+                    ],
+                ),
+                ("/spec/resources", with_pages("10Mi"), &[other]),
+                (
+                    "/spec/resources/limits",
+                    json!({"cpu": "4", "hugepages-2Mi": "8Mi"}),
+                    &[
+                        "spec: Invalid value: \"\": Pod QOS Class may not change as a result of resizing",
+                        &removed("limits"),
+                    ],
+                ),
+            ],
+        );
+        let burstable = with(&[("/spec/resources", json!({"requests": {"cpu": "4", "memory": "1Gi"}}))]);
+        check(
+            &burstable,
+            &[
+                ("/spec/resources/requests/cpu", json!("5"), &[]),
+                ("/spec/resources/limits", json!({"cpu": "6"}), &[]),
+                ("/spec/resources/requests", json!({"cpu": "4"}), &[&removed("requests")]),
+            ],
+        );
+    }
+
+    #[test]
+    fn keeps_the_quality_of_service() {
+        let class = |class: &str| {
+            format!("spec: Invalid value: {class:?}: Pod QOS Class may not change as a result of resizing")
+        };
+        let amounts = json!({"cpu": "1", "memory": "1Gi"});
+        let guaranteed = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "containers": [{"name": "a", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]}});
+        let limits = "/spec/containers/0/resources/limits/cpu";
+        check(&guaranteed, &[(limits, json!("2"), &[&class("")])]);
+        let mut running = guaranteed;
+        running["status"] = json!({"qosClass": "Guaranteed"});
+        check(&running, &[(limits, json!("2"), &[&class("Guaranteed")])]);
+        // The class of the status counts, if it is set.
+        running["status"] = json!({"qosClass": "Burstable"});
+        check(&running, &[(limits, json!("2"), &[]), ("", Value::Null, &[&class("Burstable")])]);
+    }
+
+    #[test]
+    fn refuses_pods_that_cannot_be_resized() {
+        let cpu = "/spec/containers/0/resources/requests/cpu";
+        let refused = |changes: &[(&str, Value)], error: &str| check(&with(changes), &[(cpu, json!("2"), &[error])]);
+        let mirror = json!({"kubernetes.io/config.mirror": "x"});
+        refused(
+            &[("/metadata/annotations", mirror), ("/spec/nodeName", json!("n"))],
+            "[]: Forbidden: static pods cannot be resized",
+        );
+        refused(&[("/spec/os", json!({"name": "windows"}))], "[]: Forbidden: windows pods cannot be resized");
+        let status = |resources: Value| json!({"containerStatuses": [{"name": "b", "state": {"waiting": {}}}, {"name": "a", "state": {"running": {}}, "resources": resources}]});
+        let node = "spec: Forbidden: Pod running on node without support for resize";
+        refused(&[("/status", status(Value::Null))], node);
+        check(&with(&[("/status", status(json!({})))]), &[(cpu, json!("2"), &[])]);
+        let claimed = json!({"nodeAllocatableResourceClaimStatuses": [{"resourceClaimName": "c"}]});
+        refused(
+            &[("/status", claimed)],
+            "spec: Forbidden: pods with node allocatable resource claims cannot be resized",
+        );
+        let claims = [
+            ("/spec/resourceClaims", json!([{"name": "c", "resourceClaimName": "c"}])),
+            ("/spec/containers/0/resources/claims", json!([{"name": "c"}])),
+        ];
+        refused(&claims, IMMUTABLE);
+    }
+
+    #[test]
+    fn init_containers_do_not_restart() {
+        let policy = |list: &str, i: usize| {
+            (
+                format!("/spec/{list}/{i}/resizePolicy"),
+                json!([
+            {"resourceName": "cpu", "restartPolicy": "RestartContainer"}, {"resourceName": "memory", "restartPolicy": "RestartContainer"}]),
+            )
+        };
+        let base = with(&[]);
+        let mut old = base.clone();
+        for (pointer, value) in [policy("initContainers", 0), policy("initContainers", 1), policy("containers", 0)] {
+            *field(&mut old, &pointer) = value;
+        }
+        let restarts = "spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+        check(
+            &old,
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/initContainers/0/resources/requests/cpu", json!("2"), &[restarts, restarts]),
+                ("/spec/initContainers/1/resources/requests/cpu", json!("2"), &[]),
+                ("/spec/containers/0/resources/requests/cpu", json!("2"), &[]),
+            ],
+        );
     }
 }

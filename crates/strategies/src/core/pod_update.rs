@@ -212,3 +212,75 @@ pub fn merge_label_keys(o: &mut Object) {
     }
     o.set(&["spec"], spec);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::pod::Pod;
+    use crate::testing::check_update;
+
+    #[test]
+    fn merges_label_keys_into_selectors() {
+        let term = |keys: &[&str], other: &[&str]| json!({"matchLabelKeys": keys, "mismatchLabelKeys": other, "labelSelector": {}});
+        let mut pod = Object::from_value(json!({"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {
+            "topologySpreadConstraints": [{"matchLabelKeys": ["a", "absent"], "labelSelector": {}}, {"matchLabelKeys": ["a"]}],
+            "affinity": {"podAffinity": {REQUIRED: [term(&["a"], &["b"])]},
+                "podAntiAffinity": {PREFERRED: [{"podAffinityTerm": term(&["b"], &[])}]}}}}))
+        .expect("an object");
+        merge_label_keys(&mut pod);
+        let expressions = |at: &str| pod.0["spec"].pointer(&format!("{at}/labelSelector/matchExpressions")).cloned();
+        let requirement =
+            |key: &str, operator: &str, value: &str| json!({"key": key, "operator": operator, "values": [value]});
+        assert_eq!(expressions("/topologySpreadConstraints/0"), Some(json!([requirement("a", "In", "1")])));
+        assert_eq!(pod.0["spec"].pointer("/topologySpreadConstraints/1/labelSelector"), None);
+        assert_eq!(
+            expressions(&format!("/affinity/podAffinity/{REQUIRED}/0")),
+            Some(json!([requirement("a", "In", "1"), requirement("b", "NotIn", "2")]))
+        );
+        assert_eq!(
+            expressions(&format!("/affinity/podAntiAffinity/{PREFERRED}/0/podAffinityTerm")),
+            Some(json!([requirement("b", "In", "2")]))
+        );
+    }
+
+    #[test]
+    fn deadlines_and_images() {
+        let old = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+            "activeDeadlineSeconds": 60, "initContainers": [{"name": "i", "image": "i"}],
+            "containers": [{"name": "c", "image": "i"}]}});
+        let nil =
+            "spec.activeDeadlineSeconds: Invalid value: null: must not update from a positive integer to nil value";
+        check_update(
+            &Pod,
+            &old,
+            &[
+                ("/spec/activeDeadlineSeconds", Value::Null, &[nil]),
+                ("/spec/initContainers/0/image", json!("j"), &[]),
+                (
+                    "/spec/initContainers",
+                    json!([]),
+                    &["spec.initContainers: Forbidden: pod updates may not add or remove containers"],
+                ),
+            ],
+        );
+    }
+
+    /// A pod of a version before v1.27 may have a negative grace period.
+    #[test]
+    fn a_negative_grace_period_becomes_one_second() {
+        let pod = |grace: i64| {
+            Object::from_value(
+                json!({"spec": {"terminationGracePeriodSeconds": grace, "containers": [{"name": "c", "image": "i"}]}}),
+            )
+            .expect("an object")
+        };
+        let check = |grace: i64, old: i64, valid: bool| {
+            let mut errors = ErrorList::new();
+            validate(&pod(grace), &pod(old), &mut errors);
+            assert_eq!(errors.is_empty(), valid, "{grace} after {old}: {errors:?}");
+        };
+        check(1, -5, true);
+        check(2, -5, false);
+        check(1, 5, false);
+    }
+}

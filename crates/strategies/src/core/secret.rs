@@ -165,6 +165,7 @@ mod tests {
         );
     }
 
+    /// Clauses: K05.immutable
     #[test]
     fn validates_an_update() {
         let mut old = secret("Opaque", json!({"a": "Yg=="}));

@@ -162,3 +162,300 @@ fn cells(cell: &Cell<'_>) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_create, check_status};
+    use serde_json::json;
+
+    fn strategy() -> Ruled {
+        Ruled::new(validate).with_status(validate_status)
+    }
+
+    fn schema(name: &str) -> Value {
+        json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": name}, "spec": {
+            "priorityLevelConfiguration": {"name": "l"}, "matchingPrecedence": 500, "distinguisherMethod": {"type": "ByUser"},
+            "rules": [{"subjects": [{"kind": "User", "user": {"name": "u"}}],
+                "resourceRules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["*"]}],
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["/healthz/*"]}]}]}})
+    }
+
+    #[test]
+    fn validates_precedence_level_and_method() {
+        let at = "spec.matchingPrecedence: Invalid value:";
+        check_create(
+            &strategy(),
+            &schema("s"),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec/matchingPrecedence", json!(10_000), &[]),
+                ("/spec/matchingPrecedence", json!(10_001), &[&format!("{at} 10001: must not be greater than 10000")]),
+                ("/spec/matchingPrecedence", json!(-1), &[&format!("{at} -1: must be a positive value")]),
+                (
+                    "/spec/matchingPrecedence",
+                    json!(1),
+                    &[&format!("{at} 1: only the schema named 'exempt' may have matchingPrecedence 1")],
+                ),
+                (
+                    "/spec/priorityLevelConfiguration/name",
+                    json!(""),
+                    &["spec.priorityLevelConfiguration.name: Required value: must reference a priority level"],
+                ),
+                (
+                    "/spec/priorityLevelConfiguration/name",
+                    json!("L"),
+                    &["spec.priorityLevelConfiguration.name: Invalid value: \"L\": a lowercase RFC 1123 subdomain…"],
+                ),
+                ("/spec/distinguisherMethod", Value::Null, &[]),
+                ("/spec/distinguisherMethod/type", json!("ByNamespace"), &[]),
+                (
+                    "/spec/distinguisherMethod/type",
+                    json!("ByGroup"),
+                    &[
+                        "spec.distinguisherMethod.type: Unsupported value: {\"Type\":\"ByGroup\"}: supported values: \"ByNamespace\", \"ByUser\"",
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_subjects() {
+        let subject = "/spec/rules/0/subjects/0";
+        let at = "spec.rules[0].subjects[0]";
+        let account = |namespace: &str, name: &str| json!({"kind": "ServiceAccount", "serviceAccount": {"namespace": namespace, "name": name}});
+        check_create(
+            &strategy(),
+            &schema("s"),
+            &[
+                (
+                    "/spec/rules/0/subjects",
+                    json!([]),
+                    &["spec.rules[0].subjects: Required value: subjects must contain at least one value"],
+                ),
+                (subject, json!({"kind": "Group", "group": {"name": "*"}}), &[]),
+                (
+                    subject,
+                    json!({"kind": "Group", "group": {"name": ""}}),
+                    &[&format!("{at}.group.name: Required value")],
+                ),
+                (subject, json!({"kind": "User", "user": {"name": ""}}), &[&format!("{at}.user.name: Required value")]),
+                (
+                    subject,
+                    json!({"kind": "User"}),
+                    &[&format!("{at}.user: Required value: user is required when subject kind is 'User'")],
+                ),
+                (
+                    subject,
+                    json!({"kind": "Group"}),
+                    &[&format!("{at}.group: Required value: group is required when subject kind is 'Group'")],
+                ),
+                (
+                    subject,
+                    json!({"kind": "ServiceAccount"}),
+                    &[&format!(
+                        "{at}.serviceAccount: Required value: serviceAccount is required when subject kind is 'ServiceAccount'"
+                    )],
+                ),
+                (
+                    subject,
+                    json!({"kind": "Group", "group": {"name": "g"}, "user": {"name": "u"}}),
+                    &[&format!("{at}.user: Forbidden: user is forbidden when subject kind is not 'User'")],
+                ),
+                (
+                    subject,
+                    json!({"kind": "User", "group": {"name": "g"}, "user": {"name": "u"}, "serviceAccount": {"namespace": "n", "name": "*"}}),
+                    &[
+                        &format!("{at}.group: Forbidden: group is forbidden when subject kind is not 'Group'"),
+                        &format!(
+                            "{at}.serviceAccount: Forbidden: serviceAccount is forbidden when subject kind is not 'ServiceAccount'"
+                        ),
+                    ],
+                ),
+                (subject, account("n", "*"), &[]),
+                (subject, account("n", "a.b"), &[]),
+                (subject, account("n", ""), &[&format!("{at}.serviceAccount.name: Required value")]),
+                (
+                    subject,
+                    account("n", "A"),
+                    &[&format!("{at}.serviceAccount.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain…")],
+                ),
+                (
+                    subject,
+                    account("", "a"),
+                    &[&format!(
+                        "{at}.serviceAccount.namespace: Required value: must specify namespace for service account"
+                    )],
+                ),
+                (
+                    subject,
+                    account("a.b", "a"),
+                    &[&format!("{at}.serviceAccount.namespace: Invalid value: \"a.b\": must not contain dots")],
+                ),
+                (
+                    "/spec/rules/0/subjects/0/kind",
+                    json!("Robot"),
+                    &[&format!(
+                        "{at}.kind: Unsupported value: \"Robot\": supported values: \"Group\", \"ServiceAccount\", \"User\""
+                    )],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_rules() {
+        let (resource, path) = ("/spec/rules/0/resourceRules/0", "/spec/rules/0/nonResourceRules/0");
+        let (at, path_at) = ("spec.rules[0].resourceRules[0]", "spec.rules[0].nonResourceRules[0]");
+        let with = |rule: &str, field: &str| format!("{rule}/{field}");
+        let urls = |url: &str, error: &'static str| (url.to_owned(), error);
+        let many = |field: &str, other: &str, what: &str| {
+            format!("{field}: Invalid value: [\"*\",\"{other}\"]: if '*' is present, must not specify other {what}")
+        };
+        let verbs = "supported values: \"create\", \"delete\", \"deletecollection\", \"get\", \"list\", \"patch\", \"proxy\", \"update\", \"watch\"";
+        check_create(
+            &strategy(),
+            &schema("s"),
+            &[
+                ("/spec/rules", json!([]), &[]),
+                ("/spec/rules/0/resourceRules", json!([]), &[]),
+                ("/spec/rules/0/nonResourceRules", json!([]), &[]),
+                (
+                    "/spec/rules/0",
+                    json!({"subjects": [{"kind": "User", "user": {"name": "u"}}]}),
+                    &[
+                        "spec.rules[0]: Required value: at least one of resourceRules and nonResourceRules has to be non-empty",
+                    ],
+                ),
+                (
+                    &with(resource, "verbs"),
+                    json!([]),
+                    &[&format!("{at}.verbs: Required value: verbs must contain at least one value")],
+                ),
+                (&with(resource, "verbs"), json!(["*"]), &[]),
+                (&with(resource, "verbs"), json!(["*", "get"]), &[&many(&format!("{at}.verbs"), "get", "verbs")]),
+                (
+                    &with(resource, "verbs"),
+                    json!(["get", "peek"]),
+                    &[&format!("{at}.verbs: Unsupported value: [\"get\",\"peek\"]: {verbs}")],
+                ),
+                (&with(path, "verbs"), json!(["*", "get"]), &[&many(&format!("{path_at}.verbs"), "get", "verbs")]),
+                (
+                    &with(path, "verbs"),
+                    json!(["peek"]),
+                    &[&format!("{path_at}.verbs: Unsupported value: [\"peek\"]: {verbs}")],
+                ),
+                (
+                    &with(resource, "apiGroups"),
+                    json!([]),
+                    &[&format!("{at}.apiGroups: Required value: resource rules must supply at least one api group")],
+                ),
+                (
+                    &with(resource, "apiGroups"),
+                    json!(["*", "apps"]),
+                    &[&many(&format!("{at}.apiGroups"), "apps", "api groups")],
+                ),
+                (
+                    &with(resource, "resources"),
+                    json!([]),
+                    &[&format!("{at}.resources: Required value: resource rules must supply at least one resource")],
+                ),
+                (
+                    &with(resource, "resources"),
+                    json!(["*", "pods"]),
+                    &[&many(&format!("{at}.resources"), "pods", "resources")],
+                ),
+                (
+                    &with(resource, "namespaces"),
+                    json!([]),
+                    &[&format!(
+                        "{at}.namespaces: Required value: resource rules that are not cluster scoped must supply at least one namespace"
+                    )],
+                ),
+                (
+                    resource,
+                    json!({"verbs": ["get"], "apiGroups": [""], "resources": ["nodes"], "clusterScope": true}),
+                    &[],
+                ),
+                (
+                    &with(resource, "namespaces"),
+                    json!(["*", "n"]),
+                    &[&many(&format!("{at}.namespaces"), "n", "namespaces")],
+                ),
+                (
+                    &with(resource, "namespaces"),
+                    json!(["n", "N"]),
+                    &[&format!(
+                        "{at}.namespaces[1]: Invalid value: \"N\": each member of this list must be '*' or a DNS-1123 label; a lowercase RFC 1123 label…"
+                    )],
+                ),
+                (
+                    &with(path, "nonResourceURLs"),
+                    json!([]),
+                    &[&format!(
+                        "{path_at}.nonResourceURLs: Required value: nonResourceURLs must contain at least one value"
+                    )],
+                ),
+                (&with(path, "nonResourceURLs"), json!(["*"]), &[]),
+                (
+                    &with(path, "nonResourceURLs"),
+                    json!(["*", "/a"]),
+                    &[&many(&format!("{path_at}.nonResourceURLs"), "/a", "non-resource URLs")],
+                ),
+            ],
+        );
+        for (url, why) in [
+            urls("/", ""),
+            urls("/a", ""),
+            urls("/a/*", ""),
+            urls("", "must not be empty"),
+            urls("a", "must start with slash"),
+            urls("/a b", "must not contain white-space"),
+            urls("/a//b", "must not contain double slash"),
+            urls("/a*", "wildcard can only do suffix matching"),
+            urls("/*/*", "wildcard can only do suffix matching"),
+            urls("/*/a", "wildcard can only do suffix matching"),
+        ] {
+            let error = format!("{path_at}.nonResourceURLs[0]: Invalid value: {url:?}: {why}");
+            let errors: &[&str] = if why.is_empty() { &[] } else { &[&error] };
+            check_create(&strategy(), &schema("s"), &[(&with(path, "nonResourceURLs/0"), json!(url), errors)]);
+        }
+    }
+
+    #[test]
+    fn mandatory_schemas_are_fixed() {
+        for fixed in ::flowcontrol::bootstrap::objects(::flowcontrol::bootstrap::MANDATORY, Kind::Schema) {
+            let name = fixed.name().to_owned();
+            let different = format!("spec: Invalid value: …: spec of '{name}' must equal the fixed value");
+            check_create(
+                &strategy(),
+                &fixed.into_value(),
+                &[
+                    ("", Value::Null, &[]),
+                    ("/spec/rules", Value::Null, &[&different]),
+                    ("/spec/priorityLevelConfiguration/name", json!("other"), &[&different]),
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn validates_the_status() {
+        let conditions = "/status/conditions";
+        let at = "status.conditions";
+        check_status(
+            &strategy(),
+            &schema("s"),
+            &[
+                (conditions, json!([{"type": "Dangling", "status": "False"}, {"type": "Other"}]), &[]),
+                (
+                    conditions,
+                    json!([{"type": "Dangling"}, {"type": "Dangling"}]),
+                    &[&format!("{at}[1].type: Duplicate value: \"Dangling\"")],
+                ),
+                (conditions, json!([{"status": "True"}]), &[&format!("{at}[0].type: Required value")]),
+            ],
+        );
+    }
+}

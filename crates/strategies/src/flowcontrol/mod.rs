@@ -22,7 +22,7 @@ fn validate_status(o: &Object, _old: &Object, errors: &mut ErrorList) {
             errors.push(FieldError::duplicate(&at, kind));
         }
         if kind.is_empty() {
-            errors.push(FieldError::required(&at, "must not be empty"));
+            errors.push(FieldError::required(&at, ""));
         }
     }
 }

@@ -25,7 +25,7 @@ fn validate(o: &Object, errors: &mut ErrorList) {
     }
     let kind = text(spec, "type");
     if (o.name() == EXEMPT) != (kind == "Exempt") {
-        let why = "type must be 'Exempt' if and only if name is 'exempt'";
+        let why = "must be 'Exempt' if and only if `name` is 'exempt'";
         errors.push(FieldError::invalid(&path.child("type"), kind, why));
     }
     if kind == "Limited" && spec["exempt"].is_object() {
@@ -99,6 +99,183 @@ fn is_too_much_entropy(deck: i64, hand: i64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::check_create;
+    use serde_json::json;
+
+    fn level(name: &str, spec: Value) -> Value {
+        json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
+            "metadata": {"name": name}, "spec": spec})
+    }
+
+    fn queued() -> Value {
+        let queuing = json!({"queues": 64, "handSize": 6, "queueLengthLimit": 50});
+        json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 10, "limitResponse": {"type": "Queue", "queuing": queuing}}})
+    }
+
+    #[test]
+    fn validates_types() {
+        let only = "must be 'Exempt' if and only if `name` is 'exempt'";
+        let exempt = format!("spec.type: Invalid value: \"Exempt\": {only}");
+        check_create(
+            &Ruled::new(validate),
+            &level("l", queued()),
+            &[
+                ("", Value::Null, &[]),
+                ("/spec", json!({"type": "Exempt"}), &[&exempt]),
+                (
+                    "/spec/type",
+                    json!("Exempt"),
+                    &[&exempt, "spec.limited: Forbidden: must be nil if the type is not Limited"],
+                ),
+                (
+                    "/spec",
+                    json!({"type": "Limited"}),
+                    &["spec.limited: Required value: must not be empty when type is Limited"],
+                ),
+                ("/spec/exempt", json!({}), &["spec.exempt: Forbidden: must be nil if the type is Limited"]),
+                (
+                    "/spec/type",
+                    json!("Free"),
+                    &["spec.type: Unsupported value: \"Free\": supported values: \"Exempt\", \"Limited\""],
+                ),
+                (
+                    "/metadata/annotations",
+                    json!({ROUND_TRIP: ""}),
+                    &[&format!("metadata.annotations: Forbidden: annotation '{ROUND_TRIP}' is forbidden")],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_shares_and_queues() {
+        let (limited, at) = ("/spec/limited", "spec.limited");
+        let queuing = "/spec/limited/limitResponse/queuing";
+        let response = "spec.limited.limitResponse";
+        let with = |parent: &str, field: &str| format!("{parent}/{field}");
+        check_create(
+            &Ruled::new(validate),
+            &level("l", queued()),
+            &[
+                (&with(limited, "nominalConcurrencyShares"), json!(0), &[]),
+                (
+                    &with(limited, "nominalConcurrencyShares"),
+                    json!(-1),
+                    &[&format!("{at}.nominalConcurrencyShares: Invalid value: -1: must be a non-negative integer")],
+                ),
+                (&with(limited, "lendablePercent"), json!(100), &[]),
+                (
+                    &with(limited, "lendablePercent"),
+                    json!(101),
+                    &[&format!("{at}.lendablePercent: Invalid value: 101: must be between 0 and 100, inclusive")],
+                ),
+                (
+                    &with(limited, "borrowingLimitPercent"),
+                    json!(-1),
+                    &[&format!(
+                        "{at}.borrowingLimitPercent: Invalid value: -1: if specified, must be a non-negative integer"
+                    )],
+                ),
+                (&with(limited, "limitResponse"), json!({"type": "Reject"}), &[]),
+                (
+                    &with(limited, "limitResponse/type"),
+                    json!("Reject"),
+                    &[&format!(
+                        "{response}.queuing: Forbidden: must be nil if limited.limitResponse.type is not Limited"
+                    )],
+                ),
+                (
+                    &with(limited, "limitResponse"),
+                    json!({"type": "Queue"}),
+                    &[&format!(
+                        "{response}.queuing: Required value: must not be empty if limited.limitResponse.type is Limited"
+                    )],
+                ),
+                (
+                    &with(limited, "limitResponse/type"),
+                    json!("Drop"),
+                    &[&format!(
+                        "{response}.type: Unsupported value: \"Drop\": supported values: \"Queue\", \"Reject\""
+                    )],
+                ),
+                (
+                    &with(queuing, "queueLengthLimit"),
+                    json!(-1),
+                    &[&format!("{response}.queuing.queueLengthLimit: Invalid value: -1: must be positive")],
+                ),
+                (
+                    &with(queuing, "handSize"),
+                    json!(-1),
+                    &[&format!("{response}.queuing.handSize: Invalid value: -1: must be positive")],
+                ),
+                (
+                    &with(queuing, "handSize"),
+                    json!(65),
+                    &[&format!(
+                        "{response}.queuing.handSize: Invalid value: 65: should not be greater than queues (64)"
+                    )],
+                ),
+                (
+                    &with(queuing, "handSize"),
+                    json!(20),
+                    &[&format!(
+                        "{response}.queuing.handSize: Invalid value: 20: required entropy bits of deckSize 64 and handSize 20 should not be greater than 60"
+                    )],
+                ),
+                (
+                    &with(queuing, "queues"),
+                    json!(10_000_001),
+                    &[
+                        &format!(
+                            "{response}.queuing.queues: Invalid value: 10000001: must not be greater than 10000000"
+                        ),
+                        &format!(
+                            "{response}.queuing.handSize: Invalid value: 6: required entropy bits of deckSize 10000001 and handSize 6 should not be greater than 60"
+                        ),
+                    ],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn mandatory_levels_are_fixed() {
+        for fixed in ::flowcontrol::bootstrap::objects(::flowcontrol::bootstrap::MANDATORY, Kind::Level) {
+            let name = fixed.name().to_owned();
+            let fixed = fixed.into_value();
+            check_create(&Ruled::new(validate), &fixed, &[("", Value::Null, &[])]);
+            if name == EXEMPT {
+                let different = "spec: Invalid value: …: spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
+                check_create(
+                    &Ruled::new(validate),
+                    &fixed,
+                    &[
+                        ("/spec/exempt", json!({"nominalConcurrencyShares": 5, "lendablePercent": 50}), &[]),
+                        (
+                            "/spec/exempt/lendablePercent",
+                            json!(101),
+                            &["spec.exempt.lendablePercent: Invalid value: 101: must be between 0 and 100, inclusive"],
+                        ),
+                        (
+                            "/spec",
+                            queued(),
+                            &[
+                                "spec.type: Invalid value: \"Limited\": must be 'Exempt' if and only if `name` is 'exempt'",
+                                different,
+                            ],
+                        ),
+                    ],
+                );
+            } else {
+                let different = format!("spec: Invalid value: …: spec of '{name}' must equal the fixed value");
+                check_create(
+                    &Ruled::new(validate),
+                    &fixed,
+                    &[("/spec/limited/nominalConcurrencyShares", json!(6), &[&different])],
+                );
+            }
+        }
+    }
 
     #[test]
     fn bounds_entropy() {

@@ -7,6 +7,7 @@ mod containers;
 mod dns;
 mod env;
 mod mounts;
+mod overlaps;
 mod probes;
 mod projected;
 mod reference;
@@ -26,7 +27,8 @@ pub use resources::{amount, default_of_pod, overcommits, overhead, resource_name
 pub use scheduling::node_selector_terms;
 pub use security::apparmor;
 pub use warnings::{
-    claim_sizes, name_warnings, node_term_warnings, old_label, pod_warnings, warnings, workload_warnings,
+    apparmor_profile, claim_sizes, name_warnings, node_term_warnings, old_label, pod_warnings, warnings,
+    workload_warnings,
 };
 
 /// The owner of a pod spec. Templates are validated less strictly, since their pods are validated on creation.

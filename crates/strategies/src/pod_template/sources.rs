@@ -249,3 +249,125 @@ fn csi(s: &Value, owner: Owner, at: &FieldPath, errors: &mut ErrorList) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Case, check_pod_spec};
+    use serde_json::{Value, json};
+
+    /// Checks the errors of a volume of one kind; their paths are relative to the source.
+    fn check(kind: &str, cases: &[(Value, &[&str])]) {
+        for (source, errors) in cases {
+            let errors: Vec<String> = errors.iter().map(|e| format!("volumes[0].{kind}{e}")).collect();
+            let errors: Vec<&str> = errors.iter().map(String::as_str).collect();
+            let case: Case<'_> = ("/volumes", json!([{"name": "v", kind: source}]), &errors);
+            check_pod_spec(&[case]);
+        }
+    }
+
+    #[test]
+    fn validates_block_devices() {
+        let iscsi = |more: Value| {
+            let mut s = json!({"targetPortal": "p", "iqn": "iqn.2015-02.example.com:test", "lun": 0});
+            more.as_object().into_iter().flatten().for_each(|(k, v)| s[k] = v.clone());
+            s
+        };
+        let format = "must be valid format";
+        check(
+            "iscsi",
+            &[
+                (iscsi(json!({})), &[]),
+                (iscsi(json!({"iqn": "iqn.2015"})), &[&format!(".iqn: Invalid value: \"iqn.2015\": {format}")]),
+                (iscsi(json!({"chapAuthSession": true})), &[".secretRef: Required value"]),
+                (iscsi(json!({"chapAuthSession": true, "secretRef": {"name": "s"}})), &[]),
+                (iscsi(json!({"initiatorName": "eui.0123456789abcdef"})), &[]),
+                (
+                    iscsi(json!({"initiatorName": "naa.1"})),
+                    &[&format!(".initiatorname: Invalid value: \"naa.1\": {format}")],
+                ),
+            ],
+        );
+        let both = "targetWWNs and wwids can not be specified simultaneously";
+        check(
+            "fc",
+            &[
+                (json!({"targetWWNs": ["a"], "lun": 255}), &[]),
+                (json!({"wwids": ["w"]}), &[]),
+                (json!({}), &[".targetWWNs: Required value: must specify either targetWWNs or wwids, but not both"]),
+                (
+                    json!({"targetWWNs": ["a"], "wwids": ["w"], "lun": 0}),
+                    &[&format!(".targetWWNs: Invalid value: [\"a\"]: {both}")],
+                ),
+                (
+                    json!({"targetWWNs": ["a"], "lun": 256}),
+                    &[".lun: Invalid value: 256: must be between 0 and 255, inclusive"],
+                ),
+            ],
+        );
+        let disk = |kind: &str, uri: &str| json!({"kind": kind, "diskName": "d", "diskURI": uri});
+        check(
+            "azureDisk",
+            &[
+                (disk("Managed", "/subscriptions/a"), &[]),
+                (disk("Dedicated", "https://a"), &[]),
+                (disk("Managed", "/s"), &[".diskURI: Unsupported value: \"/s\": supported values: …"]),
+                (disk("Shared", "http://a"), &[".diskURI: Unsupported value: \"http://a\": supported values: …"]),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_file_systems_and_drivers() {
+        let resource = "datasetName and datasetUUID can not be specified simultaneously";
+        check(
+            "flocker",
+            &[
+                (json!({"datasetName": "a"}), &[]),
+                (json!({}), &[": Required value: one of datasetName and datasetUUID is required"]),
+                (
+                    json!({"datasetName": "a", "datasetUUID": "b"}),
+                    &[&format!(": Invalid value: \"resource\": {resource}")],
+                ),
+                (json!({"datasetName": "a/b"}), &[".datasetName: Invalid value: \"a/b\": must not contain '/'"]),
+            ],
+        );
+        let pairs = "must be a host:port pair or multiple pairs separated by commas";
+        check(
+            "quobyte",
+            &[
+                (json!({"registry": "a:1,[::1]:2", "volume": "v"}), &[]),
+                (json!({"registry": "", "volume": "v"}), &[&format!(".registry: Required value: {pairs}")]),
+                (json!({"registry": "a", "volume": "v"}), &[&format!(".registry: Invalid value: \"a\": {pairs}")]),
+                (
+                    json!({"registry": "a:1", "volume": "v", "tenant": "t".repeat(65)}),
+                    &[".tenant: Required value: must be a UUID and may not exceed a length of 64 characters"],
+                ),
+            ],
+        );
+        let reserved = "kubernetes.io and k8s.io namespaces are reserved";
+        check(
+            "flexVolume",
+            &[
+                (json!({"driver": "a/b", "options": {"a.example/b": "c", "kubernetes.io.example/b": ""}}), &[]),
+                (
+                    json!({"driver": "a/b", "options": {"x.K8S.io/b": "c"}}),
+                    &[&format!(".options[x.K8S.io/b]: Invalid value: \"x.K8S.io/b\": {reserved}")],
+                ),
+            ],
+        );
+        check(
+            "csi",
+            &[
+                (json!({"driver": "d.example", "nodePublishSecretRef": {"name": "s"}}), &[]),
+                (
+                    json!({"driver": "d.example", "nodePublishSecretRef": {}}),
+                    &[".nodePublishSecretRef.name: Required value"],
+                ),
+                (
+                    json!({"driver": "d.example", "nodePublishSecretRef": {"name": "S"}}),
+                    &[".name: Invalid value: \"S\": a lowercase RFC 1123 subdomain…"],
+                ),
+            ],
+        );
+    }
+}

@@ -268,10 +268,10 @@ mod tests {
             ),
             (
                 "/volumes",
-                projected(json!([{"serviceAccountToken": {"path": "t", "expirationSeconds": 10}}])),
+                projected(json!([{"serviceAccountToken": {"path": "t", "expirationSeconds": 599}}])),
                 &[
                     &format!(
-                        "{at}.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 10: may not specify a duration less than 10 minutes"
+                        "{at}.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"
                     ),
                     &format!(
                         "{at}.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set"

@@ -151,3 +151,92 @@ pub fn toleration(t: &Value, at: &FieldPath, errors: &mut ErrorList) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(rule: impl Fn(&FieldPath, &mut ErrorList), what: &str, expected: &[&str]) {
+        let mut errors = ErrorList::new();
+        rule(&FieldPath::new("f"), &mut errors);
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let fits = |(error, expected): (&String, &&str)| error.starts_with(expected.trim_end_matches('…'));
+        assert!(errors.len() == expected.len() && errors.iter().zip(expected).all(fits), "{what}: {errors:#?}");
+    }
+
+    #[test]
+    fn validates_names() {
+        let (fits, long) = ("a".repeat(32), "a".repeat(33));
+        for (name, expected) in [
+            ("a_B1", &[][..]),
+            ("d.example/a", &[]),
+            (&fits, &[]),
+            (&long, &["f: Too long: may not be more than 32 bytes"]),
+            ("1a", &["f: Invalid value: \"1a\": a valid C identifier must start with…"]),
+            ("a-b", &["f: Invalid value: \"a-b\": a valid C identifier must start with…"]),
+            ("/a", &["f: Invalid value: \"\": the domain must not be empty"]),
+            ("d/", &["f: Invalid value: \"\": the name must not be empty"]),
+            ("d/a/b", &["f: Invalid value: \"d/a/b\": must not contain more than one slash"]),
+        ] {
+            check(|at, errors| qualified(name, at, errors), name, expected);
+        }
+        check(
+            |at, errors| fully_qualified("a", at, errors),
+            "a",
+            &["f: Invalid value: \"a\": a fully qualified name must be a domain and a name separated by a slash"],
+        );
+        check(|at, errors| pool("a/b.c", at, errors), "a/b.c", &[]);
+        check(|at, errors| pool("", at, errors), "", &["f: Required value"]);
+        check(
+            |at, errors| pool(&"a".repeat(254), at, errors),
+            "long",
+            &["f: Too long: may not be more than 253 bytes", "f: Invalid value: …"],
+        );
+        check(|at, errors| uid("01234567-89ab-cdef-0123-456789abcdef", at, errors), "a uid", &[]);
+        check(
+            |at, errors| uid("01234567-89AB-cdef-0123-456789abcdef", at, errors),
+            "upper case",
+            &["f: Invalid value: …"],
+        );
+    }
+
+    #[test]
+    fn validates_conditions_and_tolerations() {
+        let conditions = |v: Value, expected: &[&str]| {
+            check(|_, errors| binding_conditions(&v, &FieldPath::new("d"), errors), &v.to_string(), expected);
+        };
+        let (good, bad) = ("bindingConditions", "bindingFailureConditions");
+        conditions(json!({good: ["a"], bad: ["b"]}), &[]);
+        conditions(
+            json!({good: ["a"]}),
+            &[
+                "d.bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions",
+            ],
+        );
+        conditions(
+            json!({bad: ["a"]}),
+            &[
+                "d.bindingConditions: Invalid value: null: bindingConditions are required to use bindingFailureConditions",
+            ],
+        );
+        conditions(
+            json!({good: ["a"], bad: ["a"]}),
+            &[
+                "d.bindingFailureConditions[0]: Invalid value: \"a\": bindingFailureConditions must not overlap with bindingConditions",
+            ],
+        );
+        conditions(json!({good: ["a", "a"], bad: ["b"]}), &["d.bindingConditions[1]: Duplicate value: \"a\""]);
+        let tolerates =
+            |v: Value, expected: &[&str]| check(|at, errors| toleration(&v, at, errors), &v.to_string(), expected);
+        tolerates(json!({"operator": "Exists"}), &[]);
+        tolerates(
+            json!({"operator": "Exists", "value": "v"}),
+            &["f.value: Invalid value: \"v\": must be empty for operator `Exists`"],
+        );
+        tolerates(
+            json!({"operator": "Equal", "value": "a b"}),
+            &["f.value: Invalid value: \"a b\": a valid label must be…"],
+        );
+    }
+}

@@ -162,3 +162,141 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, at: &FieldPath, errors
         node_selector_terms(&allocation["nodeSelector"], &at.child("nodeSelector"), errors);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain::Ruled;
+    use crate::testing::{Case, check_status};
+    use serde_json::json;
+
+    fn claim() -> Value {
+        let result = json!({"request": "r", "driver": "d.example", "pool": "p", "device": "x"});
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "k"}}]}},
+            "status": {"allocation": {"devices": {"results": [result]}}}})
+    }
+
+    fn check(old: &Value, cases: &[Case<'_>]) {
+        let strategy = Ruled::new(|_, _| {}).with_status(claim_status);
+        check_status(&strategy, old, cases);
+    }
+
+    #[test]
+    fn validates_consumers() {
+        let consumer = |n: usize| json!({"resource": "pods", "name": format!("p{n}"), "uid": format!("u{n}")});
+        let consumers = |count: usize| (0..count).map(consumer).collect::<Value>();
+        let list = "/status/reservedFor";
+        let at = "status.reservedFor";
+        check(
+            &claim(),
+            &[
+                (list, consumers(256), &[]),
+                (list, consumers(257), &[&format!("{at}: Too many: 257: must have at most 256 items")]),
+                (list, json!([consumer(1), consumer(1)]), &[&format!("{at}[1]: Duplicate value: \"u1\"")]),
+                (list, json!([{"resource": "pods", "name": "p"}]), &[&format!("{at}[0].uid: Required value")]),
+            ],
+        );
+        let mut free = claim();
+        free["status"] = json!({});
+        check(
+            &free,
+            &[(list, consumers(1), &[&format!("{at}: Forbidden: may not be specified when `allocated` is not set")])],
+        );
+        let mut deleting = claim();
+        deleting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        deleting["status"]["reservedFor"] = consumers(1);
+        let why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+        check(&deleting, &[("", Value::Null, &[]), (list, consumers(2), &[&format!("{at}: Forbidden: {why}")])]);
+    }
+
+    #[test]
+    fn allocations_are_set_once() {
+        check(
+            &claim(),
+            &[
+                ("/status/allocation", Value::Null, &[]),
+                (
+                    "/status/allocation/devices/results/0/device",
+                    json!("y"),
+                    &["status.allocation: Invalid value: …: field is immutable"],
+                ),
+            ],
+        );
+        let mut free = claim();
+        free["status"] = json!({});
+        let allocation = |field: &str, value: Value| {
+            let mut allocation = claim()["status"]["allocation"].clone();
+            allocation["devices"]["results"][0][field] = value;
+            allocation
+        };
+        let at = "status.allocation.devices.results[0]";
+        check(
+            &free,
+            &[
+                ("/status/allocation", claim()["status"]["allocation"].clone(), &[]),
+                (
+                    "/status/allocation",
+                    allocation("request", json!("other")),
+                    &[&format!("{at}.request: Invalid value: …")],
+                ),
+                ("/status/allocation", allocation("driver", json!("")), &[&format!("{at}.driver: Required value")]),
+                (
+                    "/status/allocation",
+                    allocation("pool", json!("P")),
+                    &[&format!("{at}.pool: Invalid value: \"P\": a lowercase RFC 1123 subdomain…")],
+                ),
+                (
+                    "/status/allocation",
+                    allocation("device", json!("X")),
+                    &[&format!("{at}.device: Invalid value: \"X\": a lowercase RFC 1123 label…")],
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn validates_devices() {
+        let device = |more: Value| {
+            let mut d = json!({"driver": "d.example", "pool": "p", "device": "x"});
+            more.as_object().into_iter().flatten().for_each(|(k, v)| d[k] = v.clone());
+            json!([d])
+        };
+        let at = "status.devices[0]";
+        let address = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+        check(
+            &claim(),
+            &[
+                ("/status/devices", device(json!({"networkData": {"ips": ["10.0.0.1/24", "fd00::1/64"]}})), &[]),
+                (
+                    "/status/devices",
+                    device(json!({"device": "y"})),
+                    &[&format!("{at}: Invalid value: \"d.example/p/y\": must be an allocated device in the claim")],
+                ),
+                (
+                    "/status/devices",
+                    device(json!({"data": [1]})),
+                    &[&format!("{at}.data: Invalid value: \"<value omitted>\": must be a valid JSON object")],
+                ),
+                (
+                    "/status/devices",
+                    device(json!({"networkData": {"ips": ["10.0.0.1/33"]}})),
+                    &[&format!("{at}.networkData.ips[0]: Invalid value: \"10.0.0.1/33\": {address}")],
+                ),
+                (
+                    "/status/devices",
+                    device(json!({"networkData": {"interfaceName": "i".repeat(257)}})),
+                    &[&format!("{at}.networkData.interfaceName: Too long: may not be more than 256 bytes")],
+                ),
+                (
+                    "/status/devices",
+                    device(json!({"shareID": "x"})),
+                    &[
+                        &format!("{at}.shareID: Invalid value: \"x\": uid must be in RFC 4122 normalized form…"),
+                        &format!("{at}: Invalid value: \"d.example/p/x/x\": must be an allocated device in the claim"),
+                    ],
+                ),
+            ],
+        );
+    }
+}

@@ -274,6 +274,48 @@ async fn pods_as_a_whole() {
     assert!(a.body["spec"]["template"]["spec"]["containers"][0]["ports"][0].get("hostPort").is_none(), "{}", a.body);
 }
 
+/// Quantities are stored in canonical form, and requests are rounded up to thousandths.
+/// Clauses: R01.notations R01.canonical R01.sub-milli
+#[tokio::test]
+async fn quantities_are_canonical() {
+    let c = cluster().await;
+    let create = async |resource: &str, quantity: &str| {
+        let mut p = pod();
+        p["spec"]["containers"][0]["resources"] = json!({"requests": {resource: quantity}});
+        c.call("POST", &format!("{PODS}?dryRun=All"), p).await
+    };
+    for (resource, quantity, expected) in [
+        ("memory", "128974848", "128974848"),
+        ("memory", "129e6", "129e6"),
+        ("memory", "129M", "129M"),
+        ("memory", "123Mi", "123Mi"),
+        ("memory", "1024Mi", "1Gi"),
+        ("memory", "1.5Gi", "1536Mi"),
+        ("memory", "128974848000m", "128974848"),
+        ("cpu", "0.1", "100m"),
+        ("cpu", "1000m", "1"),
+        ("cpu", "1.5", "1500m"),
+        ("cpu", "2", "2"),
+        ("cpu", "0.5m", "1m"),
+        ("ephemeral-storage", "2Gi", "2Gi"),
+    ] {
+        let a = create(resource, quantity).await;
+        assert_eq!(
+            a.body["spec"]["containers"][0]["resources"]["requests"][resource], expected,
+            "{quantity}: {}",
+            a.body
+        );
+    }
+    for (quantity, code, error) in [
+        ("-1", 422, "must be greater than or equal to 0"),
+        ("1Kb", 400, "quantities must match the regular expression"),
+    ] {
+        let a = create("memory", quantity).await;
+        let message = a.body["message"].as_str().unwrap_or_default();
+        assert!(a.code == code && message.contains(error), "{quantity}: {}", a.body);
+    }
+}
+
 #[tokio::test]
 async fn new_pods_get_defaults() {
     let c = cluster().await;

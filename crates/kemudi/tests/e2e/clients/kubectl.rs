@@ -15,14 +15,19 @@ pub fn run(s: &Story) {
         println!("clients::kubectl: skipped: this machine has no kubectl");
         return;
     }
-    for (minor, program) in all {
-        println!("clients::kubectl: v1.{minor}");
-        let k = Kubectl { s, program, minor };
-        k.knows_the_server();
-        k.config_maps();
-        k.watches();
-        k.workloads();
-    }
+    // All versions at the same time: objects have the version in their names.
+    std::thread::scope(|scope| {
+        for (minor, program) in all {
+            println!("clients::kubectl: v1.{minor}");
+            let k = Kubectl { s, program, minor };
+            scope.spawn(move || {
+                k.knows_the_server();
+                k.config_maps();
+                k.watches();
+                k.workloads();
+            });
+        }
+    });
 }
 
 /// Returns the path of each minor version.
@@ -57,7 +62,7 @@ impl Kubectl<'_> {
         c
     }
 
-    fn report(&self, args: &[&str], o: &Output) -> String {
+    fn transcript(&self, args: &[&str], o: &Output) -> String {
         let (out, stderr) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
         format!("v1.{} {args:?}: {}\n{out}{stderr}", self.minor, o.status)
     }
@@ -65,15 +70,15 @@ impl Kubectl<'_> {
     #[track_caller]
     fn ok(&self, args: &[&str]) -> String {
         let o = self.command(args).output().unwrap();
-        assert!(o.status.success(), "{}", self.report(args, &o));
+        assert!(o.status.success(), "{}", self.transcript(args, &o));
         String::from_utf8(o.stdout).unwrap()
     }
 
     #[track_caller]
-    fn fails(&self, args: &[&str], says: &str) {
+    fn fails(&self, args: &[&str], error: &str) {
         let o = self.command(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&o.stderr);
-        assert!(o.status.code() == Some(1) && stderr.contains(says), "{says}: {}", self.report(args, &o));
+        assert!(o.status.code() == Some(1) && stderr.contains(error), "{error}: {}", self.transcript(args, &o));
     }
 
     /// Writes a manifest to a file and returns its name.
@@ -143,7 +148,7 @@ impl Kubectl<'_> {
         assert!(self.ok(&["logs", target]).starts_with("begun\n"));
         assert_eq!(self.ok(&["exec", target, "--", "sh", "-c", "echo $A"]), "1\n");
         let o = self.command(&["exec", target, "--", "sh", "-c", "exit 7"]).output().unwrap();
-        assert_eq!(o.status.code(), Some(7), "{}", self.report(&["exec"], &o));
+        assert_eq!(o.status.code(), Some(7), "{}", self.transcript(&["exec"], &o));
         self.ok(&["apply", "-f", &self.file("web", &deployment("2"))]);
         self.ok(&["rollout", "status", target, "--timeout=60s"]);
         assert_eq!(self.ok(&["exec", target, "--", "sh", "-c", "echo $A"]), "2\n");

@@ -148,6 +148,10 @@ mod tests {
         check(keep_allocated, new, old.clone(), kept);
         let renamed = json!({"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": [{"name": "b", "port": 1}]});
         check(keep_allocated, renamed.clone(), old.clone(), renamed);
+        // Another port takes the number.
+        let taken = json!({"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
+            "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2, "nodePort": 30001}]});
+        check(keep_allocated, taken.clone(), old.clone(), taken);
         let external = json!({"type": "ExternalName"});
         check(keep_allocated, external.clone(), old, external);
     }

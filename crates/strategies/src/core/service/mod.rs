@@ -8,6 +8,8 @@ mod cells;
 mod families;
 mod fields;
 mod node_ports;
+#[cfg(test)]
+mod tests;
 
 use super::service_rules;
 use crate::Config;

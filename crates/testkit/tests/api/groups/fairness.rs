@@ -92,7 +92,7 @@ async fn flow_schemas_are_validated() {
             json!([{"type": "A"}, {"type": "A"}]),
             &["status.conditions[1].type: Duplicate value: \"A\""],
         ),
-        ("/status/conditions", json!([{}]), &["status.conditions[0].type: Required value: must not be empty"]),
+        ("/status/conditions", json!([{}]), &["status.conditions[0].type: Required value"]),
     ];
     check_errors(&c, "PUT", &format!("{FLOW}/flowschemas/s/status"), &made, &cases).await;
 }
@@ -102,7 +102,7 @@ async fn priority_levels_are_validated() {
     let c = Cluster::start(1).await;
     let queuing = json!({"type": "Queue", "queuing": {"queues": 64, "handSize": 6}});
     let level = json!({"metadata": {"name": "l"}, "spec": {"type": "Limited", "limited": {"limitResponse": queuing}}});
-    let only = "spec.type: Invalid value: \"Exempt\": type must be 'Exempt' if and only if name is 'exempt'";
+    let only = "spec.type: Invalid value: \"Exempt\": must be 'Exempt' if and only if `name` is 'exempt'";
     let only: &'static str = only;
     let queues = "/spec/limited/limitResponse/queuing/queues";
     let cases: Vec<FieldCase> = vec![
@@ -149,7 +149,7 @@ async fn mandatory_objects_stay_as_they_are() {
         (
             "/spec",
             json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}),
-            &["spec.type: Invalid value: \"Limited\": type must be", "spec: Invalid value: {\"Type\":\"Limited\""],
+            &["spec.type: Invalid value: \"Limited\": must be", "spec: Invalid value: {\"Type\":\"Limited\""],
         ),
     ];
     let levels = format!("{FLOW}/prioritylevelconfigurations");
