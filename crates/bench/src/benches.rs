@@ -5,6 +5,7 @@ pub mod create;
 pub mod get;
 pub mod list;
 pub mod run;
+pub mod scale;
 pub mod schedule;
 pub mod start;
 pub mod watch;

@@ -16,7 +16,7 @@ pub use options::{Format, Options};
 pub use report::{Report, Row};
 
 use async_trait::async_trait;
-use benches::{apply, create, get, list, run, schedule, start, watch};
+use benches::{apply, create, get, list, run, scale, schedule, start, watch};
 use context::Context;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,6 +70,8 @@ pub const BENCHES: &[&dyn Bench] = &[
     &watch::Watch,
     &apply::Apply,
     &schedule::Schedule,
+    &scale::Scale,
+    &scale::DeleteNamespace,
     &run::RunPods,
 ];
 

@@ -78,6 +78,18 @@ pub fn bound_pod(name: &str, run: &str) -> Value {
     })
 }
 
+/// A deployment of such pods without replicas.
+pub fn scaled_deployment(name: &str, run: &str) -> Value {
+    let pod = bound_pod(name, run);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": 0, "selector": {"matchLabels": {"app": "bench"}},
+            "template": {"metadata": {"labels": {"app": "bench"}}, "spec": pod["spec"]},
+        },
+    })
+}
+
 /// A pod that runs on a real node.
 pub fn running_pod(name: &str, image: &str) -> Value {
     json!({
