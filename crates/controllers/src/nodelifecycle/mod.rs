@@ -81,6 +81,8 @@ struct Controller {
     /// Pods that tolerate taints for a time: their UIDs, and when this began.
     tolerating: Mutex<BTreeMap<Key, (String, Timestamp)>>,
     recorder: Recorder,
+    /// Events about pods that leave tainted nodes.
+    evictions: Recorder,
 }
 
 fn nodes() -> ApiResource {
@@ -100,6 +102,7 @@ pub async fn run(context: Context) {
         zones: Zones::default(),
         tolerating: Mutex::default(),
         recorder: context.recorder(),
+        evictions: context.recorder_as("taint-eviction-controller"),
         context,
     });
     evictions.wait_for(&c.nodes);
@@ -288,14 +291,21 @@ impl Controller {
             _ => drop(self.tolerating.lock().remove(&key)),
         }
         match stay {
-            Stay::Forever => Ok(Outcome::Done),
+            Stay::Forever => {
+                if seen.is_some() {
+                    let about = Regarding::from_meta("v1", "Pod", &pod.meta);
+                    let text = format!("Cancelling deletion of Pod {key}");
+                    self.evictions.normal(about, "TaintManagerEviction", text);
+                }
+                Ok(Outcome::Done)
+            }
             Stay::Until(at) => {
                 let wait = at.duration_since(now);
                 Ok(Outcome::After(wait.try_into().unwrap_or(EVERY)))
             }
             Stay::Not => {
                 let about = Regarding::from_meta("v1", "Pod", &pod.meta);
-                self.recorder.normal(about, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
+                self.evictions.normal(about, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
                 let api = self.context.client.dynamic(&pods()).namespace(&key.namespace);
                 let patch = json!({"metadata": {"uid": &*pod.meta.uid}, "status": {"conditions": [{
                     "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",

@@ -55,3 +55,40 @@ async fn nodes_say_how_long_kubelets_may_cache() {
     })
     .await;
 }
+
+/// Clauses: C14.tolerationSeconds, C14.taint-eviction
+#[tokio::test(start_paused = true)]
+async fn pods_leave_tainted_nodes_when_their_toleration_ends() {
+    let p = Plane::start().await;
+    p.node("n1", "8").await;
+    let pod = |name: &str, seconds: i64| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "tolerations": [
+                {"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}]}})
+    };
+    p.create("pods", pod("short", 30)).await;
+    p.create("pods", pod("long", 300)).await;
+    let bound = async || p.list("pods").await.iter().all(|p| p.str_at(&["spec", "nodeName"]).is_some()).then_some(());
+    p.until("both to be bound", bound).await;
+    p.patch("nodes", "n1", json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}})).await;
+    let started = tokio::time::Instant::now();
+    p.until("one to go", async || (p.list("pods").await.len() == 1).then_some(())).await;
+    let after = started.elapsed().as_secs();
+    assert!((29..=35).contains(&after), "{after}");
+    p.patch("nodes", "n1", json!({"spec": {"taints": null}})).await;
+    let event = |text: &str| {
+        let text = text.to_owned();
+        let p = &p;
+        async move {
+            let events = p.list("events").await;
+            let found = events.into_iter().find(|e| e.str_at(&["message"]) == Some(&*text))?;
+            assert_eq!(found.str_at(&["reason"]), Some("TaintManagerEviction"));
+            assert_eq!(found.str_at(&["source", "component"]), Some("taint-eviction-controller"));
+            Some(())
+        }
+    };
+    p.until("an event", async || event("Marking for deletion Pod default/short").await).await;
+    p.until("an event", async || event("Cancelling deletion of Pod default/long").await).await;
+    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+    assert_eq!(p.list("pods").await.len(), 1);
+}
