@@ -38,18 +38,29 @@ pub fn controller_reference(owner: &Object) -> Value {
     })
 }
 
+/// The member of a strategic merge patch with finalizers to remove.
+pub const REMOVE_FINALIZERS: &str = "$deleteFromPrimitiveList/finalizers";
+
 /// Adopts and releases objects for one owner.
 pub struct Claims<'a> {
     owner: &'a Object,
     owners: &'a Api<Object>,
     objects: &'a Api<Object>,
     may_adopt: Option<bool>,
+    finalizer: Option<&'static str>,
 }
 
 impl<'a> Claims<'a> {
     /// `owners` and `objects` are in the owner's namespace.
     pub fn new(owner: &'a Object, owners: &'a Api<Object>, objects: &'a Api<Object>) -> Self {
-        Self { owner, owners, objects, may_adopt: None }
+        Self { owner, owners, objects, may_adopt: None, finalizer: None }
+    }
+
+    /// Adopted objects get this finalizer, and released ones lose it.
+    #[must_use]
+    pub fn with_finalizer(mut self, finalizer: &'static str) -> Self {
+        self.finalizer = Some(finalizer);
+        self
     }
 
     /// Adopts or releases the object if necessary; returns whether it belongs to the owner.
@@ -80,7 +91,11 @@ impl<'a> Claims<'a> {
         if self.may_adopt != Some(true) {
             return Ok(false);
         }
-        let patch = json!({"metadata": {"uid": &*object.uid, "ownerReferences": [controller_reference(self.owner)]}});
+        let mut patch =
+            json!({"metadata": {"uid": &*object.uid, "ownerReferences": [controller_reference(self.owner)]}});
+        if let Some(finalizer) = self.finalizer {
+            patch["metadata"]["finalizers"] = json!([finalizer]);
+        }
         match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
             Ok(_) => Ok(true),
             Err(e) if e.is_not_found() => Ok(false),
@@ -89,10 +104,13 @@ impl<'a> Claims<'a> {
     }
 
     async fn release(&mut self, object: &Meta) -> Result<bool, Error> {
-        let patch = json!({"metadata": {
+        let mut patch = json!({"metadata": {
             "uid": &*object.uid,
             "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}],
         }});
+        if let Some(finalizer) = self.finalizer {
+            patch["metadata"][REMOVE_FINALIZERS] = json!([finalizer]);
+        }
         match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
             // It is gone or replaced: in either case it does not belong to the owner.
             Err(e) if !e.is_not_found() && !e.is_invalid() => Err(e.into()),

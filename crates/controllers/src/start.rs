@@ -4,9 +4,9 @@ use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, deployment, endpointslice, garbagecollector, ipallocator,
-    namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens, servicecidrs,
-    storageprotection, validatingadmissionpolicystatus,
+    bootstrap, certificates, clusterroleaggregation, cronjob, deployment, endpointslice, garbagecollector, ipallocator,
+    job, namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota, serviceaccounttokens, servicecidrs,
+    storageprotection, ttlafterfinished, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -64,6 +64,9 @@ const CONTROLLERS: &[Row] = &[
     Row("replicaset-controller", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicaSet, c))),
     Row("replication-controller", ServiceAccount, |c, _| Box::pin(replicaset::run(Family::ReplicationController, c))),
     Row("deployment-controller", ServiceAccount, |c, _| Box::pin(deployment::run(c))),
+    Row("job-controller", ServiceAccount, |c, _| Box::pin(job::run(c))),
+    Row("cronjob-controller", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),
+    Row("ttl-after-finished-controller", ServiceAccount, |c, _| Box::pin(ttlafterfinished::run(c))),
     Row("generic-garbage-collector", ServiceAccount, |c, _| Box::pin(garbagecollector::run(c))),
     Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
     Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
