@@ -8,8 +8,10 @@ mod correlate;
 
 use crate::{Api, ApiResource, Client, Error, Patch, Shutdown, WriteOptions};
 use correlate::{Correlator, Event, Send};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
 use meta::{Clock, Object};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,8 @@ use tokio::sync::mpsc;
 
 /// How many events may wait to be sent.
 const WAITING: usize = 1000;
+/// Nanoseconds by which the times of events may be ahead of the clock.
+const SAME_TIME: i128 = 1_000_000;
 /// Attempts to send one event.
 const TRIES: u32 = 12;
 
@@ -119,6 +123,8 @@ impl Source {
 pub struct Recorder {
     queue: mpsc::Sender<Event>,
     clock: Arc<dyn Clock>,
+    /// The time of the last event.
+    last: Arc<Mutex<Timestamp>>,
 }
 
 impl Recorder {
@@ -145,7 +151,7 @@ impl Recorder {
             };
             shutdown.race(work).await;
         });
-        Self { queue, clock }
+        Self { queue, clock, last: Arc::default() }
     }
 
     pub fn event(&self, about: Regarding, severity: Severity, reason: &str, message: impl Into<String>) {
@@ -169,11 +175,21 @@ impl Recorder {
             message.truncate(cut);
             message.push_str("...");
         }
-        let event =
-            Event { about, severity, reason: reason.into(), action: action.into(), message, at: self.clock.now() };
+        let event = Event { about, severity, reason: reason.into(), action: action.into(), message, at: self.time() };
         if self.queue.try_send(event).is_err() {
             tracing::debug!(reason, "event dropped: the queue is full");
         }
+    }
+}
+
+impl Recorder {
+    /// The time of an event, which is part of its name: a nanosecond after the last event if the clock has not moved since.
+    fn time(&self) -> Timestamp {
+        let (now, mut last) = (self.clock.now(), self.last.lock());
+        let ahead = last.as_nanosecond() - now.as_nanosecond();
+        let same = (0..SAME_TIME).contains(&ahead);
+        *last = if same { last.saturating_add(SignedDuration::from_nanos(1)).unwrap_or(now) } else { now };
+        *last
     }
 }
 

@@ -37,15 +37,16 @@ pub fn remaining_for_index(last: Option<&JobPod>, now: Timestamp) -> Duration {
     last.map_or(Duration::ZERO, left)
 }
 
-/// The delay doubles with each failure. It is never longer than the delay itself, also if a pod seems to have failed in the future.
+/// The delay doubles with each failure. A pod that seems to have failed in the far future has failed before the clock was set back.
 fn remaining(failures: i64, last: Timestamp, now: Timestamp) -> Duration {
     if failures <= 0 {
         return Duration::ZERO;
     }
     let doublings = u32::try_from(failures - 1).unwrap_or(u32::MAX);
     let delay = FIRST.saturating_mul(1u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MAX);
-    let passed = now.duration_since(last).max(SignedDuration::ZERO);
-    delay.saturating_sub(Duration::try_from(passed).unwrap_or_default())
+    let left =
+        meta::time::left(now, last.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(last));
+    if left > delay * 2 { Duration::ZERO } else { left }
 }
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod tests {
             assert_eq!(f.remaining(time(0)), Duration::from_secs(expect), "{failures}");
         }
         let f = Failures { count: 2, last: Some(time(100)) };
-        for (now, expect) in [(100, 20), (105, 15), (120, 0), (121, 0), (50, 20)] {
+        for (now, expect) in [(100, 20), (105, 15), (120, 0), (121, 0), (95, 25), (50, 0)] {
             assert_eq!(f.remaining(time(now)), Duration::from_secs(expect), "at {now}");
         }
         assert_eq!(Failures::default().remaining(time(0)), Duration::ZERO);

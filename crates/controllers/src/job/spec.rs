@@ -196,10 +196,6 @@ impl Status {
         self.condition(kind).filter(|c| c.status == "True")
     }
 
-    pub fn is_finished(&self) -> bool {
-        self.conditions.iter().any(|c| (c.is("Complete") || c.is("Failed")) && c.status == "True")
-    }
-
     /// Sets a condition. One that is missing is not added as false. Returns whether anything changed.
     pub fn set_condition(&mut self, condition: Condition) -> bool {
         match self.conditions.iter_mut().find(|c| c.is(&condition.r#type)) {

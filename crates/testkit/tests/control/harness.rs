@@ -88,6 +88,8 @@ impl Plane {
             "leases" => kind("coordination.k8s.io", "leases", "Lease", true),
             "deployments" => kind("apps", "deployments", "Deployment", true),
             "replicasets" => kind("apps", "replicasets", "ReplicaSet", true),
+            "jobs" => kind("batch", "jobs", "Job", true),
+            "cronjobs" => kind("batch", "cronjobs", "CronJob", true),
             "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
             other => panic!("{other}"),
         };
