@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::Cluster;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 /// A clock that a test sets forward and back.
 pub struct Skewed {
@@ -55,11 +56,13 @@ pub struct Lab {
     pub failing: Arc<AtomicUsize>,
     informers: Informers,
     _trigger: Trigger,
+    /// The controllers, which end with the lab.
+    tasks: JoinSet<()>,
 }
 
 impl Lab {
     pub async fn start() -> Self {
-        let lab = Self::dying_after(usize::MAX).await;
+        let mut lab = Self::dying_after(usize::MAX).await;
         lab.supervise("generic-garbage-collector", usize::MAX, |c| Box::pin(controllers::garbagecollector::run(c)));
         lab.supervise("pod-garbage-collector", usize::MAX, |c| Box::pin(controllers::podgc::run(c, 12_500)));
         lab
@@ -73,7 +76,7 @@ impl Lab {
         let (trigger, shutdown) = client::shutdown();
         let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown);
         let clock = Arc::new(Skewed { clock: cluster.clock.clone(), seconds: AtomicI64::new(0) });
-        let lab = Self {
+        let mut lab = Self {
             cluster,
             client,
             clock,
@@ -81,6 +84,7 @@ impl Lab {
             failing: Arc::default(),
             informers,
             _trigger: trigger,
+            tasks: JoinSet::new(),
         };
         lab.supervise("job-controller", writes, |c| Box::pin(controllers::job::run(c)));
         lab.supervise("cronjob-controller", writes, |c| Box::pin(controllers::cronjob::run(c)));
@@ -89,10 +93,10 @@ impl Lab {
         lab
     }
 
-    fn supervise(&self, name: &'static str, writes: usize, run: fn(Context) -> Running) {
+    fn supervise(&mut self, name: &'static str, writes: usize, run: fn(Context) -> Running) {
         let (server, informers) = (self.cluster.server.clone(), self.informers.clone());
         let (clock, rng, deaths) = (self.clock.clone(), self.cluster.rng.clone(), self.deaths.clone());
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             for life_number in 0.. {
                 // Every other time the whole process was started again: its caches are empty.
                 let (cached, watching) = client::shutdown();
@@ -121,10 +125,10 @@ impl Lab {
                 };
                 let client = Client::new(client::InProcess(handler), name);
                 let (clock, rng) = (clock.clone(), rng.clone());
-                let task = tokio::spawn(run(Context { name, client, informers, clock, rng, shutdown }));
-                life.over.notified().await;
-                task.abort();
-                let _ = task.await;
+                tokio::select! {
+                    () = run(Context { name, client, informers, clock, rng, shutdown }) => {}
+                    () = life.over.notified() => {}
+                }
                 trigger.trigger();
                 cached.trigger();
                 deaths.fetch_add(1, Ordering::SeqCst);
