@@ -2,7 +2,7 @@
 
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("Jobs, CronJobs, DaemonSets, StatefulSets", "stored; no pods are created"),
+    ("DaemonSets, StatefulSets", "stored; no pods are created"),
     ("HorizontalPodAutoscalers", "stored; nothing is scaled"),
     (
         "PodDisruptionBudgets",

@@ -29,6 +29,7 @@ use client::{
     Api, ApiResource, Change, Entry, Expectations, Informer, Key, Meta, Outcome, PendingRemovals, RateLimit, Recorder,
     Regarding, Severity, WorkQueue, WriteOptions,
 };
+use jiff::Timestamp;
 use meta::{LabelSelector, Object};
 use orphans::Orphan;
 use parking_lot::Mutex;
@@ -48,6 +49,8 @@ const BACKOFF: RateLimit = RateLimit { base: Duration::from_secs(1), max: Durati
 /// How soon a job is tried again whose cache is not current.
 const STALE: Duration = Duration::from_millis(100);
 const WORKERS: usize = 5;
+/// Jobs that were created this long after the controller started are new to it, whatever the clocks of the servers are.
+const SKEW_SECONDS: i64 = 60;
 
 pub fn resource() -> ApiResource {
     ApiResource::typed::<k8s_openapi::api::batch::v1::Job>()
@@ -63,6 +66,8 @@ struct Controller {
     writes: Writes,
     /// Jobs (by UID) of which the caches were compared with the server since the controller started.
     compared: Mutex<BTreeSet<Arc<str>>>,
+    /// When the controller started.
+    begun: Timestamp,
     failures: Mutex<BTreeMap<Key, Failures>>,
     supply: Supply,
     recorder: Recorder,
@@ -83,6 +88,7 @@ pub async fn run(context: Context) {
         removals: PendingRemovals::default(),
         writes: Writes::default(),
         compared: Mutex::default(),
+        begun: context.now(),
         failures: Mutex::default(),
         recorder: context.recorder(),
         orphans: orphans.queue(),
@@ -237,7 +243,7 @@ impl Controller {
             .map_err(|why| Error::Invalid { what: "selector", why })?;
         // Before pods are read: one that arrives later is in the next sync.
         let may_act = self.expected.satisfied(s.key);
-        if !self.caches_are_current(&s, &stored, &selector).await? {
+        if !self.caches_are_current(&s, &selector).await? {
             return Ok(Outcome::After(STALE));
         }
         let observed = self.observe(&s, spec, stored, selector).await?;
@@ -285,14 +291,15 @@ impl Controller {
         cache.controlled_by(s.job.uid()).chain(orphans).cloned().collect()
     }
 
-    /// Whether the caches show what an earlier controller wrote, which this one does not remember. Always true once it was.
-    async fn caches_are_current(&self, s: &Sync<'_>, stored: &Status, selector: &LabelSelector) -> Result<bool, Error> {
+    /// Whether the caches show what an earlier controller wrote, which this one does not remember. Once true, it stays so; a job that was
+    /// created since has no pods of an earlier controller.
+    async fn caches_are_current(&self, s: &Sync<'_>, selector: &LabelSelector) -> Result<bool, Error> {
         let uid: Arc<str> = s.job.uid().into();
         if self.compared.lock().contains(&uid) {
             return Ok(true);
         }
-        // A job that was never reconciled has no pods of an earlier controller.
-        let is_new = stored.start_time.is_none() && stored.conditions.is_empty();
+        let created = meta::time::parse(s.job.creation_timestamp());
+        let is_new = created.is_some_and(|t| t > meta::time::plus(self.begun, SKEW_SECONDS));
         if !is_new {
             let live = s.jobs.get(s.job.name()).await?;
             let cached: Vec<Arc<PodEntry>> = {

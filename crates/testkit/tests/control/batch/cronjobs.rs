@@ -3,7 +3,7 @@
 use super::lab::{Lab, condition, job_spec};
 use meta::{Clock, Object, Value};
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TIME: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
@@ -71,12 +71,12 @@ async fn a_job_is_started_at_each_time() {
     let c = lab.api("cronjobs").get("c").await.unwrap();
     assert_eq!(c.str_at(&["status", "lastSuccessfulTime"]), done.str_at(&["status", "completionTime"]));
     let events = lab.events("CronJob", "c").await;
-    let told = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
+    let event = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
     assert_eq!(
         events,
         [
-            told("SuccessfulCreate", "Created job c-29453770"),
-            told("SawCompletedJob", "Saw completed job: c-29453770, condition: Complete")
+            event("SuccessfulCreate", "Created job c-29453770"),
+            event("SawCompletedJob", "Saw completed job: c-29453770, condition: Complete")
         ]
     );
 }
@@ -166,7 +166,6 @@ async fn after_a_pause_the_last_missed_time_is_made_up_for() {
 #[tokio::test(start_paused = true)]
 async fn a_week_of_hourly_jobs() {
     let lab = Lab::dying_after(usize::MAX).await;
-    let real = Instant::now();
     lab.cron("0 * * * *", "exit:0", json!({"successfulJobsHistoryLimit": 1000})).await;
     lab.sleep(7 * 24 * 60 + 1).await;
     let times = lab.times().await;
@@ -176,7 +175,6 @@ async fn a_week_of_hourly_jobs() {
     );
     let done = lab.list("jobs").await.iter().filter(|j| condition(j, "Complete").is_some()).count();
     assert_eq!(done, 168);
-    eprintln!("a week: {:?}", real.elapsed());
 }
 
 /// Jobs of a daily and an hourly schedule where clocks change.
