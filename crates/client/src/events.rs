@@ -184,7 +184,11 @@ impl Recorder {
     fn moment(&self) -> Timestamp {
         let mut last = self.last.lock();
         let now = self.clock.now();
-        *last = if now <= *last && last.duration_since(now) < AHEAD { *last + APART } else { now };
+        *last = if now <= *last && last.duration_since(now) < AHEAD {
+            last.saturating_add(APART).unwrap_or(now)
+        } else {
+            now
+        };
         *last
     }
 

@@ -75,9 +75,58 @@ impl<K: Ord + Clone> Expectations<K> {
     }
 }
 
+/// Objects by UID of which a controller removed something (a finalizer) that the cache may still show, for each key.
+pub struct PendingRemovals<K>(Mutex<BTreeMap<K, BTreeSet<String>>>);
+
+impl<K> Default for PendingRemovals<K> {
+    fn default() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+}
+
+impl<K: Ord + Clone> PendingRemovals<K> {
+    /// Must be called before the removals.
+    pub fn expect(&self, key: &K, uids: impl IntoIterator<Item = String>) {
+        self.0.lock().entry(key.clone()).or_default().extend(uids);
+    }
+
+    /// The cache shows the removal, or it failed.
+    pub fn observed(&self, key: &K, uid: &str) {
+        let mut all = self.0.lock();
+        if let Some(pending) = all.get_mut(key) {
+            pending.remove(uid);
+            if pending.is_empty() {
+                all.remove(key);
+            }
+        }
+    }
+
+    /// The UIDs of objects of the key whose removal is not observed yet.
+    pub fn pending(&self, key: &K) -> BTreeSet<String> {
+        self.0.lock().get(key).cloned().unwrap_or_default()
+    }
+
+    /// Removes what is pending of a deleted key.
+    pub fn forget(&self, key: &K) {
+        self.0.lock().remove(key);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn removals_are_pending_until_they_are_observed() {
+        let p = PendingRemovals::default();
+        p.expect(&"a", ["x".into(), "y".into()]);
+        p.expect(&"a", ["z".into()]);
+        p.observed(&"a", "y");
+        p.observed(&"b", "x");
+        assert_eq!(p.pending(&"a"), BTreeSet::from(["x".into(), "z".into()]));
+        p.forget(&"a");
+        assert_eq!(p.pending(&"a"), BTreeSet::new());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_trusted_after_all_was_seen_or_long_enough() {

@@ -35,7 +35,7 @@ pub use backoff::KeyedBackoff;
 pub use client::{Client, Impersonation};
 pub use error::{BoxError, Error, optional};
 pub use events::{Recorder, Regarding, Severity, Source};
-pub use expectations::Expectations;
+pub use expectations::{Expectations, PendingRemovals};
 pub use https::Https;
 pub use informer::{Change, Entry, Informer, Informers, Key, Meta, Scope};
 pub use keyed_limit::{KeyedLimit, Permit};
@@ -45,7 +45,7 @@ pub use options::{
     WatchOptions, WriteOptions,
 };
 pub use pace::{Pace, Tokens};
-pub use queue::{Outcome, WorkQueue};
+pub use queue::{Outcome, RateLimit, WorkQueue};
 pub use resource::ApiResource;
 pub use supervisor::{Shutdown, Trigger, shutdown};
 pub use transport::{Body, Duplex, InProcess, Transport, Upgrade, Upgraded};

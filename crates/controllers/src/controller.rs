@@ -6,7 +6,7 @@
 
 use crate::context::{Context, Error};
 use client::informer::{Subscription, View};
-use client::{ApiResource, Change, Informer, Key, Outcome, Scope, WorkQueue};
+use client::{ApiResource, Change, Informer, Key, Outcome, RateLimit, Scope, WorkQueue};
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +31,13 @@ pub struct Builder<K = Key> {
 
 impl<K: Ord + Clone + Debug + Send + Sync + 'static> Builder<K> {
     pub fn new(context: &Context) -> Self {
-        Self { context: context.clone(), queue: Arc::default(), synced: Vec::new(), subscriptions: Vec::new() }
+        Self::with_rate_limit(context, RateLimit::default())
+    }
+
+    /// A controller with another back-off of keys that fail.
+    pub fn with_rate_limit(context: &Context, limit: RateLimit) -> Self {
+        let queue = Arc::new(WorkQueue::new(limit));
+        Self { context: context.clone(), queue, synced: Vec::new(), subscriptions: Vec::new() }
     }
 
     /// The queue, for keys that no change brings.

@@ -41,6 +41,9 @@ pub fn controller_reference(owner: &Object) -> Value {
     })
 }
 
+/// The member of a strategic merge patch with finalizers to remove.
+pub const REMOVE_FINALIZERS: &str = "$deleteFromPrimitiveList/finalizers";
+
 /// `metadata.ownerReferences` with these owners.
 pub fn owner_references(owners: &[Owner]) -> Vec<Value> {
     let reference = |o: &Owner| {
@@ -120,12 +123,20 @@ pub struct Claims<'a> {
     owners: &'a Api<Object>,
     objects: &'a Api<Object>,
     may_adopt: Option<bool>,
+    finalizer: Option<&'static str>,
 }
 
 impl<'a> Claims<'a> {
     /// `owners` and `objects` are in the owner's namespace.
     pub fn new(owner: &'a Object, owners: &'a Api<Object>, objects: &'a Api<Object>) -> Self {
-        Self { owner, owners, objects, may_adopt: None }
+        Self { owner, owners, objects, may_adopt: None, finalizer: None }
+    }
+
+    /// Adopted objects get this finalizer, and released ones lose it.
+    #[must_use]
+    pub fn with_finalizer(mut self, finalizer: &'static str) -> Self {
+        self.finalizer = Some(finalizer);
+        self
     }
 
     /// The objects of a cache that belong to the owner, by name, after adopting those that `matches` selects and releasing others.
@@ -179,7 +190,11 @@ impl<'a> Claims<'a> {
         if self.may_adopt != Some(true) {
             return Ok(false);
         }
-        let patch = json!({"metadata": {"uid": &*object.uid, "ownerReferences": [controller_reference(self.owner)]}});
+        let mut patch =
+            json!({"metadata": {"uid": &*object.uid, "ownerReferences": [controller_reference(self.owner)]}});
+        if let Some(finalizer) = self.finalizer {
+            patch["metadata"]["finalizers"] = json!([finalizer]);
+        }
         match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
             Ok(_) => Ok(true),
             Err(e) if e.is_not_found() => Ok(false),
@@ -188,10 +203,13 @@ impl<'a> Claims<'a> {
     }
 
     async fn release(&mut self, object: &Meta) -> Result<bool, Error> {
-        let patch = json!({"metadata": {
+        let mut patch = json!({"metadata": {
             "uid": &*object.uid,
             "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}],
         }});
+        if let Some(finalizer) = self.finalizer {
+            patch["metadata"][REMOVE_FINALIZERS] = json!([finalizer]);
+        }
         match self.objects.patch(&object.name, &WriteOptions::default(), &Patch::Strategic(patch)).await {
             // It is gone or replaced: in either case it does not belong to the owner.
             Err(e) if !e.is_not_found() && !e.is_invalid() => Err(e.into()),

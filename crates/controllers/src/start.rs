@@ -4,9 +4,10 @@ use crate::context::Context;
 use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
-    bootstrap, certificates, clusterroleaggregation, daemonset, deployment, disruption, endpointslice, ephemeralvolume,
-    garbagecollector, ipallocator, namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota,
-    serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, validatingadmissionpolicystatus,
+    bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, disruption, endpointslice,
+    ephemeralvolume, garbagecollector, ipallocator, job, namespace, nodelifecycle, per_namespace, podgc, replicaset,
+    resourcequota, serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, ttlafterfinished,
+    validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -69,6 +70,9 @@ const CONTROLLERS: &[Row] = &[
     Row("disruption-controller", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
     Row("ephemeral-volume-controller", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
     Row("ttl-controller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),
+    Row("job-controller", ServiceAccount, |c, _| Box::pin(job::run(c))),
+    Row("cronjob-controller", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),
+    Row("ttl-after-finished-controller", ServiceAccount, |c, _| Box::pin(ttlafterfinished::run(c))),
     Row("generic-garbage-collector", ServiceAccount, |c, _| Box::pin(garbagecollector::run(c))),
     Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
     Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),

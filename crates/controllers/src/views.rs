@@ -30,6 +30,8 @@ pub struct PodMeta {
 pub struct PodAnnotations {
     #[serde(rename = "controller.kubernetes.io/pod-deletion-cost")]
     pub deletion_cost: Option<Box<str>>,
+    #[serde(rename = "batch.kubernetes.io/job-completion-index")]
+    pub completion_index: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -82,7 +82,7 @@ fn schedule_and_zone(o: &Object, old: Option<&Object>, errors: &mut ErrorList) {
     if schedule.is_empty() {
         errors.push(FieldError::required(&at, ""));
     } else {
-        if let Err(why) = super::schedule::check(schedule) {
+        if let Err(why) = cron::Schedule::parse(schedule) {
             errors.push(FieldError::invalid(&at, schedule, why));
         }
         let zoned = |o: &Object| o.str_at(&["spec", "schedule"]).is_some_and(|s| s.contains("TZ"));
@@ -123,7 +123,7 @@ fn zone(v: Option<&Value>, at: &FieldPath, errors: &mut ErrorList) {
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         ));
     }
-    if zone != "Local" && !super::schedule::is_zone(zone) {
+    if cron::time_zone(zone).is_err() {
         errors.push(unknown);
     }
 }

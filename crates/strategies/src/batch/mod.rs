@@ -5,7 +5,6 @@ mod job;
 mod job_spec;
 mod job_status;
 mod pod_failure_policy;
-mod schedule;
 mod success_policy;
 
 kinds! { cron_job, job }

@@ -93,6 +93,8 @@ impl Plane {
             "poddisruptionbudgets" => kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", true),
             "controllerrevisions" => kind("apps", "controllerrevisions", "ControllerRevision", true),
             "persistentvolumeclaims" => kind("", "persistentvolumeclaims", "PersistentVolumeClaim", true),
+            "jobs" => kind("batch", "jobs", "Job", true),
+            "cronjobs" => kind("batch", "cronjobs", "CronJob", true),
             "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
             other => panic!("{other}"),
         };

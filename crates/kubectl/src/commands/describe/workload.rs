@@ -246,14 +246,27 @@ pub fn job(p: &mut Page, o: &Object, now: jiff::Timestamp) {
     template(p, o);
 }
 
-/// Formats a list of numbers and ranges in at most fifty characters.
+/// Formats a list of numbers and ranges; a long one is cut at the first comma after fifty characters.
 fn indexes(all: &str) -> String {
-    const MAX_LENGTH: usize = 50;
-    match all.get(..MAX_LENGTH) {
-        None if all.is_empty() => "<none>".into(),
-        Some(start) if all.len() > MAX_LENGTH => {
-            format!("{},...", start.rsplit_once(',').map_or("", |(whole, _)| whole))
-        }
-        _ => all.to_owned(),
+    const SOFT_LIMIT: usize = 50;
+    if all.is_empty() {
+        return "<none>".into();
+    }
+    match all.get(SOFT_LIMIT..).and_then(|rest| rest.find(',')) {
+        Some(comma) => format!("{}...", &all[..=SOFT_LIMIT + comma]),
+        None => all.to_owned(),
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_of_indexes_are_cut() {
+        let ranges = |n: usize| (0..n).map(|i| (10 + 2 * i).to_string()).collect::<Vec<_>>().join(",");
+        assert_eq!(indexes(""), "<none>");
+        assert_eq!(indexes("0-2,5"), "0-2,5");
+        assert_eq!(indexes(&ranges(17)), ranges(17), "no comma after fifty characters");
+        assert_eq!(indexes(&ranges(30)), format!("{},...", ranges(17)));
     }
 }
