@@ -178,6 +178,68 @@ mod tests {
         );
     }
 
+    /// Any text is parsed or refused, and times follow each other in every zone.
+    #[test]
+    fn any_text_is_a_schedule_or_an_error() {
+        let words = [
+            "*",
+            "?",
+            "/",
+            "-",
+            ",",
+            " ",
+            " ",
+            " ",
+            " ",
+            "0",
+            "1",
+            "5",
+            "15",
+            "30",
+            "59",
+            "23",
+            "31",
+            "jan",
+            "FEB",
+            "sun",
+            "@every ",
+            "@daily",
+            "1h",
+            "1.5s",
+            "TZ=",
+            "CRON_TZ=",
+            "UTC",
+            "é",
+            "\u{0}",
+            "18446744073709551616",
+        ];
+        let zones =
+            ["UTC", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Africa/Monrovia", "Pacific/Apia"];
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut parsed = 0;
+        for round in 0..20_000 {
+            let text: String = match round % 2 {
+                0 => (0..random(12)).map(|_| words[random(words.len())]).collect(),
+                _ => (0..5).map(|_| ["* ", "*/7 ", "1 ", "1-3,5 ", "2/2 "][random(5)]).collect(),
+            };
+            let Ok(schedule) = Schedule::parse(&text) else { continue };
+            parsed += 1;
+            let zone = time_zone(zones[random(zones.len())]).unwrap();
+            let schedule = schedule.in_zone(zone.clone());
+            let mut t = Timestamp::from_second(random(4_000_000_000) as i64).unwrap();
+            for _ in 0..3 {
+                let Some(next) = schedule.next(t) else { break };
+                assert!(next > t, "{text}: {next} after {t}");
+                t = next;
+            }
+        }
+        assert!(parsed > 10_000, "{parsed}");
+    }
+
     #[test]
     fn times_at_the_end_of_time_have_no_next() {
         for schedule in ["* * * * *", "@every 2000000h", "0 0 1 1 *", "59 23 31 2 *"] {

@@ -129,6 +129,7 @@ impl Controller {
                 if let (Some(old), None) = (old, new) {
                     self.orphans.add(Orphan::OfJob(old.meta.uid.clone()));
                     self.compared.lock().remove(&old.meta.uid);
+                    self.forget(&key);
                 }
                 queue.add(key);
             }
