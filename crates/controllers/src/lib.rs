@@ -29,6 +29,7 @@ pub mod pod_control;
 pub mod pod_order;
 pub mod podgc;
 pub mod replicaset;
+pub mod resourceclaim;
 pub mod resourcequota;
 mod scale;
 pub mod serviceaccounttokens;

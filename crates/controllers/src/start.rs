@@ -6,8 +6,8 @@ use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, disruption, endpointslice,
     ephemeralvolume, garbagecollector, ipallocator, job, namespace, nodelifecycle, per_namespace, podgc, replicaset,
-    resourcequota, serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, ttlafterfinished,
-    validatingadmissionpolicystatus,
+    resourceclaim, resourcequota, serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl,
+    ttlafterfinished, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -69,6 +69,7 @@ const CONTROLLERS: &[Row] = &[
     Row("statefulset-controller", ServiceAccount, |c, _| Box::pin(statefulset::run(c))),
     Row("disruption-controller", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
     Row("ephemeral-volume-controller", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
+    Row("resource-claim-controller", ServiceAccount, |c, _| Box::pin(resourceclaim::run(c))),
     Row("ttl-controller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),
     Row("job-controller", ServiceAccount, |c, _| Box::pin(job::run(c))),
     Row("cronjob-controller", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),

@@ -47,6 +47,13 @@ pub struct PodSpec {
     /// The names of generic ephemeral volumes.
     #[serde(rename = "volumes", deserialize_with = "ephemeral_volumes")]
     pub ephemeral_volumes: Pooled<Vec<Box<str>>>,
+    /// The pod uses claims of devices.
+    #[serde(rename = "resourceClaims", deserialize_with = "is_not_empty")]
+    pub has_resource_claims: bool,
+}
+
+fn is_not_empty<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
+    Ok(Option::<Vec<IgnoredAny>>::deserialize(d)?.is_some_and(|all| !all.is_empty()))
 }
 
 fn ephemeral_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Pooled<Vec<Box<str>>>, D::Error> {

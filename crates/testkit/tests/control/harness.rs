@@ -91,6 +91,10 @@ impl Plane {
             "statefulsets" => kind("apps", "statefulsets", "StatefulSet", true),
             "daemonsets" => kind("apps", "daemonsets", "DaemonSet", true),
             "poddisruptionbudgets" => kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", true),
+            "resourceclaims" => kind("resource.k8s.io", "resourceclaims", "ResourceClaim", true),
+            "resourceclaimtemplates" => {
+                kind("resource.k8s.io", "resourceclaimtemplates", "ResourceClaimTemplate", true)
+            }
             "controllerrevisions" => kind("apps", "controllerrevisions", "ControllerRevision", true),
             "persistentvolumeclaims" => kind("", "persistentvolumeclaims", "PersistentVolumeClaim", true),
             "jobs" => kind("batch", "jobs", "Job", true),

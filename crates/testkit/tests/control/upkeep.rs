@@ -92,3 +92,64 @@ async fn pods_leave_tainted_nodes_when_their_toleration_ends() {
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
     assert_eq!(p.list("pods").await.len(), 1);
 }
+
+/// Clauses: C14.resource-claims
+#[tokio::test(start_paused = true)]
+async fn claims_of_devices_come_from_templates_and_are_released() {
+    let p = Plane::start().await;
+    p.node("n1", "8").await;
+    let request = json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}});
+    let pod = |name: &str, node: &str, claims: serde_json::Value| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}], "resourceClaims": claims}})
+    };
+    p.create("pods", pod("p", "", json!([{"name": "gpu", "resourceClaimTemplateName": "t"}]))).await;
+    p.until("an event about the template", async || {
+        let why = "PodResourceClaim gpu: resource claim template \"t\": resourceclaimtemplate.resource.k8s.io \"t\" not found";
+        p.list("events").await.iter().any(|e| e.str_at(&["message"]) == Some(why)).then_some(())
+    })
+    .await;
+    p.create("resourceclaimtemplates", json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t", "namespace": "default"}, "spec": {"metadata": {"labels": {"a": "b"}}, "spec": request}}))
+        .await;
+    let name = p
+        .until("the claim in the pod's status", async || {
+            let pod = p.api("pods").get("p").await.unwrap();
+            let all = pod.at(&["status", "resourceClaimStatuses"])?.as_array()?;
+            Some(all[0]["resourceClaimName"].as_str()?.to_owned())
+        })
+        .await;
+    assert!(name.starts_with("p-gpu-"), "{name}");
+    let made = p.list("resourceclaims").await;
+    assert_eq!(made.len(), 1, "one, however often the pod changes");
+    assert_eq!(made[0].label("a"), Some("b"));
+    assert_eq!(made[0].annotation("resource.kubernetes.io/pod-claim-name"), Some("gpu"));
+    let failed = client::Patch::Strategic(json!({"status": {"phase": "Failed"}}));
+    p.api("pods").patch_status("p", &client::WriteOptions::default(), &failed).await.unwrap();
+    p.until("the claim to go", async || p.list("resourceclaims").await.is_empty().then_some(())).await;
+
+    // A claim that pods share is reserved for those that run, and deallocated after the last.
+    p.create("resourceclaims", json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "shared", "namespace": "default", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        "spec": request}))
+        .await;
+    let allocated = json!({"status": {"allocation": {"devices": {"results": [
+        {"request": "r", "driver": "gpu.example.com", "pool": "n1", "device": "d"}]}}}});
+    let allocated = client::Patch::Merge(allocated);
+    p.api("resourceclaims").patch_status("shared", &client::WriteOptions::default(), &allocated).await.unwrap();
+    let uses = json!([{"name": "gpu", "resourceClaimName": "shared"}]);
+    let user = p.create("pods", pod("q", "n1", uses)).await;
+    p.until("the reservation", async || {
+        let claim = p.api("resourceclaims").get("shared").await.unwrap();
+        let all = claim.at(&["status", "reservedFor"])?.as_array()?.clone();
+        (all[0]["uid"] == user.uid()).then_some(())
+    })
+    .await;
+    p.api("pods").delete("q", &DeleteOptions::default().with_grace(0)).await.unwrap();
+    p.until("the claim to be free", async || {
+        let claim = p.api("resourceclaims").get("shared").await.unwrap();
+        let free = claim.at(&["status", "reservedFor"]).is_none() && claim.at(&["status", "allocation"]).is_none();
+        (free && claim.finalizers().next().is_none()).then_some(())
+    })
+    .await;
+}
