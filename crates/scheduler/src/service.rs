@@ -100,17 +100,18 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
     let namespaces = options
         .informers
         .informer::<()>(&ApiResource::typed::<core::Namespace>(), &Scope { metadata_only: true, ..Scope::default() });
+    // Until the scheduler ends: another one may be started after it.
     let all = changes.clone();
-    nodes.on_change(move |c| {
+    let _nodes = nodes.subscribe(move |c| {
         all.add(Change::Node { old: c.old.clone(), new: c.new.clone() });
     });
     let all = changes.clone();
-    namespaces.on_change(move |c| {
+    let _namespaces = namespaces.subscribe(move |c| {
         let new = c.new.as_ref().map(|n| n.meta.labels.clone());
         all.add(Change::Namespace { name: c.latest().meta.name.clone(), old: c.old.is_some(), new });
     });
     let all = changes.clone();
-    pods.on_change(move |c| {
+    let _pods = pods.subscribe(move |c| {
         all.add(Change::Pod { old: c.old.clone(), new: c.new.clone() });
     });
     let ready = async {
