@@ -14,6 +14,10 @@ use tokio::sync::mpsc;
 /// Buffered pieces of a relayed body. A log passes two relays, and unread pieces grow large.
 const RELAYED: usize = 4;
 
+/// Bytes of a complete body that are handed over at a time. The connection buffers a few pieces; when it has the last one, the budget of
+/// the response is free again.
+const PIECE: usize = 256 << 10;
+
 /// A response body. Dropping it ends its source.
 pub enum Body {
     Full(Bytes),
@@ -181,7 +185,7 @@ impl HttpBody for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         let frame = |b: Option<Bytes>| b.map(|b| Ok(Frame::data(b)));
         match self.get_mut() {
-            Self::Full(b) => Poll::Ready(frame(Some(std::mem::take(b)).filter(|b| !b.is_empty()))),
+            Self::Full(b) => Poll::Ready(frame(Some(b.split_to(b.len().min(PIECE))).filter(|b| !b.is_empty()))),
             Self::Joined(j) => Poll::Ready(frame(j.next_piece())),
             Self::Gzip(g) => g.poll_piece(cx).map(frame),
             Self::Stream(p) => match &mut p.source {
@@ -214,6 +218,17 @@ mod tests {
     use super::*;
     use futures::stream;
     use http_body_util::StreamBody;
+
+    /// The connection took a complete body at once, and its budget was free while nothing of it had been read.
+    #[tokio::test]
+    async fn complete_bodies_are_handed_over_in_pieces() {
+        let mut body = Body::from(vec![b'x'; 2 * PIECE + 1]);
+        let mut sizes = Vec::new();
+        while !body.is_end_stream() {
+            sizes.push(body.frame().await.unwrap().unwrap().into_data().unwrap().len());
+        }
+        assert_eq!(sizes, [PIECE, PIECE, 1]);
+    }
 
     #[tokio::test]
     async fn what_is_cut_off_is_cut_off_behind_the_relay() {

@@ -58,6 +58,8 @@ struct Flow {
 struct Waiter {
     number: u64,
     size: usize,
+    /// Bytes that are in memory already.
+    weight: usize,
     grant: oneshot::Sender<()>,
 }
 
@@ -87,7 +89,7 @@ impl Budget {
 
     /// Like [`Self::take`], but limits the request to a quarter of a flow's limit.
     pub async fn take_part(&self, user: &str, bytes: usize, patience: Duration) -> Option<Share> {
-        self.take(user, bytes.min(self.per_flow / 4), patience).await
+        self.take_weighed(user, bytes.min(self.per_flow / 4), bytes, patience).await
     }
 
     /// Rejects all requests from now on.
@@ -113,6 +115,11 @@ impl Budget {
 
     /// Waits at most `patience` for a grant; none after a timeout, or if too many requests wait.
     pub async fn take(&self, user: &str, bytes: usize, patience: Duration) -> Option<Share> {
+        self.take_weighed(user, bytes, 0, patience).await
+    }
+
+    /// `weight`: the bytes that are in memory already while the request waits.
+    async fn take_weighed(&self, user: &str, bytes: usize, weight: usize, patience: Duration) -> Option<Share> {
         let mut ticket = {
             if let Some(grant) = self.take_now(user, bytes) {
                 return Some(grant);
@@ -122,7 +129,7 @@ impl Budget {
             if line.closed || bytes > self.per_flow {
                 return None;
             }
-            let (number, granted) = line.wait(&flow, bytes)?;
+            let (number, granted) = line.wait(&flow, bytes, weight)?;
             line.serve();
             Ticket { line: self.line.clone(), flow, number, size: bytes, granted }
         };
@@ -159,9 +166,10 @@ impl Line {
     }
 
     /// Joins the flow's queue; none if it is full.
-    fn wait(&mut self, flow: &str, size: usize) -> Option<(u64, oneshot::Receiver<()>)> {
+    fn wait(&mut self, flow: &str, size: usize, weight: usize) -> Option<(u64, oneshot::Receiver<()>)> {
         let own = self.flows.get(flow)?.waiting.len();
-        if own >= WAITING {
+        let heavy = self.flows.get(flow)?.waiting.iter().map(|w| w.weight).sum::<usize>();
+        if own >= WAITING || (own > 0 && heavy + weight > 2 * self.per_flow) {
             return None;
         }
         if self.waiting >= WAITING_TOTAL {
@@ -181,7 +189,7 @@ impl Line {
             // An idle flow accumulates no credit.
             f.done = f.done.max(clock);
         }
-        f.waiting.push_back(Waiter { number, size, grant });
+        f.waiting.push_back(Waiter { number, size, weight, grant });
         Some((number, granted))
     }
 
@@ -268,6 +276,26 @@ mod tests {
         assert!(b.take("a", 10, AT_ONCE).await.is_some());
         let line = b.line.lock();
         assert!(line.free == 25 && line.waiting == 0 && line.flows.values().all(|f| f.granted == 0));
+    }
+
+    /// Hundreds of complete responses waited in memory for the budget of the responses before them.
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_in_memory_is_limited() {
+        let b = Arc::new(Budget::new(1000, 100));
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(b.take_part("a", 1000, AT_ONCE).await.unwrap());
+        }
+        let take = |bytes| {
+            let b = b.clone();
+            tokio::spawn(async move { b.take_part("a", bytes, LONG).await })
+        };
+        let first = take(1000);
+        tokio::task::yield_now().await;
+        assert!(take(100).await.unwrap().is_none(), "the first is large, and alone may be");
+        held.clear();
+        assert!(first.await.unwrap().is_some());
+        assert!(b.take_part("a", 100, AT_ONCE).await.is_some());
     }
 
     /// Waits until the request is in the queue.

@@ -3,7 +3,9 @@
 //! Each piece is encoded as a separate list, without the bytes before and after its objects. The result equals the
 //! encoding of the complete list, in every encoding.
 
+use crate::body::Body;
 use crate::content::{self, Encoding, Negotiated, PROTOBUF};
+use crate::joined::indented;
 use meta::{Status, Value};
 use registry::Resource;
 use std::sync::Arc;
@@ -12,8 +14,10 @@ use store::Entry;
 /// Stored bytes per piece.
 const PIECE: usize = 512 << 10;
 
-pub struct Listing<'a> {
-    negotiated: &'a Negotiated,
+pub struct Listing {
+    /// Without indentation, which the complete list gets while it is sent.
+    negotiated: Negotiated,
+    pretty: bool,
     /// The list without its objects, and the field that holds them.
     list: Value,
     field: &'static str,
@@ -36,19 +40,21 @@ enum Form {
     Whole(Vec<Value>),
 }
 
-impl<'a> Listing<'a> {
-    pub fn new(negotiated: &'a Negotiated, mut list: Value, field: &'static str) -> Self {
+impl Listing {
+    pub fn new(negotiated: &Negotiated, mut list: Value, field: &'static str) -> Self {
+        let pretty = negotiated.pretty && negotiated.encoding == Encoding::Json;
+        let negotiated = Negotiated { pretty: false, ..*negotiated };
         list[field] = Value::Array(Vec::new());
         let protobuf = || content::message(&list).map(|m| m.len());
         let form = match negotiated.encoding {
             Encoding::Cbor => Form::Whole(Vec::new()),
             Encoding::Protobuf => match protobuf() {
                 Some(before) => Form::Protobuf { before },
-                None => text(negotiated, &mut list, field),
+                None => text(&negotiated, &mut list, field),
             },
-            Encoding::Json | Encoding::Yaml => text(negotiated, &mut list, field),
+            Encoding::Json | Encoding::Yaml => text(&negotiated, &mut list, field),
         };
-        Self { negotiated, list, field, form, out: Vec::new() }
+        Self { negotiated, pretty, list, field, form, out: Vec::new() }
     }
 
     /// Appends objects.
@@ -63,7 +69,7 @@ impl<'a> Listing<'a> {
         self.list[self.field] = Value::Array(items);
         match &self.form {
             Form::Text { before, between, after, .. } => {
-                let (_, piece) = content::write(self.negotiated, &self.list);
+                let (_, piece) = content::write(&self.negotiated, &self.list);
                 let own = piece.strip_prefix(&before[..]).and_then(|p| p.strip_suffix(&after[..]));
                 let own = own.ok_or_else(|| Status::internal("a part of a list has another form than the list"))?;
                 self.out.extend_from_slice(if self.out.is_empty() { before } else { between });
@@ -82,7 +88,17 @@ impl<'a> Listing<'a> {
     }
 
     /// Returns the media type and bytes of the complete list.
-    pub fn finish(mut self) -> (&'static str, Vec<u8>) {
+    pub fn finish(self) -> (&'static str, Body) {
+        let pretty = self.pretty;
+        let (media, mut bytes) = self.compact();
+        if pretty {
+            bytes.truncate(bytes.trim_ascii_end().len());
+            return (media, indented(bytes));
+        }
+        (media, bytes.into())
+    }
+
+    fn compact(mut self) -> (&'static str, Vec<u8>) {
         match self.form {
             Form::Text { media, after, .. } if !self.out.is_empty() => {
                 self.out.extend_from_slice(&after);
@@ -94,9 +110,9 @@ impl<'a> Listing<'a> {
             }
             Form::Whole(all) => {
                 self.list[self.field] = Value::Array(all);
-                content::write(self.negotiated, &self.list)
+                content::write(&self.negotiated, &self.list)
             }
-            _ => content::write(self.negotiated, &self.list),
+            _ => content::write(&self.negotiated, &self.list),
         }
     }
 }
@@ -197,10 +213,11 @@ mod tests {
                     for step in [1, 4, 100] {
                         let mut listing = Listing::new(&negotiated, list.clone(), field);
                         items.chunks(step).for_each(|c| listing.push(c.to_vec()).unwrap());
-                        let (media, bytes) = listing.finish();
+                        let (media, body) = listing.finish();
+                        let bytes = body.whole().unwrap();
                         let (expected_media, expected) = content::write(&negotiated, &whole);
                         assert!(
-                            (media, &bytes) == (expected_media, &expected),
+                            (media, &*bytes) == (expected_media, &*expected),
                             "{encoding:?} {pretty} {count} {step}:\n{}\n{}",
                             String::from_utf8_lossy(&bytes),
                             String::from_utf8_lossy(&expected)
@@ -217,23 +234,6 @@ mod tests {
         let cut: Vec<&[usize]> = pieces_by(&sizes, |s| *s).collect();
         assert_eq!(cut, [&sizes[..1], &sizes[1..2], &sizes[2..4], &sizes[4..5], &sizes[5..6], &sizes[6..]]);
         assert_eq!(pieces_by(&[0_usize; 0], |s| *s).count(), 0);
-    }
-
-    /// Some kilobytes of nested lists became a hundred times as much in one piece of a response, beyond any budget.
-    #[test]
-    fn objects_that_indentation_multiplies_are_not_joined() {
-        let entry = |data: Value| {
-            let object = meta::Object::from_value(
-                json!({"kind": "Odd", "apiVersion": "v1", "metadata": {"name": "n"}, "data": data}),
-            );
-            let index = stored::encode::index_fn(std::collections::HashMap::new());
-            Entry::new(store::Key::new("things", "", "n"), stored::encode::encode(&object.unwrap()), 7, index)
-        };
-        let many = Value::Array(vec![json!(1); 100_000]);
-        let nested = (0..100).fold(many.clone(), |v, _| json!([v]));
-        assert!(!crate::joined::is_indentable(&entry(nested)));
-        assert!(crate::joined::is_indentable(&entry(json!({"text": "[{,".repeat(300_000)}))), "brackets in text");
-        assert!(crate::joined::is_indentable(&entry(json!({"a": [1, 2, {"b": "c"}]}))));
     }
 
     /// Issue 17: a pretty list was decoded as a whole before the first byte was sent, and took 20 times as long as a plain one.

@@ -56,10 +56,15 @@ fn work_size(server: &Server, call: &Call, row: &Resource) -> Option<usize> {
         if shown {
             return None;
         }
+        let is_yaml = call.negotiated.encoding == Encoding::Yaml;
         if !t.name.is_empty() {
-            return stored().filter(|size| *size >= LARGE);
+            let size = if is_yaml { indented_size(server, row, &t.namespace, &t.name) } else { stored() };
+            return size.filter(|size| *size >= LARGE);
         }
-        let (count, bytes) = collection(server, row, &t.namespace)?;
+        let (count, mut bytes) = collection(server, row, &t.namespace)?;
+        if is_yaml {
+            bytes = bytes.max(indented_size(server, row, &t.namespace, "")?);
+        }
         let bytes = bytes + count * row.strategy.adds_defaults();
         return (count >= MANY || bytes >= LARGE).then_some(bytes.max(count << 10));
     }
@@ -96,6 +101,19 @@ fn collection(server: &Server, row: &Resource, namespace: &str) -> Option<(usize
     let namespace = Some(namespace).filter(|n| !n.is_empty());
     let snapshot = server.registry.store.snapshot();
     Some((snapshot.count(resource, namespace), amount::all(&snapshot, resource, namespace)))
+}
+
+/// Estimates the bytes of the named object as YAML, or of a sample of all objects: indentation multiplies nested text.
+fn indented_size(server: &Server, row: &Resource, namespace: &str, name: &str) -> Option<usize> {
+    let size = |e: &store::Entry| codec::json::indented_len(&e.value, "  ", 0);
+    let snapshot = server.registry.store.snapshot();
+    if !name.is_empty() {
+        let entry = snapshot.get(&row.key(namespace, name)?)?;
+        return Some(size(&entry));
+    }
+    let (resource, _) = row.stored()?;
+    let all = snapshot.range(resource, Some(namespace).filter(|n| !n.is_empty()), None);
+    Some(all.take(MANY).map(|e| size(e)).sum())
 }
 
 /// Additional size of the objects and arrays in a body: each takes far more memory than its text.

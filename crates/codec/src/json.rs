@@ -2,8 +2,10 @@
 //!
 //! Left out: reading. `serde_json` reads values, and strict decoding with paths is the schema's business.
 
+mod indent;
 mod text;
 
+pub use indent::Indenter;
 pub use text::{format_typed, indented_len};
 
 use meta::Value;

@@ -28,7 +28,8 @@ pub fn hash(value: &Value, collisions: Option<i64>) -> String {
         }
     };
     eat(value.to_string().as_bytes());
-    if let Some(c) = collisions {
+    // Status may have a count of zero or none.
+    if let Some(c) = collisions.filter(|c| *c != 0) {
         eat(&c.to_le_bytes());
     }
     meta::random::safe_encode(&h.to_string())

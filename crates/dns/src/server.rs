@@ -60,6 +60,7 @@ pub struct Error {
 struct Server {
     /// The handlers keep the zone up to date.
     _informers: (Informer<ServiceView>, Informer<SliceView>),
+    _subscriptions: [client::informer::Subscription; 2],
     domain: String,
     zone: Arc<RwLock<Zone>>,
 }
@@ -152,15 +153,20 @@ impl Server {
         let services = options.informers.informer(&ApiResource::typed::<Service>(), &Scope::default());
         let slices = options.informers.informer(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
         let (a, b) = (zone.clone(), zone.clone());
-        services.on_change(move |c: &Change<ServiceView>| match &c.new {
+        let for_services = services.subscribe(move |c: &Change<ServiceView>| match &c.new {
             Some(service) => a.write().put_service(&service.meta, &service.view),
             None => a.write().remove_service(&c.latest().meta),
         });
-        slices.on_change(move |c: &Change<SliceView>| match &c.new {
+        let for_slices = slices.subscribe(move |c: &Change<SliceView>| match &c.new {
             Some(slice) => b.write().put_slice(&slice.meta, &slice.view),
             None => b.write().remove_slice(&c.latest().meta),
         });
-        Arc::new(Self { _informers: (services, slices), domain: options.domain.clone(), zone })
+        Arc::new(Self {
+            _informers: (services, slices),
+            _subscriptions: [for_services, for_slices],
+            domain: options.domain.clone(),
+            zone,
+        })
     }
 
     async fn serve_tcp(&self, mut stream: TcpStream) {

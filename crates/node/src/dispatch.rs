@@ -92,13 +92,13 @@ impl Newcomer {
 pub async fn dispatch(shared: Arc<Shared>, pods: Informer<Whole>, node: Informer<Whole>, wakes: Wakes) {
     let changes = Arc::new(Notify::new());
     let touched: Arc<Mutex<BTreeSet<client::Key>>> = Arc::default();
-    {
+    let _subscription = {
         let (changes, touched) = (changes.clone(), touched.clone());
-        pods.on_change(move |c| {
+        pods.subscribe(move |c| {
             touched.lock().insert(c.key());
             changes.notify_one();
-        });
-    }
+        })
+    };
     pods.synced().await;
     // The first container already needs the right variables of services.
     shared.services.synced().await;

@@ -45,8 +45,8 @@ async fn follow(options: Options) {
     let slices = options.informers.informer::<Slice>(&ApiResource::typed::<EndpointSlice>(), &Scope::default());
     let changed = Arc::new(Notify::new());
     let (a, b) = (changed.clone(), changed.clone());
-    services.on_change(move |_| a.notify_one());
-    slices.on_change(move |_| b.notify_one());
+    let _services = services.subscribe(move |_| a.notify_one());
+    let _slices = slices.subscribe(move |_| b.notify_one());
     let synced = async {
         services.synced().await;
         slices.synced().await;

@@ -3,7 +3,13 @@
 use crate::framework::{Framework, Permit, Refusal};
 use crate::pod::Pod;
 use client::Error;
+use futures::future::{BoxFuture, try_join_all};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The longest wait for a Permit plugin (upstream `maxTimeout`).
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Why a pod was not bound.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +25,8 @@ pub enum BindingError {
     },
     #[error("no plugin binds pods")]
     NoBinder,
+    #[error("a plugin panicked")]
+    Panicked,
 }
 
 impl BindingError {
@@ -28,15 +36,36 @@ impl BindingError {
     }
 }
 
+/// The Permit plugins that have not answered yet, by name.
+pub type Waits = Vec<(&'static str, BoxFuture<'static, Result<(), String>>)>;
+
+/// Calls the Permit plugins; returns those to wait for.
+pub fn permits(framework: &Framework, pod: &Pod, node: &str) -> Waits {
+    let all = framework.plugins().map(|p| (p.name(), p.permit(pod, node)));
+    let waits = all.filter_map(|(plugin, permit)| match permit {
+        Permit::Allow => None,
+        Permit::Wait(allowed) => Some((plugin, allowed)),
+    });
+    waits.collect()
+}
+
+/// Waits until all Permit plugins let a pod go ahead. Errors when one rejects it, or has not answered in time, or `cancelled` completes.
+pub async fn permitted(waits: Waits, cancelled: oneshot::Receiver<()>) -> Result<(), BindingError> {
+    let first = waits.first().map_or("", |(plugin, _)| *plugin);
+    let refused = |plugin, reason: String| BindingError::Refused(Refusal::resolvable(plugin, reason));
+    let all = waits.into_iter().map(|(plugin, allowed)| async move {
+        let late = format!("rejected due to timeout after waiting 15m0s at plugin {plugin}");
+        let answer = tokio::time::timeout(PERMIT_TIMEOUT, allowed).await.unwrap_or(Err(late));
+        answer.map_err(|reason| refused(plugin, reason))
+    });
+    tokio::select! {
+        answers = try_join_all(all) => answers.map(|_| ()),
+        _ = cancelled => Err(refused(first, "the pod is gone or bound".into())),
+    }
+}
+
 /// Binds a pod to a node.
 pub async fn bind(framework: &Framework, pod: &Arc<Pod>, node: &Arc<str>) -> Result<(), BindingError> {
-    let permits: Vec<_> = framework.plugins().map(|p| (p.name(), p.permit(pod, node))).collect();
-    for (plugin, permit) in permits {
-        if let Permit::Wait(allowed) = permit {
-            let refused = |reason: String| BindingError::Refused(Refusal::resolvable(plugin, reason));
-            allowed.await.map_err(refused)?;
-        }
-    }
     for plugin in framework.plugins() {
         if let Some(prepared) = plugin.pre_bind(pod, node) {
             let failed = |source| BindingError::Failed { point: "PreBind", plugin: plugin.name(), source };

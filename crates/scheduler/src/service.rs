@@ -16,10 +16,11 @@ use client::{
 use k8s_openapi::api::core::v1 as core;
 use meta::{Clock, Object, Rng};
 use serde_json::json;
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use supervisor::panics::{caught, caught_now};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// What a scheduler needs.
 pub struct Options {
@@ -59,6 +60,14 @@ struct Failed {
     error: BindingError,
 }
 
+/// The binding of a pod.
+struct Binding {
+    /// Dropped when the pod needs no binding any more.
+    _wait: oneshot::Sender<()>,
+    /// The pod as it was changed since.
+    changed: Option<Arc<Pod>>,
+}
+
 struct Scheduler {
     options: Arc<Options>,
     framework: Arc<Framework>,
@@ -67,7 +76,10 @@ struct Scheduler {
     queue: Queue,
     /// The index of the first node that the next decision filters.
     start: usize,
+    /// The pods that count as placed until their binding is observed, by UID.
+    bindings: HashMap<Arc<str>, Binding>,
     failures: mpsc::Sender<Failed>,
+    failed: mpsc::Receiver<Failed>,
     permits: Arc<Semaphore>,
 }
 
@@ -79,7 +91,7 @@ pub fn run(options: Options, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = 
 async fn schedule(mut options: Options, shutdown: Shutdown) {
     let changes = Arc::new(Changes::default());
     // A binding fails at most once, and holds its permit until the failure is in the channel.
-    let (failures, mut failed) = mpsc::channel(options.bindings.max(1));
+    let (failures, failed) = mpsc::channel(options.bindings.max(1));
     let source = Source::scheduler(&options.name, &options.host);
     let recorder = Recorder::start(&options.client, source, options.clock.clone(), shutdown.clone());
 
@@ -88,17 +100,18 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
     let namespaces = options
         .informers
         .informer::<()>(&ApiResource::typed::<core::Namespace>(), &Scope { metadata_only: true, ..Scope::default() });
+    // Until the scheduler ends: another one may be started after it.
     let all = changes.clone();
-    nodes.on_change(move |c| {
+    let _nodes = nodes.subscribe(move |c| {
         all.add(Change::Node { old: c.old.clone(), new: c.new.clone() });
     });
     let all = changes.clone();
-    namespaces.on_change(move |c| {
+    let _namespaces = namespaces.subscribe(move |c| {
         let new = c.new.as_ref().map(|n| n.meta.labels.clone());
         all.add(Change::Namespace { name: c.latest().meta.name.clone(), old: c.old.is_some(), new });
     });
     let all = changes.clone();
-    pods.on_change(move |c| {
+    let _pods = pods.subscribe(move |c| {
         all.add(Change::Pod { old: c.old.clone(), new: c.new.clone() });
     });
     let ready = async {
@@ -118,7 +131,9 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
         recorder,
         cluster: Cluster::default(),
         start: 0,
+        bindings: HashMap::new(),
         failures,
+        failed,
     };
     let work = async {
         loop {
@@ -126,7 +141,7 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
             while let Some(change) = changes.take() {
                 s.take_caught(change);
             }
-            while let Ok(failure) = failed.try_recv() {
+            while let Ok(failure) = s.failed.try_recv() {
                 s.fail_caught(failure);
             }
             if let Some(taken) = s.queue.pop() {
@@ -134,6 +149,7 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
                 let (pod, again) = (taken.pod.key(), taken.clone());
                 if caught("scheduler", pod, s.schedule(taken)).await.is_err() {
                     s.cluster.remove_pod(&again.pod.meta.uid);
+                    s.bindings.remove(&again.pod.meta.uid);
                     s.queue.failed(again);
                 }
                 continue;
@@ -142,7 +158,7 @@ async fn schedule(mut options: Options, shutdown: Shutdown) {
             tokio::select! {
                 biased;
                 change = changes.next() => s.take_caught(change),
-                failure = failed.recv() => match failure {
+                failure = s.failed.recv() => match failure {
                     Some(failure) => s.fail_caught(failure),
                     None => return,
                 },
@@ -195,6 +211,7 @@ impl Scheduler {
             Some(p) if p.view.is_terminal() => self.gone(&p),
             Some(p) if !p.view.node_name.is_empty() => {
                 self.queue.remove(&p.meta.uid);
+                self.bindings.remove(&p.meta.uid);
                 let known = self.cluster.is_placed(&p.meta.uid);
                 let node = p.view.node_name.clone();
                 self.cluster.add_pod(p.clone(), &node);
@@ -208,6 +225,9 @@ impl Scheduler {
                 let ours = *p.view.scheduler_name == *self.options.name && !p.meta.is_deleting();
                 if !ours {
                     self.queue.remove(&p.meta.uid);
+                    self.bindings.remove(&p.meta.uid);
+                } else if let Some(binding) = self.bindings.get_mut(&p.meta.uid) {
+                    binding.changed = Some(p);
                 } else if !self.cluster.is_placed(&p.meta.uid) {
                     self.queue.add(p);
                 }
@@ -222,6 +242,7 @@ impl Scheduler {
 
     fn gone(&mut self, p: &Arc<Pod>) {
         self.queue.remove(&p.meta.uid);
+        self.bindings.remove(&p.meta.uid);
         if self.cluster.remove_pod(&p.meta.uid) {
             self.queue.handle_event(&Event::PodGone(p));
         }
@@ -248,13 +269,39 @@ impl Scheduler {
         }
     }
 
-    /// Starts the binding. The pod counts as placed meanwhile.
-    async fn bind(&self, taken: Taken, node: Arc<str>) {
-        let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
+    /// Starts the binding. The pod counts as placed meanwhile. One that waits for a Permit plugin takes no place among the bindings.
+    async fn bind(&mut self, taken: Taken, node: Arc<str>) {
+        let (wait, cancelled) = oneshot::channel();
+        self.bindings.insert(taken.pod.meta.uid.clone(), Binding { _wait: wait, changed: None });
+        let waits = caught_now("scheduler", taken.pod.key(), || binding::permits(&self.framework, &taken.pod, &node));
+        let Ok(waits) = waits else {
+            return self.binding_failed(Failed { taken, node, error: BindingError::Panicked });
+        };
+        let permit = match waits.is_empty() {
+            true => Some(self.permit().await),
+            false => None,
+        };
+        let permits = self.permits.clone();
         let (framework, recorder, failures) = (self.framework.clone(), self.recorder.clone(), self.failures.clone());
         tokio::spawn(async move {
-            let m = &taken.pod.meta;
-            match binding::bind(&framework, &taken.pod, &node).await {
+            let pod = &taken.pod;
+            let bound = async {
+                let (permit, permitted) = match permit {
+                    Some(permit) => (permit, Ok(())),
+                    None => {
+                        let permitted = caught("scheduler", pod.key(), binding::permitted(waits, cancelled)).await;
+                        (permits.acquire_owned().await.ok(), permitted.unwrap_or(Err(BindingError::Panicked)))
+                    }
+                };
+                let bound = match permitted {
+                    Ok(()) => caught("scheduler", pod.key(), binding::bind(&framework, pod, &node)).await,
+                    refused => Ok(refused),
+                };
+                (permit, bound.unwrap_or(Err(BindingError::Panicked)))
+            };
+            let (permit, bound) = bound.await;
+            let m = &pod.meta;
+            match bound {
                 Ok(()) => {
                     let text = format!("Successfully assigned {}/{} to {node}", m.namespace, m.name);
                     recorder.action(
@@ -273,9 +320,24 @@ impl Scheduler {
         });
     }
 
-    fn binding_failed(&mut self, Failed { taken, node, error }: Failed) {
+    /// Waits until another binding may start. Takes failures meanwhile, whose senders hold permits.
+    async fn permit(&mut self) -> Option<OwnedSemaphorePermit> {
+        let permit = self.permits.clone().acquire_owned();
+        tokio::pin!(permit);
+        loop {
+            tokio::select! {
+                permit = &mut permit => return permit.ok(),
+                Some(failure) = self.failed.recv() => self.fail_caught(failure),
+            }
+        }
+    }
+
+    fn binding_failed(&mut self, Failed { mut taken, node, error }: Failed) {
         let pod = taken.pod.clone();
-        self.framework.unreserve(&pod, &node);
+        let binding = self.bindings.remove(&pod.meta.uid);
+        if caught_now("scheduler", pod.key(), || self.framework.unreserve(&pod, &node)).is_err() {
+            tracing::warn!(pod = %pod.key(), "a plugin may not have returned its reservation");
+        }
         // A change of the pod overrides the assumption: it may be gone, or bound after all.
         let assumed = self.cluster.pod(&pod.meta.uid).is_some_and(|p| p.view.node_name.is_empty());
         if !assumed {
@@ -283,12 +345,15 @@ impl Scheduler {
         }
         self.cluster.remove_pod(&pod.meta.uid);
         self.queue.handle_event(&Event::PodGone(&pod));
-        if error.pod_is_gone() {
-            return;
-        }
+        let Some(binding) = binding.filter(|_| !error.pod_is_gone()) else { return };
         let about = Regarding::from_meta("v1", "Pod", &pod.meta);
         self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", error.to_string());
         match error {
+            // Its plugins have not seen the change.
+            _ if binding.changed.is_some() => {
+                taken.pod = binding.changed.unwrap_or(pod);
+                self.queue.failed(taken);
+            }
             BindingError::Refused(refusal) => self.queue.refused(taken, [refusal.plugin].into()),
             _ => self.queue.failed(taken),
         }
@@ -301,8 +366,8 @@ impl Scheduler {
         self.queue.refused(taken, d.refused_by());
         let about = Regarding::from_meta("v1", "Pod", &pod.meta);
         self.recorder.action(about, Severity::Warning, "FailedScheduling", "Scheduling", message.as_str());
-        let (options, permits) = (self.options.clone(), self.permits.clone());
-        let Ok(permit) = permits.acquire_owned().await else { return };
+        let options = self.options.clone();
+        let permit = self.permit().await;
         tokio::spawn(async move {
             for victim in nomination.iter().flat_map(|n| &n.victims) {
                 let pods = options.client.api::<core::Pod>().namespace(&victim.meta.namespace);

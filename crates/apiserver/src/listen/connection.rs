@@ -56,8 +56,6 @@ const LARGE: usize = 256 << 10;
 const LARGE_SHARED: usize = 8 << 10;
 const STREAM: usize = 16 << 10;
 const ENCODER: usize = 512 << 10;
-/// Maximum memory of a joined list beside the stored objects.
-const JOINED: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Timeout of HTTP/2 pings.
 const PING: Duration = Duration::from_secs(30);
@@ -235,7 +233,7 @@ impl Requests {
         let large = if self.streams { LARGE_SHARED } else { LARGE };
         let bytes = match body {
             Body::Full(b) if b.len() > large => b.len(),
-            Body::Joined(j) if j.least() > large as u64 => JOINED,
+            Body::Joined(j) if j.least() > large as u64 => j.held(),
             Body::Gzip(_) => ENCODER,
             // Watches request their budget when needed.
             Body::Stream(_) if !self.connection.user().is_empty() => STREAM,

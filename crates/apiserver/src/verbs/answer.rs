@@ -4,7 +4,8 @@ use crate::Server;
 use crate::answer::{bytes, failure_in};
 use crate::body::Body;
 use crate::call::Call;
-use crate::content::{self, Shape};
+use crate::content::{self, Negotiated, Shape};
+use crate::joined::indented;
 use crate::table;
 use http::Response;
 use meta::Object;
@@ -55,12 +56,19 @@ pub(super) fn answer(server: &Server, call: &Call, request: &Request, code: u16,
     bytes(code, media, body)
 }
 
-fn write_object(call: &Call, object: &Object) -> (&'static str, Vec<u8>) {
-    if call.negotiated.encoding == content::Encoding::Json && !call.negotiated.pretty {
+fn write_object(call: &Call, object: &Object) -> (&'static str, Body) {
+    let is_json = call.negotiated.encoding == content::Encoding::Json;
+    if is_json && !call.negotiated.pretty {
         let mut out = Vec::with_capacity(1024);
         let _ = serde_json::to_writer(&mut out, &object.0);
         out.push(b'\n');
-        return ("application/json", out);
+        return ("application/json", out.into());
     }
-    content::write(&call.negotiated, &object.clone().into_value())
+    let compact = Negotiated { pretty: false, ..call.negotiated };
+    let (media, mut body) = content::write(&compact, &object.clone().into_value());
+    if is_json {
+        body.truncate(body.trim_ascii_end().len());
+        return (media, indented(body));
+    }
+    (media, body.into())
 }

@@ -5,7 +5,7 @@ use crate::answer::bytes;
 use crate::body::Body;
 use crate::call::Call;
 use crate::content::{Encoding, META_V1, Negotiated, Shape};
-use crate::joined::{Joined, is_indentable};
+use crate::joined::Joined;
 use crate::listing::{Listing, frame, pieces};
 use crate::path::Query;
 use crate::{Server, order, table};
@@ -51,7 +51,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
         }
     }
     let json = call.negotiated.encoding == Encoding::Json && call.negotiated.shape == Shape::Object;
-    if json && !page.entries.is_empty() && page.entries.iter().all(|e| row.serves_bytes(e) && is_indentable(e)) {
+    if json && !page.entries.is_empty() && page.entries.iter().all(|e| row.serves_bytes(e)) {
         let (kind, version) = (row.kind.list_kind(), row.kind.gvk().api_version());
         let list = json!({"kind": kind, "apiVersion": version, "metadata": list_meta(&page)});
         let splice = if row.bare_items { encode::splice_bare } else { encode::splice };
@@ -98,7 +98,7 @@ struct Objects<'a> {
     negotiated: &'a Negotiated,
     include: &'a str,
     now: String,
-    listing: Listing<'a>,
+    listing: Listing,
 }
 
 impl<'a> Objects<'a> {

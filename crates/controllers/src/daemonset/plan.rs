@@ -125,7 +125,7 @@ pub fn manage(spec: &Spec, seen: &Observed, backed_off: impl Fn(&PodEntry, &str)
     // Pods for nodes that are gone are never scheduled, and nobody else deletes them.
     for (node, pods) in &seen.pods {
         if !seen.nodes.iter().any(|n| *n.name == **node) {
-            for d in pods.iter().filter(|d| d.pod.view.spec.node_name.is_empty()) {
+            for d in pods.iter().filter(|d| d.pod.view.spec.node_name.is_empty() && !d.is_deleting()) {
                 plan.delete(d, Cause::Surplus);
             }
         }
@@ -385,6 +385,8 @@ mod tests {
             ("a:fd", ""),
             ("a:f,r", "-af"),
             ("b-:r c-:u", "-cu"),
+            // It waits for a finalizer; another deletion would never be observed.
+            ("c-:ud", ""),
         ];
         for (seen, expected) in cases {
             assert_eq!(text(&manage(&spec(0, 1), &observed(seen), |_, _| false, now)), expected, "{seen}");

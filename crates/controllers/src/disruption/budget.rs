@@ -73,6 +73,11 @@ fn disrupted(budget: &Object) -> Disrupted {
     all.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), time(v)?))).collect()
 }
 
+/// When a pod that was evicted at `at` counts again. The time comes from the status, which others may write.
+fn deadline(at: Timestamp) -> Timestamp {
+    at.checked_add(DELETION_TIMEOUT).unwrap_or(Timestamp::MAX)
+}
+
 /// Counts the pods of a budget. `scale`: the sum of the sizes of their controllers.
 pub fn check(budget: &Object, rule: &Rule, pods: &[Arc<PodEntry>], scale: i64, now: Timestamp) -> Verdict {
     let (expected_pods, desired_healthy) = rule.counts(pods.len() as i64, scale);
@@ -80,7 +85,7 @@ pub fn check(budget: &Object, rule: &Rule, pods: &[Arc<PodEntry>], scale: i64, n
     let (mut kept, mut not_deleted, mut current_healthy) = (Disrupted::new(), Vec::new(), 0);
     for p in pods.iter().filter(|p| !p.meta.is_deleting()) {
         match evicted.get(&*p.meta.name) {
-            Some(at) if *at + DELETION_TIMEOUT > now => {
+            Some(at) if deadline(*at) > now => {
                 kept.insert(p.meta.name.to_string(), *at);
                 continue;
             }
@@ -95,7 +100,7 @@ pub fn check(budget: &Object, rule: &Rule, pods: &[Arc<PodEntry>], scale: i64, n
         desired_healthy,
         expected_pods,
         disruptions_allowed: if expected_pods <= 0 { 0 } else { room },
-        recheck: kept.values().min().map(|at| *at + DELETION_TIMEOUT),
+        recheck: kept.values().min().map(|at| deadline(*at)),
         disrupted: kept,
         not_deleted,
     }
@@ -245,6 +250,16 @@ mod tests {
         assert_eq!((&s["observedGeneration"], &s["conditions"][0]["reason"]), (&json!(2), &json!("SufficientPods")));
         let s = failed(&budget, "no", now);
         assert_eq!((&s["disruptionsAllowed"], &s["conditions"][0]["message"]), (&json!(0), &json!("no")));
+    }
+
+    /// The end of time in a status made the controller panic, and the budget kept its last counts.
+    #[test]
+    fn evictions_at_the_end_of_time_are_counted() {
+        let at = meta::time::format(Timestamp::MAX);
+        let budget = json!({"spec": {"minAvailable": 1}, "status": {"disruptedPods": {"p0": at}}});
+        let budget = Object::from_value(budget).unwrap();
+        let v = check(&budget, &Rule::read(&budget), &pods("rr"), 0, NOW.parse().unwrap());
+        assert_eq!((v.current_healthy, v.disruptions_allowed, v.recheck), (1, 0, Some(Timestamp::MAX)));
     }
 
     #[test]

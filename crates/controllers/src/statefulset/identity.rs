@@ -9,10 +9,12 @@ use serde_json::json;
 pub const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 pub const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
-/// Splits the name of a pod into the name of its set and its ordinal.
+/// Splits the name of a pod into the name of its set and its ordinal. Unlike upstream's, an ordinal has no leading zeros: `web-01` is
+/// never a second pod of the ordinal 1.
 pub fn parent_and_ordinal(pod: &str) -> Option<(&str, i64)> {
     let (parent, ordinal) = pod.rsplit_once('-')?;
-    if ordinal.is_empty() || !ordinal.bytes().all(|b| b.is_ascii_digit()) {
+    let is_canonical = ordinal == "0" || !ordinal.starts_with('0');
+    if ordinal.is_empty() || !is_canonical || !ordinal.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
     // More digits than an `int32` has are no ordinal.

@@ -12,7 +12,7 @@ use crate::context::{Context, Error, object, put_status};
 use crate::controller::{Builder, Reconcile};
 use crate::history::{self, History, Revisions, revisions};
 use crate::ownership::{Claims, Owners, owner_references};
-use crate::pod_control::slow_start;
+use crate::pod_control::{Supply, slow_start};
 use crate::views::{Pod, Selector, pods};
 use client::{
     Api, ApiResource, Change, DeleteOptions, Entry, Informer, Key, Outcome, Recorder, Regarding, WorkQueue,
@@ -23,6 +23,7 @@ use plan::{Action, Member, Spec};
 use retention::{Policy, Verdict};
 use serde::Deserialize;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The fields of a StatefulSet that its controller reads from the cache.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -44,6 +45,7 @@ struct Controller {
     pods: Informer<Pod>,
     claims: Informer<()>,
     revisions: Informer<()>,
+    supply: Supply,
     recorder: Recorder,
 }
 
@@ -59,10 +61,12 @@ fn claims() -> ApiResource {
 pub async fn run(context: Context) {
     let mut builder = Builder::new(&context);
     let sets = builder.watch(&stateful_sets());
+    let pods = builder.watch(&pods());
     let c = Arc::new(Controller {
         owners: Owners::new("StatefulSet", &sets, |s: &SetView| &s.spec.selector),
         sets,
-        pods: builder.watch(&pods()),
+        supply: Supply::new(&pods),
+        pods,
         claims: builder.watch(&claims()),
         revisions: builder.watch(&revisions()),
         recorder: context.recorder(),
@@ -128,13 +132,13 @@ impl Work<'_> {
         let current = self.current();
         let mut status = status::calculate(&self.set, own, current.name(), self.history.update.name(), now);
         let result = if self.set.is_deleting() {
-            Ok(0)
+            Ok((0, None))
         } else {
             let blocked = |ordinal| self.is_blocked(ordinal);
             let steps = plan::plan(&self.spec, &members, blocked, self.history.update.name(), now);
             self.execute(steps, current).await
         };
-        if let Ok(updated) = &result {
+        if let Ok((updated, _)) = &result {
             status::subtract_updated(&mut status, *updated);
         }
         status::complete(&self.set, &mut status);
@@ -147,17 +151,15 @@ impl Work<'_> {
         let unused = self.history.others.iter().filter(|r| !used(r)).count();
         let excess = unused.saturating_sub(history::limit(&self.set));
         let truncated = Revisions::new(&self.set, &self.sets).truncate(&self.history.others, excess, used).await;
-        result?;
+        let (_, wait) = result?;
         written?;
         truncated?;
         // Only time makes a ready pod available.
         let min_ready = self.spec.min_ready_seconds;
         let waiting = own.iter().filter(|p| p.view.is_ready() && !p.view.is_available(min_ready, now));
         let soonest = waiting.filter_map(|p| p.view.available_in(min_ready, now)).min();
-        Ok(match soonest {
-            Some(s) => Outcome::After(meta::time::seconds(s.max(1))),
-            None => Outcome::Done,
-        })
+        let soonest = soonest.map(|s| meta::time::seconds(s.max(1)));
+        Ok(soonest.into_iter().chain(wait).min().map_or(Outcome::Done, Outcome::After))
     }
 
     /// The revision that replicas below the partition have.
@@ -200,10 +202,26 @@ impl Work<'_> {
         claims.iter().filter_map(|n| self.claim(n)).any(|c| retention::is_stale(self.policy, &c.meta, &pod, ""))
     }
 
-    /// Carries out the steps; returns the number of pods that were deleted for an update.
-    async fn execute(&self, steps: Vec<plan::Step>, current: &Object) -> Result<usize, Error> {
-        let mut updated = 0;
-        for step in steps {
+    /// Carries out the steps; returns the number of pods that were deleted for an update, and how long to wait if not all that are
+    /// missing may be created now.
+    async fn execute(&self, steps: Vec<plan::Step>, current: &Object) -> Result<(usize, Option<Duration>), Error> {
+        let (mut updated, mut wait) = (0, None);
+        for mut step in steps {
+            let creations = step.iter().filter(|a| matches!(a, Action::Create(_))).count();
+            let allowance = match creations {
+                0 | 1 => None,
+                n => Some(self.c.supply.take(self.set.namespace(), n)),
+            };
+            if let Some(allowance) = &allowance {
+                let mut left = allowance.as_ref().map_or(0, |a| a.count);
+                wait = allowance.as_ref().err().copied();
+                step.retain(|a| {
+                    let is_creation = matches!(a, Action::Create(_));
+                    let allowed = !is_creation || left > 0;
+                    left -= usize::from(is_creation && allowed);
+                    allowed
+                });
+            }
             let step = &step;
             updated += step.iter().filter(|a| matches!(a, Action::Update(_))).count();
             let (_, failure) = slow_start(step.len(), |i| self.act(&step[i], current)).await;
@@ -211,7 +229,7 @@ impl Work<'_> {
                 return Err(e);
             }
         }
-        Ok(updated)
+        Ok((updated, wait))
     }
 
     async fn act(&self, action: &Action, current: &Object) -> Result<(), Error> {

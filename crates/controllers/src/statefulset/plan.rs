@@ -4,10 +4,12 @@
 //! at most one pod at a time.
 
 use super::identity;
+use crate::pod_control::BURST;
 use crate::views::PodEntry;
 use jiff::Timestamp;
 use meta::Object;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The fields of a StatefulSet that decide.
@@ -98,30 +100,42 @@ pub enum Action {
     Update(Member),
 }
 
+/// Pods by their distance from the first ordinal.
+type Replicas<'a> = BTreeMap<i64, &'a Member>;
+
 /// Actions that may be carried out at the same time; those of the next step follow when all succeeded.
 pub type Step = Vec<Action>;
 
 /// Decides what to do. `members` are the set's pods with ordinals; `blocked` tells of a missing ordinal that its claims are still those
-/// of a pod that goes; `update` is the name of the revision with the present template.
+/// of a pod that goes; `update` is the name of the revision with the present template. The work is in proportion to the pods that
+/// exist, not to `spec.replicas`: at most [`BURST`] creations are planned at once.
 pub fn plan(spec: &Spec, members: &[Member], blocked: impl Fn(i64) -> bool, update: &str, now: Timestamp) -> Vec<Step> {
-    let mut replicas: Vec<Option<&Member>> = vec![None; usize::try_from(spec.replicas).unwrap_or(0)];
+    let mut replicas: Replicas<'_> = BTreeMap::new();
     let mut condemned: Vec<&Member> = Vec::new();
     for m in members {
-        let slot = usize::try_from(m.ordinal - spec.start).ok().and_then(|i| replicas.get_mut(i));
-        match slot {
-            Some(slot) => *slot = Some(m),
-            None => condemned.push(m),
+        match spec.has_ordinal(m.ordinal) {
+            true => drop(replicas.insert(m.ordinal - spec.start, m)),
+            false => condemned.push(m),
         }
     }
     condemned.sort_by_key(|m| std::cmp::Reverse(m.ordinal));
+    let missing = || (0..spec.replicas).filter(|i| !replicas.contains_key(i)).map(|i| spec.start + i);
     let mut steps = if spec.parallel {
-        let all = replicas.iter().enumerate();
-        vec![all.flat_map(|(i, m)| replica(spec, *m, spec.start + i as i64, &blocked, now).0).collect()]
+        let held = replicas.values().filter_map(|m| Some((m.ordinal, replica(spec, m, now).0?)));
+        let new = missing().filter(|n| !blocked(*n)).take(BURST).map(|n| (n, Action::Create(n)));
+        let mut all: Vec<(i64, Action)> = held.chain(new).collect();
+        all.sort_by_key(|(ordinal, _)| *ordinal);
+        vec![all.into_iter().map(|(_, action)| action).collect()]
     } else {
         let mut steps = Vec::new();
-        for (i, m) in replicas.iter().enumerate() {
-            let (actions, stop) = replica(spec, *m, spec.start + i as i64, &blocked, now);
-            steps.extend(actions.into_iter().map(|a| vec![a]));
+        for i in 0..spec.replicas {
+            let Some(m) = replicas.get(&i) else {
+                let ordinal = spec.start + i;
+                steps.extend((!blocked(ordinal)).then(|| vec![Action::Create(ordinal)]));
+                return steps;
+            };
+            let (action, stop) = replica(spec, m, now);
+            steps.extend(action.map(|a| vec![a]));
             if stop {
                 return steps;
             }
@@ -149,17 +163,8 @@ pub fn plan(spec: &Spec, members: &[Member], blocked: impl Fn(i64) -> bool, upda
     steps
 }
 
-/// What a replica needs, and whether later ones wait for it with `OrderedReady`.
-fn replica(
-    spec: &Spec,
-    member: Option<&Member>,
-    ordinal: i64,
-    blocked: impl Fn(i64) -> bool,
-    now: Timestamp,
-) -> (Option<Action>, bool) {
-    let Some(m) = member else {
-        return (if blocked(ordinal) { None } else { Some(Action::Create(ordinal)) }, true);
-    };
+/// What a pod needs, and whether later ones wait for it with `OrderedReady`.
+fn replica(spec: &Spec, m: &Member, now: Timestamp) -> (Option<Action>, bool) {
     if m.pod.view.is_terminal() {
         // It is created again when it is gone.
         return (if m.pod.meta.is_deleting() { None } else { Some(Action::Delete(m.clone())) }, true);
@@ -176,18 +181,18 @@ fn replica(
 }
 
 /// The pods to end because their template is not the present one.
-fn updates<'a>(spec: &Spec, replicas: &[Option<&'a Member>], update: &str, now: Timestamp) -> Vec<&'a Member> {
-    let unavailable = |m: &Option<&Member>| m.is_none_or(|m| m.is_unavailable(spec.min_ready_seconds, now));
-    let outdated = |m: &&Member| identity::revision(&m.pod.meta) != update && !m.pod.meta.is_deleting();
-    let candidates = replicas.iter().enumerate().rev().take_while(|(i, _)| *i as i64 >= spec.partition);
+fn updates<'a>(spec: &Spec, replicas: &Replicas<'a>, update: &str, now: Timestamp) -> Vec<&'a Member> {
+    let unavailable = |m: &Member| m.is_unavailable(spec.min_ready_seconds, now);
+    let outdated = |m: &Member| identity::revision(&m.pod.meta) != update && !m.pod.meta.is_deleting();
     if let Some(max) = spec.max_unavailable {
-        let down = replicas.iter().filter(|m| unavailable(m)).count() as i64;
-        let room = usize::try_from(max - down).unwrap_or(0);
-        return candidates.filter_map(|(_, m)| *m).filter(outdated).take(room).collect();
+        let available = replicas.values().filter(|m| !unavailable(m)).count() as i64;
+        let room = usize::try_from(max - (spec.replicas - available)).unwrap_or(0);
+        return replicas.range(spec.partition..).rev().map(|(_, m)| *m).filter(|m| outdated(m)).take(room).collect();
     }
-    for (_, m) in candidates {
-        if let Some(m) = m.filter(outdated) {
-            return vec![m];
+    for i in (spec.partition..spec.replicas).rev() {
+        let Some(m) = replicas.get(&i) else { return Vec::new() };
+        if outdated(m) {
+            return vec![*m];
         }
         if unavailable(m) {
             return Vec::new();
@@ -350,6 +355,18 @@ mod tests {
         for (spec, pods, expected) in cases {
             assert_eq!(planned(&spec, pods, &[]), expected, "{spec:?} {pods}");
         }
+    }
+
+    /// A plan took memory for all replicas, and the allocation ended the process.
+    #[test]
+    fn huge_sets_are_planned_in_parts() {
+        let base = Spec { replicas: i32::MAX.into(), ..spec() };
+        assert_eq!(planned(&base, "0r 1r", &[]), "create 2");
+        let parallel = Spec { parallel: true, max_unavailable: Some(1), ..base };
+        let steps = planned(&parallel, "0ro 2rx", &[1]);
+        assert!(steps.starts_with("repair 2,create 3,create 4,"), "{steps:.80}");
+        assert_eq!(steps.matches("create").count(), BURST);
+        assert!(!steps.contains("update"), "replicas that are missing are unavailable");
     }
 
     #[test]

@@ -170,6 +170,27 @@ async fn a_subresource_of_a_large_object_uses_a_worker() {
     }
 }
 
+/// Some kilobytes of nested lists became tens of megabytes as YAML, for as many requests at a time as wanted them.
+#[tokio::test(start_paused = true)]
+async fn what_is_large_as_yaml_uses_a_worker() {
+    let c = cluster().await;
+    let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    let data = (0..150).fold(json!(many(|_| 1)), |v, _| json!({"a": v}));
+    create(&c, revisions, json!({"metadata": {"name": "deep"}, "data": data, "revision": 1})).await;
+    create(&c, revisions, json!({"metadata": {"name": "flat"}, "data": {"a": many(|_| 1)}, "revision": 1})).await;
+    let uses_worker = async |path: &str, accept: &str| {
+        let before = c.server.sent_to_workers();
+        let answer = c.request("GET", path, &[("accept", accept)], Default::default()).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        c.server.sent_to_workers() > before
+    };
+    let yaml = "application/yaml";
+    assert!(uses_worker(&format!("{revisions}/deep"), yaml).await);
+    assert!(uses_worker(revisions, yaml).await);
+    assert!(!uses_worker(&format!("{revisions}/flat"), yaml).await);
+    assert!(!uses_worker(&format!("{revisions}/deep"), "application/json").await);
+}
+
 /// The code of an answer to the holder of a token, who may do nothing: 403 for somebody who is known.
 async fn knock(c: &Cluster, token: &str) -> u16 {
     let r = Request::get("/api/v1/nodes").header("authorization", format!("Bearer {token}"));

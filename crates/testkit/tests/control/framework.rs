@@ -84,7 +84,11 @@ impl Plugin for Probe {
     fn permit(&self, pod: &Pod, _: &str) -> Permit {
         self.call("Permit", pod);
         let rejected = pod.meta.label("reject").is_some();
+        let never = pod.meta.label("permit") == Some("never");
         Permit::Wait(Box::pin(async move {
+            if never {
+                std::future::pending::<()>().await;
+            }
             tokio::time::sleep(Duration::from_secs(3)).await;
             if rejected { Err("the permit was rejected".into()) } else { Ok(()) }
         }))
@@ -92,6 +96,7 @@ impl Plugin for Probe {
 
     fn pre_bind(&self, pod: &Arc<Pod>, _: &Arc<str>) -> Option<BoxFuture<'static, Result<(), client::Error>>> {
         self.call("PreBind", pod);
+        assert!(pod.meta.label("panic") != Some("now"), "a test panics");
         let lost = pod.meta.label("lose").map(|_| self.client.clone());
         Some(Box::pin(async move {
             match lost {
@@ -106,8 +111,8 @@ impl Plugin for Probe {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn plugins_are_called_at_every_extension_point() {
+/// A plane with two nodes and a second scheduler, `probing`, with the plugin.
+async fn probing(bindings: usize) -> (Plane, Probe, supervisor::Trigger) {
     let p = Plane::start().await;
     p.node("a", "1").await;
     p.node("b", "1").await;
@@ -115,30 +120,73 @@ async fn plugins_are_called_at_every_extension_point() {
         p.list("nodes").await.iter().all(|n| n.at(&["spec", "taints"]).is_none()).then_some(())
     })
     .await;
-    let (_trigger, shutdown) = supervisor::shutdown();
+    let (trigger, shutdown) = supervisor::shutdown();
     let (client, cluster) = (p.client.clone(), &p.cluster);
     let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
     let mut options = scheduler::Options::new(client.clone(), informers, cluster.clock.clone(), cluster.rng.clone());
     options.name = "probing".into();
+    options.bindings = bindings;
     let probe = Probe { client, calls: Arc::default() };
     options.plugins.insert(0, Box::new(probe.clone()));
     tokio::spawn(scheduler::run(options, shutdown));
-    let create = async |name: &str, labels: serde_json::Value, cpu: &str| {
+    (p, probe, trigger)
+}
+
+impl Plane {
+    async fn probed(&self, name: &str, labels: serde_json::Value, cpu: &str) {
         let containers = json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
-        p.create(
-            "pods",
-            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "labels": labels},
-            "spec": {"schedulerName": "probing", "containers": containers}}),
-        )
-        .await
-    };
-    let bound = async |name: &str| {
-        p.until(name, async || {
-            let pod = p.api("pods").get(name).await.unwrap();
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "labels": labels},
+            "spec": {"schedulerName": "probing", "containers": containers}});
+        self.create("pods", pod).await;
+    }
+
+    async fn bound(&self, name: &str) -> String {
+        self.until(name, async || {
+            let pod = self.api("pods").get(name).await.unwrap();
             pod.str_at(&["spec", "nodeName"]).map(str::to_owned)
         })
         .await
-    };
+    }
+}
+
+/// Pods that wait for a Permit plugin took all places of bindings, and the scheduler stood still; nothing ended the wait of a pod that was
+/// deleted, and its resources stayed taken.
+#[tokio::test(start_paused = true)]
+async fn pods_that_wait_for_permits_delay_no_others() {
+    let (p, probe, _trigger) = probing(1).await;
+    for n in 0..3 {
+        p.probed(&format!("waiting{n}"), json!({"permit": "never"}), "600m").await;
+    }
+    p.probed("good", json!({}), "100m").await;
+    p.bound("good").await;
+    for n in 0..2 {
+        p.api("pods").delete(&format!("waiting{n}"), &client::DeleteOptions::default()).await.unwrap();
+        probe.taken(&format!("waiting{n}"), "Unreserve").await;
+    }
+    p.probed("next", json!({}), "600m").await;
+    p.bound("next").await;
+}
+
+/// A pod whose plugin panicked while it was bound counted as placed for ever; one that was edited meanwhile was tried again as it had been.
+#[tokio::test(start_paused = true)]
+async fn bindings_that_fail_are_tried_again_with_the_pod_as_it_is() {
+    let (p, probe, _trigger) = probing(8).await;
+    p.probed("panics", json!({"panic": "now"}), "100m").await;
+    probe.taken("panics", "Unreserve").await;
+    p.patch("pods", "panics", json!({"metadata": {"labels": {"panic": "over"}}})).await;
+    p.bound("panics").await;
+
+    p.probed("edited", json!({"reject": "x"}), "100m").await;
+    probe.taken("edited", "Permit").await;
+    p.patch("pods", "edited", json!({"metadata": {"labels": {"reject": null}}})).await;
+    p.bound("edited").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn plugins_are_called_at_every_extension_point() {
+    let (p, probe, _trigger) = probing(128).await;
+    let create = async |name: &str, labels, cpu: &str| p.probed(name, labels, cpu).await;
+    let bound = async |name: &str| p.bound(name).await;
     let reported = async |name: &str, message: &str| {
         p.until(message, async || {
             let events = p.list("events").await;

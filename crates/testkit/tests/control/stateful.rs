@@ -235,3 +235,45 @@ async fn an_orphaned_set_is_taken_over_without_restarts() {
     }
     assert_eq!(p.list("controllerrevisions").await.len(), 2, "adopted, none is new");
 }
+
+/// A revision that somebody deleted came back under another name, and all pods were replaced.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_revision_comes_back_under_its_name() {
+    let p = Plane::start().await;
+    p.node("n1", "8").await;
+    p.stateful(2, json!({})).await;
+    let set = p.counts(&[("availableReplicas", 2), ("updatedReplicas", 2)]).await;
+    let revision = set.str_at(&["status", "updateRevision"]).unwrap().to_owned();
+    let before: Vec<_> = p.list("pods").await.iter().map(|o| o.uid().to_owned()).collect();
+    p.api("controllerrevisions").delete(&revision, &DeleteOptions::default()).await.unwrap();
+    p.patch("statefulsets", "web", json!({"spec": {"revisionHistoryLimit": 3}})).await;
+    p.counts(&[("availableReplicas", 2), ("updatedReplicas", 2)]).await;
+    let revisions = p.list("controllerrevisions").await;
+    assert_eq!(revisions.iter().map(Object::name).collect::<Vec<_>>(), [&revision]);
+    assert_eq!(p.list("pods").await.iter().map(|o| o.uid().to_owned()).collect::<Vec<_>>(), before);
+}
+
+/// A set adopted a pod `web-01` and had two of the ordinal 1.
+#[tokio::test(start_paused = true)]
+async fn ordinals_have_no_leading_zeros() {
+    let p = Plane::start().await;
+    p.node("n1", "8").await;
+    p.create(
+        "pods",
+        json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "web-01", "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "image": "web:1"}]}}),
+    )
+    .await;
+    p.stateful(2, json!({})).await;
+    p.counts(&[("replicas", 2), ("availableReplicas", 2)]).await;
+    assert!(p.api("pods").get("web-01").await.unwrap().controller_of().is_none());
+}
+
+/// A set of `i32::MAX` replicas ended the process.
+#[tokio::test(start_paused = true)]
+async fn a_huge_set_grows_in_parts() {
+    let p = Plane::start().await;
+    p.stateful(i32::MAX.into(), json!({"podManagementPolicy": "Parallel"})).await;
+    p.until("the first pods", async || (p.list("pods").await.len() >= 500).then_some(())).await;
+}
