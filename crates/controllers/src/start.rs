@@ -5,8 +5,9 @@ use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, daemonset, deployment, disruption, endpointslice, ephemeralvolume,
-    garbagecollector, ipallocator, namespace, nodelifecycle, per_namespace, podgc, replicaset, resourcequota,
-    serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl, validatingadmissionpolicystatus,
+    garbagecollector, horizontalpodautoscaler, ipallocator, namespace, nodelifecycle, per_namespace, podgc, replicaset,
+    resourcequota, serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl,
+    validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -66,6 +67,7 @@ const CONTROLLERS: &[Row] = &[
     Row("deployment-controller", ServiceAccount, |c, _| Box::pin(deployment::run(c))),
     Row("daemon-set-controller", ServiceAccount, |c, _| Box::pin(daemonset::run(c))),
     Row("statefulset-controller", ServiceAccount, |c, _| Box::pin(statefulset::run(c))),
+    Row("horizontal-pod-autoscaler", ServiceAccount, |c, _| Box::pin(horizontalpodautoscaler::run(c))),
     Row("disruption-controller", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
     Row("ephemeral-volume-controller", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
     Row("ttl-controller", ServiceAccount, |c, _| Box::pin(ttl::run(c))),

@@ -155,6 +155,12 @@ impl Quantity {
     pub fn format(&self) -> Format {
         self.format
     }
+
+    /// The same value in another notation.
+    #[must_use]
+    pub fn in_format(self, format: Format) -> Self {
+        Self { format, ..self }
+    }
 }
 
 impl std::ops::Add for Quantity {
