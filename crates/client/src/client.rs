@@ -395,7 +395,7 @@ fn without_status(code: StatusCode, body: &[u8]) -> Status {
     let message = match body.trim() {
         "" => text.to_owned(),
         // A proxy or load balancer answered without a message.
-        _ if code == StatusCode::NOT_FOUND => text.to_owned(),
+        _ if matches!(code, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE) => text.to_owned(),
         body => format!("{text}: {body}"),
     };
     Status::new(code.as_u16(), reason, message)

@@ -3,7 +3,6 @@
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
     ("Jobs, CronJobs", "stored; no pods are created"),
-    ("HorizontalPodAutoscalers", "stored; nothing is scaled"),
     ("NetworkPolicies", "stored; not enforced (the server warns)"),
     ("Ingresses, load balancers", "stored; no traffic is served"),
     ("PersistentVolumeClaims", "stored; not bound, and no volumes are provisioned"),

@@ -48,10 +48,10 @@ impl Draft {
         }
     }
 
-    /// Sets what was found. The generation is not observed, as upstream.
+    /// Sets what was found. Zero replicas are absent. Upstream's controller does not set `observedGeneration` either.
     pub fn observe(&mut self, current: i64, metrics: Vec<MetricStatus>) {
         self.status.observed_generation = None;
-        self.status.current_replicas = i32::try_from(current).ok();
+        self.status.current_replicas = i32::try_from(current).ok().filter(|n| *n != 0);
         self.status.current_metrics = (!metrics.is_empty()).then_some(metrics);
     }
 

@@ -1,7 +1,13 @@
 //! A control plane in virtual time: the real API server, all controllers and the scheduler, and simulated nodes.
 
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::transport::Body;
 use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
+use client::{Transport, Upgrade};
 use controllers::certificates::Authority;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use meta::{Object, Value};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::json;
@@ -21,7 +27,35 @@ pub struct Plane {
     dead: Arc<Mutex<BTreeSet<String>>>,
     /// Images whose containers never become ready.
     broken: Arc<Mutex<BTreeSet<String>>>,
+    /// Answers the controllers' requests for metrics.
+    pub metrics: Arc<Mutex<MetricsServer>>,
     _trigger: Trigger,
+}
+
+/// Answers a request for a path, by its path and query: a code and a body.
+pub type MetricsServer = Option<Box<dyn Fn(&str) -> (u16, Value) + Send>>;
+
+/// Sends requests for metrics to a [`MetricsServer`], as if it were registered with the API server, and others on.
+struct WithMetrics(Arc<dyn Transport>, Arc<Mutex<MetricsServer>>);
+
+#[async_trait]
+impl Transport for WithMetrics {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, client::Error> {
+        let path = request.uri().path_and_query().unwrap().as_str().to_owned();
+        if path.starts_with("/apis/") && path[6..].split('/').next().unwrap().ends_with("metrics.k8s.io") {
+            if let Some(server) = &*self.1.lock().unwrap() {
+                let (code, body) = server(&path);
+                let text = if code == 503 { "service unavailable".into() } else { body.to_string() };
+                let body = Full::new(Bytes::from(text)).map_err(|e| match e {}).boxed_unsync();
+                return Ok(Response::builder().status(code).body(body).unwrap());
+            }
+        }
+        self.0.send(request).await
+    }
+
+    async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, client::Error> {
+        self.0.upgrade(request).await
+    }
 }
 
 fn admin() -> auth::User {
@@ -45,16 +79,24 @@ impl Plane {
     }
 
     pub async fn over(cluster: Cluster) -> Self {
+        Self::with_clock(cluster, None).await
+    }
+
+    /// The same, with another clock for the controllers.
+    pub async fn with_clock(cluster: Cluster, clock: Option<Arc<dyn meta::Clock>>) -> Self {
         for ns in ["kube-node-lease"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
         }
+        let clock = clock.unwrap_or_else(|| cluster.clock.clone());
         let client = cluster.client(admin());
+        let metrics: Arc<Mutex<MetricsServer>> = Arc::default();
+        let measured = client.clone().over(|t| Arc::new(WithMetrics(t, metrics.clone())));
         let (trigger, shutdown) = client::shutdown();
         let (ca, authority) = authority();
         let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
         let options = controllers::Options {
             informers: informers.clone(),
-            clock: cluster.clock.clone(),
+            clock,
             rng: cluster.rng.clone(),
             root_ca: "PEM".into(),
             authority: Some(Arc::new(authority)),
@@ -67,10 +109,10 @@ impl Plane {
             service_ranges: vec!["10.96.0.0/16".into()],
         };
         let component = Supervisor::default().component("controller-manager", &shutdown, &Handle::current());
-        controllers::start(&options, &component, &|name| client.clone().with_user_agent(name));
+        controllers::start(&options, &component, &|name| measured.clone().with_user_agent(name));
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
         tokio::spawn(scheduler::run(s, shutdown));
-        let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };
+        let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), metrics, _trigger: trigger };
         p.kubelet(&informers);
         p
     }
@@ -93,6 +135,16 @@ impl Plane {
             "poddisruptionbudgets" => kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", true),
             "controllerrevisions" => kind("apps", "controllerrevisions", "ControllerRevision", true),
             "persistentvolumeclaims" => kind("", "persistentvolumeclaims", "PersistentVolumeClaim", true),
+            "horizontalpodautoscalers" => {
+                let r = ApiResource::named(
+                    "autoscaling",
+                    "v2",
+                    "horizontalpodautoscalers",
+                    "HorizontalPodAutoscaler",
+                    true,
+                );
+                return self.client.dynamic(&r).namespace("default");
+            }
             "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
             other => panic!("{other}"),
         };
@@ -200,6 +252,7 @@ impl Plane {
                     let status = if bad { "False" } else { "True" };
                     let p = client::Patch::Strategic(json!({"metadata": {"uid": &*uid}, "status": {
                         "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+                        "startTime": meta::time::format(clock.now()),
                         "conditions": [{"type": "Ready", "status": status,
                             "lastTransitionTime": meta::time::format(clock.now())}],
                     }}));
