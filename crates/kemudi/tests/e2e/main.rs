@@ -7,6 +7,7 @@
 
 mod apply;
 mod applyset;
+mod autoscaling;
 mod clients;
 mod cluster;
 mod commands;
@@ -80,6 +81,7 @@ fn tests() -> Vec<Test> {
         own(volumes::TESTS),
         own(environment::TESTS),
         own(resources::TESTS),
+        both_since(36, autoscaling::TESTS),
         own(services::TESTS),
         own(kubelet::TESTS),
         own(clients::TESTS),
