@@ -1,4 +1,4 @@
-//! Asks the kubelets of all nodes what they and their pods use (metrics-server's `pkg/scraper`).
+//! Reads the usage of all nodes and their pods from kubelets (metrics-server's `pkg/scraper`).
 //!
 //! Requests go over the connection and with the identity that `log` uses. Invariant: a kubelet that is slow or reports too much
 //! affects only its own node, which has no usage then.
@@ -18,9 +18,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use usage::{RESOLUTION, Usage};
 
-/// How long a kubelet may take.
+/// Time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How many kubelets are asked at a time.
+/// Maximum number of requests at a time.
 const CONCURRENT: usize = 64;
 /// Maximum size of a report.
 const MAX_REPORT: usize = 16 << 20;

@@ -226,6 +226,13 @@ impl Client {
         self.json(request(Method::GET, path, JSON, None)?).await
     }
 
+    /// Like [`Self::get`] with a limit on the bytes of the response, for paths that other servers may answer.
+    pub async fn get_at_most<T: DeserializeOwned>(&self, path: &str, limit: usize) -> Result<T, Error> {
+        let request = request(Method::GET, path, JSON, None)?;
+        let read = async { collect_at_most(self.checked(request).await?.into_body(), limit).await };
+        decode(&self.in_time(read).await?, || format!("GET {path}"))
+    }
+
     fn add_headers(&self, request: &mut Request<Bytes>) {
         let to = request.headers_mut();
         for name in self.headers.keys() {

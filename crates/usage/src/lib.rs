@@ -106,11 +106,13 @@ impl Usage {
         let none = Pod::default();
         for (key, last) in report.pods {
             let known = known.pods.get(&key).unwrap_or(&none);
-            let before = |(name, new): (&Box<str>, &Point)| {
-                Some((name.clone(), previous(new, known.last.get(name), known.previous.get(name))?))
-            };
-            let previous = last.iter().filter_map(before).collect();
-            next.pods.insert(key, Pod { last, previous });
+            let mut pod = Pod { last, ..Pod::default() };
+            for (name, new) in &pod.last {
+                if let Some(point) = previous(new, known.last.get(name), known.previous.get(name)) {
+                    pod.previous.insert(name.clone(), point);
+                }
+            }
+            next.pods.insert(key, pod);
         }
         all.insert(node.into(), next);
     }

@@ -18,6 +18,8 @@ const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
 const EXTERNAL_GROUP: &str = "external.metrics.k8s.io";
 /// The versions of the custom metrics API, which answer alike.
 const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+/// Maximum size of a response: metrics come from programs of users, too.
+const MAX_RESPONSE: usize = 64 << 20;
 /// What a path segment may not contain as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// The window of a custom metric that names none.
@@ -114,7 +116,7 @@ impl Metrics {
     }
 
     async fn list<T: DeserializeOwned>(&self, path: &str, request: &str) -> Result<Vec<T>, String> {
-        let list: List<T> = self.client.get(path).await.map_err(|e| text(&e, request))?;
+        let list: List<T> = self.client.get_at_most(path, MAX_RESPONSE).await.map_err(|e| text(&e, request))?;
         Ok(list.items.unwrap_or_default())
     }
 

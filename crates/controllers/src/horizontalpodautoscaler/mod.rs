@@ -1,7 +1,8 @@
-//! HorizontalPodAutoscalers keep as many replicas as their metrics ask for (upstream `horizontal.go`).
+//! HorizontalPodAutoscalers keep the number of replicas that their metrics require (upstream `horizontal.go`).
 //!
-//! [`sources`] reads metrics, [`replicas`] says how many replicas each asks for, [`limits`] how far and fast they may change. Invariant: an
-//! autoscaler is looked at every [`SYNC`], whatever changes; recommendations and changes of size are remembered by this process only.
+//! [`sources`] reads metrics, [`replicas`] computes the replicas that each requires, [`limits`] restricts how far and fast they change.
+//! Invariant: an autoscaler is reconciled every [`SYNC`], also after changes and errors. Recommendations and changes of size are kept in
+//! memory only.
 //! Left out: scaling to zero, which upstream disables by default.
 
 mod limits;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How often an autoscaler is looked at.
+/// The time between two syncs of an autoscaler.
 const SYNC: Duration = Duration::from_secs(15);
 /// How often a conflicting change of a scale is tried, and how long apart (client-go `retry.DefaultRetry`).
 const ATTEMPTS: (u32, Duration) = (5, Duration::from_millis(10));
@@ -40,7 +41,7 @@ struct Controller {
     metrics: Metrics,
     recorder: Recorder,
     memory: Mutex<BTreeMap<Key, Memory>>,
-    /// The selectors of the targets of all autoscalers. One that was not looked at selects nothing.
+    /// The selectors of the targets of all autoscalers. One that was not reconciled yet selects nothing.
     selectors: Mutex<BTreeMap<Key, LabelSelector>>,
 }
 
@@ -98,24 +99,24 @@ impl Scale {
 }
 
 /// The metrics' result.
-struct Wish {
+struct Recommendation {
     replicas: i64,
-    /// The metric that asks for the most replicas.
+    /// The metric that requires the most replicas.
     metric: String,
     statuses: Vec<MetricStatus>,
     /// The error of metrics that do not matter, since replicas are not removed.
     error: Option<String>,
 }
 
-/// One look at an autoscaler.
-struct Sync<'a> {
+/// An autoscaler while it is reconciled.
+struct SyncState<'a> {
     key: &'a Key,
     object: &'a Object,
     spec: HorizontalPodAutoscalerSpec,
     draft: Draft,
 }
 
-impl Sync<'_> {
+impl SyncState<'_> {
     fn about(&self) -> Regarding {
         Regarding::object(self.object)
     }
@@ -140,8 +141,8 @@ impl Reconcile for Controller {
             return Ok(Outcome::Done);
         };
         let object = object(&autoscalers(), &entry)?;
-        // An error changes nothing about when the next look is due.
-        if let Err(e) = self.look(&key, &object).await {
+        // After an error too, the next sync is due after the period.
+        if let Err(e) = self.sync(&key, &object).await {
             tracing::debug!(controller = self.context.name, ?key, "{e}");
         }
         Ok(Outcome::After(SYNC))
@@ -159,13 +160,13 @@ impl Controller {
         queue.add_after(key, SYNC);
     }
 
-    /// Looks at an autoscaler and writes its status.
-    async fn look(&self, key: &Key, object: &Object) -> Result<(), Error> {
+    /// Reconciles an autoscaler and writes its status.
+    async fn sync(&self, key: &Key, object: &Object) -> Result<(), Error> {
         let typed: HorizontalPodAutoscaler = serde_json::from_value(object.clone().into_value())
             .map_err(|e| Error::Invalid { what: "HorizontalPodAutoscaler", why: e.to_string() })?;
         let before = typed.status.clone().unwrap_or_default();
         let draft = Draft { status: before.clone(), now: self.context.now() };
-        let mut sync = Sync { key, object, spec: typed.spec, draft };
+        let mut sync = SyncState { key, object, spec: typed.spec, draft };
         let result = self.autoscale(&mut sync).await;
         if sync.draft.status != before {
             let status = serde_json::to_value(&sync.draft.status).unwrap_or_default();
@@ -179,7 +180,7 @@ impl Controller {
     }
 
     /// Finds the scale of the target.
-    async fn scale(&self, sync: &Sync<'_>) -> Result<Scale, (&'static str, String)> {
+    async fn scale(&self, sync: &SyncState<'_>) -> Result<Scale, (&'static str, String)> {
         let reference = &sync.spec.scale_target_ref;
         let version = reference.api_version.as_deref().unwrap_or_default();
         let Some(gv) = GroupVersion::parse(version) else {
@@ -199,7 +200,7 @@ impl Controller {
         }
     }
 
-    async fn autoscale(&self, sync: &mut Sync<'_>) -> Result<(), Error> {
+    async fn autoscale(&self, sync: &mut SyncState<'_>) -> Result<(), Error> {
         let mut scale = match self.scale(sync).await {
             Ok(scale) => scale,
             Err((what, e)) => {
@@ -225,14 +226,14 @@ impl Controller {
         } else if current < bounds.min {
             (bounds.min, "Current number of replicas below Spec.MinReplicas".into())
         } else {
-            let wish = self.ask_all(sync, &scale).await?;
-            let reason = match wish.replicas.cmp(&current) {
-                std::cmp::Ordering::Greater => format!("{} above target", wish.metric),
+            let recommended = self.evaluate_all(sync, &scale).await?;
+            let reason = match recommended.replicas.cmp(&current) {
+                std::cmp::Ordering::Greater => format!("{} above target", recommended.metric),
                 std::cmp::Ordering::Less => "All metrics below target".into(),
                 std::cmp::Ordering::Equal => String::new(),
             };
-            (statuses, error) = (wish.statuses, wish.error);
-            (self.limit(sync, bounds, current, wish.replicas), reason)
+            (statuses, error) = (recommended.statuses, recommended.error);
+            (self.limit(sync, bounds, current, recommended.replicas), reason)
         };
         let rescale = desired != current;
         if rescale {
@@ -245,8 +246,8 @@ impl Controller {
         error.map_or(Ok(()), |e| Err(failed(e)))
     }
 
-    /// Brings the replicas that metrics ask for within the limits.
-    fn limit(&self, sync: &mut Sync<'_>, bounds: Bounds, current: i64, desired: i64) -> i64 {
+    /// Brings the replicas that metrics require within the limits.
+    fn limit(&self, sync: &mut SyncState<'_>, bounds: Bounds, current: i64, desired: i64) -> i64 {
         let behavior = sync.spec.behavior.as_ref().map(Behavior::read);
         let limited = {
             let mut memory = self.memory.lock();
@@ -263,7 +264,7 @@ impl Controller {
 
     async fn rescale(
         &self,
-        sync: &mut Sync<'_>,
+        sync: &mut SyncState<'_>,
         scale: &mut Scale,
         current: i64,
         desired: i64,
@@ -287,7 +288,7 @@ impl Controller {
     }
 
     /// The pods of a target. Fails if its selector is unusable, or selects pods of another autoscaler.
-    fn select(&self, sync: &mut Sync<'_>, selector: &str) -> Result<Vec<Arc<PodEntry>>, String> {
+    fn select(&self, sync: &mut SyncState<'_>, selector: &str) -> Result<Vec<Arc<PodEntry>>, String> {
         let (reason, event, message, error) = match self.select_own(sync.key, selector) {
             Ok(pods) => return Ok(pods),
             Err((_, e)) if selector.is_empty() => {
@@ -329,14 +330,14 @@ impl Controller {
         Ok(pods)
     }
 
-    /// Asks all metrics. The largest number of replicas counts; if a metric fails, replicas are not removed.
-    async fn ask_all(&self, sync: &mut Sync<'_>, scale: &Scale) -> Result<Wish, Error> {
+    /// Evaluates all metrics. The largest number of replicas counts; if a metric fails, replicas are not removed.
+    async fn evaluate_all(&self, sync: &mut SyncState<'_>, scale: &Scale) -> Result<Recommendation, Error> {
         let current = scale.int("spec");
-        let asked = match self.select(sync, scale.selector()) {
-            Ok(pods) => self.ask_each(sync, scale, &pods).await,
+        let evaluated = match self.select(sync, scale.selector()) {
+            Ok(pods) => self.evaluate_each(sync, scale, &pods).await,
             Err(e) => Err((Vec::new(), e)),
         };
-        asked.map_err(|(statuses, e)| {
+        evaluated.map_err(|(statuses, e)| {
             sync.draft.observe(current, statuses);
             self.recorder.warning(sync.about(), "FailedComputeMetricsReplicas", e.clone());
             let what = "failed to compute desired number of replicas based on listed metrics for";
@@ -344,12 +345,12 @@ impl Controller {
         })
     }
 
-    async fn ask_each(
+    async fn evaluate_each(
         &self,
-        sync: &mut Sync<'_>,
+        sync: &mut SyncState<'_>,
         scale: &Scale,
         pods: &[Arc<PodEntry>],
-    ) -> Result<Wish, (Vec<MetricStatus>, String)> {
+    ) -> Result<Recommendation, (Vec<MetricStatus>, String)> {
         let specs = sync.spec.metrics.take().unwrap_or_default();
         let tolerances = limits::tolerances(sync.spec.behavior.as_ref());
         let scope = Scope {
@@ -361,7 +362,7 @@ impl Controller {
         let (mut replicas, mut metric, mut statuses) = (0, String::new(), Vec::new());
         let (mut first, mut invalid) = (None, 0);
         for spec in &specs {
-            match self.ask(&scope, spec).await {
+            match self.evaluate(&scope, spec).await {
                 Ok(proposal) => {
                     if replicas == 0 || proposal.replicas > replicas {
                         (replicas, metric) = (proposal.replicas, proposal.name);
@@ -388,6 +389,6 @@ impl Controller {
         }
         let text = format!("the HPA was able to successfully calculate a replica count from {metric}");
         sync.draft.condition(SCALING_ACTIVE, true, "ValidMetricFound", text);
-        Ok(Wish { replicas, metric, statuses, error })
+        Ok(Recommendation { replicas, metric, statuses, error })
     }
 }

@@ -1,4 +1,4 @@
-//! How many replicas a metric asks for (upstream `replica_calculator.go`). Pure: data to data.
+//! How many replicas a metric requires (upstream `replica_calculator.go`). Pure: data to data.
 
 use crate::views::{Pod, PodEntry};
 use jiff::{SignedDuration, Timestamp};
@@ -47,7 +47,7 @@ pub struct Target<'a> {
     pub now: Timestamp,
 }
 
-/// The replicas that a utilization asks for.
+/// The replicas that a utilization requires.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Utilization {
     pub replicas: i64,

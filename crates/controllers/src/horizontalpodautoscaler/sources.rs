@@ -1,4 +1,4 @@
-//! The metrics of an autoscaler: each is read, and says how many replicas it asks for.
+//! The metrics of an autoscaler: reads each and computes the replicas that it requires.
 
 use super::Controller;
 use super::replicas::{self, Target};
@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as metav1;
 use meta::quantity::Format;
 use meta::{LabelSelector, Quantity};
 
-/// What a metric asks for.
+/// The replicas that a metric requires.
 pub struct Proposal {
     pub replicas: i64,
     /// The name of the metric, for messages.
@@ -20,7 +20,7 @@ pub struct Proposal {
     pub status: MetricStatus,
 }
 
-/// Why a metric asks for nothing.
+/// Why the replicas for a metric are unknown.
 pub struct Failure {
     /// The reason of the condition and of the event.
     pub reason: &'static str,
@@ -78,11 +78,11 @@ fn value(value: Option<Text>) -> MetricValueStatus {
 }
 
 /// The result of a metric: replicas, name, status.
-type Asked = Result<(i64, String, MetricStatus), Unknown>;
+type Evaluated = Result<(i64, String, MetricStatus), Unknown>;
 
 /// Why the value of a metric is unknown.
 struct Unknown {
-    /// What the error that fails the sync begins with, which conditions and events lack.
+    /// The prefix of the error of the sync. Conditions and events lack it.
     prefix: String,
     error: String,
 }
@@ -107,29 +107,37 @@ impl From<&str> for Unknown {
 
 impl Controller {
     /// Reads a metric.
-    pub(super) async fn ask(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Result<Proposal, Failure> {
-        let (asked, reason, subject) = match &*spec.type_ {
-            "Object" => (self.ask_object(scope, spec).await, "FailedGetObjectMetric", "object metric".into()),
-            "Pods" => (self.ask_pods(scope, spec).await, "FailedGetPodsMetric", "pods metric".into()),
+    pub(super) async fn evaluate(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Result<Proposal, Failure> {
+        let (evaluated, reason, subject) = match &*spec.type_ {
+            "Object" => (self.object_proposal(scope, spec).await, "FailedGetObjectMetric", "object metric".into()),
+            "Pods" => (self.pods_proposal(scope, spec).await, "FailedGetPodsMetric", "pods metric".into()),
             "Resource" => {
                 let name = spec.resource.as_ref().map(|r| &*r.name).unwrap_or_default();
-                (self.ask_resource(scope, spec).await, "FailedGetResourceMetric", format!("{name} resource metric"))
+                (
+                    self.resource_proposal(scope, spec).await,
+                    "FailedGetResourceMetric",
+                    format!("{name} resource metric"),
+                )
             }
             "ContainerResource" => {
                 let container = spec.container_resource.as_ref().map(|r| &*r.container).unwrap_or_default();
-                let asked = self.ask_container(scope, spec).await;
-                (asked, "FailedGetContainerResourceMetric", format!("{container} container metric"))
+                let evaluated = self.container_proposal(scope, spec).await;
+                (evaluated, "FailedGetContainerResourceMetric", format!("{container} container metric"))
             }
             "External" => {
                 let name = spec.external.as_ref().map(|e| &*e.metric.name).unwrap_or_default();
-                (self.ask_external(scope, spec).await, "FailedGetExternalMetric", format!("{name} external metric"))
+                (
+                    self.external_proposal(scope, spec).await,
+                    "FailedGetExternalMetric",
+                    format!("{name} external metric"),
+                )
             }
             other => {
                 let error = format!("unknown metric source type {other:?}");
                 return Err(Failure { reason: "InvalidMetricSourceType", context: error.clone(), error });
             }
         };
-        match asked {
+        match evaluated {
             Ok((replicas, name, status)) => {
                 let status = MetricStatus { type_: spec.type_.clone(), ..status };
                 Ok(Proposal { replicas, name, status })
@@ -141,7 +149,7 @@ impl Controller {
         }
     }
 
-    async fn ask_object(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Asked {
+    async fn object_proposal(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Evaluated {
         let source = spec.object.as_ref().ok_or("no object metric source")?;
         let (metric, object) = (&source.metric, &source.described_object);
         let selector = query(metric.selector.as_ref())?;
@@ -177,7 +185,7 @@ impl Controller {
         }
     }
 
-    async fn ask_pods(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Asked {
+    async fn pods_proposal(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Evaluated {
         let source = spec.pods.as_ref().ok_or("no pods metric source")?;
         let metric = &source.metric;
         let selector = query(metric.selector.as_ref())?;
@@ -190,14 +198,14 @@ impl Controller {
         Ok((replicas, format!("pods metric {}", metric.name), status))
     }
 
-    async fn ask_resource(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Asked {
+    async fn resource_proposal(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Evaluated {
         let source = spec.resource.as_ref().ok_or("no resource metric source")?;
         let (replicas, name, current) = self.usage(scope, &source.name, "", &source.target).await?;
         let resource = ResourceMetricStatus { name: source.name.clone(), current };
         Ok((replicas, name, MetricStatus { resource: Some(resource), ..MetricStatus::default() }))
     }
 
-    async fn ask_container(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Asked {
+    async fn container_proposal(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Evaluated {
         let source = spec.container_resource.as_ref().ok_or("no container resource metric source")?;
         let (replicas, name, current) = self.usage(scope, &source.name, &source.container, &source.target).await?;
         let (name_, container) = (source.name.clone(), source.container.clone());
@@ -218,8 +226,8 @@ impl Controller {
             samples.map_err(|e| format!("unable to get metrics for resource {resource}: {e}"))
         };
         if let Some(value) = milli(target.average_value.as_ref()) {
-            let asked = read().await.and_then(|s| replicas::for_average(&scope.target, s, resource, value));
-            let (replicas, usage) = asked.map_err(|e| format!("failed to get {resource} usage: {e}"))?;
+            let evaluated = read().await.and_then(|s| replicas::for_average(&scope.target, s, resource, value));
+            let (replicas, usage) = evaluated.map_err(|e| format!("failed to get {resource} usage: {e}"))?;
             return Ok((replicas, format!("{resource} resource"), average(quantity(resource, usage))));
         }
         let Some(percent) = target.average_utilization else {
@@ -229,9 +237,9 @@ impl Controller {
                     .into(),
             );
         };
-        let asked =
+        let evaluated =
             read().await.and_then(|s| replicas::for_utilization(&scope.target, s, resource, container, percent.into()));
-        let u = asked.map_err(|e| format!("failed to get {resource} utilization: {e}"))?;
+        let u = evaluated.map_err(|e| format!("failed to get {resource} utilization: {e}"))?;
         let part = if container.is_empty() { "" } else { "container " };
         let name = format!("{resource} {part}resource utilization (percentage of request)");
         let current = MetricValueStatus {
@@ -242,7 +250,7 @@ impl Controller {
         Ok((u.replicas, name, current))
     }
 
-    async fn ask_external(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Asked {
+    async fn external_proposal(&self, scope: &Scope<'_>, spec: &MetricSpec) -> Evaluated {
         let source = spec.external.as_ref().ok_or("no external metric source")?;
         let metric = &source.metric;
         let read = async || {
@@ -269,12 +277,12 @@ impl Controller {
                 "invalid external metric source: neither a value target nor an average value target was set".into()
             );
         };
-        let asked = match read().await {
+        let evaluated = match read().await {
             Ok(usage) => replicas::for_value(&scope.target, usage, target).map(|r| (r, usage)),
             Err(e) => Err(e),
         };
         let prefix = format!("failed to get external metric {}: ", metric.name);
-        let (replicas, usage) = asked.map_err(Unknown::with_prefix(prefix))?;
+        let (replicas, usage) = evaluated.map_err(Unknown::with_prefix(prefix))?;
         Ok((replicas, external_name(metric), status(value(decimal(usage)))))
     }
 }

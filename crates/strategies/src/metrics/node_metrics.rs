@@ -34,7 +34,7 @@ impl Function for NodeMetrics {
 
     async fn get(&self, env: Env<'_>, request: &Request) -> Result<Object, Status> {
         let now = meta::time::format(env.registry.clock.now());
-        let entry = env.registry.find(&Key::new(NODES, "", &*request.name))?;
+        let entry = env.registry.find(&Key::new(NODES, "", &request.name))?;
         entry.and_then(|e| self.find(&e, &now)).ok_or_else(|| not_found("NodeMetrics", &request.name))
     }
 

@@ -43,7 +43,7 @@ impl Function for PodMetrics {
 
     async fn get(&self, env: Env<'_>, request: &Request) -> Result<Object, Status> {
         let now = meta::time::format(env.registry.clock.now());
-        let entry = env.registry.find(&Key::new(PODS, &*request.namespace, &*request.name))?;
+        let entry = env.registry.find(&Key::new(PODS, &request.namespace, &request.name))?;
         let name = || format!("{}/{}", request.namespace, request.name);
         entry.and_then(|e| self.find(&e, &now)).ok_or_else(|| not_found("PodMetrics", &name()))
     }

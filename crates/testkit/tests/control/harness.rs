@@ -42,13 +42,14 @@ struct WithMetrics(Arc<dyn Transport>, Arc<Mutex<MetricsServer>>);
 impl Transport for WithMetrics {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, client::Error> {
         let path = request.uri().path_and_query().unwrap().as_str().to_owned();
-        if path.starts_with("/apis/") && path[6..].split('/').next().unwrap().ends_with("metrics.k8s.io") {
-            if let Some(server) = &*self.1.lock().unwrap() {
-                let (code, body) = server(&path);
-                let text = if code == 503 { "service unavailable".into() } else { body.to_string() };
-                let body = Full::new(Bytes::from(text)).map_err(|e| match e {}).boxed_unsync();
-                return Ok(Response::builder().status(code).body(body).unwrap());
-            }
+        if path.starts_with("/apis/")
+            && path[6..].split('/').next().unwrap().ends_with("metrics.k8s.io")
+            && let Some(server) = &*self.1.lock().unwrap()
+        {
+            let (code, body) = server(&path);
+            let text = if code == 503 { "service unavailable".into() } else { body.to_string() };
+            let body = Full::new(Bytes::from(text)).map_err(|e| match e {}).boxed_unsync();
+            return Ok(Response::builder().status(code).body(body).unwrap());
         }
         self.0.send(request).await
     }

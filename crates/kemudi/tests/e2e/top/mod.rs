@@ -80,7 +80,9 @@ fn usage_is_measured(s: &Story) {
     assert!(line.starts_with("busy   c   "), "{line}");
     let all = s.ok(&["top", "pod", "-l", "app=busy"]);
     assert!(all.starts_with("NAME   CPU(cores)   MEMORY(bytes)   \nbusy   "), "{all}");
-    assert!(s.ok(&["top", "node"]).contains("\ne2e "));
+    s.eventually("usage of the node", || {
+        String::from_utf8_lossy(&s.k(&["top", "node"]).stdout).contains("\ne2e ").then_some(())
+    });
     let table = s.ok(&["get", "pods.metrics.k8s.io"]);
     assert!(table.starts_with("NAME   CPU") && table.contains("\nbusy   "), "{table}");
     let missing = format!("Error from server (NotFound): podmetrics.metrics.k8s.io \"{}/nosuch\" not found\n", s.ns);
