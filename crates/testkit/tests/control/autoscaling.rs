@@ -469,6 +469,29 @@ async fn limits_apply_at_once_and_zero_disables() {
     p.scaled_to(8).await;
 }
 
+/// Clauses: C03.conflicts
+#[tokio::test(start_paused = true)]
+async fn conflicting_updates_are_repeated() {
+    let p = Plane::start().await;
+    p.measure(&load(600));
+    p.web(2).await;
+    p.conflicts.store(4, Ordering::Relaxed);
+    let begun = Instant::now();
+    p.autoscale(json!({})).await;
+    p.scaled_to(3).await;
+    assert_eq!(begun.elapsed().as_secs(), 15, "at the first sync");
+    p.rolled_out("web").await;
+    p.conflicts.store(5, Ordering::Relaxed);
+    p.patch("horizontalpodautoscalers", "web", json!({"spec": {"minReplicas": 6}})).await;
+    let message = p.condition("AbleToScale", "False", "FailedUpdateScale").await;
+    assert_eq!(message, "the HPA controller was unable to update the target scale: somebody else was faster");
+    let text =
+        "New size: 6; reason: Current number of replicas below Spec.MinReplicas; error: somebody else was faster";
+    p.event("FailedRescale", text).await;
+    p.scaled_to(6).await;
+    p.condition("AbleToScale", "True", "ReadyForNewScale").await;
+}
+
 /// Clauses: C03.ambiguous-selector
 #[tokio::test(start_paused = true)]
 async fn two_autoscalers_of_the_same_pods_do_nothing() {

@@ -12,6 +12,7 @@ use meta::{Object, Value};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use supervisor::Supervisor;
@@ -29,14 +30,22 @@ pub struct Plane {
     broken: Arc<Mutex<BTreeSet<String>>>,
     /// Answers the controllers' requests for metrics.
     pub metrics: Arc<Mutex<MetricsServer>>,
+    /// How many of the next updates of scales conflict with another one.
+    pub conflicts: Arc<AtomicUsize>,
     _trigger: Trigger,
 }
 
 /// Answers a request for a path, by its path and query: a code and a body.
 pub type MetricsServer = Option<Box<dyn Fn(&str) -> (u16, Value) + Send>>;
 
-/// Sends requests for metrics to a [`MetricsServer`], as if it were registered with the API server, and others on.
-struct WithMetrics(Arc<dyn Transport>, Arc<Mutex<MetricsServer>>);
+/// Sends requests for metrics to a [`MetricsServer`], as if it were registered with the API server, and others on. Updates of scales
+/// conflict if they are meant to.
+struct WithMetrics(Arc<dyn Transport>, Arc<Mutex<MetricsServer>>, Arc<AtomicUsize>);
+
+fn response(code: u16, text: String) -> Response<Body> {
+    let body = Full::new(Bytes::from(text)).map_err(|e| match e {}).boxed_unsync();
+    Response::builder().status(code).body(body).unwrap()
+}
 
 #[async_trait]
 impl Transport for WithMetrics {
@@ -48,8 +57,16 @@ impl Transport for WithMetrics {
         {
             let (code, body) = server(&path);
             let text = if code == 503 { "service unavailable".into() } else { body.to_string() };
-            let body = Full::new(Bytes::from(text)).map_err(|e| match e {}).boxed_unsync();
-            return Ok(Response::builder().status(code).body(body).unwrap());
+            return Ok(response(code, text));
+        }
+        let taken = |n: usize| n.checked_sub(1);
+        if request.method() == "PUT"
+            && path.ends_with("/scale")
+            && self.2.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+        {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict",
+                "message": "somebody else was faster", "details": {}});
+            return Ok(response(409, status.to_string()));
         }
         self.0.send(request).await
     }
@@ -91,7 +108,8 @@ impl Plane {
         let clock = clock.unwrap_or_else(|| cluster.clock.clone());
         let client = cluster.client(admin());
         let metrics: Arc<Mutex<MetricsServer>> = Arc::default();
-        let measured = client.clone().over(|t| Arc::new(WithMetrics(t, metrics.clone())));
+        let conflicts: Arc<AtomicUsize> = Arc::default();
+        let measured = client.clone().over(|t| Arc::new(WithMetrics(t, metrics.clone(), conflicts.clone())));
         let (trigger, shutdown) = client::shutdown();
         let (ca, authority) = authority();
         let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
@@ -113,7 +131,16 @@ impl Plane {
         controllers::start(&options, &component, &|name| measured.clone().with_user_agent(name));
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
         tokio::spawn(scheduler::run(s, shutdown));
-        let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), metrics, _trigger: trigger };
+        let p = Self {
+            cluster,
+            client,
+            ca,
+            dead: Arc::default(),
+            broken: Arc::default(),
+            metrics,
+            conflicts,
+            _trigger: trigger,
+        };
         p.kubelet(&informers);
         p
     }
