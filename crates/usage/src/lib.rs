@@ -6,9 +6,9 @@
 
 #![warn(missing_docs)]
 
-mod parse;
+mod report;
 
-pub use parse::parse;
+pub use report::parse;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::RwLock;
