@@ -46,6 +46,7 @@ mod path;
 mod placement;
 mod proxy;
 mod request_body;
+pub mod scraper;
 mod server_kinds;
 mod services;
 mod table;

@@ -226,6 +226,13 @@ impl Client {
         self.json(request(Method::GET, path, JSON, None)?).await
     }
 
+    /// Like [`Self::get`] with a limit on the bytes of the response, for paths that other servers may answer.
+    pub async fn get_at_most<T: DeserializeOwned>(&self, path: &str, limit: usize) -> Result<T, Error> {
+        let request = request(Method::GET, path, JSON, None)?;
+        let read = async { collect_at_most(self.checked(request).await?.into_body(), limit).await };
+        decode(&self.in_time(read).await?, || format!("GET {path}"))
+    }
+
     fn add_headers(&self, request: &mut Request<Bytes>) {
         let to = request.headers_mut();
         for name in self.headers.keys() {
@@ -395,7 +402,7 @@ fn without_status(code: StatusCode, body: &[u8]) -> Status {
     let message = match body.trim() {
         "" => text.to_owned(),
         // A proxy or load balancer answered without a message.
-        _ if code == StatusCode::NOT_FOUND => text.to_owned(),
+        _ if matches!(code, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE) => text.to_owned(),
         body => format!("{text}: {body}"),
     };
     Status::new(code.as_u16(), reason, message)

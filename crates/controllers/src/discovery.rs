@@ -107,6 +107,19 @@ pub async fn of_version(client: &Client, gv: &GroupVersion) -> Result<Vec<ApiRes
     Ok(out.into_iter().map(|s| s.resource).collect())
 }
 
+/// The versions of a group, the preferred one first. Fails with *not found* if the server does not serve the group.
+pub async fn versions(client: &Client, group: &str) -> Result<Vec<GroupVersion>, Error> {
+    if group.is_empty() {
+        return Ok(vec![GroupVersion::new("", "v1")]);
+    }
+    let found: Group = client.get(&format!("/apis/{group}")).await?;
+    let others = found.versions.iter().filter(|v| **v != found.preferred_version);
+    Ok(std::iter::once(&found.preferred_version)
+        .chain(others)
+        .filter_map(|v| GroupVersion::parse(&v.group_version))
+        .collect())
+}
+
 async fn read(
     client: &Client,
     path: &str,

@@ -19,6 +19,7 @@ pub mod endpointslice;
 pub mod ephemeralvolume;
 pub mod garbagecollector;
 pub mod history;
+pub mod horizontalpodautoscaler;
 pub mod ipallocator;
 pub mod job;
 pub mod namespace;

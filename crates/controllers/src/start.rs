@@ -5,9 +5,9 @@ use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, disruption, endpointslice,
-    ephemeralvolume, garbagecollector, ipallocator, job, namespace, nodelifecycle, per_namespace, podgc, replicaset,
-    resourceclaim, resourcequota, serviceaccounttokens, servicecidrs, statefulset, storageprotection, ttl,
-    ttlafterfinished, validatingadmissionpolicystatus,
+    ephemeralvolume, garbagecollector, horizontalpodautoscaler, ipallocator, job, namespace, nodelifecycle,
+    per_namespace, podgc, replicaset, resourceclaim, resourcequota, serviceaccounttokens, servicecidrs, statefulset,
+    storageprotection, ttl, ttlafterfinished, validatingadmissionpolicystatus,
 };
 use client::{Client, Informers};
 use meta::{Clock, Rng};
@@ -67,6 +67,7 @@ const CONTROLLERS: &[Row] = &[
     Row("deployment-controller", ServiceAccount, |c, _| Box::pin(deployment::run(c))),
     Row("daemon-set-controller", ServiceAccount, |c, _| Box::pin(daemonset::run(c))),
     Row("statefulset-controller", ServiceAccount, |c, _| Box::pin(statefulset::run(c))),
+    Row("horizontal-pod-autoscaler", ServiceAccount, |c, _| Box::pin(horizontalpodautoscaler::run(c))),
     Row("disruption-controller", ServiceAccount, |c, _| Box::pin(disruption::run(c))),
     Row("ephemeral-volume-controller", ServiceAccount, |c, _| Box::pin(ephemeralvolume::run(c))),
     Row("resource-claim-controller", ServiceAccount, |c, _| Box::pin(resourceclaim::run(c))),

@@ -3,11 +3,12 @@
 use client::informer::{Pooled, or_default};
 use client::{ApiResource, Entry, Meta};
 use jiff::Timestamp;
-use meta::LabelSelector;
+use meta::{LabelSelector, Quantity};
 use placement::Toleration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
 /// The fields of a pod that controllers read.
@@ -44,6 +45,9 @@ pub struct PodSpec {
     pub tolerations: Pooled<Vec<Toleration>>,
     pub containers: Pooled<Vec<Container>>,
     pub init_containers: Pooled<Vec<Container>>,
+    /// Resources of the pod as a whole.
+    pub resources: Pooled<Resources>,
+    pub overhead: Pooled<Amounts>,
     /// The names of generic ephemeral volumes.
     #[serde(rename = "volumes", deserialize_with = "ephemeral_volumes")]
     pub ephemeral_volumes: Pooled<Vec<Box<str>>>,
@@ -67,12 +71,44 @@ fn ephemeral_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Pooled<Vec<Box<s
     Ok(Pooled::intern(all.into_iter().filter(|v| v.ephemeral.is_some()).map(|v| v.name).collect()))
 }
 
-/// The fields of a container that services read.
+/// The fields of a container that services and autoscalers read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Container {
+    pub name: Box<str>,
     #[serde(deserialize_with = "or_default")]
     pub ports: Vec<ContainerPort>,
+    pub resources: Resources,
+    pub restart_policy: Box<str>,
+}
+
+impl Container {
+    /// Whether an init container runs beside the containers.
+    pub fn is_sidecar(&self) -> bool {
+        &*self.restart_policy == "Always"
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    #[serde(deserialize_with = "or_default")]
+    pub requests: Amounts,
+}
+
+/// Quantities by resource name.
+pub type Amounts = BTreeMap<Box<str>, Milli>;
+
+/// A quantity in thousandths; zero if it cannot be parsed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(from = "Value")]
+pub struct Milli(pub i64);
+
+impl From<Value> for Milli {
+    fn from(v: Value) -> Self {
+        let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+        Self(Quantity::parse(&text).map_or(0, |q| q.milli_value()))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -88,6 +124,7 @@ pub struct ContainerPort {
 pub struct PodStatus {
     pub phase: Box<str>,
     pub reason: Box<str>,
+    pub start_time: Option<Timestamp>,
     #[serde(rename = "podIP")]
     pub pod_ip: Box<str>,
     #[serde(rename = "podIPs", deserialize_with = "or_default")]
@@ -239,4 +276,28 @@ pub fn scaled(v: &Value, total: i64, round: fn(f64) -> f64) -> i64 {
         }
         None => v.as_i64().unwrap_or(0).clamp(-MAX_COUNT, MAX_COUNT),
     }
+}
+
+/// A selector as Go prints a `*metav1.LabelSelector`, for the text of an event.
+pub fn selector_text(selector: Option<&Value>) -> String {
+    let Some(s) = selector.filter(|s| !s.is_null()) else { return "nil".into() };
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let labels: String =
+        s["matchLabels"].as_object().into_iter().flatten().map(|(k, v)| format!("{k}: {},", text(v))).collect();
+    let expressions: String = s["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|e| {
+            let values: Vec<String> = e["values"].as_array().into_iter().flatten().map(text).collect();
+            let (key, operator) = (text(&e["key"]), text(&e["operator"]));
+            format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{}],}},", values.join(" "))
+        })
+        .collect();
+    let labels = if s["matchLabels"].is_object() {
+        format!("map[string]string{{{labels}}}")
+    } else {
+        "map[string]string{}".into()
+    };
+    format!("&LabelSelector{{MatchLabels:{labels},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}")
 }

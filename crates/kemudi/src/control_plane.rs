@@ -101,6 +101,7 @@ impl ControlPlane {
         let pki = Arc::new(Pki::open(&dir.join("pki"), clock.clone())?);
         let admin_token = admin_token(dir, &*rng)?;
         let access = Access::new(&config.access, &pki, &admin_token, &clock, &rng, component).await?;
+        let usage = Arc::new(usage::Usage::default());
         let rows = strategies::builtin_rows(&strategies::Config {
             service_cidrs: config.service_cidrs.clone(),
             node_ports: 30000..=32767,
@@ -108,6 +109,7 @@ impl ControlPlane {
             accounts: access.accounts.clone(),
             tokens: access.tokens.clone(),
             event_ttl: config.event_ttl,
+            usage: usage.clone(),
             runtime: config.runtime.clone(),
         });
         let mut registry = Registry::new(store, clock.clone(), rng.clone(), rows);
@@ -182,6 +184,11 @@ impl ControlPlane {
         component.spawn("priority-and-fairness", OnEnd::Restart, move || apiserver::flow::run(on.clone()));
         let on = server.clone();
         component.spawn("api-services", OnEnd::Restart, move || apiserver::aggregate::run(on.clone()));
+        if strategies::metrics::is_served(&server.registry.rows()) {
+            let on = server.clone();
+            component
+                .spawn("resource-metrics", OnEnd::Restart, move || apiserver::scraper::run(on.clone(), usage.clone()));
+        }
         server.start_steps.complete(&FOLLOWING);
         let names = [
             "localhost",

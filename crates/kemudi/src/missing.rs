@@ -2,7 +2,6 @@
 
 /// Features, and what happens instead.
 pub const MISSING: &[(&str, &str)] = &[
-    ("HorizontalPodAutoscalers", "stored; nothing is scaled"),
     ("NetworkPolicies", "stored; not enforced (the server warns)"),
     ("Ingresses, load balancers", "stored; no traffic is served"),
     ("PersistentVolumeClaims", "stored; not bound, and no volumes are provisioned"),

@@ -229,7 +229,7 @@ async fn run(options: Options, threads: Threads<'_>) -> Result<(), Error> {
         if options.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { options.bind_address };
     let plugins = plugins(&options).await.map_err(Error::Admission)?;
     let runtime = strategies::RuntimeConfig::parse(options.api.runtime_config.iter().map(String::as_str));
-    let runtime = runtime.map_err(Error::RuntimeConfig)?;
+    let runtime = strategies::metrics::serve(runtime.map_err(Error::RuntimeConfig)?);
     let ranges = options.service_cluster_ip_range.clone();
     check_ranges(&ranges)?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Schemas that `k8s-openapi` does not have: of types that Kubernetes had once and that are still served on request, and of the watch event,
-//! which is generic there.
+//! Schemas that `k8s-openapi` does not have: of types that Kubernetes had once and that are still served on request, of types that
+//! servers beside kube-apiserver serve in a usual cluster (`k8s.io/metrics`), and of the watch event, which is generic there.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -32,5 +32,29 @@ pub fn add(upstream: &mut BTreeMap<String, Value>) {
             "envFrom": list("EnvFromSource", "Sources of variables for every container."),
             "volumes": list("Volume", "Volumes for the pod."),
             "volumeMounts": list("VolumeMount", "Mounts of volumes for every container.")}}),
+    );
+    upstream.insert(
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Duration".into(),
+        json!({"type": "string", "description": "A duration as Go writes it: `1m30s`."}),
+    );
+    let prefix = "io.k8s.metrics.pkg.apis.metrics.v1beta1";
+    let usage = json!({"type": "object", "description": "CPU (cores) and memory (working set, bytes).", "additionalProperties":
+        {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.api.resource.Quantity"}});
+    let metrics = |text: &str, more: &str, field: Value| {
+        let described = |name: &str, text: &str| json!({"allOf": [meta(name)], "description": text});
+        json!({"type": "object", "required": ["timestamp", "window", more], "description": text, "properties": {
+            "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": meta("ObjectMeta"),
+            "timestamp": described("Time", "The end of the window."),
+            "window": described("Duration", "The time over which CPU usage is averaged."),
+            more: field}})
+    };
+    let containers = json!({"type": "array", "description": "Usage of the containers.",
+        "items": {"$ref": format!("#/components/schemas/{prefix}.ContainerMetrics")}});
+    upstream.insert(format!("{prefix}.NodeMetrics"), metrics("Usage of a node.", "usage", usage.clone()));
+    upstream.insert(format!("{prefix}.PodMetrics"), metrics("Usage of a pod.", "containers", containers));
+    upstream.insert(
+        format!("{prefix}.ContainerMetrics"),
+        json!({"type": "object", "required": ["name", "usage"], "description": "Usage of a container.", "properties": {
+            "name": {"type": "string", "description": "The name of the container."}, "usage": usage}}),
     );
 }

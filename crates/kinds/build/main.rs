@@ -101,6 +101,7 @@ fn special(name: &str) -> Option<&'static str> {
         "IntOrString" => "int-or-string",
         "Time" => "time",
         "MicroTime" => "micro-time",
+        "Duration" => "duration",
         "FieldsV1" | "RawExtension" | "Patch" => "raw",
         "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => "any",
         _ => return None,

@@ -306,6 +306,7 @@ fn scalar(t: &str) -> Option<(&'static str, Type)> {
         "int-or-string" => ("int-or-string", Type::IntOrString),
         "time" => ("time", Type::Time),
         "micro-time" => ("micro-time", Type::MicroTime),
+        "duration" => ("duration", Type::Duration),
         "raw" => ("raw", Type::Raw),
         "any" => ("any", Type::Any),
         "struct" => ("struct", Type::Struct),

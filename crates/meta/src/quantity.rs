@@ -49,6 +49,11 @@ impl Quantity {
         Self { nanos: i128::from(v) * 1_000_000, format: Format::DecimalSi }
     }
 
+    /// A number of billionths.
+    pub fn from_nano(v: i64) -> Self {
+        Self { nanos: v.into(), format: Format::DecimalSi }
+    }
+
     /// An integer in the notation of powers of two.
     pub fn binary(v: i64) -> Self {
         Self { nanos: i128::from(v) * NANO, format: Format::BinarySi }
@@ -154,6 +159,12 @@ impl Quantity {
     /// The notation.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// The same value in another notation.
+    #[must_use]
+    pub fn in_format(self, format: Format) -> Self {
+        Self { format, ..self }
     }
 }
 

@@ -56,6 +56,35 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     (0..=9999).contains(&moment.to_zoned(TimeZone::UTC).year()).then_some(moment)
 }
 
+/// Nanoseconds as Go prints a duration: `1h30m0s`.
+pub fn go_duration(nanos: i64) -> String {
+    if nanos == 0 {
+        return "0s".to_owned();
+    }
+    let sign = if nanos < 0 { "-" } else { "" };
+    let n = nanos.unsigned_abs();
+    let fraction = |whole: u64, rest: u64, width: usize| {
+        let f = format!("{rest:0width$}");
+        let f = f.trim_end_matches('0');
+        if f.is_empty() { whole.to_string() } else { format!("{whole}.{f}") }
+    };
+    let text = match n {
+        0..1_000 => format!("{n}ns"),
+        1_000..1_000_000 => format!("{}µs", fraction(n / 1_000, n % 1_000, 3)),
+        1_000_000..1_000_000_000 => format!("{}ms", fraction(n / 1_000_000, n % 1_000_000, 6)),
+        _ => {
+            let (h, m) = (n / 3_600_000_000_000, n / 60_000_000_000 % 60);
+            let s = fraction(n / 1_000_000_000 % 60, n % 1_000_000_000, 9);
+            match (h, m) {
+                (0, 0) => format!("{s}s"),
+                (0, m) => format!("{m}m{s}s"),
+                (h, m) => format!("{h}h{m}m{s}s"),
+            }
+        }
+    };
+    format!("{sign}{text}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Resource rows: the description of one resource.
 
 use crate::converted::Converted;
+use crate::list::ListOptions;
 use crate::options::WriteOptions;
 use crate::strategy::{Env, Request, Strategy};
 use async_trait::async_trait;
@@ -67,7 +68,8 @@ pub trait Function: Send + Sync {
         Err(Status::method_not_supported(&request.group_resource(), "get"))
     }
 
-    async fn list(&self, _env: Env<'_>, request: &Request) -> Result<Vec<Object>, Status> {
+    /// Lists the objects that the selectors of `options` select, all in one page.
+    async fn list(&self, _env: Env<'_>, request: &Request, _options: &ListOptions) -> Result<Vec<Object>, Status> {
         Err(Status::method_not_supported(&request.group_resource(), "list"))
     }
 }

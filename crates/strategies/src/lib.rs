@@ -20,6 +20,7 @@ pub mod core;
 mod discovery;
 mod events;
 pub mod flowcontrol;
+pub mod metrics;
 pub mod networking;
 mod node;
 mod plain;
@@ -55,6 +56,7 @@ groups! {
     discovery,
     events,
     flowcontrol,
+    metrics,
     networking,
     node,
     policy,

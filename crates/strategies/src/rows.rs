@@ -24,6 +24,8 @@ pub struct Config {
     pub tokens: Arc<auth::Tokens>,
     /// Time to live of events after their last write; `None` keeps them for ever.
     pub event_ttl: Option<Duration>,
+    /// What nodes and pods use.
+    pub usage: Arc<usage::Usage>,
     /// The served API versions and resources.
     pub runtime: RuntimeConfig,
 }

@@ -14,6 +14,8 @@ pub struct RuntimeConfig {
     classes: [Option<bool>; 4],
     versions: BTreeMap<(String, String), bool>,
     resources: BTreeMap<(String, String, String), bool>,
+    /// Alpha and beta versions that are served unless a setting turns them off.
+    defaults: BTreeSet<(String, String)>,
 }
 
 const CLASSES: [&str; 4] = ["api/all", "api/ga", "api/beta", "api/alpha"];
@@ -76,12 +78,20 @@ impl RuntimeConfig {
         Ok(out)
     }
 
+    /// Serves a version, of whatever class, unless a setting turns it off.
+    #[must_use]
+    pub fn by_default(mut self, group: &str, version: &str) -> Self {
+        self.defaults.insert((group.into(), version.into()));
+        self
+    }
+
     pub fn serves(&self, kind: &kinds::Kind) -> bool {
         let (group, version) = (kind.group.to_string(), kind.version.to_string());
         let stage = 1 + stage(&version);
         let resource = self.resources.get(&(group.clone(), version.clone(), kind.plural.to_string()));
-        let explicit = resource.or_else(|| self.versions.get(&(group, version))).copied();
-        explicit.or(self.classes[stage]).or(self.classes[0]).unwrap_or(stage == 1)
+        let key = (group, version);
+        let explicit = resource.or_else(|| self.versions.get(&key)).copied();
+        explicit.or(self.classes[stage]).or(self.classes[0]).unwrap_or(stage == 1 || self.defaults.contains(&key))
     }
 }
 
@@ -117,6 +127,12 @@ mod tests {
         let preset = |settings: &[&str]| serves(settings, "settings.k8s.io", "v1alpha1", "PodPreset");
         let deployment = |settings: &[&str]| serves(settings, "apps", "v1", "Deployment");
         assert!(!preset(&[]) && deployment(&[]));
+        let metrics = |settings: &[&str]| {
+            let kind = kinds::catalog().kind(&Gvk::new("metrics.k8s.io", "v1beta1", "PodMetrics")).unwrap();
+            crate::metrics::serve(RuntimeConfig::parse(settings.iter().copied()).unwrap()).serves(kind)
+        };
+        assert!(metrics(&[]) && !metrics(&["api/beta=false"]) && !metrics(&["metrics.k8s.io/v1beta1=false"]));
+        assert!(!serves(&[], "metrics.k8s.io", "v1beta1", "PodMetrics"));
         assert!(preset(&["settings.k8s.io/v1alpha1=true"]) && preset(&["settings.k8s.io/v1alpha1"]));
         assert!(preset(&["api/all=true"]) && preset(&["api/alpha=true"]) && !preset(&["api/beta=true"]));
         assert!(!preset(&["api/alpha=true", "settings.k8s.io/v1alpha1=false"]));

@@ -85,6 +85,8 @@ pub struct Access {
     pub authorizer: Option<Arc<dyn Authorizer>>,
     pub certificates: Certificates,
     pub front_proxy: Option<FrontProxy>,
+    /// What nodes and pods use.
+    pub usage: Arc<usage::Usage>,
     /// Which kinds are served.
     pub runtime: strategies::RuntimeConfig,
     /// The ranges of services' addresses; none: one of IPv4.
@@ -186,6 +188,7 @@ impl Cluster {
             accounts: accounts.clone(),
             tokens: tokens.clone(),
             event_ttl: Some(Duration::from_secs(3600)),
+            usage: access.usage,
             runtime: access.runtime,
         });
         let registry = Arc::new(Registry::new(store, clock.clone(), rng.clone(), rows));

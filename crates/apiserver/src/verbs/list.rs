@@ -20,7 +20,7 @@ pub async fn list(server: &Server, call: &Call, request: &Request) -> Result<Res
     let options = options(call, request, ListOrWatch::List)?;
     let row = &request.resource;
     if let Backend::Function(f) = &row.backend {
-        let items = f.list(server.registry.env(), request).await?;
+        let items = f.list(server.registry.env(), request, &options).await?;
         table::check_list(row, &call.negotiated)?;
         let mut listing = Objects::new(server, call, request, json!({"resourceVersion": ""}));
         listing.push(items)?;

@@ -222,7 +222,7 @@ fn single(n: u32, w: Wire<'_>, s: &Schema, at: At<'_>) -> Result<Value, Error> {
             let t = jiff::Timestamp::new(seconds, nanos).map_err(|_| Error::Invalid { field: n, what: "time" })?;
             if s.ty == Type::Time { meta::time::format(t) } else { meta::time::format_micro(t) }.into()
         }
-        Type::Duration => go_duration(two(n, w)?.0).into(),
+        Type::Duration => meta::time::go_duration(two(n, w)?.0).into(),
         Type::Quantity => inner_bytes(n, w, 1)?.map_or(Value::Null, |b| String::from_utf8_lossy(b).into_owned().into()),
         Type::IntOrString => {
             let (kind, int) = two(n, w)?;
@@ -290,33 +290,4 @@ fn inner_bytes<'a>(n: u32, w: Wire<'a>, field: u32) -> Result<Option<&'a [u8]>, 
         }
     }
     Ok(found)
-}
-
-/// Nanoseconds as Go prints a duration: `1h30m0s`.
-fn go_duration(nanos: i64) -> String {
-    if nanos == 0 {
-        return "0s".to_owned();
-    }
-    let sign = if nanos < 0 { "-" } else { "" };
-    let n = nanos.unsigned_abs();
-    let fraction = |whole: u64, rest: u64, width: usize| {
-        let f = format!("{rest:0width$}");
-        let f = f.trim_end_matches('0');
-        if f.is_empty() { whole.to_string() } else { format!("{whole}.{f}") }
-    };
-    let text = match n {
-        0..1_000 => format!("{n}ns"),
-        1_000..1_000_000 => format!("{}µs", fraction(n / 1_000, n % 1_000, 3)),
-        1_000_000..1_000_000_000 => format!("{}ms", fraction(n / 1_000_000, n % 1_000_000, 6)),
-        _ => {
-            let (h, m) = (n / 3_600_000_000_000, n / 60_000_000_000 % 60);
-            let s = fraction(n / 1_000_000_000 % 60, n % 1_000_000_000, 9);
-            match (h, m) {
-                (0, 0) => format!("{s}s"),
-                (0, m) => format!("{m}m{s}s"),
-                (h, m) => format!("{h}h{m}m{s}s"),
-            }
-        }
-    };
-    format!("{sign}{text}")
 }

@@ -159,33 +159,10 @@ pub fn failed(budget: &Object, why: &str, now: Timestamp) -> Map<String, Value> 
     s
 }
 
-/// A selector as Go prints a `*metav1.LabelSelector`, for the text of an event.
-pub fn selector_text(selector: Option<&Value>) -> String {
-    let Some(s) = selector.filter(|s| !s.is_null()) else { return "nil".into() };
-    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-    let labels: String =
-        s["matchLabels"].as_object().into_iter().flatten().map(|(k, v)| format!("{k}: {},", text(v))).collect();
-    let expressions: String = s["matchExpressions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|e| {
-            let values: Vec<String> = e["values"].as_array().into_iter().flatten().map(text).collect();
-            let (key, operator) = (text(&e["key"]), text(&e["operator"]));
-            format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{}],}},", values.join(" "))
-        })
-        .collect();
-    let labels = if s["matchLabels"].is_object() {
-        format!("map[string]string{{{labels}}}")
-    } else {
-        "map[string]string{}".into()
-    };
-    format!("&LabelSelector{{MatchLabels:{labels},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::selector_text;
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 

@@ -8,7 +8,7 @@ mod budget;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::scale::Scalable;
-use crate::views::{Pod, PodEntry, pods};
+use crate::views::{Pod, PodEntry, pods, selector_text};
 use budget::Rule;
 use client::informer::Owner;
 use client::{
@@ -206,7 +206,7 @@ impl Controller {
                     "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the status of the PDB cannot \
                      be calculated correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" \
                      field of the PDB to an integer value.",
-                    budget::selector_text(budget.at(&["spec", "selector"]))
+                    selector_text(budget.at(&["spec", "selector"]))
                 );
                 self.recorder.warning(about(), "UnmanagedPods", text);
             }

@@ -7,6 +7,7 @@
 
 mod apply;
 mod applyset;
+mod autoscaling;
 mod clients;
 mod cluster;
 mod commands;
@@ -83,6 +84,7 @@ fn tests() -> Vec<Test> {
         own(images::TESTS),
         own(volumes::TESTS),
         own(environment::TESTS),
+        both_since(36, autoscaling::TESTS),
         own(services::TESTS),
         own(kubelet::TESTS),
         alone(both_since(36, top::ALONE)),

@@ -219,6 +219,7 @@ impl Story {
         let group = match resource {
             "deployments" | "replicasets" => "apis/apps/v1",
             "endpointslices" => "apis/discovery.k8s.io/v1",
+            "horizontalpodautoscalers" => "apis/autoscaling/v2",
             _ => "api/v1",
         };
         format!("/{group}/namespaces/{}/{resource}/{name}", self.ns).trim_end_matches('/').to_owned()

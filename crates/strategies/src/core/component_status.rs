@@ -6,7 +6,7 @@ use crate::table::Row;
 use async_trait::async_trait;
 use kinds::columns::{Cell, display, list_at};
 use meta::{GroupResource, Object, Status, Value};
-use registry::{Env, Function, Request, WriteOptions};
+use registry::{Env, Function, ListOptions, Request, WriteOptions};
 use serde_json::json;
 
 pub fn row(_: &Config) -> Row {
@@ -41,8 +41,11 @@ impl Function for ComponentStatuses {
         found.ok_or_else(|| Status::not_found(&named, &request.name))
     }
 
-    async fn list(&self, env: Env<'_>, _request: &Request) -> Result<Vec<Object>, Status> {
-        Ok(component_statuses(env))
+    async fn list(&self, env: Env<'_>, _: &Request, options: &ListOptions) -> Result<Vec<Object>, Status> {
+        let selects = |o: &Object| {
+            options.labels.matches(|_| None) && options.fields.matches(|f| (f == "metadata.name").then(|| o.name()))
+        };
+        Ok(component_statuses(env).into_iter().filter(selects).collect())
     }
 }
 

@@ -1,11 +1,18 @@
 //! A control plane in virtual time: the real API server, all controllers and the scheduler, and simulated nodes.
 
+use async_trait::async_trait;
+use bytes::Bytes;
+use client::transport::Body;
 use client::{ApiResource, Client, DeleteOptions, Informers, Scope, Trigger, WriteOptions};
+use client::{Transport, Upgrade};
 use controllers::certificates::Authority;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use meta::{Object, Value};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use supervisor::Supervisor;
@@ -21,7 +28,52 @@ pub struct Plane {
     dead: Arc<Mutex<BTreeSet<String>>>,
     /// Images whose containers never become ready.
     broken: Arc<Mutex<BTreeSet<String>>>,
+    /// Answers the controllers' requests for metrics.
+    pub metrics: Arc<Mutex<MetricsServer>>,
+    /// How many of the next updates of scales conflict with another one.
+    pub conflicts: Arc<AtomicUsize>,
     _trigger: Trigger,
+}
+
+/// Answers a request for a path, by its path and query: a code and a body.
+pub type MetricsServer = Option<Box<dyn Fn(&str) -> (u16, Value) + Send>>;
+
+/// Sends requests for metrics to a [`MetricsServer`], as if it were registered with the API server, and others on. Updates of scales
+/// conflict if they are meant to.
+struct WithMetrics(Arc<dyn Transport>, Arc<Mutex<MetricsServer>>, Arc<AtomicUsize>);
+
+fn response(code: u16, text: String) -> Response<Body> {
+    let body = Full::new(Bytes::from(text)).map_err(|e| match e {}).boxed_unsync();
+    Response::builder().status(code).body(body).unwrap()
+}
+
+#[async_trait]
+impl Transport for WithMetrics {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, client::Error> {
+        let path = request.uri().path_and_query().unwrap().as_str().to_owned();
+        if path.starts_with("/apis/")
+            && path[6..].split('/').next().unwrap().ends_with("metrics.k8s.io")
+            && let Some(server) = &*self.1.lock().unwrap()
+        {
+            let (code, body) = server(&path);
+            let text = if code == 503 { "service unavailable".into() } else { body.to_string() };
+            return Ok(response(code, text));
+        }
+        let taken = |n: usize| n.checked_sub(1);
+        if request.method() == "PUT"
+            && path.ends_with("/scale")
+            && self.2.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+        {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict",
+                "message": "somebody else was faster", "details": {}});
+            return Ok(response(409, status.to_string()));
+        }
+        self.0.send(request).await
+    }
+
+    async fn upgrade(&self, request: Request<Bytes>) -> Result<Upgrade, client::Error> {
+        self.0.upgrade(request).await
+    }
 }
 
 fn admin() -> auth::User {
@@ -45,16 +97,25 @@ impl Plane {
     }
 
     pub async fn over(cluster: Cluster) -> Self {
+        Self::with_clock(cluster, None).await
+    }
+
+    /// The same, with another clock for the controllers.
+    pub async fn with_clock(cluster: Cluster, clock: Option<Arc<dyn meta::Clock>>) -> Self {
         for ns in ["kube-node-lease"] {
             cluster.call("POST", "/api/v1/namespaces", json!({"metadata": {"name": ns}})).await;
         }
+        let clock = clock.unwrap_or_else(|| cluster.clock.clone());
         let client = cluster.client(admin());
+        let metrics: Arc<Mutex<MetricsServer>> = Arc::default();
+        let conflicts: Arc<AtomicUsize> = Arc::default();
+        let measured = client.clone().over(|t| Arc::new(WithMetrics(t, metrics.clone(), conflicts.clone())));
         let (trigger, shutdown) = client::shutdown();
         let (ca, authority) = authority();
         let informers = Informers::new(client.clone(), cluster.rng.clone(), shutdown.clone());
         let options = controllers::Options {
             informers: informers.clone(),
-            clock: cluster.clock.clone(),
+            clock,
             rng: cluster.rng.clone(),
             root_ca: "PEM".into(),
             authority: Some(Arc::new(authority)),
@@ -67,10 +128,19 @@ impl Plane {
             service_ranges: vec!["10.96.0.0/16".into()],
         };
         let component = Supervisor::default().component("controller-manager", &shutdown, &Handle::current());
-        controllers::start(&options, &component, &|name| client.clone().with_user_agent(name));
+        controllers::start(&options, &component, &|name| measured.clone().with_user_agent(name));
         let s = scheduler::Options::new(client.clone(), informers.clone(), cluster.clock.clone(), cluster.rng.clone());
         tokio::spawn(scheduler::run(s, shutdown));
-        let p = Self { cluster, client, ca, dead: Arc::default(), broken: Arc::default(), _trigger: trigger };
+        let p = Self {
+            cluster,
+            client,
+            ca,
+            dead: Arc::default(),
+            broken: Arc::default(),
+            metrics,
+            conflicts,
+            _trigger: trigger,
+        };
         p.kubelet(&informers);
         p
     }
@@ -99,6 +169,16 @@ impl Plane {
             "persistentvolumeclaims" => kind("", "persistentvolumeclaims", "PersistentVolumeClaim", true),
             "jobs" => kind("batch", "jobs", "Job", true),
             "cronjobs" => kind("batch", "cronjobs", "CronJob", true),
+            "horizontalpodautoscalers" => {
+                let r = ApiResource::named(
+                    "autoscaling",
+                    "v2",
+                    "horizontalpodautoscalers",
+                    "HorizontalPodAutoscaler",
+                    true,
+                );
+                return self.client.dynamic(&r).namespace("default");
+            }
             "endpointslices" => kind("discovery.k8s.io", "endpointslices", "EndpointSlice", true),
             other => panic!("{other}"),
         };
@@ -206,6 +286,7 @@ impl Plane {
                     let status = if bad { "False" } else { "True" };
                     let p = client::Patch::Strategic(json!({"metadata": {"uid": &*uid}, "status": {
                         "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+                        "startTime": meta::time::format(clock.now()),
                         "conditions": [{"type": "Ready", "status": status,
                             "lastTransitionTime": meta::time::format(clock.now())}],
                     }}));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod addresses;
+mod autoscaling;
 mod batch;
 mod budgets;
 mod certificates;

@@ -19,4 +19,5 @@ mod metrics;
 mod paths;
 mod socket;
 mod supervision;
+mod usage;
 mod zpages;

@@ -2,7 +2,7 @@
 //!
 //! The API is a server of these tests, so that metrics are always the same. `answers.txt` has command lines and the output
 //! of the real program, below a heading for the state of the server; each of its lines ends with a bar, because of trailing
-//! spaces. Behind the cluster's API server, through an APIService, the metrics are those of the cluster's node and pods.
+//! spaces. Behind the cluster's API server, through an APIService, it takes the place of the cluster's own metrics API.
 
 use crate::runner::Case;
 use crate::story::Story;
@@ -16,8 +16,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
-pub const TESTS: &[Case] = &[("top::usage_is_told", usage_is_told)];
-/// These tests run alone: other tests expect that there is no metrics API.
+pub const TESTS: &[Case] = &[("top::usage_is_told", usage_is_told), ("top::usage_is_measured", usage_is_measured)];
+/// These tests run alone: other tests read the cluster's own metrics.
 pub const ALONE: &[Case] = &[("top::usage_comes_through_aggregation", usage_comes_through_aggregation)];
 
 /// The state of the metrics server.
@@ -63,10 +63,34 @@ fn usage_is_told(s: &Story) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// P18.top: `kubectl top` finds an external metrics server through the API of the cluster.
+/// A container that works, within its limit.
+pub const BUSY: &str = "trap 'exit 0' TERM; while :; do :; done";
+
+/// R07.top: the usage of a container is seen soon after its start.
+fn usage_is_measured(s: &Story) {
+    let limits = json!({"resources": {"limits": {"cpu": "100m", "memory": "32Mi"}}});
+    s.shell_pod("busy", BUSY, json!({}), limits);
+    s.ready("busy");
+    let line = s.eventually("usage of the pod", || {
+        let o = s.k(&["top", "pod", "busy", "--containers", "--no-headers"]);
+        let line = String::from_utf8(o.stdout).unwrap();
+        let cpu: u64 = line.split_whitespace().nth(2)?.strip_suffix('m')?.parse().ok()?;
+        (o.status.success() && (60..=140).contains(&cpu)).then_some(line)
+    });
+    assert!(line.starts_with("busy   c   "), "{line}");
+    let all = s.ok(&["top", "pod", "-l", "app=busy"]);
+    assert!(all.starts_with("NAME   CPU(cores)   MEMORY(bytes)   \nbusy   "), "{all}");
+    s.eventually("usage of the node", || {
+        String::from_utf8_lossy(&s.k(&["top", "node"]).stdout).contains("\ne2e ").then_some(())
+    });
+    let table = s.ok(&["get", "pods.metrics.k8s.io"]);
+    assert!(table.starts_with("NAME   CPU") && table.contains("\nbusy   "), "{table}");
+    let missing = format!("Error from server (NotFound): podmetrics.metrics.k8s.io \"{}/nosuch\" not found\n", s.ns);
+    assert_eq!(s.fails(&["top", "pod", "nosuch"]), missing);
+}
+
+/// P18.top, R07.metrics-server: a metrics server of the user takes the place of the cluster's own metrics.
 fn usage_comes_through_aggregation(s: &Story) {
-    let none = s.fails(&["top", "node"]);
-    assert_eq!(none, "error: Metrics API not available\n");
     let node = s.get_at("/api/v1/nodes/e2e");
     let address = node["status"]["addresses"].as_array().unwrap().iter().find(|a| a["type"] == "InternalIP").unwrap();
     let (port, ca) = serve_tls(&format!("metrics.{}.svc", s.ns));
@@ -93,7 +117,11 @@ fn usage_comes_through_aggregation(s: &Story) {
     let raw: Value = serde_json::from_str(&s.ok(&["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes/e2e"])).unwrap();
     assert_eq!(raw["usage"]["cpu"], "250m");
     s.ok(&["delete", "apiservice", name]);
-    s.eventually("no metrics", || (s.k(&["top", "node"]).stderr == none.as_bytes()).then_some(()));
+    s.eventually("the cluster's own metrics", || {
+        let o = s.k(&["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes/e2e"]);
+        let own: Value = serde_json::from_slice(&o.stdout).ok()?;
+        (own["window"] != "30s").then_some(())
+    });
 }
 
 fn without_age(line: &str) -> String {
