@@ -32,31 +32,99 @@ impl Function for Eviction {
         eviction: Object,
         write: &WriteOptions,
     ) -> Result<Object, Status> {
-        let pods = request.resource.clone();
-        let pod_request = Request {
-            user: request.user.clone(),
-            resource: pods,
-            subresource: String::new(),
-            namespace: request.namespace.clone(),
-            name: request.name.clone(),
-            warnings: Default::default(),
-        };
-        let pod = env.registry.get(&pod_request).await?;
+        let pod_request = subresource(request, "");
         let mut options = match eviction.get("deleteOptions").cloned().and_then(Object::from_value) {
             Some(o) => DeleteOptions::from_object(&o),
             None => DeleteOptions::default(),
         };
         options.dry_run |= write.dry_run;
-        let done = matches!(pod.str_at(&["status", "phase"]), Some("Succeeded" | "Failed" | "Pending"));
-        if !done && !pod.is_deleting() {
-            let write =
-                WriteOptions { dry_run: options.dry_run, manager: write.manager.clone(), ..WriteOptions::default() };
-            take(env, request, &pod, &write).await?;
+        let write =
+            WriteOptions { dry_run: options.dry_run, manager: write.manager.clone(), ..WriteOptions::default() };
+        let enforced = options.preconditions.resource_version.as_ref().is_none_or(String::is_empty);
+        for attempt in 1.. {
+            let pod = env.registry.get(&pod_request).await?;
+            let phase = pod.str_at(&["status", "phase"]);
+            let (mut unchanged, mut budget) = (options.clone(), None);
+            if matches!(phase, Some("Succeeded" | "Failed" | "Pending")) || pod.is_deleting() {
+                // A pending pod must not become ready in between.
+                if enforced && phase == Some("Pending") && !pod.is_deleting() {
+                    unchanged.preconditions.resource_version = Some(pod.resource_version().to_owned());
+                }
+            } else if let Some(name) = take(env, request, &pod, &write).await? {
+                unchanged.preconditions.resource_version = Some(pod.resource_version().to_owned());
+                budget = Some(name);
+            }
+            match mark_and_delete(env, &pod_request, unchanged, &write).await {
+                Ok(()) => break,
+                Err(e) if e.code == 409 && enforced => match budget {
+                    Some(name) => {
+                        let why = format!("The disruption budget {name} is still being processed by the server.");
+                        return Err(budget_violation(why, 10));
+                    }
+                    None if attempt < ATTEMPTS => {}
+                    None => return Err(e),
+                },
+                Err(e) => return Err(e),
+            }
         }
-        env.registry.delete(&pod_request, &options, &AdmitAll).await?;
         let v = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Object::from_value(v).ok_or_else(|| Status::internal("no status"))
     }
+}
+
+/// Attempts to evict a pending pod that changes meanwhile.
+const ATTEMPTS: u32 = 20;
+
+/// The same request for another subresource; empty for the object itself.
+fn subresource(request: &Request, name: &str) -> Request {
+    Request {
+        user: request.user.clone(),
+        resource: request.resource.clone(),
+        subresource: name.into(),
+        namespace: request.namespace.clone(),
+        name: request.name.clone(),
+        warnings: Default::default(),
+    }
+}
+
+/// Deletes a pod whose condition `DisruptionTarget` then says why it ends.
+async fn mark_and_delete(
+    env: Env<'_>,
+    pod: &Request,
+    mut options: DeleteOptions,
+    write: &WriteOptions,
+) -> Result<(), Status> {
+    if !options.dry_run {
+        let now = meta::time::format(env.clock().now());
+        let change = |live: Option<&Object>, _: &_| {
+            let Some(live) = live else { return Err(Status::not_found(&pod.resource.group_resource(), &pod.name)) };
+            let mut o = live.clone();
+            mark(&mut o, &now);
+            Ok(Target::object(o))
+        };
+        let status = subresource(pod, "status");
+        let updated = env.registry.update(&status, &change, &options.preconditions, write, &AdmitAll).await?;
+        if let Some(version) = options.preconditions.resource_version.as_mut().filter(|v| !v.is_empty()) {
+            updated.into_written().object.resource_version().clone_into(version);
+        }
+    }
+    env.registry.delete(pod, &options, &AdmitAll).await.map(|_| ())
+}
+
+/// Sets the condition of an evicted pod.
+fn mark(pod: &mut Object, now: &str) {
+    let mut all = pod.at(&["status", "conditions"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let held = all.iter().position(|c| c["type"] == "DisruptionTarget");
+    let since = held.map(|i| &all[i]).filter(|c| c["status"] == "True").map(|c| c["lastTransitionTime"].clone());
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+        "lastTransitionTime": since.unwrap_or_else(|| now.into()), "lastProbeTime": null,
+    });
+    match held {
+        Some(i) => all[i] = condition,
+        None => all.push(condition),
+    }
+    pod.set(&["status", "conditions"], all);
 }
 
 const BUDGETS: &str = "policy/poddisruptionbudgets";
@@ -67,10 +135,11 @@ pub fn reads(env: Env<'_>, namespace: &str) -> usize {
 }
 
 /// Takes one disruption from the budget that selects the pod (`registry/core/pod/storage/eviction.go`). The budget is
-/// updated at the revision that was read, so that no disruption is granted twice.
-async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOptions) -> Result<(), Status> {
+/// updated at the revision that was read, so that no disruption is granted twice. An unready pod may be evicted without taking one, as long as it
+/// is unready: then the name of its budget is returned.
+async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOptions) -> Result<Option<String>, Status> {
     let rows = env.registry.rows();
-    let Some(budgets) = rows.stored("policy", "poddisruptionbudgets").cloned() else { return Ok(()) };
+    let Some(budgets) = rows.stored("policy", "poddisruptionbudgets").cloned() else { return Ok(None) };
     // Only the selector is decoded of budgets that do not select the pod.
     let selecting: Vec<Arc<Entry>> = {
         let snapshot = env.registry.store.snapshot();
@@ -86,7 +155,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         selecting
     };
     let budget = match &selecting[..] {
-        [] => return Ok(()),
+        [] => return Ok(None),
         [one] => encode::decode(one)?,
         _ => {
             return Err(Status::internal(
@@ -99,7 +168,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         let number = |k: &str| budget.int_at(&["status", k]).unwrap_or(0);
         let met = number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
         if met || budget.str_at(&["spec", "unhealthyPodEvictionPolicy"]) == Some("AlwaysAllow") {
-            return Ok(());
+            return Ok(Some(budget.name().to_owned()));
         }
     }
     let now = meta::time::format(env.clock().now());
@@ -117,7 +186,7 @@ async fn take(env: Env<'_>, request: &Request, pod: &Object, write: &WriteOption
         name: budget.name().to_owned(),
         warnings: Default::default(),
     };
-    env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| ())
+    env.registry.update(&target, &change, &Preconditions::default(), write, &AdmitAll).await.map(|_| None)
 }
 
 /// Maximum number of evicted pods that the controller has not yet observed.
@@ -190,6 +259,20 @@ mod tests {
         take_disruption(&mut b, "q", "now").expect("the last disruption");
         let condition = &b.0["status"]["conditions"][0];
         assert_eq!((&b.0["status"]["disruptionsAllowed"], &condition["status"]), (&json!(0), &json!("False")));
+    }
+
+    #[test]
+    fn marks_evicted_pods() {
+        let mut pod = Object::from_value(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}))
+            .expect("an object");
+        mark(&mut pod, "first");
+        mark(&mut pod, "second");
+        let all = pod.at(&["status", "conditions"]).and_then(Value::as_array).expect("conditions");
+        assert_eq!(all.len(), 2);
+        assert_eq!(
+            (&all[1]["reason"], &all[1]["lastTransitionTime"]),
+            (&json!("EvictionByEvictionAPI"), &json!("first"))
+        );
     }
 
     /// The status of a budget, and code, cause or message, and delay of the refusal.

@@ -57,6 +57,10 @@ async fn evictions_keep_to_the_budget() {
     let pods = p.list("pods").await;
     let api = p.api("pods");
     api.evict(pods[0].name(), &DeleteOptions::default()).await.unwrap();
+    let evicted = api.get(pods[0].name()).await.unwrap();
+    let conditions = evicted.at(&["status", "conditions"]).unwrap().as_array().unwrap();
+    let why = conditions.iter().find(|c| c["type"] == "DisruptionTarget").unwrap();
+    assert_eq!((evicted.is_deleting(), &why["reason"]), (true, &json!("EvictionByEvictionAPI")));
     let refused = api.evict(pods[1].name(), &DeleteOptions::default()).await.unwrap_err();
     assert_eq!(refused.status().unwrap().code, 429, "{refused}");
     // The replacement is ready.
