@@ -43,6 +43,10 @@ fn everything_is_measured_on_a_server_that_it_starts_and_removes() {
         ("watch", 6 * 50),
         ("apply", 6),
         ("schedule", 6),
+        ("scale-created", 1),
+        ("scale-running", 1),
+        ("scale-available", 1),
+        ("delete-namespace", 1),
     ];
     assert_eq!(rows(&report), expected.map(|(name, n)| (name, n, 0)), "{report:#}");
     let row = |name: &str| report["results"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap();
