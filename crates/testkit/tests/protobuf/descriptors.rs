@@ -157,6 +157,11 @@ impl Facts {
                 m.set_field_by_name("seconds", Field::I64(t.as_second()));
                 m.set_field_by_name("nanos", Field::I32(t.subsec_nanosecond()));
             }
+            // The samples count nanoseconds.
+            "Duration" => {
+                let nanos = v.as_str().and_then(|d| d.strip_suffix("ns")?.parse().ok()).ok_or_else(bad)?;
+                m.set_field_by_name("duration", Field::I64(nanos));
+            }
             "FieldsV1" => m.set_field_by_name("Raw", json()),
             "RawExtension" | "JSON" if !v.is_null() => m.set_field_by_name("raw", json()),
             "RawExtension" | "JSON" => {}
