@@ -144,14 +144,15 @@ impl Context {
         Ok(namespace)
     }
 
-    /// Creates nodes without agents. They are removed with the namespace.
-    pub async fn add_nodes(&mut self, nodes: &[Value]) -> Result<(), Error> {
+    /// Creates nodes without agents, for the pods of a namespace. They are removed with it.
+    pub async fn add_nodes(&mut self, namespace: &str, count: u64) -> Result<(), Error> {
         let client = self.target()?.client.clone();
-        for n in nodes {
+        for i in 0..count {
+            let n = crate::objects::node(&format!("{namespace}-{i}"), namespace);
             if let (Some(r), Some(name)) = (&mut self.room, n["metadata"]["name"].as_str()) {
                 r.nodes.push(name.to_owned());
             }
-            let made: Value = post(&client, "/api/v1/nodes", n).await?;
+            let made: Value = post(&client, "/api/v1/nodes", &n).await?;
             let path = format!("/api/v1/nodes/{}/status", made["metadata"]["name"].as_str().unwrap_or_default());
             let status = json!({"status": n["status"]}).to_string().into_bytes();
             let media = Some(("application/merge-patch+json", status));

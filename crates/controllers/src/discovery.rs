@@ -1,7 +1,7 @@
 //! Resources from the server's discovery.
 
 use client::{ApiResource, Client, Error};
-use meta::GroupVersion;
+use meta::{GroupVersion, names};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,16 +99,28 @@ pub async fn preferred(client: &Client) -> Result<Discovered, Error> {
     Ok(all)
 }
 
-/// The resources of one version of a group.
+/// Whether a group and a version are names. References that users write may contain anything, and must not become other paths.
+fn is_name(group: &str, version: &str) -> bool {
+    (group.is_empty() || names::dns_subdomain(group).is_empty()) && names::dns_label(version).is_empty()
+}
+
+/// The resources of one version of a group; none if the version cannot exist.
 pub async fn of_version(client: &Client, gv: &GroupVersion) -> Result<Vec<ApiResource>, Error> {
+    if !is_name(&gv.group, &gv.version) {
+        return Ok(Vec::new());
+    }
     let mut out = Vec::new();
     let path = if gv.group.is_empty() { format!("/api/{}", gv.version) } else { format!("/apis/{gv}") };
     read(client, &path, gv, &mut BTreeSet::new(), &mut out).await?;
     Ok(out.into_iter().map(|s| s.resource).collect())
 }
 
-/// The versions of a group, the preferred one first. Fails with *not found* if the server does not serve the group.
+/// The versions of a group, the preferred one first; none if the group cannot exist. Fails with *not found* if the server does not serve
+/// the group.
 pub async fn versions(client: &Client, group: &str) -> Result<Vec<GroupVersion>, Error> {
+    if !is_name(group, "v1") {
+        return Ok(Vec::new());
+    }
     if group.is_empty() {
         return Ok(vec![GroupVersion::new("", "v1")]);
     }
@@ -135,4 +147,28 @@ async fn read(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An owner reference with such an `apiVersion` would be a request to another path with the rights of a controller.
+    #[test]
+    fn versions_are_names() {
+        let cases = [
+            ("", "v1", true),
+            ("apps", "v1", true),
+            ("a.example.com", "v1beta1", true),
+            ("", "v1?x=y", false),
+            ("..", "v1", false),
+            ("apps", "..", false),
+            ("a/b", "v1", false),
+            ("apps", "", false),
+            ("a%2Fb", "v1", false),
+        ];
+        for (group, version, expected) in cases {
+            assert_eq!(is_name(group, version), expected, "{group} {version}");
+        }
+    }
 }

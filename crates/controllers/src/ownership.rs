@@ -59,6 +59,12 @@ pub fn owner_references(owners: &[Owner]) -> Vec<Value> {
     owners.iter().map(reference).collect()
 }
 
+/// The controller of `object` among the objects of a kind, if it has the UID that the reference names.
+pub fn owner_of<V: View>(kind: &str, objects: &Informer<V>, object: &Meta) -> Option<Arc<Entry<V>>> {
+    let owner = object.controller().filter(|o| o.kind == kind)?;
+    objects.get(&Key::new(object.namespace.clone(), owner.name.as_str())).filter(|held| held.meta.uid == owner.uid)
+}
+
 /// Finds the objects of one kind that own others or could adopt them.
 pub struct Owners<V> {
     kind: &'static str,
@@ -74,9 +80,7 @@ impl<V: View> Owners<V> {
 
     /// The key of the controller of `object`, if it is of this kind and has the UID that the reference names.
     pub fn owner(&self, object: &Meta) -> Option<Key> {
-        let owner = object.controller().filter(|o| o.kind == self.kind)?;
-        let key = Key::new(object.namespace.clone(), owner.name.as_str());
-        (self.objects.get(&key)?.meta.uid == owner.uid).then_some(key)
+        owner_of(self.kind, &self.objects, object).map(|owner| owner.key())
     }
 
     /// Notes an expected creation or deletion. Call this before [`Self::enqueue`], so that no worker sees the key too early.

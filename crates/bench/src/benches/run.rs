@@ -116,30 +116,31 @@ impl Moment {
     }
 }
 
+/// The fields of a pod that are measured.
 #[derive(Deserialize)]
-struct Pod {
-    metadata: Metadata,
+pub struct Pod {
+    pub metadata: Metadata,
     #[serde(default)]
-    spec: Spec,
+    pub spec: Spec,
     #[serde(default)]
-    status: Status,
+    pub status: Status,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
-    name: String,
+pub struct Metadata {
+    pub name: String,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec {
-    node_name: String,
+pub struct Spec {
+    pub node_name: String,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Status {
-    phase: String,
+pub struct Status {
+    pub phase: String,
 }
 
 /// When each create was sent.

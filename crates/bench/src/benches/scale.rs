@@ -2,6 +2,7 @@
 //!
 //! The pods are on nodes without agents; the benchmark reports them as running and ready, as their kubelets would.
 
+use crate::benches::run::Pod;
 use crate::context::{Context, Target, call};
 use crate::load::{Load, drive};
 use crate::{Bench, Error, Outcome, Row, objects};
@@ -11,7 +12,6 @@ use client::client::{JSON, request};
 use client::{ApiResource, WatchEvent, WatchOptions};
 use futures::{StreamExt, stream};
 use http::Method;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,32 +32,6 @@ const OBJECTS: u64 = 10_000;
 const REPORTS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(300);
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
-
-#[derive(Deserialize)]
-struct Pod {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: Spec,
-    #[serde(default)]
-    status: Status,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    node_name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    phase: String,
-}
 
 /// When the pods of a namespace were there.
 struct Times {
@@ -139,9 +113,7 @@ impl Bench for Scale {
     async fn run(&self, cx: &mut Context) -> Result<Outcome, Error> {
         let namespace = cx.enter().await?;
         let count = cx.options.count_or(PODS);
-        let nodes: Vec<_> =
-            (0..count.div_ceil(SHARE)).map(|i| objects::node(&format!("{namespace}-{i}"), &namespace)).collect();
-        cx.add_nodes(&nodes).await?;
+        cx.add_nodes(&namespace, count.div_ceil(SHARE)).await?;
         let target = cx.target()?.clone();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
         crate::context::post(&target.client, &path, &objects::scaled_deployment("d", &namespace)).await?;

@@ -28,9 +28,7 @@ impl Bench for Schedule {
     async fn run(&self, cx: &mut Context) -> Result<Outcome, Error> {
         let namespace = cx.enter().await?;
         let count = cx.options.count_or(PODS);
-        let nodes: Vec<_> =
-            (0..count.div_ceil(SHARE)).map(|i| objects::node(&format!("{namespace}-{i}"), &namespace)).collect();
-        cx.add_nodes(&nodes).await?;
+        cx.add_nodes(&namespace, count.div_ceil(SHARE)).await?;
         let follower = Follower::start(cx.target()?, &namespace, Moment::Bound).await?;
         let load = Load { connections: cx.options.connections_or(64), count, duration: Duration::from_secs(120) };
         let (path, run) = (format!("/api/v1/namespaces/{namespace}/pods"), namespace.clone());

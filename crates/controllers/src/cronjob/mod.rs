@@ -12,7 +12,7 @@ use crate::consistency::Writes;
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use crate::job::{self, JobView};
-use crate::ownership::controller_reference;
+use crate::ownership::{controller_reference, owner_of};
 use client::{
     Api, ApiResource, Change, DeleteOptions, Entry, Informer, Key, Outcome, Propagation, Recorder, Regarding,
     WorkQueue, WriteOptions,
@@ -80,9 +80,7 @@ impl Controller {
     }
 
     fn owner_of(&self, job: &JobEntry) -> Option<Key> {
-        let owner = job.meta.controller().filter(|o| o.kind == self.resource.kind())?;
-        let key = Key::new(job.meta.namespace.clone(), owner.name.as_str());
-        (self.cron_jobs.get(&key)?.meta.uid == owner.uid).then_some(key)
+        owner_of(self.resource.kind(), &self.cron_jobs, &job.meta).map(|owner| owner.key())
     }
 
     fn record(&self, about: &Regarding, decide::Event(severity, reason, message): decide::Event) {

@@ -21,7 +21,7 @@ mod view;
 use crate::consistency::{Writes, is_current};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
-use crate::ownership::Claims;
+use crate::ownership::{Claims, owner_of};
 use crate::pod_control::{PodControl, Supply};
 use crate::views::{Pod, PodEntry, pods as pod_resource};
 use backoff::Failures;
@@ -107,9 +107,7 @@ pub async fn run(context: Context) {
 impl Controller {
     /// The job that controls a pod, if it has the UID that the pod names.
     fn owner_of(&self, pod: &Meta) -> Option<Arc<Entry<JobView>>> {
-        let owner = pod.controller().filter(|o| o.kind == self.resource.kind())?;
-        let job = self.jobs.get(&Key::new(pod.namespace.clone(), owner.name.as_str()))?;
-        (job.meta.uid == owner.uid).then_some(job)
+        owner_of(self.resource.kind(), &self.jobs, pod)
     }
 
     fn job_changed(&self, c: &Change<JobView>, queue: &WorkQueue<Key>) {

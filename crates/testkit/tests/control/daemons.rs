@@ -40,13 +40,7 @@ impl Plane {
     }
 
     async fn daemon_counts(&self, expected: &[(&str, i64)]) -> Object {
-        self.until(&format!("{expected:?}"), async || {
-            let set = self.api("daemonsets").get("log").await.unwrap();
-            let n = |k: &str| set.int_at(&["status", k]).unwrap_or(0);
-            let done = n("observedGeneration") == set.generation() && expected.iter().all(|(k, v)| n(k) == *v);
-            done.then_some(set)
-        })
-        .await
+        self.status_counts("daemonsets", "log", expected).await
     }
 
     async fn daemon_image(&self, image: &str) {

@@ -313,6 +313,17 @@ impl Plane {
         panic!("waited in vain for {what}");
     }
 
+    /// Waits until the status of a workload shows these counts and its newest generation.
+    pub async fn status_counts(&self, resource: &str, name: &str, expected: &[(&str, i64)]) -> Object {
+        self.until(&format!("{expected:?}"), async || {
+            let o = self.api(resource).get(name).await.unwrap();
+            let n = |k: &str| o.int_at(&["status", k]).unwrap_or(0);
+            let done = n("observedGeneration") == o.generation() && expected.iter().all(|(k, v)| n(k) == *v);
+            done.then_some(o)
+        })
+        .await
+    }
+
     pub async fn deployment(&self, name: &str, replicas: i64, image: &str) -> Object {
         self.create("deployments", json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},

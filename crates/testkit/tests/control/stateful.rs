@@ -26,13 +26,7 @@ impl Plane {
 
     /// Waits until the status shows these counts and the newest generation.
     async fn counts(&self, expected: &[(&str, i64)]) -> Object {
-        self.until(&format!("{expected:?}"), async || {
-            let set = self.api("statefulsets").get("web").await.unwrap();
-            let n = |k: &str| set.int_at(&["status", k]).unwrap_or(0);
-            let done = n("observedGeneration") == set.generation() && expected.iter().all(|(k, v)| n(k) == *v);
-            done.then_some(set)
-        })
-        .await
+        self.status_counts("statefulsets", "web", expected).await
     }
 
     async fn image(&self, image: &str) {
