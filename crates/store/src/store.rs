@@ -136,8 +136,8 @@ impl Store {
         let loaded = engine.load(decode.clone()).await?;
         let shared = Arc::new(Shared::new(engine.clone(), options, decode, loaded));
         let capabilities = engine.capabilities();
-        let path = match engine.role() {
-            Role::Shared(writer) => Path::Remote(Remote::start(shared.clone(), writer)),
+        let path = match engine.clone().role() {
+            Role::Shared(writer) => Path::Remote(Remote::start(shared.clone(), engine, writer)),
             Role::Sole(writer) if writer.waits() => {
                 let queue = Arc::new(Queue::default());
                 let committer = Committer::new(shared.clone(), writer);
@@ -343,9 +343,26 @@ impl Store {
         Ok(self.inner.shared.wait_for(revision).await?)
     }
 
-    /// Whether it accepts commits: it is neither closed nor failed.
+    /// Waits until the state contains everything that was committed before the call, through any server. At once where this process is the only writer.
+    pub async fn refresh(&self) -> Result<(), CommitError> {
+        match &self.inner.path {
+            Path::Remote(remote) => remote.refresh().await,
+            Path::Here(_) | Path::Thread { .. } => Ok(()),
+        }
+    }
+
+    /// Whether other servers write it, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.inner.path, Path::Remote(_))
+    }
+
+    /// Whether it accepts commits: it is neither closed nor failed, and a backend elsewhere answers.
     pub fn is_alive(&self) -> bool {
-        self.inner.shared.ending().is_none()
+        let reachable = match &self.inner.path {
+            Path::Remote(remote) => remote.is_reachable(),
+            Path::Here(_) | Path::Thread { .. } => true,
+        };
+        reachable && self.inner.shared.ending().is_none()
     }
 
     /// What the engine supports.
