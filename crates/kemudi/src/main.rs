@@ -12,17 +12,21 @@ mod audit;
 mod authorities;
 mod background;
 mod bootstrap;
+mod cluster_keys;
 mod components;
 mod control_plane;
 mod data_dir;
+mod etcd;
 mod flag_error;
 mod images;
 mod kubelet;
+mod leadership;
 mod lock;
 mod man;
 mod missing;
 mod namespace;
 mod output;
+mod peers;
 mod pki;
 mod privileges;
 mod reload;
@@ -46,6 +50,8 @@ enum Command {
     /// Runs a cluster with one node on this machine until it is stopped.
     #[command(after_help = missing::table())]
     Up(up::Options),
+    /// Runs a control plane without a node until it is stopped. Several servers with the same etcd form one cluster.
+    Server(up::ServerOptions),
     /// Measures the cluster of a kubeconfig, or one that it starts.
     Bench(bench::Options),
     /// The Kubernetes client, like kubectl.
@@ -86,8 +92,12 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
         Command::Up(mut o) => {
-            o.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
+            o.server.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
             up::up(o)
+        }
+        Command::Server(mut o) => {
+            o.shown = matches.subcommand().map(|(_, m)| api::shown(m)).unwrap_or_default();
+            up::serve(o, None)
         }
         Command::Down(o) => up::down(&o),
         Command::Bench(o) => return bench::main(&o),

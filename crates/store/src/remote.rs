@@ -124,8 +124,11 @@ impl Remote {
             }
             Outcome::Conflict { op, current } => {
                 // So that the next attempt starts from what was in the way.
-                if let Some(version) = &current {
-                    self.shared.wait_for(version.revision).await.map_err(|ending| ending.refusal())?;
+                match &current {
+                    Some(version) => {
+                        self.shared.wait_for(version.revision).await.map_err(|ending| ending.refusal())?;
+                    }
+                    None => self.refresh().await?,
                 }
                 let current = current.map(|version| {
                     (self.shared.decode)(&prepared[op].key, version.revision, &version.value)
@@ -166,12 +169,13 @@ impl Freshness {
             return newest.clone();
         }
         let callers = self.callers.load(Ordering::SeqCst);
+        let known = shared.revision();
         let newest = writer.newest().await.map_err(|error| Arc::from(error.whole()));
         self.failed.store(newest.is_err(), Ordering::Relaxed);
         if let Ok(newest) = newest
-            && newest < shared.revision()
+            && newest < known
         {
-            let why = format!("the backend went back from revision {} to {newest}", shared.revision());
+            let why = format!("the backend went back from revision {known} to {newest}: it was replaced or restored");
             shared.end(Ending::Fatal(why.into()));
         }
         *round = Round { callers, newest: Some(newest.clone()) };

@@ -356,13 +356,26 @@ impl Store {
         matches!(self.inner.path, Path::Remote(_))
     }
 
-    /// Whether it accepts commits: it is neither closed nor failed, and a backend elsewhere answers.
+    /// Whether it has neither been closed nor failed.
     pub fn is_alive(&self) -> bool {
+        self.inner.shared.ending().is_none()
+    }
+
+    /// Waits until the store fails for good, and returns why. Does not return if it is closed.
+    pub async fn failed(&self) -> Arc<str> {
+        match self.inner.shared.wait_for(u64::MAX).await {
+            Err(Ending::Fatal(why)) => why,
+            Err(Ending::Closed) | Ok(()) => std::future::pending().await,
+        }
+    }
+
+    /// Whether it accepts commits: it is alive, and a backend elsewhere answers.
+    pub fn is_healthy(&self) -> bool {
         let reachable = match &self.inner.path {
             Path::Remote(remote) => remote.is_reachable(),
             Path::Here(_) | Path::Thread { .. } => true,
         };
-        reachable && self.inner.shared.ending().is_none()
+        reachable && self.is_alive()
     }
 
     /// What the engine supports.

@@ -207,12 +207,12 @@ async fn a_store_that_missed_compacted_changes_reads_everything_again() {
     let refused = far.commit(vec![put("a/refused", "4")]).await;
     assert!(matches!(refused, Err(CommitError::Refused(_) | CommitError::Unanswered(_))), "{refused:?}");
     assert!(matches!(far.refresh().await, Err(CommitError::Unanswered(_))));
-    assert!(!far.is_alive() && near.is_alive());
+    assert!(!far.is_healthy() && far.is_alive() && near.is_healthy());
     near.compact_now(last).await.unwrap();
     cable.connected.send_replace(true);
     eventually("the state is read again", || far.revision() >= last).await;
     timeout(PATIENCE, far.refresh()).await.unwrap().unwrap();
-    assert!(far.is_alive());
+    assert!(far.is_healthy());
     assert_eq!(listing(&far.snapshot()), listing(&near.snapshot()));
     for watch in [&mut behind, &mut other] {
         let ended = timeout(PATIENCE, watch.next()).await.unwrap();
