@@ -18,6 +18,9 @@ use tokio::runtime::Handle;
 /// Number of terminated pods that are kept (upstream's default).
 const TERMINATED_PODS: usize = 12_500;
 
+/// The component of elections and of the addresses of servers.
+pub const MEMBERSHIP: &str = "membership";
+
 /// Dependencies of the components.
 #[derive(Clone)]
 pub struct Parts {
@@ -33,8 +36,17 @@ pub struct Parts {
     pub accounts: Arc<ServiceAccountTokens>,
     /// The ranges of service addresses.
     pub service_ranges: Vec<String>,
-    /// The identity of this server in elections. None: it is the only server, and always leads.
-    pub election: Option<String>,
+    /// This server among several. None: it is the only one, and always leads.
+    pub membership: Option<Membership>,
+}
+
+/// A server among several.
+#[derive(Clone)]
+pub struct Membership {
+    /// Identity of this process.
+    pub identity: String,
+    /// Given before the shutdown, while requests are still answered: leases are released then.
+    pub leaving: Shutdown,
 }
 
 impl Parts {
@@ -100,18 +112,18 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
         }
     };
     let _entered = runtime.enter();
-    match &parts.election {
+    match &parts.membership {
         None => {
             controllers(&parts.component("controller-manager", runtime));
             scheduler(&parts.component("scheduler", runtime));
         }
-        Some(identity) => {
+        Some(membership) => {
             let candidate = Candidate {
-                identity: identity.clone(),
+                identity: membership.identity.clone(),
                 clock: parts.clock.clone(),
                 rng: parts.rng.clone(),
                 supervisor: parts.server.registry.supervisor.clone(),
-                shutdown: parts.shutdown.clone(),
+                shutdown: membership.leaving.clone(),
                 runtime: runtime.clone(),
             };
             let manager = parts.client(User::new("system:kube-controller-manager", &[]), "kube-controller-manager");
@@ -123,17 +135,16 @@ pub fn start(parts: &Parts, runtime: &Handle) -> Informers {
     informers
 }
 
-/// Keeps the lease of this server and the endpoints of the service `kubernetes`, until the shutdown.
-pub fn follow_peers(parts: &Parts, address: SocketAddr, identity: &str, runtime: &Handle) -> Component {
+/// Keeps the lease of this server and the endpoints of the service `kubernetes` until it leaves.
+pub fn follow_peers(parts: &Parts, membership: &Membership, address: SocketAddr, runtime: &Handle) {
     let peer = Arc::new(Peer {
         registry: parts.server.registry.clone(),
         client: parts.client(User::new("system:apiserver", &[auth::user::GROUP_MASTERS]), "kube-apiserver"),
         clock: parts.clock.clone(),
         address,
-        identity: identity.to_owned(),
+        identity: membership.identity.clone(),
     });
-    let component = parts.component("peers", runtime);
-    let shutdown = parts.shutdown.clone();
-    component.spawn_graceful("kubernetes-endpoints", OnEnd::Restart, move || peer.clone().run(shutdown.clone()));
-    component
+    let leaving = membership.leaving.clone();
+    let component = parts.server.registry.supervisor.component(MEMBERSHIP, &leaving, runtime);
+    component.spawn_graceful("kubernetes-endpoints", OnEnd::Restart, move || peer.clone().run(leaving.clone()));
 }

@@ -204,6 +204,7 @@ impl ControlPlane {
         ];
         let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster_ip, config.advertise];
         addresses.extend(config.inside);
+        addresses.extend(Some(config.bind).filter(|b| !b.is_unspecified()));
         let pair = pki.server(&names, &addresses)?;
         let (changes, tls) = watch::channel(pki.tls(&pair, &[&access.client_ca, &access.proxy_ca])?);
         let (certificates, client_ca) = (access.certificates.clone(), access.client_ca.clone());

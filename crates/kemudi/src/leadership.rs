@@ -36,7 +36,7 @@ impl Candidate {
         client: Client,
         start: impl Fn(&Component) + Clone + Send + Sync + 'static,
     ) {
-        let elections = self.supervisor.component("leader-election", &self.shutdown, &self.runtime);
+        let elections = self.supervisor.component(crate::components::MEMBERSHIP, &self.shutdown, &self.runtime);
         let this = self.clone();
         elections.spawn_graceful(name, OnEnd::Restart, move || {
             let (this, client, start) = (this.clone(), client.clone(), start.clone());

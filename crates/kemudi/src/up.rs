@@ -1,6 +1,6 @@
 //! `kemudi up` and `kemudi down`.
 
-use crate::components::{self, Parts};
+use crate::components::{self, Membership, Parts};
 use crate::control_plane::{self, Config, ControlPlane};
 use crate::kubelet::Sockets;
 use crate::namespace::Location;
@@ -335,7 +335,8 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
     let component = supervisor.component("apiserver", &shutdown, &Handle::current());
     let encryption = options.encryption_provider_config.clone();
     let store = control_plane::open(&options.data_dir, &options.etcd, encryption, &component).await?;
-    let election = store.is_shared().then(|| identity.clone());
+    let (leave, leaving) = supervisor::shutdown();
+    let membership = store.is_shared().then(|| Membership { identity, leaving: leaving.clone() });
     if let Some(gateway) = node.as_ref().and_then(|n| n.pod_range.nth(1)) {
         check_free(std::net::SocketAddr::from((gateway, 53)))?;
     }
@@ -371,13 +372,13 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         authority: Arc::new(plane.pki.authority(options.cluster_signing_duration)?),
         accounts: plane.accounts.clone(),
         service_ranges: ranges.iter().map(Cidr::to_string).collect(),
-        election,
+        membership,
     };
     let informers = components::start(&parts, threads.background);
-    let peer = plane.server.registry.store.is_shared().then(|| {
+    if let Some(membership) = &parts.membership {
         let address = std::net::SocketAddr::new(config.inside.unwrap_or(advertise), plane.address.port());
-        components::follow_peers(&parts, address, &identity, threads.background)
-    });
+        components::follow_peers(&parts, membership, address, threads.background);
+    }
     let mut agent_listeners = None;
     if let (Some(node), Some(network), Some(listener)) = (&node, network, kubelet) {
         let gateway = IpAddr::V4(network.gateway());
@@ -405,10 +406,11 @@ async fn run(options: ServerOptions, node_options: Option<NodeOptions>, threads:
         () = tokio::time::sleep(options.api.shutdown_delay_duration) => {}
         () = signals.requested() => {}
     }
+    leave.trigger();
+    // Without the backend, leases cannot be released.
+    let membership = supervisor.component(components::MEMBERSHIP, &leaving, threads.background);
+    let _ = tokio::time::timeout(LAST_TASKS, membership.ended()).await;
     trigger.trigger();
-    if let Some(peer) = peer {
-        let _ = tokio::time::timeout(LAST_TASKS, peer.ended()).await;
-    }
     plane.listeners.ended().await;
     if let Some(listeners) = agent_listeners {
         listeners.ended().await;

@@ -420,15 +420,26 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 fn backend(error: Error) -> EngineError {
-    EngineError::Backend(error.to_string())
+    EngineError::Backend(describe(&error))
 }
 
 async fn kv_txn(mut kv: KvClient, txn: Txn) -> Result<etcd_client::TxnResponse, Error> {
     kv.txn(txn).await
 }
 
+/// The error in words: gRPC's message, without its code and metadata.
+fn describe(error: &Error) -> String {
+    match error {
+        Error::GRpcStatus(status) if never_sent(error) => {
+            format!("etcd: no member can be reached: {}", status.message())
+        }
+        Error::GRpcStatus(status) => format!("etcd: {}", status.message()),
+        error => format!("etcd: {error}"),
+    }
+}
+
 fn late() -> Error {
-    Error::GRpcStatus(tonic::Status::deadline_exceeded(format!("no answer from etcd within {} s", PATIENCE.as_secs())))
+    Error::GRpcStatus(tonic::Status::deadline_exceeded(format!("no answer within {} s", PATIENCE.as_secs())))
 }
 
 /// Whether etcd refused it: the database has no space, or there are too many requests.
@@ -463,9 +474,9 @@ fn may_pass(error: &Error) -> bool {
 fn write_error(error: Error) -> WriteError {
     match error {
         Error::GRpcStatus(status) if status.code() as i32 == RESOURCE_EXHAUSTED => {
-            WriteError::Refused(status.message().to_owned())
+            WriteError::Refused(describe(&Error::GRpcStatus(status)))
         }
-        error if never_sent(&error) => WriteError::Refused(format!("no member of etcd can be reached: {error}")),
-        error => WriteError::Unanswered(error.to_string()),
+        error if never_sent(&error) => WriteError::Refused(describe(&error)),
+        error => WriteError::Unanswered(describe(&error)),
     }
 }

@@ -156,7 +156,7 @@ pub enum EngineError {
     #[error("the database")]
     Lmdb(#[from] heed::Error),
     /// etcd failed.
-    #[error("the backend: {0}")]
+    #[error("{0}")]
     Backend(String),
     /// An earlier write failed with an unknown result, so that no further one is accepted.
     #[error("writing failed before: {0}")]
