@@ -71,6 +71,23 @@ pub async fn share(
     adopt(directory, &stored, &token, encryption_file)
 }
 
+/// Writes the keys of an existing cluster to a directory.
+///
+/// # Errors
+/// There is no cluster, the token is not its own, or a file cannot be written.
+pub async fn fetch(
+    etcd: &Etcd,
+    directory: &Path,
+    token_file: &Path,
+    encryption_file: Option<&PathBuf>,
+) -> Result<(), Error> {
+    let failed = |e: store::EngineError| Error::Etcd(format!("reading the keys of the cluster: {}", e.whole()));
+    let Some(sealed) = etcd.read_or_create(NAME, None).await.map_err(failed)? else {
+        return Err(Error::Etcd("this etcd has no cluster under the prefix of --etcd-prefix".into()));
+    };
+    adopt(directory, &sealed, &token(directory, Some(token_file), false)?, encryption_file)
+}
+
 /// Creates the keys that do not exist yet, as the start of a single server does.
 fn create_missing(directory: &Path, encryption_file: Option<&PathBuf>) -> Result<(), Error> {
     let clock: Arc<dyn meta::Clock> = Arc::new(SystemClock);

@@ -50,6 +50,8 @@ pub enum Error {
     File { path: PathBuf, source: std::io::Error },
     #[error("{0}")]
     Etcd(String),
+    #[error("{0}")]
+    Backup(String),
     #[error("creating bootstrap objects: {0}")]
     Bootstrap(Status),
 }
@@ -338,7 +340,11 @@ async fn open_embedded(dir: &Path, encryption: Arc<Encryption>) -> Result<Store,
     })
 }
 
-async fn open_engine(engine: Arc<dyn store::Engine>, path: &Path, encryption: Arc<Encryption>) -> Result<Store, Error> {
+pub async fn open_engine(
+    engine: Arc<dyn store::Engine>,
+    path: &Path,
+    encryption: Arc<Encryption>,
+) -> Result<Store, Error> {
     let options = Options {
         index: encode::index_fn(strategies::selectable_fields()),
         transform: Some(encryption),

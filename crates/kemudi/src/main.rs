@@ -11,6 +11,7 @@ mod api;
 mod audit;
 mod authorities;
 mod background;
+mod backup;
 mod bootstrap;
 mod cluster_keys;
 mod components;
@@ -58,6 +59,10 @@ enum Command {
     Kubectl,
     /// Stops the cluster of a data directory.
     Down(up::DownOptions),
+    /// Writes the state and the keys of a cluster to a directory. The cluster may run.
+    Backup(backup::BackupOptions),
+    /// Restores a backup into a new data directory, or into etcd.
+    Restore(backup::RestoreOptions),
     /// Imports, lists and removes images of this machine's node.
     #[command(subcommand)]
     Image(images::Command),
@@ -100,6 +105,8 @@ fn main() -> ExitCode {
             up::serve(o, None)
         }
         Command::Down(o) => up::down(&o),
+        Command::Backup(o) => up::block_on(backup::backup(&o)),
+        Command::Restore(o) => up::block_on(backup::restore(&o)),
         Command::Bench(o) => return bench::main(&o),
         Command::Image(c) => return images::main(&c),
         Command::Man(o) => return man::main(&o, Cli::command()),

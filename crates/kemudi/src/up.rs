@@ -194,6 +194,13 @@ const END: Duration = Duration::from_secs(10);
 /// When the start has surely completed and its code can be paged out.
 const SETTLED: Duration = Duration::from_secs(30);
 
+/// Runs a command of its own runtime.
+pub fn block_on(command: impl Future<Output = Result<(), control_plane::Error>>) -> Result<(), Error> {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+    Ok(runtime.block_on(command)?)
+}
+
 /// Runs a cluster with one node on this machine.
 pub fn up(options: Options) -> Result<(), Error> {
     let Options { server, node } = options;

@@ -22,6 +22,8 @@ const LATE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often an idle store checks whether the engine answers.
 const CHECK: Duration = Duration::from_secs(5);
+/// Marks that are written at the same time.
+const MARKS: u64 = 256;
 /// Delay before the state is read again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -88,6 +90,25 @@ impl Remote {
     /// Waits until the state contains everything that was committed before the call, through any server.
     pub async fn refresh(&self) -> Result<(), CommitError> {
         self.freshness.refresh(&self.shared, &*self.writer).await
+    }
+
+    /// Raises the revision to at least this one.
+    pub async fn advance(&self, revision: u64) -> Result<(), CommitError> {
+        let failed = |error: EngineError| CommitError::Unanswered(error.whole());
+        let mut newest = self.writer.newest().await.map_err(failed)?;
+        while newest < revision {
+            let marks = (revision - newest).min(MARKS);
+            let mut done = tokio::task::JoinSet::new();
+            for _ in 0..marks {
+                let writer = self.writer.clone();
+                done.spawn(async move { writer.mark().await });
+            }
+            for mark in done.join_all().await {
+                mark.map_err(failed)?;
+            }
+            newest = self.writer.newest().await.map_err(failed)?;
+        }
+        self.refresh().await
     }
 
     pub async fn commit(&self, prepared: Vec<Prepared>) -> Answer {

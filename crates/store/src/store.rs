@@ -275,8 +275,9 @@ impl Store {
     }
 
     /// Writes the newest state into a new directory that [`crate::Lmdb::open`] reads: sealed in the current form, without history, at one revision.
-    /// The directory appears when it is complete and durable.
-    pub async fn backup(&self, directory: &std::path::Path) -> Result<Backup, Error> {
+    /// The directory appears when it is complete and durable. Its store starts `ahead` revisions above the state, so that revisions which were
+    /// given after it do not come again.
+    pub async fn backup(&self, directory: &std::path::Path, ahead: u64) -> Result<Backup, Error> {
         let (snapshot, directory) = (self.snapshot(), directory.to_path_buf());
         let transform = self.inner.shared.options.transform.clone();
         let work = move || {
@@ -293,7 +294,7 @@ impl Store {
                 };
                 Ok((entry.key.clone(), entry.revision, value))
             });
-            crate::Lmdb::create(&directory, made.revision, sealed)?;
+            crate::Lmdb::create(&directory, made.revision.saturating_add(ahead), sealed)?;
             Ok(made)
         };
         let done = tokio::task::spawn_blocking(work).await;
@@ -347,6 +348,14 @@ impl Store {
     pub async fn refresh(&self) -> Result<(), CommitError> {
         match &self.inner.path {
             Path::Remote(remote) => remote.refresh().await,
+            Path::Here(_) | Path::Thread { .. } => Ok(()),
+        }
+    }
+
+    /// Raises the revision to at least this one, without a change of an object. Nothing where the store assigns revisions itself.
+    pub async fn advance(&self, revision: u64) -> Result<(), CommitError> {
+        match &self.inner.path {
+            Path::Remote(remote) => remote.advance(revision).await,
             Path::Here(_) | Path::Thread { .. } => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::time::Instant;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_kemudi");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_kemudi");
 /// Longer than anything here takes, even on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -132,7 +132,9 @@ impl Server {
         let data = directory.join(name);
         let mut flags: Vec<String> = vec!["server".into(), "--secure-port".into(), port.to_string()];
         flags.extend(["--data-dir".into(), data.display().to_string()]);
-        flags.extend(["--etcd-servers".into(), etcd.join(",")]);
+        if !etcd.is_empty() {
+            flags.extend(["--etcd-servers".into(), etcd.join(",")]);
+        }
         if let Some(token) = token {
             flags.extend(["--cluster-token-file".into(), token.display().to_string()]);
         }

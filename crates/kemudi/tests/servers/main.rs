@@ -318,3 +318,103 @@ async fn an_etcd_that_fails_is_reported_and_returns() {
     assert!(refused.contains("database space exceeded"), "{refused}");
     assert_eq!(maps(&client).get("kept").await.unwrap().str_at(&["data", "v"]), Some("v"));
 }
+
+/// Everything that a server stores, without revisions: they are those of the store.
+async fn contents(client: &Client) -> std::collections::BTreeMap<String, Value> {
+    let mut all = std::collections::BTreeMap::new();
+    for (group, plural, kind) in [
+        ("", "configmaps", "ConfigMap"),
+        ("", "secrets", "Secret"),
+        ("", "services", "Service"),
+        ("apps", "deployments", "Deployment"),
+        ("", "pods", "Pod"),
+        ("networking.k8s.io", "ipaddresses", "IPAddress"),
+    ] {
+        let api = client.dynamic(&ApiResource::named(group, "v1", plural, kind, plural != "ipaddresses"));
+        for mut o in api.list(&ListOptions::default()).await.unwrap().items {
+            o.set_resource_version("");
+            all.insert(format!("{plural} {} {}", o.namespace(), o.name()), o.into_value());
+        }
+    }
+    all
+}
+
+fn kemudi(arguments: &[&str]) -> (bool, String) {
+    let output = std::process::Command::new(cluster::BINARY).args(arguments).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// From an embedded store to etcd and back, while the servers run. Old watches are told that they expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_move_between_the_embedded_store_and_etcd() {
+    if !has_etcd() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let first =
+        Server::start(directory.path(), "embedded", &[], None, &["--disable-admission-plugins", "ServiceAccount"]);
+    let client = first.ready().await;
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}});
+    create(&resource(&client, "", "secrets", "Secret", "default"), secret).await;
+    let service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}});
+    create(&resource(&client, "", "services", "Service", "default"), service).await;
+    for n in 0..300 {
+        let map = json!({"metadata": {"name": format!("m{n}")}, "data": {"v": "v".repeat(n * 20)}});
+        create(&maps(&client), map).await;
+    }
+    let before = maps(&client).list(&ListOptions::default()).await.unwrap().resource_version;
+    let (ok, text) = kemudi(&["backup", "--data-dir", &path("embedded"), &path("one")]);
+    assert!(ok && text.contains(" objects at revision "), "{text}");
+    let (ok, text) = kemudi(&["backup", "--data-dir", &path("embedded"), &path("one")]);
+    assert!(!ok && text.contains("exists already"), "{text}");
+    let (ok, text) = kemudi(&["restore", &path("nothing"), "--data-dir", &path("x")]);
+    assert!(!ok && text.contains("is not a backup of kemudi"), "{text}");
+    let (ok, text) = kemudi(&["restore", &path("one"), "--data-dir", &path("embedded")]);
+    assert!(!ok && text.contains("is not empty"), "{text}");
+    let original = contents(&client).await;
+    drop(first);
+
+    let etcd = Etcd::start(directory.path(), 1, None, &[]);
+    let urls = etcd.urls.join(",");
+    let to_etcd = ["restore", &path("one"), "--data-dir", &path("shared"), "--etcd-servers", &urls];
+    let (ok, text) = kemudi(&to_etcd);
+    assert!(ok && text.contains(" objects restored"), "{text}");
+    let again = ["restore", &path("one"), "--data-dir", &path("again"), "--etcd-servers", &urls];
+    let (ok, text) = kemudi(&again);
+    assert!(!ok && text.contains("this etcd has a cluster already"), "{text}");
+    let (ok, text) = kemudi(&[&again[..], &["--cluster-token-file", &path("shared/cluster.token")]].concat());
+    assert!(!ok && text.contains("objects under /registry"), "{text}");
+    assert!(!directory.path().join("again").exists());
+    let second = Server::start(directory.path(), "shared", &etcd.urls, None, &[]);
+    let client = second.ready().await;
+    let expired = |version: &str| client::WatchOptions { resource_version: version.into(), ..Default::default() };
+    let first_event = async |client: &Client, version: &str| {
+        use futures::StreamExt;
+        let mut events = maps(client).watch(&expired(version)).await?;
+        events.next().await.unwrap_or_else(|| panic!("the watch ended"))
+    };
+    assert!(first_event(&client, &before).await.unwrap_err().is_expired());
+    let moved = contents(&client).await;
+    let missing: Vec<&String> = original.iter().filter(|(k, v)| moved.get(*k) != Some(v)).map(|(k, _)| k).collect();
+    // The server's own objects name its address.
+    let own = ["configmaps kube-public cluster-info", "configmaps kube-system extension-apiserver-authentication"];
+    assert!(missing.iter().all(|k| own.contains(&k.as_str())), "{missing:?}");
+
+    let (ok, text) = kemudi(&["backup", "--data-dir", &path("shared"), "--etcd-servers", &urls, &path("two")]);
+    assert!(ok, "{text}");
+    let before = maps(&client).list(&ListOptions::default()).await.unwrap().resource_version;
+    drop((second, etcd));
+    let (ok, text) = kemudi(&["restore", &path("two"), "--data-dir", &path("back")]);
+    assert!(ok, "{text}");
+    let third = Server::start(directory.path(), "back", &[], None, &[]);
+    let client = third.ready().await;
+    assert!(first_event(&client, &before).await.unwrap_err().is_expired());
+    let returned = contents(&client).await;
+    let missing: Vec<&String> = original.iter().filter(|(k, v)| returned.get(*k) != Some(v)).map(|(k, _)| k).collect();
+    assert!(missing.iter().all(|k| own.contains(&k.as_str())), "{missing:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(directory.path().join("two")).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o700, "it contains keys");
+}

@@ -230,7 +230,7 @@ async fn a_backup_is_one_state_while_others_write() {
     for copy in 0..4 {
         store.wait_for(store.revision() + 50).await.unwrap();
         let path = directory.path().join(format!("copy-{copy}"));
-        let (before, backup) = (store.revision(), store.backup(&path).await.unwrap());
+        let (before, backup) = (store.revision(), store.backup(&path, 0).await.unwrap());
         assert!(backup.revision >= before && backup.damaged.is_empty());
         copies.push((path, backup));
     }
