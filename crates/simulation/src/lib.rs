@@ -1,0 +1,16 @@
+//! A control plane and simulated nodes in virtual time: the real API server, controllers and scheduler on one thread.
+//!
+//! Invariant: what happens depends on the seed and the scenario alone, so that a run can be repeated.
+
+pub mod component;
+pub mod container;
+pub mod control_plane;
+mod link;
+pub mod nodes;
+pub mod trace;
+
+pub use component::{Caches, Component, Layer, Restart};
+pub use control_plane::{ControlPlane, Options, SCHEDULER};
+pub use link::{CrashPoint, WriteMatch};
+pub use nodes::{NodeSpec, Nodes};
+pub use trace::{Commit, ObjectChange, Trace};
