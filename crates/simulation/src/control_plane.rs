@@ -1,6 +1,7 @@
 //! The real API server over a store in memory, controllers and scheduler as components of their own, and simulated nodes.
 
 use crate::component::{Component, Host, Layer, Start};
+use crate::load::Load;
 use crate::nodes::{NodeSpec, Nodes};
 use auth::user::GROUP_MASTERS;
 use client::{ApiResource, Client, Informers, Trigger, WriteOptions};
@@ -33,6 +34,8 @@ pub struct Options {
     pub authority: Option<Arc<Authority>>,
     /// The seed of random latencies and of simulated containers.
     pub seed: u64,
+    /// Where the usage of pods is reported, which the server must share.
+    pub usage: Option<Arc<usage::Usage>>,
 }
 
 /// A control plane in virtual time, with its nodes.
@@ -41,6 +44,8 @@ pub struct ControlPlane {
     /// A client with all permissions, whose connection has no faults.
     pub client: Client,
     pub nodes: Nodes,
+    /// The CPU that pods use.
+    pub load: Arc<Load>,
     components: BTreeMap<&'static str, Arc<Component>>,
     /// Ends the components and informers.
     trigger: Trigger,
@@ -105,7 +110,11 @@ impl ControlPlane {
             components.insert(name, component);
         }
         let nodes = Nodes::start(client.clone(), &informers, cluster.clock.clone(), rng);
-        Self { cluster, client, nodes, components, trigger }
+        let load = Arc::<Load>::default();
+        if let Some(usage) = options.usage {
+            tokio::spawn(load.clone().report(nodes.clone(), cluster.clock.clone(), usage));
+        }
+        Self { cluster, client, nodes, load, components, trigger }
     }
 
     /// Adds a node. It sends heartbeats if a controller needs them.

@@ -107,7 +107,17 @@ struct Shared {
     violations: Mutex<Vec<String>>,
 }
 
-/// All simulated nodes.
+/// A pod whose container runs.
+pub struct RunningPod {
+    pub key: Key,
+    pub uid: String,
+    pub node: String,
+    /// Its label `app`.
+    pub app: String,
+}
+
+/// All simulated nodes. Cheap to clone.
+#[derive(Clone)]
 pub struct Nodes {
     client: Client,
     clock: Arc<VirtualClock>,
@@ -222,6 +232,16 @@ impl Nodes {
     /// Containers of this image never become ready from now on.
     pub fn break_image(&self, image: &str) {
         self.shared.broken.lock().insert(image.into());
+    }
+
+    /// The pods whose containers run, by namespace and name.
+    pub fn running(&self) -> Vec<RunningPod> {
+        let running = self.shared.running.lock();
+        let pod = |(key, (uid, node)): (&Key, &(String, String))| {
+            let app = self.shared.informer.get(key).and_then(|e| e.meta.label("app").map(str::to_owned));
+            RunningPod { key: key.clone(), uid: uid.clone(), node: node.clone(), app: app.unwrap_or_default() }
+        };
+        running.iter().map(pod).collect()
     }
 
     /// Takes what contradicted the invariant of containers since the last call.
