@@ -40,6 +40,8 @@ struct Plan {
     requested: Option<Caches>,
     deaths: u32,
     down: bool,
+    /// The number of crashes that were planned.
+    number: u32,
 }
 
 /// A controller or the scheduler.
@@ -134,11 +136,11 @@ impl Component {
 
     /// Waits until the component is to be started again, and returns the caches it then has.
     async fn wait_for_restart(&self) -> Caches {
-        let restart = {
+        let (restart, number) = {
             let mut plan = self.plan.lock();
             plan.deaths += 1;
             plan.down = true;
-            plan.restart.clone()
+            (plan.restart.clone(), plan.number)
         };
         let caches = match restart {
             Some(restart) => {
@@ -156,6 +158,10 @@ impl Component {
         let mut plan = self.plan.lock();
         plan.down = false;
         plan.requested = None;
+        if plan.number != number {
+            // Another crash was planned meanwhile.
+            return caches;
+        }
         match &mut plan.again {
             Some((point, times)) if *times > 0 => {
                 *times -= 1;
@@ -183,6 +189,7 @@ impl Component {
             plan.again = Some((point.clone(), if restart.is_some() { times.saturating_sub(1) } else { 0 }));
             plan.restart = restart;
             plan.requested = None;
+            plan.number += 1;
         }
         self.link.crash(point);
     }
@@ -201,6 +208,7 @@ impl Component {
     pub fn spare(&self) {
         let mut plan = self.plan.lock();
         plan.again = None;
+        plan.number += 1;
         drop(plan);
         self.link.spare();
     }

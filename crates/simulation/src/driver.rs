@@ -53,6 +53,8 @@ pub struct Failure {
     /// The virtual time since the start.
     pub at: Duration,
     pub reason: Reason,
+    /// The components that are down.
+    pub down: Vec<&'static str>,
     /// The scenario as YAML.
     pub scenario: String,
 }
@@ -61,8 +63,9 @@ impl std::error::Error for Failure {}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { step, at, reason, scenario } = self;
-        write!(f, "{reason}\nin steps[{step}], {at:?} after the start. This scenario repeats it:\n{scenario}")
+        let Self { step, at, reason, down, scenario } = self;
+        write!(f, "{reason}\nin steps[{step}], {at:?} after the start; components that are down: {down:?}. ")?;
+        write!(f, "This scenario repeats it:\n{scenario}")
     }
 }
 
@@ -127,7 +130,8 @@ impl Run {
 
     fn failure(&self, reason: Reason) -> Box<Failure> {
         let (step, at) = (self.step, self.trace.elapsed());
-        Box::new(Failure { step, at, reason, scenario: self.scenario.to_yaml() })
+        let down = self.plane.components().filter(|c| c.is_down()).map(|c| c.name()).collect();
+        Box::new(Failure { step, at, reason, down, scenario: self.scenario.to_yaml() })
     }
 
     /// Checks the commits since the last time.
@@ -388,6 +392,7 @@ pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
         Err(e) => Err(Box::new(Failure {
             step: 0,
             at: Duration::ZERO,
+            down: Vec::new(),
             reason: Reason::Request(format!("cannot start a runtime: {e}")),
             scenario: scenario.to_yaml(),
         })),

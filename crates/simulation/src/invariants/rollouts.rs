@@ -1,7 +1,9 @@
-//! A Deployment never has more pods than its `maxSurge` allows, and never makes more unavailable than `maxUnavailable` allows.
+//! A Deployment never asks for more pods than its `maxSurge` allows, and never makes more unavailable than `maxUnavailable` allows.
+//!
+//! Like upstream's, the controller counts what it asks its ReplicaSets for: while their controller is down, there may be more pods.
 
 use super::objects::{
-    Objects, Window, by_uid, controlled_by, controller, count, is_active, is_deleting, is_ready, name, scaled,
+    Objects, Window, by_uid, controlled_by, controller, count, is_deleting, is_ready, name, scaled,
     true_condition, uid,
 };
 use super::{Excused, Invariant, RECENT};
@@ -114,13 +116,6 @@ impl Rollouts {
         let Some(deployment) = deployment(objects, set) else { return Ok(()) };
         let Some(limits) = self.limits.get(uid(deployment)) else { return Ok(()) };
         let name = name(deployment);
-        if change.old.is_none() {
-            let active = pods(objects, uid(deployment)).iter().filter(|p| is_active(p)).count() as i64;
-            let maximum = limits.pods.maximum(at);
-            if active > maximum {
-                return Err(format!("deployment {name} has {active} pods instead of at most {maximum}"));
-            }
-        }
         if !was || is {
             return Ok(());
         }

@@ -1,0 +1,9 @@
+//! Scenarios in virtual time: their format, that they repeat, the invariants, and random schedules of crashes.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod format;
+mod objects;
+mod repeatable;
+mod schedules;
+mod stories;
