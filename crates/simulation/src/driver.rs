@@ -16,6 +16,8 @@ use testkit::{Access, Cluster};
 
 /// How often the commits are checked while time passes.
 const SLICE: Duration = Duration::from_secs(5);
+/// The least time that a request and its response take, each.
+const MIN_LATENCY: Duration = Duration::from_millis(1);
 /// How often a drain repeats evictions that a budget rejects.
 const EVICT_AGAIN: Duration = Duration::from_secs(5);
 
@@ -92,6 +94,8 @@ impl Run {
             cluster.clock.set(start);
         }
         let latency = scenario.latency.map_or_else(Default::default, |l| (l.minimum.0, l.maximum.0));
+        // Something that goes round and round must not do so without time passing.
+        let latency = (latency.0.max(MIN_LATENCY), latency.1.max(MIN_LATENCY));
         let options = Options {
             components: (!scenario.components.is_empty()).then(|| scenario.components.iter().cloned().collect()),
             isolated: scenario.faulty().cloned().collect(),

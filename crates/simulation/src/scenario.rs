@@ -24,7 +24,7 @@ pub struct Scenario {
     /// The controllers that run, and `scheduler`. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub components: Vec<String>,
-    /// How long requests of components take.
+    /// How long requests of components and their responses take, each; at least 1 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// The nodes at the start.

@@ -18,6 +18,9 @@ fn explore(target: &str) {
     let (mut crashes, mut writes, mut failed) = (0, 0, Vec::new());
     let limit = number("KEMUDI_FAILURES").unwrap_or(1) as usize;
     for seed in seeds {
+        if std::env::var_os("KEMUDI_VERBOSE").is_some() {
+            eprintln!("{target}: seed {seed}");
+        }
         match simulation::run(&scenario(target, seed)) {
             Ok(report) => {
                 crashes += u64::from(report.crashes);
