@@ -40,7 +40,8 @@ impl Load {
                 let cpu = spent.entry(pod.uid.clone()).or_default();
                 *cpu += share * 1_000_000 * RESOLUTION.unsigned_abs().as_secs();
                 let point = Point { at: clock.now(), started: None, cpu: *cpu, memory: MEMORY };
-                let report = reports.entry(&pod.node).or_insert_with(|| Report { node: Some(point), pods: HashMap::default() });
+                let report =
+                    reports.entry(&pod.node).or_insert_with(|| Report { node: Some(point), pods: HashMap::default() });
                 let key = ((*pod.key.namespace).into(), (*pod.key.name).into());
                 report.pods.insert(key, [("c".into(), point)].into_iter().collect());
             }

@@ -60,12 +60,7 @@ fn default_namespace() -> String {
 impl ObjectName {
     /// An object in the namespace `default`.
     pub fn new(api_version: &str, kind: &str, name: &str) -> Self {
-        Self {
-            api_version: api_version.into(),
-            kind: kind.into(),
-            namespace: default_namespace(),
-            name: name.into(),
-        }
+        Self { api_version: api_version.into(), kind: kind.into(), namespace: default_namespace(), name: name.into() }
     }
 
     pub(crate) fn gvk(&self) -> Gvk {

@@ -79,7 +79,9 @@ mod tests {
 
     #[test]
     fn durations_are_read_and_written() {
-        for (text, ms) in [("90s", 90_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("20ms", 20), ("1m1s1ms", 61_001)] {
+        for (text, ms) in
+            [("90s", 90_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("20ms", 20), ("1m1s1ms", 61_001)]
+        {
             assert_eq!(parse(text), Some(ms), "{text}");
             assert_eq!(parse(&format(ms)), Some(ms), "{text}");
         }

@@ -46,20 +46,22 @@ impl Invariant for Budgets {
 impl Budgets {
     fn check(&self, budget: &Value, objects: &Objects, evicted: &str) -> Result<(), String> {
         let (spec, expected) = (&budget["spec"], count(&budget["status"]["expectedPods"]));
-        let desired = match (scaled(&spec["minAvailable"], expected, true), scaled(&spec["maxUnavailable"], expected, true)) {
-            (Some(minimum), _) => minimum,
-            (None, Some(unavailable)) => expected - unavailable,
-            (None, None) => expected - 1,
-        };
-        let selected = |p: &Value| {
-            p["metadata"]["namespace"] == budget["metadata"]["namespace"] && selects(&spec["selector"], p)
-        };
+        let desired =
+            match (scaled(&spec["minAvailable"], expected, true), scaled(&spec["maxUnavailable"], expected, true)) {
+                (Some(minimum), _) => minimum,
+                (None, Some(unavailable)) => expected - unavailable,
+                (None, None) => expected - 1,
+            };
+        let selected =
+            |p: &Value| p["metadata"]["namespace"] == budget["metadata"]["namespace"] && selects(&spec["selector"], p);
         let healthy = in_resource(objects, "pods").filter(|(_, p)| is_ready(p) && selected(p)).count();
         let lost = self.lost.values().filter(|(_, p)| selected(p)).count();
         let healthy = (healthy + lost) as i64;
         if healthy < desired {
             let name = name(budget);
-            return Err(format!("budget {name}: {healthy} healthy pods instead of {desired} after the eviction of {evicted}"));
+            return Err(format!(
+                "budget {name}: {healthy} healthy pods instead of {desired} after the eviction of {evicted}"
+            ));
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! When nothing is written any more, what objects report is what there is.
 
 use super::Invariant;
-use super::objects::{Objects, controlled_by, count, in_resource, is_active, is_deleting, is_ready, name, selects, uid};
+use super::objects::{
+    Objects, controlled_by, count, in_resource, is_active, is_deleting, is_ready, name, selects, uid,
+};
 use meta::Value;
 use std::collections::BTreeSet;
 

@@ -102,9 +102,7 @@ impl Checker {
         let revision = self.revision;
         for invariant in &mut self.invariants {
             let name = invariant.name();
-            invariant
-                .settled(objects)
-                .map_err(|problem| Reason::Invariant { invariant: name, revision, problem })?;
+            invariant.settled(objects).map_err(|problem| Reason::Invariant { invariant: name, revision, problem })?;
         }
         Ok(())
     }

@@ -15,7 +15,11 @@ pub fn in_resource<'a>(objects: &'a Objects, resource: &'a str) -> impl Iterator
 }
 
 /// The objects of a resource that an object controls.
-pub fn controlled_by<'a>(objects: &'a Objects, resource: &'a str, uid: &'a str) -> impl Iterator<Item = &'a Arc<Value>> {
+pub fn controlled_by<'a>(
+    objects: &'a Objects,
+    resource: &'a str,
+    uid: &'a str,
+) -> impl Iterator<Item = &'a Arc<Value>> {
     in_resource(objects, resource).map(|(_, o)| o).filter(move |o| controller(o).is_some_and(|c| c["uid"] == uid))
 }
 

@@ -3,8 +3,7 @@
 //! Like upstream's, the controller counts what it asks its ReplicaSets for: while their controller is down, there may be more pods.
 
 use super::objects::{
-    Objects, Window, by_uid, controlled_by, controller, count, is_deleting, is_ready, name, scaled,
-    true_condition, uid,
+    Objects, Window, by_uid, controlled_by, controller, count, is_deleting, is_ready, name, scaled, true_condition, uid,
 };
 use super::{Excused, Invariant, RECENT};
 use crate::trace::{Commit, ObjectChange};
@@ -107,12 +106,15 @@ impl Rollouts {
         excused: &Excused,
     ) -> Result<(), String> {
         let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return Ok(()) };
-        let (was, is) = (change.old.as_ref().is_some_and(|p| is_ready(p)), change.new.as_ref().is_some_and(|p| is_ready(p)));
+        let (was, is) =
+            (change.old.as_ref().is_some_and(|p| is_ready(p)), change.new.as_ref().is_some_and(|p| is_ready(p)));
         if is && !was {
             self.ready.insert(uid(pod).to_owned(), at);
         }
         let Some(set) = controller(pod).filter(|o| o["kind"] == "ReplicaSet") else { return Ok(()) };
-        let Some((_, set)) = by_uid(objects, REPLICA_SETS, set["uid"].as_str().unwrap_or_default()) else { return Ok(()) };
+        let Some((_, set)) = by_uid(objects, REPLICA_SETS, set["uid"].as_str().unwrap_or_default()) else {
+            return Ok(());
+        };
         let Some(deployment) = deployment(objects, set) else { return Ok(()) };
         let Some(limits) = self.limits.get(uid(deployment)) else { return Ok(()) };
         let name = name(deployment);

@@ -32,10 +32,16 @@ fn mistakes_are_errors_with_the_path_of_the_field() {
         ("steps: [{advance: 5}]", "steps[0].advance: invalid type: integer `5`, expected a string"),
         ("steps: [{advance: soon}]", "steps[0].advance: \"soon\" is not a duration such as 90s, 1h30m or 7d"),
         ("steps: [{advance: 5s}, {fly: away}]", "steps[1]: unknown variant `fly`"),
-        ("steps: [{scale: {object: {apiVersion: apps/v1, kind: Deployment, name: a}}}]", "steps[0].scale: missing field `replicas`"),
+        (
+            "steps: [{scale: {object: {apiVersion: apps/v1, kind: Deployment, name: a}}}]",
+            "steps[0].scale: missing field `replicas`",
+        ),
         ("steps: [{failNode: n1}]", "steps[0].failNode: there is no node \"n1\""),
         ("steps: [{crash: {component: job}}]", "steps[0].crash.component: there is no component \"job\""),
-        ("{components: [scheduler], steps: [{cut: job-controller}]}", "steps[0].cut: component \"job-controller\" is not among components"),
+        (
+            "{components: [scheduler], steps: [{cut: job-controller}]}",
+            "steps[0].cut: component \"job-controller\" is not among components",
+        ),
         ("{components: [jobs], steps: []}", "components[0]: there is no component \"jobs\""),
         ("steps: [{crash: {component: scheduler, point: {after: {methods: PUT}}}}]", "steps[0].crash.point.after"),
         ("steps: [{crash: {component: scheduler, times: 0}}]", "steps[0].crash.times: must be at least 1"),

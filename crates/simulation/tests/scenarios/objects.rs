@@ -13,7 +13,8 @@ pub fn template(app: &str, image: &str) -> Value {
 
 /// A workload of a kind with a selector and a template.
 pub fn workload(api_version: &str, kind: &str, name: &str, replicas: i64, more: Value) -> Value {
-    let mut spec = json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template(name, "app:1")});
+    let mut spec =
+        json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template(name, "app:1")});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec})
 }

@@ -22,18 +22,36 @@ pub const TARGETS: &[(&str, u64, &[&str], Begin, Action)] = &[
     ("daemon-set-controller", 12, SETS, daemons, change_daemons),
     ("job-controller", 12, SETS, jobs, change_jobs),
     ("cronjob-controller", 8, &["job-controller", "generic-garbage-collector", "scheduler"], cron, change_cron),
-    ("ttl-after-finished-controller", 10, &["job-controller", "generic-garbage-collector", "scheduler"], expiring, change_jobs),
+    (
+        "ttl-after-finished-controller",
+        10,
+        &["job-controller", "generic-garbage-collector", "scheduler"],
+        expiring,
+        change_jobs,
+    ),
     ("disruption-controller", 12, WEB, guarded, change_guarded),
     ("horizontal-pod-autoscaler", 6, WEB, autoscaled, change_load),
     ("generic-garbage-collector", 12, WEB, owned, change_owned),
-    ("namespace-controller", 10, &["service-account-controller", "replicaset-controller", "scheduler"], spaces, change_spaces),
+    (
+        "namespace-controller",
+        10,
+        &["service-account-controller", "replicaset-controller", "scheduler"],
+        spaces,
+        change_spaces,
+    ),
     ("node-controller", 8, NODES, guarded_web, change_nodes),
     ("endpoint-controller", 12, WEB, web, change_services),
     ("endpointslice-controller", 12, WEB, web, change_services),
     ("resourcequota-controller", 12, WEB, limited, change_limited),
     ("service-account-controller", 10, &["namespace-controller"], spaces, change_accounts),
     ("resource-claim-controller", 10, SETS, claiming, change_claiming),
-    ("ephemeral-volume-controller", 10, &["replicaset-controller", "generic-garbage-collector", "pvc-protection-controller", "scheduler"], volumes, change_claiming),
+    (
+        "ephemeral-volume-controller",
+        10,
+        &["replicaset-controller", "generic-garbage-collector", "pvc-protection-controller", "scheduler"],
+        volumes,
+        change_claiming,
+    ),
     ("scheduler", 12, WEB, crowded, change_web),
 ];
 
@@ -175,7 +193,10 @@ fn change_web(random: &Random) -> Vec<Step> {
     match random.below(8) {
         0 | 1 => vec![scale("Deployment", "web", random.range(0, 8))],
         2..=4 => vec![set_image("Deployment", "web", &image)],
-        5 => vec![Step::Patch { object: named("Deployment", "web"), patch: json!({"spec": {"paused": random.one_in(2)}}) }],
+        5 => vec![Step::Patch {
+            object: named("Deployment", "web"),
+            patch: json!({"spec": {"paused": random.one_in(2)}}),
+        }],
         6 => vec![Step::FailNode("n2".into()), Step::Advance(random.span(30_000)), Step::HealNode("n2".into())],
         _ => vec![
             delete_with(random, "Deployment", "web"),
@@ -246,7 +267,9 @@ fn change_daemons(random: &Random) -> Vec<Step> {
             let patch = json!({"spec": {"template": {"spec": {"nodeSelector": {"agent": label}}}}});
             vec![Step::Patch { object: named("DaemonSet", "agent"), patch }]
         }
-        3 => vec![Step::Patch { object: named("Node", node), patch: json!({"metadata": {"labels": {"agent": label}}}) }],
+        3 => {
+            vec![Step::Patch { object: named("Node", node), patch: json!({"metadata": {"labels": {"agent": label}}}) }]
+        }
         _ => vec![Step::FailNode(node.into()), Step::Advance(random.span(20_000)), Step::HealNode(node.into())],
     }
 }
@@ -254,7 +277,8 @@ fn change_daemons(random: &Random) -> Vec<Step> {
 fn random_job(random: &Random, name: &str, more: &Value) -> Value {
     let image = random.pick(&["exit:0", "exit:0", "exit:1", "flaky:3", "flaky:2"]);
     let completions = random.range(1, 6);
-    let mut spec = json!({"completions": completions, "parallelism": random.range(1, 4), "backoffLimit": random.range(0, 4)});
+    let mut spec =
+        json!({"completions": completions, "parallelism": random.range(1, 4), "backoffLimit": random.range(0, 4)});
     if random.one_in(3) {
         spec["completionMode"] = "Indexed".into();
         spec.as_object_mut().unwrap().remove("backoffLimit");
@@ -301,7 +325,10 @@ fn change_cron(random: &Random) -> Vec<Step> {
     let object = named("CronJob", random.pick(&["allow", "forbid", "replace"]));
     match random.below(3) {
         0 => vec![Step::Patch { object, patch: json!({"spec": {"suspend": random.one_in(2)}}) }],
-        1 => vec![Step::Patch { object, patch: json!({"spec": {"schedule": random.pick(&["* * * * *", "*/2 * * * *"])}}) }],
+        1 => vec![Step::Patch {
+            object,
+            patch: json!({"spec": {"schedule": random.pick(&["* * * * *", "*/2 * * * *"])}}),
+        }],
         _ => vec![Step::Advance(random.span(300_000))],
     }
 }
@@ -425,11 +452,7 @@ fn change_nodes(random: &Random) -> Vec<Step> {
 
 fn change_services(random: &Random) -> Vec<Step> {
     match random.below(5) {
-        0 => vec![
-            delete("Service", "web"),
-            Step::Advance(random.span(5000)),
-            Step::Create(service("web")),
-        ],
+        0 => vec![delete("Service", "web"), Step::Advance(random.span(5000)), Step::Create(service("web"))],
         1 => {
             let patch = json!({"spec": {"selector": {"app": random.pick(&["web", "other"])}}});
             vec![Step::Patch { object: named("Service", "web"), patch }]
@@ -440,8 +463,11 @@ fn change_services(random: &Random) -> Vec<Step> {
 
 fn limited(random: &Random) -> Vec<Value> {
     let mut all = web(random);
-    all.insert(0, json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {
-        "hard": {"pods": "5", "requests.cpu": "3", "count/configmaps": "10"}}}));
+    all.insert(
+        0,
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {
+        "hard": {"pods": "5", "requests.cpu": "3", "count/configmaps": "10"}}}),
+    );
     all
 }
 
