@@ -11,23 +11,26 @@ pub enum Outcome {
     Runs,
     /// It runs, but never becomes ready.
     NeverReady,
-    /// It exits with a code after a second.
-    Exits(i64),
+    /// It exits with a code after a number of seconds.
+    Exits(i64, u64),
 }
 
 impl Outcome {
     /// The outcome of an image: `exit:1,0` exits with the first code for the index 0 of a job and with the last one for all further indexes;
-    /// `flaky:3` fails one time in three, at random; `never-ready` is one; all others run.
+    /// `flaky:3` fails one time in three, at random; `sleep:60` exits after a minute; `never-ready` is one; all others run.
     pub fn parse(image: &str, index: usize, rng: &dyn Rng) -> Self {
         if image == "never-ready" {
             return Self::NeverReady;
         }
         if let Some(codes) = image.strip_prefix("exit:") {
             let codes: Vec<i64> = codes.split(',').filter_map(|c| c.parse().ok()).collect();
-            return codes.get(index).or(codes.last()).map_or(Self::Runs, |code| Self::Exits(*code));
+            return codes.get(index).or(codes.last()).map_or(Self::Runs, |code| Self::Exits(*code, 1));
+        }
+        if let Some(seconds) = image.strip_prefix("sleep:").and_then(|n| n.parse().ok()) {
+            return Self::Exits(0, seconds);
         }
         match image.strip_prefix("flaky:").and_then(|n| n.parse::<u64>().ok()) {
-            Some(n) => Self::Exits(i64::from(rng.next_u64().is_multiple_of(n.max(1)))),
+            Some(n) => Self::Exits(i64::from(rng.next_u64().is_multiple_of(n.max(1))), 1),
             None => Self::Runs,
         }
     }

@@ -163,7 +163,12 @@ impl Nodes {
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": spec.labels},
             "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
         });
-        nodes.create(&WriteOptions::default(), &Object::from_value(node).unwrap_or_default()).await?;
+        let options = WriteOptions::default();
+        nodes.create(&options, &Object::from_value(node).unwrap_or_default()).await?;
+        if !heartbeats {
+            // Admission taints new nodes, and the controller that removes it is not there.
+            nodes.patch(&spec.name, &options, &Patch::Merge(json!({"spec": {"taints": null}}))).await?;
+        }
         let link = Link::new(self.shared.rng.clone());
         let client = self.client.clone().over(|inner| Arc::new(link.transport(inner)));
         let agent = Arc::new(Agent {
@@ -441,8 +446,8 @@ impl Task {
         let n = self.agent.shared.addresses.fetch_add(1, Ordering::SeqCst) + 1;
         let address = format!("10.{}.{}.{}", n / 62_500, n / 250 % 250, n % 250 + 1);
         self.report(Report::Started { ready, address }).await;
-        if let Outcome::Exits(code) = outcome {
-            tokio::time::sleep(START).await;
+        if let Outcome::Exits(code, seconds) = outcome {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
             if self.runs() {
                 self.forget();
                 self.report(Report::Exited(code)).await;

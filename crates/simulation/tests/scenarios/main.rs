@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod broken;
 mod format;
 mod objects;
 mod repeatable;
 mod schedules;
 mod stories;
+mod week;
