@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde_json::json;
 use slices::Slices;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use decide::{Backend, backends, endpoints_of};
 
@@ -27,6 +28,10 @@ const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const COMPONENT: &str = "endpointslice-controller.k8s.io";
 
 /// The fields of a service that the controller reads from the cache.
+/// How long after a change of what was written it is repaired, as upstream. While the cache of services is old, the garbage collector
+/// deletes what is written for a service that is gone: without a delay that would be repeated as fast as requests go.
+const REPAIR_DELAY: Duration = Duration::from_secs(1);
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Selectable {
@@ -81,7 +86,7 @@ pub async fn run(form: Form, context: Context) {
         // Changes and deletions by others are undone, and leftovers are removed.
         let meta = &change.latest().meta;
         let service = meta.label(SERVICE).unwrap_or(&meta.name).to_owned();
-        queue.add(Key::new(meta.namespace.clone(), service));
+        queue.add_after(Key::new(meta.namespace.clone(), service), REPAIR_DELAY);
     });
     builder.run(2, c).await;
 }
