@@ -95,11 +95,18 @@ impl Supply {
     }
 }
 
+/// Maximum length of the prefix of a generated name, with its dash.
+const MAX_PREFIX: usize = 253;
+
 /// The pod of a template for an owner. The server generates its name.
 pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
+    let mut prefix = format!("{}-", owner.name());
+    if prefix.len() > MAX_PREFIX {
+        prefix.pop();
+    }
     let mut metadata = json!({
         "namespace": owner.namespace(),
-        "generateName": format!("{}-", owner.name()),
+        "generateName": prefix,
         "ownerReferences": [controller_reference(owner)],
     });
     for k in ["labels", "annotations", "finalizers"] {
@@ -202,6 +209,19 @@ mod tests {
         promised.give_back("a", 300);
         promised.give_back("b", BURST);
         assert!(promised.0.lock().is_empty());
+    }
+
+    #[test]
+    fn prefixes_of_pods_are_valid_names() {
+        for (owner, expect) in [("web", "web-"), (&*"x".repeat(252), &*format!("{}-", "x".repeat(252)))] {
+            let mut o = Object::default();
+            o.set_name(owner);
+            assert_eq!(pod_from_template(&json!({}), &o).str_at(&["metadata", "generateName"]), Some(expect));
+        }
+        let mut o = Object::default();
+        o.set_name(&"x".repeat(253));
+        let pod = pod_from_template(&json!({}), &o);
+        assert_eq!(pod.str_at(&["metadata", "generateName"]), Some(o.name()));
     }
 
     #[tokio::test]

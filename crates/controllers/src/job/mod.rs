@@ -113,7 +113,7 @@ impl Controller {
     fn job_changed(&self, c: &Change<JobView>, queue: &WorkQueue<Key>) {
         let key = c.key();
         match (&c.old, &c.new) {
-            (Some(old), Some(new)) => {
+            (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {
                 if new.view.is_finished() {
                     // Finalizers were removed before. This is a backup.
                     self.orphans.add(Orphan::OfJob(new.meta.uid.clone()));
@@ -123,8 +123,9 @@ impl Controller {
                     false => queue.add(key),
                 }
             }
-            (old, new) => {
-                if let (Some(old), None) = (old, new) {
+            // Created, deleted, or replaced by another job of the same name.
+            (old, _) => {
+                if let Some(old) = old {
                     self.orphans.add(Orphan::OfJob(old.meta.uid.clone()));
                     self.compared.lock().remove(&old.meta.uid);
                     self.forget(&key);

@@ -102,12 +102,16 @@ pub async fn run(family: Family, context: Context) {
         resource,
         context,
     });
-    builder.enqueue(&c.sets);
+    builder.handle(&c, &c.sets, Controller::set_changed);
     builder.handle(&c, &c.pods, Controller::pod_changed);
     builder.run(5, c).await;
 }
 
 impl Controller {
+    fn set_changed(&self, c: &Change<SetView>, queue: &WorkQueue<Key>) {
+        self.owners.enqueue_owner(c, &self.expected, queue);
+    }
+
     fn pod_changed(&self, c: &Change<Pod>, queue: &WorkQueue<Key>) {
         self.owners.observe(c, &self.expected);
         self.owners.enqueue(c, queue);
@@ -143,7 +147,8 @@ impl Reconcile for Controller {
                 continue;
             }
             if p.meta.is_deleting() {
-                terminating += usize::from(p.meta.controller().is_some_and(|o| o.uid == entry.meta.uid));
+                let ours = p.meta.controller().is_some_and(|o| o.uid == entry.meta.uid);
+                terminating += usize::from(ours && selector.matches(|k| p.meta.label(k)));
             } else if claims.claim(selector.matches(|k| p.meta.label(k)), &p.meta).await? {
                 active.push(p);
             }
@@ -239,14 +244,14 @@ impl Controller {
         if n >= active.len() {
             return active.to_vec();
         }
-        // Pods of the sets of the same deployment count as siblings.
+        // Pods of the sets of the same deployment count as siblings. Upstream knows none for a set without an owner.
         let mut on_node: BTreeMap<Box<str>, usize> = BTreeMap::new();
         {
             let sets = self.sets.cache();
             let cache = self.pods.cache();
             let uids: Vec<Arc<str>> = match set.controller_of() {
                 Some(o) => sets.controlled_by(o.uid).map(|s: &Arc<Entry<SetView>>| s.meta.uid.clone()).collect(),
-                None => vec![set.uid().into()],
+                None => Vec::new(),
             };
             for uid in uids {
                 for p in cache.controlled_by(&uid).filter(|p| is_active(p)) {

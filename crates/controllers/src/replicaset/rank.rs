@@ -22,28 +22,36 @@ pub fn order(a: &Weighed<'_>, b: &Weighed<'_>, now: Timestamp) -> Ordering {
     let by = by.then_with(|| pa.is_ready().cmp(&pb.is_ready()));
     let by = by.then_with(|| cost(a.pod).cmp(&cost(b.pod)));
     let by = by.then_with(|| b.doubled.cmp(&a.doubled));
-    let by = by.then_with(|| {
-        if !pa.is_ready() {
-            return Ordering::Equal;
-        }
-        age_order(pa.ready_since(), pb.ready_since(), now)
-    });
+    // Different times of the same magnitude leave the decision to the UIDs; equal times to what follows.
+    let by_time = |x: Option<Timestamp>, y: Option<Timestamp>| match x == y {
+        true => Ordering::Equal,
+        false => age_order(x, y, now).then_with(|| a.pod.meta.uid.cmp(&b.pod.meta.uid)),
+    };
+    let by = by.then_with(|| if pa.is_ready() { by_time(pa.ready_since(), pb.ready_since()) } else { Ordering::Equal });
     let by = by.then_with(|| Reverse(pa.max_restarts()).cmp(&Reverse(pb.max_restarts())));
-    let by = by.then_with(|| age_order(a.pod.meta.creation_timestamp, b.pod.meta.creation_timestamp, now));
-    by.then_with(|| a.pod.meta.uid.cmp(&b.pod.meta.uid))
+    by.then_with(|| by_time(a.pod.meta.creation_timestamp, b.pod.meta.creation_timestamp))
 }
 
 fn phase(p: &str) -> u8 {
     match p {
-        "Pending" => 0,
+        "Unknown" => 1,
         "Running" => 2,
-        _ => 1,
+        _ => 0,
     }
 }
 
 /// The annotation `controller.kubernetes.io/pod-deletion-cost`; 0 if missing or invalid.
 fn cost(p: &PodEntry) -> i32 {
-    p.view.metadata.annotations.deletion_cost.as_deref().and_then(|c| c.parse().ok()).unwrap_or(0)
+    p.view.metadata.annotations.deletion_cost.as_deref().and_then(parse_cost).unwrap_or(0)
+}
+
+/// A number without a plus sign and leading zeros.
+fn parse_cost(text: &str) -> Option<i32> {
+    match text.as_bytes().first() {
+        Some(b'-' | b'1'..=b'9') => text.parse().ok(),
+        Some(b'0') if text == "0" => Some(0),
+        _ => None,
+    }
 }
 
 /// Younger first, by powers of two. A missing time is the youngest.
@@ -100,5 +108,33 @@ mod tests {
         w.sort_by(|a, b| order(a, b, now));
         let names: Vec<_> = w.iter().map(|w| &w.pod.meta.name[..1]).collect();
         assert_eq!(names.concat(), "abcdefgh");
+    }
+
+    /// Among pods ready for about the same time the one with more restarts went first, not a random one.
+    #[test]
+    fn times_of_one_magnitude_leave_the_choice_to_the_uid() {
+        let now = "2026-01-02T00:00:00Z".parse().unwrap();
+        let at = |t: &'static str| Some(t);
+        let (a, b) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:10Z"));
+        let cases = [
+            ((a, 0), (b, 9), Ordering::Less),
+            ((b, 9), (a, 0), Ordering::Less),
+            ((a, 0), (a, 9), Ordering::Greater),
+            ((a, 0), (at("2026-01-01T23:00:00Z"), 0), Ordering::Greater),
+        ];
+        for (i, ((x, xr), (y, yr), expect)) in cases.into_iter().enumerate() {
+            let (x, y) = (pod("a", "Running", "n", x, None, xr), pod("b", "Running", "n", y, None, yr));
+            let weighed = |pod| Weighed { pod, doubled: 0 };
+            assert_eq!(order(&weighed(&x), &weighed(&y), now), expect, "{i}");
+        }
+    }
+
+    #[test]
+    fn costs_are_plain_numbers() {
+        let cases =
+            [("5", 5), ("-5", -5), ("0", 0), ("+5", 0), ("05", 0), ("", 0), ("x", 0), ("2147483648", 0), ("-0", 0)];
+        for (text, expect) in cases {
+            assert_eq!(parse_cost(text).unwrap_or(0), expect, "{text}");
+        }
     }
 }
