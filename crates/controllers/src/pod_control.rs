@@ -98,12 +98,18 @@ impl Supply {
 /// Maximum length of the prefix of a generated name, with its dash.
 const MAX_PREFIX: usize = 253;
 
-/// The pod of a template for an owner. The server generates its name.
-pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
-    let mut prefix = format!("{}-", owner.name());
+/// The prefix of names that the server generates for objects of an owner.
+pub fn name_prefix(owner: &str) -> String {
+    let mut prefix = format!("{owner}-");
     if prefix.len() > MAX_PREFIX {
         prefix.pop();
     }
+    prefix
+}
+
+/// The pod of a template for an owner. The server generates its name.
+pub fn pod_from_template(template: &Value, owner: &Object) -> Object {
+    let prefix = name_prefix(owner.name());
     let mut metadata = json!({
         "namespace": owner.namespace(),
         "generateName": prefix,

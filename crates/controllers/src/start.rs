@@ -1,7 +1,6 @@
 //! All controllers, each with its own identity.
 
 use crate::context::Context;
-use crate::endpointslice::Form;
 use crate::replicaset::Family;
 use crate::{
     bootstrap, certificates, clusterroleaggregation, cronjob, daemonset, deployment, disruption, endpointslice,
@@ -76,8 +75,8 @@ const CONTROLLERS: &[Row] = &[
     Row("cronjob-controller", ServiceAccount, |c, _| Box::pin(cronjob::run(c))),
     Row("ttl-after-finished-controller", ServiceAccount, |c, _| Box::pin(ttlafterfinished::run(c))),
     Row("generic-garbage-collector", ServiceAccount, |c, _| Box::pin(garbagecollector::run(c))),
-    Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Slices, c))),
-    Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run(Form::Endpoints, c))),
+    Row("endpointslice-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run_slices(c))),
+    Row("endpoint-controller", ServiceAccount, |c, _| Box::pin(endpointslice::run_endpoints(c))),
     Row("endpointslicemirroring-controller", ServiceAccount, |c, _| Box::pin(endpointslice::mirror::run(c))),
     Row("node-controller", ServiceAccount, |c, _| Box::pin(nodelifecycle::run(c))),
     Row("resourcequota-controller", ServiceAccount, |c, _| Box::pin(resourcequota::run(c))),

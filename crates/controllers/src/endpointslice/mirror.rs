@@ -2,7 +2,7 @@
 
 use super::reconcile::{Desired, Group};
 use super::slices::Slices;
-use super::{MANAGED_BY, SERVICE, Selectable};
+use super::{LEADER, MANAGED_BY, SERVICE, Selectable};
 use crate::context::{Context, Error, object};
 use crate::controller::{Builder, Reconcile};
 use client::{ApiResource, Informer, Key, Outcome, Recorder, Regarding};
@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 const COMPONENT: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Annotations that concern the Endpoints object only.
 const NOT_COPIED: [&str; 2] =
     ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
@@ -71,7 +70,7 @@ impl Reconcile for Controller {
                 desired = m.desired;
             }
         }
-        self.slices.write(&key, desired).await?;
+        self.slices.write(&key, desired, || None, |_| {}).await?;
         Ok(Outcome::Done)
     }
 }
@@ -155,6 +154,7 @@ fn mirrored(e: &Object) -> Mirrored {
     let metadata = [("labels", labels.into()), ("annotations", annotations), ("ownerReferences", owner)];
     let group = |(address_type, ports, endpoints)| Group { address_type, ports, endpoints };
     out.desired = Desired {
+        owner: None,
         metadata: metadata.into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
         groups: groups.into_iter().map(group).collect(),
         per_slice: PER_SUBSET,

@@ -2,10 +2,12 @@
 
 use super::reconcile::{Desired, Plan, plan};
 use super::tracker::Tracker;
+use super::trigger::annotate;
 use super::{MANAGED_BY, SERVICE};
 use crate::context::{Context, Error, object};
 use crate::controller::Builder;
-use client::{ApiResource, DeleteOptions, Informer, Key, Meta, WriteOptions};
+use client::{ApiResource, Change, DeleteOptions, Informer, Key, Meta, WriteOptions};
+use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use meta::Object;
 use std::sync::Arc;
@@ -19,6 +21,29 @@ pub(super) struct Slices {
     pub(super) written: Informer<()>,
     managed_by: &'static str,
     tracker: Arc<Tracker>,
+}
+
+/// Why slices could not be written.
+#[derive(Debug)]
+pub(super) enum WriteError {
+    /// The cache does not show earlier writes.
+    Stale,
+    Failed(Error),
+}
+
+impl From<client::Error> for WriteError {
+    fn from(e: client::Error) -> Self {
+        Self::Failed(e.into())
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(e: WriteError) -> Self {
+        match e {
+            WriteError::Stale => Self::Waiting("the cache does not show the endpoint slices that were written".into()),
+            WriteError::Failed(e) => e,
+        }
+    }
 }
 
 /// The service that a slice belongs to.
@@ -46,9 +71,26 @@ impl Slices {
         Self { context, written, managed_by, tracker }
     }
 
+    /// Whether a change is a write of this controller.
+    pub(super) fn is_own<V>(&self, service: &Key, change: &Change<V>) -> bool {
+        let latest = change.new.as_ref().map(|o| &o.meta);
+        latest.is_some_and(|m| self.tracker.is_own(service, &m.uid, &m.resource_version))
+    }
+
+    /// Forgets the writes for a service that is gone.
+    pub(super) fn forget(&self, service: &Key) {
+        self.tracker.forget(service);
+    }
+
     /// Writes the slices of a service. Fails while the cache does not show earlier writes: a decision on such a cache would create slices
-    /// twice.
-    pub(super) async fn write(&self, service: &Key, desired: Desired) -> Result<(), Error> {
+    /// twice. `changed` returns the time of the change that is the reason, and `finish` completes the plan.
+    pub(super) async fn write(
+        &self,
+        service: &Key,
+        desired: Desired,
+        changed: impl FnOnce() -> Option<Timestamp>,
+        finish: impl FnOnce(&mut Plan),
+    ) -> Result<(), WriteError> {
         let resource = Self::resource();
         let api = self.context.client.dynamic(&resource).namespace(&service.namespace);
         let have = {
@@ -59,20 +101,25 @@ impl Slices {
                 .filter(|e| e.meta.label(MANAGED_BY) == Some(self.managed_by))
                 .collect();
             if self.tracker.is_stale(service, ours.iter().map(|e| (&*e.meta.uid, &*e.meta.resource_version))) {
-                return Err(Error::Waiting("the cache does not show the endpoint slices that were written".into()));
+                return Err(WriteError::Stale);
             }
             let have: Result<Vec<Object>, _> = ours.into_iter().map(|e| object(&resource, e)).collect();
             have?
         };
-        let Plan { create, update, delete } = plan(have, desired);
+        let changed = changed();
+        let mut plan = plan(have, desired);
+        finish(&mut plan);
+        let Plan { create, update, delete, .. } = plan;
         for mut o in create {
+            annotate(&mut o, changed);
             o.set_gvk(&resource.gvk());
             o.set_namespace(&service.namespace);
-            o.metadata_mut().insert("generateName".into(), format!("{}-", service.name).into());
+            o.metadata_mut().insert("generateName".into(), crate::pod_control::name_prefix(&service.name).into());
             let made = api.create(&WriteOptions::default(), &o).await?;
             self.tracker.written(service, made.uid(), made.resource_version());
         }
-        for o in update {
+        for mut o in update {
+            annotate(&mut o, changed);
             let made = api.update(o.name(), &WriteOptions::default(), &o).await?;
             self.tracker.written(service, made.uid(), made.resource_version());
         }
@@ -154,8 +201,9 @@ mod tests {
         let group = Group { address_type: "IPv4", ports: Vec::new(), endpoints: Vec::new() };
         let desired = || Desired { groups: vec![group.clone()], per_slice: 100, ..Desired::default() };
         let service = Key::new("x", "s");
-        assert!(slices.write(&service, desired()).await.is_ok());
-        assert!(matches!(slices.write(&service, desired()).await, Err(Error::Waiting(_))));
+        let write = || slices.write(&service, desired(), || None, |_| {});
+        assert!(write().await.is_ok());
+        assert!(matches!(write().await, Err(WriteError::Stale)));
         assert_eq!(server.0.load(Ordering::SeqCst), 1);
     }
 }
